@@ -23,9 +23,9 @@ const (
 	tolMergedSumSq = 1e-6 // relative
 )
 
-// adapted is one LoRA case: a base with an adapter, and its expected numbers.
+// adapted is a golden case of LoRA: a base with an adapter, and its expected numbers.
 type adapted struct {
-	*fixture // its model has the adapter
+	*fixture // the model includes the adapter
 	base     *Model
 	a        *Adapters
 	read     *weights.Adapter
@@ -147,7 +147,7 @@ func TestGoldenAdaptedLogProbs(t *testing.T) {
 	})
 }
 
-// TestGoldenAdaptedGradients trains nothing but the adapters: the base's weights get no gradient.
+// TestGoldenAdaptedGradients trains only the adapters: weights of the base get no gradient.
 func TestGoldenAdaptedGradients(t *testing.T) {
 	for _, checkpointed := range []bool{false, true} {
 		eachAdapted(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *adapted) {
@@ -161,7 +161,7 @@ func TestGoldenAdaptedGradients(t *testing.T) {
 			do(t, f.m, func(*torch.Scope) {
 				for _, p := range All(f.base).Leaves() {
 					if p.Leaf.Grad() != nil {
-						t.Errorf("a weight of the base, %v, has a gradient", p.Leaf.Shape())
+						t.Errorf("a weight of the base with shape %v has a gradient", p.Leaf.Shape())
 					}
 				}
 			})
@@ -169,7 +169,7 @@ func TestGoldenAdaptedGradients(t *testing.T) {
 	}
 }
 
-// TestGoldenAdaptedMerge computes with merged weights, as a base of their own.
+// TestGoldenAdaptedMerge merges the adapters into the weights and computes with the merged base.
 func TestGoldenAdaptedMerge(t *testing.T) {
 	eachAdapted(t, "merged", func(t *testing.T, f *adapted) {
 		merged := f.a.Reader(t.Context(), func(from int64, dst []float32) error { copy(dst, f.read.Values[from:]); return nil })
@@ -202,7 +202,7 @@ func TestGoldenAdaptedMerge(t *testing.T) {
 	})
 }
 
-// TestGoldenAdaptedGreedy continues a prompt through the key-value cache, a token at a time.
+// TestGoldenAdaptedGreedy continues a prompt through the key-value cache, one token at a time.
 func TestGoldenAdaptedGreedy(t *testing.T) {
 	eachAdapted(t, "greedy", func(t *testing.T, f *adapted) {
 		ids := append([]int32{}, f.want.Greedy.Prompt...)
@@ -238,7 +238,7 @@ func TestGoldenAdaptedGreedy(t *testing.T) {
 	})
 }
 
-// TestGoldenFreshAdaptersChangeNothing: every B is 0, and A has the distribution that is said.
+// TestGoldenFreshAdaptersChangeNothing: in a new adapter every B is 0, and A has the documented distribution.
 func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 	eachAdapted(t, "fresh", func(t *testing.T, f *adapted) {
 		layout := f.a.layout
@@ -261,7 +261,7 @@ func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 			digests[sum] = true
 		}
 		if len(digests) != 2 {
-			t.Error("other adapters have an equal digest")
+			t.Error("different adapters have the same digest")
 		}
 		values := make([]float32, layout.Numel)
 		if err := f.a.Master().Read(t.Context(), 0, values); err != nil {

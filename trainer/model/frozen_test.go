@@ -18,7 +18,7 @@ var sixLayers = arch.Config{
 	RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true,
 }
 
-// Below the lowest adapter nothing is kept for a backward pass, and with checkpointing no state of a layer either.
+// Layers below the lowest adapter store nothing for a backward pass. With checkpointing they do not even store their inputs.
 func TestNothingIsKeptBelowTheLowestAdapter(t *testing.T) {
 	const tokens = 512
 	for _, device := range cudatest.Devices(t) {
@@ -38,17 +38,17 @@ func TestNothingIsKeptBelowTheLowestAdapter(t *testing.T) {
 				lowest, highest := adaptedPeak(t, m, 0, tokens, checkpointed), adaptedPeak(t, m, 5, tokens, checkpointed)
 				least := 4 * state
 				if !checkpointed {
-					least = 5 * 10 * state // a layer keeps some 16 values for each of the hidden state
+					least = 5 * 10 * state // a layer stores at least 10 values for each of the hidden state
 				}
 				if lowest-highest < least {
-					t.Errorf("%d bytes with an adapter in the first layer, %d with one in the last; want at least %d less", lowest, highest, least)
+					t.Errorf("%d bytes with an adapter in the first layer, %d with an adapter in the last; want a difference of at least %d", lowest, highest, least)
 				}
 			})
 		}
 	}
 }
 
-// adaptedPeak is the memory of a forward and backward pass with an adapter in one layer.
+// adaptedPeak returns the memory of a forward and backward pass with an adapter in one layer.
 func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (bytes int64) {
 	config := lora.PEFT{Spec: lora.Spec{R: 2, Alpha: 4, Targets: lora.Targets{Names: []string{"q_proj"}}, Layers: []int{layer}}}
 	layout, err := config.Spec.Layout(m.Config)
@@ -90,8 +90,8 @@ func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (
 	return bytes
 }
 
-// A frozen model in bf16 has 2 bytes a parameter, on a CPU norms and biases in float32 besides, and computes what one with a
-// master computes.
+// A frozen model in bf16 takes 2 bytes per parameter; on a CPU, norms and biases have float32 copies, too. It computes the same as a model with fp32
+// master weights.
 func TestFrozenInBF16(t *testing.T) {
 	for _, device := range cudatest.Devices(t) {
 		dev, err := torch.Open(device, 1)
@@ -119,12 +119,12 @@ func TestFrozenInBF16(t *testing.T) {
 		}
 		m, size := open(true)
 		trained, _ := open(false)
-		most := 2*m.Layout.Numel + 4*int64(cfg.MaxPosition)*cfg.RotaryWidth() + 64<<10 // what allocators round up
+		most := 2*m.Layout.Numel + 4*int64(cfg.MaxPosition)*cfg.RotaryWidth() + 64<<10 // because allocators round up
 		if !dev.IsCUDA() {
 			most += 4*m.Layout.Vectors() - 60<<10
 		}
 		if size > most {
-			t.Errorf("%s: %d bytes for %d parameters, at most %d expected", device, size, m.Layout.Numel, most)
+			t.Errorf("%s: %d bytes for %d parameters, want at most %d", device, size, m.Layout.Numel, most)
 		}
 		trained.roundMaster(t)
 		read, want := All(m).Reader(t.Context(), nil), All(trained).Reader(t.Context(), func(from int64, dst []float32) error {
@@ -143,7 +143,7 @@ func TestFrozenInBF16(t *testing.T) {
 		}
 		b, err := trained.Logits(t.Context(), ids, []int{5})
 		if err != nil || !slices.Equal(a[0], b[0]) {
-			t.Errorf("%s: other logits than with a master: %v", device, err)
+			t.Errorf("%s: the logits differ from those with a master: %v", device, err)
 		}
 		if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, trained, ids)) {
 			t.Errorf("%s: a sampler's logits differ from those with a master", device)
@@ -151,12 +151,12 @@ func TestFrozenInBF16(t *testing.T) {
 	}
 }
 
-// roundMaster gives Master the values that Half has.
+// roundMaster rounds Master to the values of Half.
 func (m *Model) roundMaster(t *testing.T) {
 	do(t, m, func(*torch.Scope) { m.Master.Tensor.CopyFrom(m.Half) })
 }
 
-// sampledLogits are those after a prompt, as the engine computes them.
+// sampledLogits returns the logits after a prompt, computed as the engine computes them.
 func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 	cache := newCache(t, m, 1, len(ids))
 	do(t, m, func(s *torch.Scope) {
@@ -168,7 +168,7 @@ func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 	return logits
 }
 
-// Equal models have equal digests, and one other weight makes another.
+// Equal models have equal digests, and one different weight changes the digest.
 func TestDigest(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
@@ -192,7 +192,7 @@ func TestDigest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if before := digests[sum]; before != "" {
-			t.Errorf("%s has the digest of %s", what, before)
+			t.Errorf("%s and %s have the same digest", what, before)
 		}
 		return sum
 	}
@@ -202,11 +202,11 @@ func TestDigest(t *testing.T) {
 	}
 	digests[one] = "a model"
 	digest("another model", 2, false)
-	digest("a model with another last weight", 1, true)
+	digest("a model whose last weight differs", 1, true)
 }
 
-// A model that computes in bf16 has its fp32 weights where forward passes do not read them: a share of them, on the device or in the host's
-// memory, or all of them there. What it computes from weights that are bf16 values stays the same, and what it has is restored with the rest.
+// A model that computes in bf16 keeps its fp32 weights outside forward passes: a share on the device or in the host's memory, or the whole model in
+// the host's memory. If the weights are exact in bf16, it computes the same, and Restore also restores these weights.
 func TestMasterApart(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
@@ -238,29 +238,29 @@ func TestMasterApart(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := open(t, 2, c.opt)
 			if c.opt.HostMaster {
-				m.Master.Piece = 1000 // the last is shorter
+				m.Master.Piece = 1000 // the last piece is shorter
 			}
 			loaded := open(t, 2, Options{})
 			wantShare(t, m, masterOf(t, loaded))
-			loaded.roundMaster(t) // its norms are read in fp32
+			loaded.roundMaster(t) // forward passes read norms in fp32
 			if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, loaded, ids)) {
-				t.Error("generation computes something else than with all of them")
+				t.Error("generation differs from a model with all weights on the device")
 			}
 			if err := All(m).Restore(t.Context(), func(from int64, dst []float32) error { copy(dst, weights[from:]); return nil }); err != nil {
 				t.Fatal(err)
 			}
 			wantShare(t, m, weights)
 			if c.opt.HostMaster != (m.Master.Tensor == nil) {
-				t.Error("the weights are in other memory than they should be")
+				t.Error("the weights are in the wrong memory")
 			}
 			if !slices.Equal(sampledLogits(t, m, ids), want) {
-				t.Error("after Restore generation computes something else than with all of them")
+				t.Error("after Restore, generation differs from a model with all weights on the device")
 			}
 		})
 	}
 }
 
-// wantShare fails unless Master has the model's share of weights.
+// wantShare checks that Master has the model's share of the weights.
 func wantShare(t *testing.T, m *Model, weights []float32) {
 	t.Helper()
 	kept := make([]float32, m.Master.Numel())
@@ -272,7 +272,7 @@ func wantShare(t *testing.T, m *Model, weights []float32) {
 		want = append(want, weights[p.From:p.To]...)
 	}
 	if !slices.Equal(kept, want) || len(kept) == 0 {
-		t.Errorf("%d weights are kept, which are not those %d of the share", len(kept), len(want))
+		t.Errorf("Master has %d weights, which differ from the %d of the share", len(kept), len(want))
 	}
 }
 

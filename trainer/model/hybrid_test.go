@@ -11,11 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// These tests show that no state of a convolution or of a gated delta rule passes from one sequence to another one. docs/hybrids.md explains
-// them.
+// These tests check that no state of a convolution or of a gated delta rule passes from one sequence to another. docs/hybrids.md explains them.
 
-// forEachHybrid runs a test with models that have a layer of attention between layers with a state. The head is not the embedding, so that a
-// gradient of the embedding is the gradient of the inputs.
+// forEachHybrid runs a test with models that have an attention layer between layers with a state. Head and embedding are not tied, so the gradient of
+// the embedding is the gradient of the inputs.
 func forEachHybrid(t *testing.T, test func(t *testing.T, m *Model)) {
 	for _, c := range []arch.Config{
 		{Family: arch.LFM2, HeadDim: 12, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
@@ -43,7 +42,7 @@ func hybrid(t *testing.T, c arch.Config) *Model {
 	return m
 }
 
-// segments are the rows of a packed batch. Segment b continues the sequence that ends at row follows[b], -1: it begins one.
+// segments has the rows of a packed batch. Segment b continues the sequence that ends at row follows[b]; -1 begins a sequence.
 type segments struct {
 	tokens  [][]int32
 	follows []int32
@@ -75,8 +74,7 @@ func (m *Model) hiddenOf(t *testing.T, g segments) (all []float64) {
 	return all
 }
 
-// inputGradients returns the gradient of the embedding of each token, for an objective whose gradient at the hidden states of a token is a
-// function of the token.
+// inputGradients returns the gradient of each token's embedding, for an objective whose gradient at a hidden state depends only on the token.
 func (m *Model) inputGradients(t *testing.T, g segments) (of func(id int32) []float64) {
 	t.Helper()
 	width := m.Config.Hidden
@@ -117,37 +115,37 @@ func span(first, n int32) (tokens []int32) {
 	return tokens
 }
 
-// TestPackedRowsAreRowsAlone: two rows beside each other give the bits that each gives alone.
+// TestPackedRowsAreRowsAlone: two adjacent rows have the same bits as each row alone.
 func TestPackedRowsAreRowsAlone(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		d := m.Config.Hidden
 		a, b := span(0, 17), span(40, 24)
 		both := m.hiddenOf(t, segments{[][]int32{a, b}, []int32{-1, -1}})
 		if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, alone(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, alone(b...))) {
-			t.Error("a packed row has other bits than alone")
+			t.Error("a packed row differs from the row alone")
 		}
 	})
 }
 
-// TestForkedRowsAreRowsAlone: two sequences with a common beginning that is computed once give the bits that each gives alone.
+// TestForkedRowsAreRowsAlone: two sequences that share a beginning, which is computed once, have the same bits as each sequence alone.
 func TestForkedRowsAreRowsAlone(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		d := m.Config.Hidden
 		prompt := span(0, 9)
-		for _, at := range []int32{8, 7, 1, 0} { // the row at which both part from the prompt
+		for _, at := range []int32{8, 7, 1, 0} { // the row at which both leave the prompt
 			a, b := span(20, 1), span(40, 6)
 			got := m.hiddenOf(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
 			for from, tokens := range map[int][]int32{len(prompt): a, len(prompt) + 1: b} {
 				want := m.hiddenOf(t, alone(slices.Concat(prompt[:at+1], tokens)...))
 				if !slices.Equal(got[from*d:][:len(tokens)*d], want[int(at+1)*d:]) {
-					t.Errorf("a sequence that parts at row %d has other bits than alone", at)
+					t.Errorf("a sequence that leaves the prompt at row %d differs from the sequence alone", at)
 				}
 			}
 		}
 	})
 }
 
-// TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits beside another neighbour, and alone it is the same number.
+// TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits with a different neighbour, and nearly the same values without a neighbour.
 func TestGradientsDoNotLeak(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		a := span(0, 17)
@@ -158,12 +156,12 @@ func TestGradientsDoNotLeak(t *testing.T) {
 			if !slices.Equal(besideB(id), besideC(id)) {
 				t.Errorf("the gradient of token %d depends on the neighbour", id)
 			}
-			near(t, "gradient beside a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
+			near(t, "gradient with a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
 		}
 	})
 }
 
-// TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum over the sequences that have it, each less the prompt's own.
+// TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum of the gradients of its sequences, minus the prompt's own gradient from each.
 func TestGradientsOfAForkAddUp(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		prompt, a, b := span(0, 9), span(20, 5), span(40, 6)
@@ -190,8 +188,8 @@ func TestGradientsOfAForkAddUp(t *testing.T) {
 	})
 }
 
-// tree returns sequences that part at different depths, as packed segments, and the tokens before each segment. Some segments are shorter than the
-// memory of a convolution, so that it reaches back over several of them.
+// tree returns sequences that branch at different depths, as packed segments, and the tokens before each segment. Some segments are shorter than a
+// convolution, so it reaches back over several segments.
 func tree() (g segments, paths map[int][]int32) {
 	prompt, a, b, c, d, e := span(0, 9), span(20, 1), span(30, 1), span(40, 6), span(60, 1), span(70, 4)
 	g = segments{[][]int32{prompt, a, b, c, d, e}, []int32{-1, 8, 9, 10, 10, 3}}
@@ -199,7 +197,7 @@ func tree() (g segments, paths map[int][]int32) {
 	return g, paths
 }
 
-// TestTreeOfUnevenDepth: each segment of a tree gives the bits that it gives alone, after the tokens before it.
+// TestTreeOfUnevenDepth: each segment of a tree has the same bits as alone, after the tokens before it.
 func TestTreeOfUnevenDepth(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		d := m.Config.Hidden
@@ -209,14 +207,14 @@ func TestTreeOfUnevenDepth(t *testing.T) {
 			before := paths[b]
 			want := m.hiddenOf(t, alone(slices.Concat(before, tokens)...))
 			if !slices.Equal(got[row*d:][:len(tokens)*d], want[len(before)*d:]) {
-				t.Errorf("segment %d has other bits than alone", b)
+				t.Errorf("segment %d differs from the segment alone", b)
 			}
 			row += len(tokens)
 		}
 	})
 }
 
-// TestGradientsOfATree: the gradient of an input is the sum of the gradients that each segment gives alone, after the tokens before it.
+// TestGradientsOfATree: the gradient of an input is the sum of the gradients of the segments, each computed alone after the tokens before it.
 func TestGradientsOfATree(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		g, paths := tree()

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// eachMixture runs a test on the golden models that have experts, and expected tensors of this kind.
+// eachMixture runs a test on the golden models with experts and with expected tensors of this kind.
 func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
 	var dirs []string
 	for _, dir := range golden.Computed(golden.InSafetensors(golden.Models(t, arch.Families()))) {
@@ -36,7 +36,7 @@ func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture))
 	golden.CountModels(kind, dirs, 1)
 }
 
-// routed is a forward pass over the golden batch, and its experts int32 [L, T, k].
+// routed makes a forward pass over the golden batch and returns the chosen experts as int32 [L, T, k], too.
 func (f *fixture) routed(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, chosen []int32) {
 	in := f.packed(s)
 	in.Routes = routes
@@ -48,7 +48,7 @@ func (f *fixture) routed(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, 
 	return hidden, chosen
 }
 
-// wantExperts is experts.L of every layer that has experts, as Routes has them.
+// wantExperts returns experts.L of every layer with experts, in the order of Routes.
 func (f *fixture) wantExperts() (all []float64) {
 	for i := range f.m.Config.Layers {
 		if f.m.Config.HasExperts(i) {
@@ -58,7 +58,7 @@ func (f *fixture) wantExperts() (all []float64) {
 	return all
 }
 
-// known reports whether a case has expected tensors of a kind, such as experts.0, for the layers with experts, and prints that they are absent.
+// known reports whether a case has expected tensors of a kind, such as experts.0, for the layers with experts. If not, it prints that they are absent.
 func known(t *testing.T, dir, kind string, cfg arch.Config) bool {
 	t.Helper()
 	want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
@@ -79,8 +79,8 @@ func asFloats(v []int32) []float64 {
 	return out
 }
 
-// The experts of every row are those of the goldens, in their order; given to the same pass they change nothing, and other
-// ones are taken and counted.
+// Every row has the experts of the goldens, in their order. If they are replayed in the same pass, nothing changes; if other experts are given, the pass
+// uses and counts them.
 func TestGoldenRoutes(t *testing.T) {
 	eachMixture(t, "experts", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
@@ -107,7 +107,7 @@ func TestGoldenRoutes(t *testing.T) {
 				t.Errorf("%d choices differ from themselves", n)
 			}
 
-			// Row 3 of the first layer takes another expert, and row 4 is free.
+			// Row 3 of the first layer gets another expert, and row 4 is free.
 			other := append([]int32{}, chosen...)
 			taken := map[int32]bool{}
 			for _, e := range other[3*k : 4*k] {
@@ -121,14 +121,14 @@ func TestGoldenRoutes(t *testing.T) {
 			other[4*k] = -1
 			forced := give(other)
 			if _, got := f.routed(s, forced); got[3*k] != other[3*k] || got[4*k] != chosen[4*k] || differing(forced) < 1 {
-				t.Errorf("rows 3 and 4 went to %v where %v was given; %d differ", got[3*k:5*k], other[3*k:5*k], differing(forced))
+				t.Errorf("rows 3 and 4 used the experts %v, given %v; %d differ", got[3*k:5*k], other[3*k:5*k], differing(forced))
 			}
 		})
 	})
 }
 
-// logSoftmax replaces the logits of each row of experts by their log-softmax, which does not change a log-softmax. For Gemma 4 some goldens have
-// the one, and some the other.
+// logSoftmax replaces the logits of each row of experts by their log-softmax; a log-softmax stays the same. Some goldens for Gemma 4 have logits and
+// some have their log-softmax.
 func logSoftmax(logits []float64, experts int) []float64 {
 	for row := range slices.Chunk(logits, experts) {
 		sum := 0.0
@@ -142,7 +142,7 @@ func logSoftmax(logits []float64, experts int) []float64 {
 	return logits
 }
 
-// The router's logits and the experts' weights of every layer are those of the goldens.
+// The router's logits and the experts' weights of every layer equal the goldens.
 func TestGoldenRouterLogits(t *testing.T) {
 	eachMixture(t, "router_logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Tolerances are the suggested ones of the goldens' README (float32, another order of operations).
+// Tolerances are the ones that the goldens' README suggests (float32, another order of operations).
 const (
 	tolLogits   = 5e-5
 	tolLogProb  = 5e-5
@@ -42,7 +42,7 @@ func open(t *testing.T, dir, device string) *fixture {
 	return openWith(t, golden.Checkpoint(dir), dir, device)
 }
 
-// openWith has the weights of one folder and the expected numbers of another.
+// openWith opens a case with the weights of one folder and the expected numbers of another.
 func openWith(t *testing.T, checkpoint, dir, device string) *fixture {
 	t.Helper()
 	ctx := context.Background()
@@ -94,7 +94,7 @@ func (f *fixture) packed(s *torch.Scope) Packed {
 	return Packed{IDs: s.FromInt32(flat, int64(len(flat))), Pos: s.FromInt32(pos, int64(len(pos))), Cu: s.FromInt32(cu, int64(len(cu)))}
 }
 
-// unpadded drops the padding of a golden array [B, width, per], keeping the first lengths[b]-less entries of a row.
+// unpadded removes the padding of a golden array [B, width, per]. It keeps the first lengths[b]-less entries of each row.
 func (f *fixture) unpadded(name string, less, per int64) []float64 {
 	a := f.want[name]
 	width := a.Shape[1]
@@ -125,7 +125,7 @@ func TestGoldenLogits(t *testing.T) {
 	})
 }
 
-// Logits after prefixes of the first row, in no order of their lengths.
+// Computes logits after prefixes of the first row; the lengths of the prefixes are not sorted.
 func TestGoldenLogitsAfterPrefixes(t *testing.T) {
 	each(t, "prefixes", func(t *testing.T, f *fixture) {
 		n, vocab := int(f.lengths[0]), f.m.Config.VocabSize
@@ -157,7 +157,7 @@ func TestGoldenLogProbs(t *testing.T) {
 	})
 }
 
-// entropies are the golden ones where there is a next token; they are given at every position.
+// entropies returns the golden entropies at positions with a next token; the goldens have them at every position.
 func (f *fixture) entropies(tau float64) (want []float64) {
 	for row, n := range f.lengths {
 		want = append(want, f.want[fmt.Sprintf("entropy_t%.1f", tau)].Data[int64(row)*f.length:][:n-1]...)
@@ -165,7 +165,7 @@ func (f *fixture) entropies(tau float64) (want []float64) {
 	return want
 }
 
-// logProbs of every real next token.
+// logProbs returns the log-probs of all real next tokens.
 func (f *fixture) logProbs(s *torch.Scope, hidden *torch.Tensor, tau float64) (logp, entropy *torch.Tensor) {
 	ids := f.want["input_ids"].Int32s()
 	var source, target []int32
@@ -195,7 +195,7 @@ func TestGoldenGradients(t *testing.T) {
 	}
 }
 
-// gradient is the goldens' loss on their batch, and its gradient for the trained parameters.
+// gradient returns the goldens' loss on their batch, and its gradient for the trained parameters.
 func (f *fixture) gradient(t *testing.T, params Params, checkpointed bool) (loss float64, flat []float64) {
 	t.Helper()
 	coef := f.unpadded("coef", 1, 1)
@@ -232,7 +232,7 @@ func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
 	if !ok && golden.Untrained(t, f.dir, name) {
 		for _, v := range got {
 			if v != 0 {
-				t.Errorf("%s has the gradient %v, and is not trained", name, v)
+				t.Errorf("%s has the gradient %v although it is not trained", name, v)
 			}
 		}
 		return
@@ -243,7 +243,7 @@ func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
 	f.nearGradient(t, name, got, f.want["grad."+published])
 }
 
-// wantGradientOf is wantGradient for a tensor of a checkpoint, which the goldens may have as a part of fused experts.
+// wantGradientOf calls wantGradient for a tensor of a checkpoint, which the goldens may have as a part of fused experts.
 func (f *fixture) wantGradientOf(t *testing.T, p arch.Tensor, got []float64) {
 	t.Helper()
 	all, fused := golden.Published(p.Fused.Name, func(name string) bool { return p.Fused.Name != "" && f.want["grad."+name].Shape != nil })
@@ -276,8 +276,8 @@ func (f *fixture) nearGradient(t *testing.T, name string, got []float64, want go
 	near(t, "gradient of "+name, got, want.Data, f.tolerance(t, "grad_max_rel_to_tensor_max", tolGradient)*largest)
 }
 
-// TestGoldenCachedRows decodes the first row token by token and as one prompt, and compares both with the
-// packed pass; on a CPU the two ways through the cache must agree to the bit.
+// TestGoldenCachedRows decodes the first row token by token and as one prompt, and compares both with the packed pass. On a CPU, both ways through the
+// cache must agree bit for bit.
 func TestGoldenCachedRows(t *testing.T) {
 	each(t, "cached", func(t *testing.T, f *fixture) {
 		ids, n := f.want["input_ids"].Int32s(), int(f.lengths[0])
@@ -300,16 +300,16 @@ func TestGoldenCachedRows(t *testing.T) {
 				decoded = append(decoded, step(1, p, p+1)...)
 			}
 			alike := 0.0
-			if f.m.Device.IsCUDA() { // prompts have another kernel there
+			if f.m.Device.IsCUDA() { // prompts use another kernel on a GPU
 				alike = tolLogits
 			}
-			near(t, "token by token against one prompt", decoded, prompt, alike)
+			near(t, "token by token compared with one prompt", decoded, prompt, alike)
 			near(t, "logits", prompt, f.want["logits"].Data[:len(prompt)], f.tolerance(t, "logits_max_abs", tolLogits))
 		})
 	})
 }
 
-// newCache has room for so many sequences of so many tokens, whose blocks lie in no order.
+// newCache returns a cache for a number of sequences and tokens. The blocks of a sequence are not in order.
 func newCache(t *testing.T, m *Model, sequences, tokens int) *Cache {
 	t.Helper()
 	groups, each := m.Config.CacheGroups(), arch.CacheBlocks(tokens)
@@ -366,5 +366,5 @@ func near(t *testing.T, what string, got, want []float64, tol float64) {
 	}
 }
 
-// untold lets a pass go on.
+// untold has callbacks that allow each layer to run.
 var untold = Layers{Before: func(int) error { return nil }, After: func(int) error { return nil }}

@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// TestSmolLM2Quantised holds the real model, kept in the blocks of its file, to the goldens of the widened one.
+// TestSmolLM2Quantised keeps the real model in the blocks of its file and compares it with the goldens of the widened model.
 func TestSmolLM2Quantised(t *testing.T) {
 	prompts := smolPrompts(t)
 	cudatest.Each(t, func(t *testing.T, device string) {
@@ -26,15 +26,15 @@ func TestSmolLM2Quantised(t *testing.T) {
 	})
 }
 
-// TestQuantisedBits compares the model in blocks with the widened one: on a CPU the logits have the same bits, and tensors
-// are read as the file defines them.
+// TestQuantisedBits compares the model in blocks with the widened one: on a CPU the logits have the same bits, and tensors have the values that the file
+// defines.
 func TestQuantisedBits(t *testing.T) {
 	ctx := context.Background()
 	wide := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64})
 	kept := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: true})
 	ids := []int32{1, 4093, 198, 2683, 359, 260, 5345}
 	if !slices.Equal(lastLogits(t, kept, ids), lastLogits(t, wide, ids)) {
-		t.Error("the logits have other bits than the widened model's")
+		t.Error("the logits differ from the widened model's")
 	}
 	read := All(kept).Reader(ctx, nil)
 	for _, l := range []string{"model.layers.3.self_attn.k_proj.weight", "model.norm.weight", "model.layers.0.mlp.up_proj.weight"} {
@@ -73,8 +73,8 @@ func lastLogits(t *testing.T, m *Model, ids []int32) (logits []float32) {
 	return logits
 }
 
-// TestQuantisedDeltaRules compares a model in blocks with the widened one, if value heads have another order in the file. Only heads of whole
-// blocks can be moved in blocks.
+// TestQuantisedDeltaRules compares a model in blocks with the widened one if the file has value heads in another order. Heads can be moved without
+// widening only if they consist of whole blocks.
 func TestQuantisedDeltaRules(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestQuantisedDeltaRules(t *testing.T) {
 	}
 }
 
-// TestQuantisedAdapters trains adapters on the model in blocks: their gradient is the one on the widened model.
+// TestQuantisedAdapters trains adapters on the model in blocks: their gradient equals the gradient on the widened model.
 func TestQuantisedAdapters(t *testing.T) {
 	ids := []int32{1, 4093, 198, 2683, 359, 260, 5345}
 	gradient := func(quantised, checkpointed bool) (flat []float64) {
@@ -175,13 +175,13 @@ func TestQuantisedAdapters(t *testing.T) {
 	}
 }
 
-// Loading grows memory by the blocks and little more.
+// Loading increases memory by little more than the size of the blocks.
 func TestQuantisedMemory(t *testing.T) {
 	var m *Model
 	grown := memorytest.Peak(t, func() {
 		m = openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: true})
 	})
-	const fileBytes = 98 << 20 // with the tokenizer
+	const fileBytes = 98 << 20 // including the tokenizer
 	if grown > fileBytes*12/10 || grown > m.Layout.Numel {
 		t.Errorf("memory grew by %d MB for %d million weights", grown>>20, m.Layout.Numel/1e6)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
-// TestRandomOnDevice: weights that are filled on a device have the deviations of those of Random, are the same again, and are the same in
-// fp32 and in bf16; norms are 1. Ways to hold them that have no device with all of them are refused.
+// TestRandomOnDevice: weights that are generated on a device have the same deviations as the weights of Random, are reproducible, and are equal in fp32
+// and bf16. Norms are 1. Options that do not keep all weights on the device are refused.
 func TestRandomOnDevice(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		dev, err := torch.Open(device, 1)
@@ -41,7 +41,7 @@ func TestRandomOnDevice(t *testing.T) {
 			for _, part := range l.Parts {
 				a, b := spread(got[part.Offset:][:part.Numel()]), spread(want[part.Offset:][:part.Numel()])
 				if math.Abs(a-b) > 0.2*b {
-					t.Errorf("%s: a deviation of %v from 0, Random's is %v", part.Name, a, b)
+					t.Errorf("%s: deviation %v, but Random's is %v", part.Name, a, b)
 				}
 			}
 		}

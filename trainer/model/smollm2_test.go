@@ -38,7 +38,7 @@ type smolPrompt struct {
 	} `json:"greedy"`
 }
 
-// smolPrompts are the expected numbers of the real pretrained model.
+// smolPrompts returns the expected numbers of the real pretrained model.
 func smolPrompts(t *testing.T) []smolPrompt {
 	t.Helper()
 	var want struct {
@@ -54,8 +54,8 @@ func smolPrompts(t *testing.T) []smolPrompt {
 	return want.Prompts
 }
 
-// TestGoldenSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
-// greedy continuation through the key-value cache.
+// TestGoldenSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation, and a greedy continuation through the
+// key-value cache.
 func TestGoldenSmolLM2(t *testing.T) {
 	prompts := smolPrompts(t)
 	cudatest.Each(t, func(t *testing.T, device string) {
@@ -67,7 +67,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 	golden.Count("models/smollm2", len(prompts))
 }
 
-// continues compares a prompt's next token and two continuations with what is expected.
+// continues compares a prompt's next token and two continuations with the expected ones.
 func continues(t *testing.T, m *Model, p smolPrompt) {
 	cache := newCache(t, m, 1, len(p.IDs)+len(p.Greedy.IDs))
 	do(t, m, func(s *torch.Scope) {
@@ -130,7 +130,7 @@ func argmax(v []float32) int32 {
 	return int32(best)
 }
 
-// openSmolLM2 opens the real model, which `make test` puts in place.
+// openSmolLM2 opens the real model, which `make test` provides.
 func openSmolLM2(t *testing.T, device string) *Model {
 	t.Helper()
 	return openSmolLM2With(t, device, Options{Compute: torch.Float32, MaxPosition: 256})

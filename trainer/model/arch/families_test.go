@@ -77,21 +77,21 @@ func TestRotary(t *testing.T) {
 	}
 }
 
-// The expected numbers are the paper's formulas by hand, for theta 10000, 16 dimensions and 128 positions of pretraining.
+// The expected numbers are from the paper's formulas, calculated by hand for theta 10000, 16 dimensions and 128 positions of pretraining.
 func TestYaRN(t *testing.T) {
 	for _, c := range []struct {
 		json              string
 		amplitude         float64
 		kept, mixed, slow []int // planes
 	}{
-		// 32 turns are at plane -0.39, 1 turn at 2.62: 0 stays, 3 and later are slowed by 8.
+		// Planes with 32 turns and with 1 turn would be at -0.39 and 2.62: plane 0 does not change, and planes from 3 on are slower by a factor of 8.
 		{`"factor":8`, 0.1*math.Log(8) + 1, []int{0}, []int{1, 2}, []int{3, 7}},
 		{`"factor":8,"attention_factor":1.5,"mscale":2,"mscale_all_dim":3`, 1.5, []int{0}, []int{1, 2}, []int{3, 7}},
 		{`"factor":8,"mscale":2,"mscale_all_dim":3`, (0.2*math.Log(8) + 1) / (0.3*math.Log(8) + 1), []int{0}, []int{1}, []int{3}},
 		{`"factor":8,"mscale":2,"mscale_all_dim":0`, 0.1*math.Log(8) + 1, []int{0}, []int{1}, []int{3}},
 		{`"factor":0.5`, 1, []int{0}, []int{1}, []int{3}},
 		{`"factor":null`, 0.1*math.Log(8) + 1, []int{0}, []int{1}, []int{3}},
-		// 16 turns are at 0.21, half a turn at 3.22; without truncation neither 0 nor 4 are between them.
+		// Planes with 16 turns and with half a turn would be at 0.21 and 3.22. Without truncation, planes 0 and 4 are outside this range.
 		{`"factor":8,"beta_fast":16,"beta_slow":0.5,"truncate":false`, 0.1*math.Log(8) + 1, []int{0}, []int{1, 2, 3}, []int{4}},
 		{`"factor":8,"beta_fast":0,"beta_slow":null`, 0.1*math.Log(8) + 1, []int{0}, []int{1, 2}, []int{3}},
 	} {
@@ -118,7 +118,7 @@ func TestYaRN(t *testing.T) {
 	}
 }
 
-// trainer/model's passes to experts that ranks divide have no norm after them.
+// If ranks divide the experts, trainer/model's forward pass supports no norm after them.
 func TestNoNormAfterExperts(t *testing.T) {
 	for name, f := range families {
 		if f.defaults.Mixture == nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestGatedDelta reads which layers have a gated delta rule, and its sizes.
+// TestGatedDelta checks which layers have a gated delta rule, and its sizes.
 func TestGatedDelta(t *testing.T) {
 	for _, c := range []struct {
 		json string
-		want string // one letter a layer: d or a
+		want string // one letter per layer: d for a delta rule, a for attention
 	}{
 		{`{"model_type":"qwen3_5_text","num_hidden_layers":8}`, "dddaddda"},
 		{`{"model_type":"qwen3_5_text","num_hidden_layers":5,"full_attention_interval":2}`, "dadad"},

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// sharedKeys returns the config.json of the golden case with E2B's parts, changed.
+// sharedKeys returns the config.json of the golden case with E2B's parts, after change.
 func sharedKeys(t *testing.T, change func(object map[string]any)) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "testdata", "families", "gemma4-shared-keys", "config.json"))
@@ -75,7 +75,7 @@ func TestGemma4Refusals(t *testing.T) {
 	}
 }
 
-// transformers 5.24 saves global_head_dim as overrides of layers.
+// transformers 5.24 writes global_head_dim as overrides of layers.
 func TestGemma4Overrides(t *testing.T) {
 	want, err := ParseJSON(sharedKeys(t, func(map[string]any) {}))
 	if err != nil {
@@ -91,7 +91,7 @@ func TestGemma4Overrides(t *testing.T) {
 	}
 }
 
-// The names of the tensors are those of Gemma4ForConditionalGeneration.
+// The names of the tensors are the ones that Gemma4ForConditionalGeneration uses.
 func TestGemma4Wrapped(t *testing.T) {
 	text := sharedKeys(t, func(object map[string]any) { delete(object, "architectures") })
 	c, err := ParseJSON(fmt.Appendf(nil, `{"architectures":["Gemma4ForConditionalGeneration"],"model_type":"gemma4","text_config":%s,"vision_config":{}}`, text))

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestGemma4GGUFRefusals changes the metadata of a model of four layers, whose last two share the keys and values of the two before them.
+// TestGemma4GGUFRefusals changes the metadata of a model of four layers. The last two layers share the keys and values of the first two.
 func TestGemma4GGUFRefusals(t *testing.T) {
 	const p = "gemma4."
 	base := map[string]any{"general.architecture": "gemma4", p + "embedding_length": int64(32), p + "block_count": int64(4), p + "attention.head_count": int64(4),

@@ -16,7 +16,7 @@ func ggufShape(family string) Config {
 	return c.WithDefaults()
 }
 
-// TestGGUFOfFamilies writes the metadata of each family that GGUF has. GGUF itself reads again what it writes; here some values are looked at.
+// TestGGUFOfFamilies writes the metadata of each family that GGUF has, and checks some values. GGUF itself reads its output again.
 func TestGGUFOfFamilies(t *testing.T) {
 	for _, name := range Families() {
 		if families[name].gguf == nil || families[name].gguf.readOnly {
@@ -26,11 +26,11 @@ func TestGGUFOfFamilies(t *testing.T) {
 			continue
 		}
 		c := ggufShape(name)
-		if name == OLMo3 { // without windows it is OLMo 2
+		if name == OLMo3 { // OLMo 3 without windows is OLMo 2
 			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
 			c.LocalTheta = c.RopeTheta
 		}
-		var heads any = uint32(2) // of keys
+		var heads any = uint32(2) // number of key heads
 		if families[name].shortConv {
 			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
 			heads = []int32{0, 2}
@@ -52,11 +52,11 @@ func TestGGUFOfFamilies(t *testing.T) {
 		}
 	}
 	if reflect.DeepEqual(ggufShape(Llama).forward(), ggufShape(Qwen3).forward()) {
-		t.Error("different models compare equal")
+		t.Error("two different models are equal")
 	}
 }
 
-// TestGGUFMetadata writes the metadata of settings with and without a key in GGUF.
+// TestGGUFMetadata writes the metadata of settings that GGUF has keys for, and of settings that it has no keys for.
 func TestGGUFMetadata(t *testing.T) {
 	for _, c := range []struct {
 		name, family string
@@ -73,7 +73,7 @@ func TestGGUFMetadata(t *testing.T) {
 		{"a shorter original length", Llama, func(c *Config) {
 			c.RopeScaling = &RopeLlama3{Factor: 16, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 96}
 		}, ""},
-		{"weights of experts that are normalised", Qwen2MoE, func(c *Config) {
+		{"normalised weights of experts", Qwen2MoE, func(c *Config) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Shared: 48, Normalise: true, Step: 1}
 		}, "cannot represent Mixture"},
 		{"a dense layer", Qwen2MoE, func(c *Config) {
@@ -92,7 +92,7 @@ func TestGGUFMetadata(t *testing.T) {
 				}
 			}
 		}, ""},
-		{"other scaling of that kind", Llama, func(c *Config) {
+		{"another scaling of this kind", Llama, func(c *Config) {
 			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 8, OriginalMaxPosition: 64}
 		}, "GGUF"},
 		{"windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 32, 32, 32, 32, 0} }, ""},
@@ -108,19 +108,19 @@ func TestGGUFMetadata(t *testing.T) {
 			c.ShortConv, c.KVHeads = &ShortConv{Layers: []bool{true, true}, Width: 3}, c.Heads
 		}, ""},
 		{"biases of convolutions", LFM2, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent"},
-		{"wider heads beside convolutions", LFM2, func(c *Config) { c.HeadDim = 32 }, "key_length is 32"},
+		{"wider heads in a model with convolutions", LFM2, func(c *Config) { c.HeadDim = 32 }, "key_length is 32"},
 		{"convolutions of width 1", LFM2, func(c *Config) { c.ShortConv.Width = 1 }, "l_cache is 1"},
 		{"experts in all layers", LFM2MoE, func(c *Config) { c.Mixture.Dense = nil }, ""},
 		{"no bias for the choice of experts", LFM2MoE, func(c *Config) { c.Mixture.Sigmoid.Bias = false }, "take {4 2 32 true 0 [0] 1 {bias true, scale 1}} for {4 2 32 true 0 [0] 1 {bias false, scale 1}}"},
 		{"scaled weights of experts", LFM2MoE, func(c *Config) { c.Mixture.Sigmoid.Scale = 1.5 }, "cannot represent Mixture"},
-		{"weights of experts that are not normalised", LFM2MoE, func(c *Config) { c.Mixture.Normalise = false }, "cannot represent Mixture"},
-		{"biases of convolutions beside experts", LFM2MoE, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent ShortConv"},
+		{"weights of experts without normalisation", LFM2MoE, func(c *Config) { c.Mixture.Normalise = false }, "cannot represent Mixture"},
+		{"biases of convolutions in a model with experts", LFM2MoE, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent ShortConv"},
 		{"value heads of another size", Qwen35, func(c *Config) { c.GatedDelta.ValueDim = 8 }, "ssm.inner_size is 32"},
-		{"another eps beside delta rules", Qwen35, func(c *Config) { c.RMSEps = 1e-5 }, "layer_norm_rms_epsilon is 1e-05"},
+		{"another eps in a model with delta rules", Qwen35, func(c *Config) { c.RMSEps = 1e-5 }, "layer_norm_rms_epsilon is 1e-05"},
 		{"delta rules with convolutions of width 1", Qwen35, func(c *Config) { c.GatedDelta.Width = 1 }, "conv_kernel is 1"},
-		{"biases beside delta rules", Qwen35, func(c *Config) { c.AttentionBias, c.GatedDelta.Layers = true, []bool{false, true} }, "cannot represent AttentionBias"},
+		{"biases in a model with delta rules", Qwen35, func(c *Config) { c.AttentionBias, c.GatedDelta.Layers = true, []bool{false, true} }, "cannot represent AttentionBias"},
 		{"three value heads for a key head", Qwen35, func(c *Config) { c.GatedDelta.ValueHeads = 3 * c.GatedDelta.KeyHeads }, ""},
-		{"heads that turn as a whole", Qwen35, func(c *Config) { c.RotaryDim = 0 }, ""},
+		{"heads that are rotated as a whole", Qwen35, func(c *Config) { c.RotaryDim = 0 }, ""},
 		{"yarn", Qwen3, func(c *Config) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
 		}, "cannot represent RopeScaling"},

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// tinyConfig is a valid model of a few hundred parameters.
+// tinyConfig returns a valid model of a few hundred parameters.
 func tinyConfig(family string) Config {
 	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
@@ -22,7 +22,7 @@ func tinyConfig(family string) Config {
 	return c.WithDefaults()
 }
 
-// goldenConfigs are the config.json files of the golden models.
+// goldenConfigs returns the paths of the golden models' config.json files.
 func goldenConfigs(t *testing.T) (paths []string) {
 	t.Helper()
 	for _, dir := range golden.Models(t, Families()) {

@@ -83,7 +83,7 @@ func TestConfigDefaults(t *testing.T) {
 	}
 }
 
-// refused is a config.json with the words of its error.
+// refused is a config.json and the words in its error.
 type refused struct {
 	json string
 	want []string
@@ -226,7 +226,7 @@ func TestSettingsRefused(t *testing.T) {
 	})
 }
 
-// TestJSON writes and rereads configs of every golden and of shapes by hand.
+// TestJSON writes and rereads the configurations of the goldens and of hand-written shapes.
 func TestJSON(t *testing.T) {
 	var configs []Config
 	for _, name := range Families() {
@@ -244,7 +244,7 @@ func TestJSON(t *testing.T) {
 		configs = append(configs, cfg)
 	}
 	for _, cfg := range configs {
-		cfg.EOS = []int32{2, 3} // a change against Raw must come through
+		cfg.EOS = []int32{2, 3} // the written file must have this change, although Raw has the old value
 		data, err := cfg.JSON("bfloat16")
 		if err != nil {
 			t.Fatal(err)
@@ -260,7 +260,7 @@ func TestJSON(t *testing.T) {
 			t.Errorf("rope_theta is not written as a float: %s", data)
 		}
 		if cfg.Raw != nil && !strings.Contains(string(data), "initializer_range") {
-			t.Errorf("initializer_range of the source is lost")
+			t.Errorf("initializer_range of the source was lost")
 		}
 		cfg.Raw, again.Raw, cfg.Quantisation = nil, nil, nil
 		if !reflect.DeepEqual(cfg, again) {

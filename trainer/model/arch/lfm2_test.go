@@ -65,7 +65,7 @@ func TestLFM2Refusals(t *testing.T) {
 	}
 }
 
-// TestLFM2Cache: a layer that convolves caches one value for each channel.
+// TestLFM2Cache: the cache of a convolution layer has one value for each channel.
 func TestLFM2Cache(t *testing.T) {
 	c, err := ParseJSON([]byte(`{"model_type":"lfm2","hidden_size":2048,"num_hidden_layers":16,"full_attn_idxs":[2,5,8,10,12,14]}`))
 	if err != nil {
@@ -130,7 +130,7 @@ func TestLFM2GGUF(t *testing.T) {
 	}
 }
 
-// TestLFM2VL: the embedding of LFM2-VL is its head unless a key of the whole model says otherwise. Both names of this key are in use.
+// TestLFM2VL: the embedding of LFM2-VL is its head unless a key of the whole model prevents it. Both names of this key are in use.
 func TestLFM2VL(t *testing.T) {
 	for keys, tied := range map[string]bool{
 		`"text_config":{"tie_embedding":false}`:                               true,

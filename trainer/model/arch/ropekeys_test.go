@@ -10,18 +10,18 @@ import (
 	"testing"
 )
 
-// ropeReference is testdata/rope.json: frequencies that transformers computes, by testdata/rope.py.
+// ropeReference has the contents of testdata/rope.json: frequencies that transformers computes (testdata/rope.py).
 type ropeReference struct {
 	Families map[string]map[string]any
-	Keys     []string // of rope_parameters, that modeling_rope_utils reads
-	GGUF     []string // keys of metadata behind "ARCH.rope."
+	Keys     []string // keys of rope_parameters that modeling_rope_utils reads
+	GGUF     []string // keys of metadata after "ARCH.rope."
 	Cases    []ropeCase
 }
 
 type ropeCase struct {
 	Name, Family, Error string
-	Config              map[string]any // beside the family's
-	Supported           bool           // must be computed; others may be refused
+	Config              map[string]any // in addition to the family's
+	Supported           bool           // must be computed; other cases may be refused
 
 	Full    *ropeTable `json:"full_attention"`
 	Sliding *ropeTable `json:"sliding_attention"`
@@ -55,7 +55,7 @@ func (r ropeReference) parse(t *testing.T, c ropeCase) (Config, error) {
 	return ParseJSON(data)
 }
 
-// compare reports differences from the tables of transformers, which are float32.
+// compare reports differences from transformers' tables, which are float32.
 func (c ropeCase) compare(t *testing.T, what string, got Config) {
 	t.Helper()
 	for layer := range got.Layers {
@@ -76,8 +76,8 @@ func (c ropeCase) compare(t *testing.T, what string, got Config) {
 	}
 }
 
-// TestRopeKeys: whatever key changes the frequencies of transformers is computed or refused, in the configuration that is read
-// and in the one that is written.
+// TestRopeKeys: every key that changes transformers' frequencies is computed or refused, both in the configuration that is read and in the one that is
+// written.
 func TestRopeKeys(t *testing.T) {
 	reference := readRopeReference(t)
 	walked, computed := map[string]bool{}, 0
@@ -120,8 +120,7 @@ func TestRopeKeys(t *testing.T) {
 	}
 }
 
-// TestWrittenOriginalLength: a written config.json has the original length in rope_scaling alone, since one at the top level
-// would have priority.
+// TestWrittenOriginalLength: a written config.json has the original length only in rope_scaling, because a value at the top level would have priority.
 func TestWrittenOriginalLength(t *testing.T) {
 	got, err := ParseJSON([]byte(`{"model_type":"qwen3","original_max_position_embeddings":64,"rope_scaling":{"rope_type":"yarn","factor":4,"original_max_position_embeddings":32}}`))
 	if err != nil {
@@ -149,8 +148,8 @@ func ropeMetadata(more map[string]any) (map[string]any, map[string][]int64) {
 	return meta, map[string][]int64{ggufEmbedding: {32, 32}}
 }
 
-// TestGGUFRope compares scalings of metadata with those of config.json that llama.cpp's converter writes them for, and of which
-// transformers' frequencies are known.
+// TestGGUFRope compares scalings of metadata with scalings of config.json. llama.cpp's converter writes the former for the latter, and transformers'
+// frequencies of the latter are known.
 func TestGGUFRope(t *testing.T) {
 	yarn := func(r RopeYaRN) *RopeYaRN {
 		r.BetaFast, r.BetaSlow, r.Truncate = 32, 1, true
@@ -160,20 +159,20 @@ func TestGGUFRope(t *testing.T) {
 		meta map[string]any
 		want RopeScaling
 	}{
-		"nothing":                {nil, nil},
-		"none":                   {map[string]any{"scaling.type": "none", "scaling.factor": 4.0}, nil},
-		"linear, no factor":      {map[string]any{"scaling.type": "linear"}, nil},
-		"linear, 1":              {map[string]any{"scaling.type": "linear", "scaling.factor": 1.0}, nil},
-		"as llama.cpp saves":     {map[string]any{"scaling.type": "linear", "scaling.factor": 0.0, "scaling.attn_factor": 1.0, "scaling.finetuned": false}, nil},
-		"no type":                {map[string]any{"scaling.factor": 4.0}, &RopeLinear{4}},
-		"linear":                 {map[string]any{"scaling.type": "linear", "scaling.factor": 4.0}, &RopeLinear{4}},
-		"older name":             {map[string]any{"scale_linear": 2.0}, &RopeLinear{2}},
-		"both names":             {map[string]any{"scale_linear": 2.0, "scaling.factor": 4.0}, &RopeLinear{4}},
-		"yarn":                   {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": int64(64)}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 64})},
-		"yarn, no length":        {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
-		"yarn, amplitude":        {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 0.5}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.5 * (0.1*math.Log(4) + 1), OriginalMaxPosition: 256})},
-		"yarn of 1":              {map[string]any{"scaling.type": "yarn", "scaling.factor": 1.0}, nil},
-		"values that do nothing": {map[string]any{"freq_base_swa": 10000.0, "dimension_count": int64(16), "scaling.yarn_log_multiplier": 0.0, "scaling.alpha": 0.0, "scaling.yarn_beta_fast": 32.0}, nil},
+		"nothing":                  {nil, nil},
+		"none":                     {map[string]any{"scaling.type": "none", "scaling.factor": 4.0}, nil},
+		"linear, no factor":        {map[string]any{"scaling.type": "linear"}, nil},
+		"linear, 1":                {map[string]any{"scaling.type": "linear", "scaling.factor": 1.0}, nil},
+		"as llama.cpp saves":       {map[string]any{"scaling.type": "linear", "scaling.factor": 0.0, "scaling.attn_factor": 1.0, "scaling.finetuned": false}, nil},
+		"no type":                  {map[string]any{"scaling.factor": 4.0}, &RopeLinear{4}},
+		"linear":                   {map[string]any{"scaling.type": "linear", "scaling.factor": 4.0}, &RopeLinear{4}},
+		"older name":               {map[string]any{"scale_linear": 2.0}, &RopeLinear{2}},
+		"both names":               {map[string]any{"scale_linear": 2.0, "scaling.factor": 4.0}, &RopeLinear{4}},
+		"yarn":                     {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": int64(64)}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 64})},
+		"yarn, no length":          {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
+		"yarn, amplitude":          {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 0.5}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.5 * (0.1*math.Log(4) + 1), OriginalMaxPosition: 256})},
+		"yarn of 1":                {map[string]any{"scaling.type": "yarn", "scaling.factor": 1.0}, nil},
+		"values without an effect": {map[string]any{"freq_base_swa": 10000.0, "dimension_count": int64(16), "scaling.yarn_log_multiplier": 0.0, "scaling.alpha": 0.0, "scaling.yarn_beta_fast": 32.0}, nil},
 	} {
 		meta, shapes := ropeMetadata(c.meta)
 		got, err := FromGGUF(meta, shapes, nil)
@@ -190,7 +189,7 @@ func TestGGUFRope(t *testing.T) {
 	}
 }
 
-// TestGGUFRopeKeys: every key behind "rope." that llama.cpp knows is computed or refused by name, and so is one that it will.
+// TestGGUFRopeKeys: every key after "rope." that llama.cpp reads is computed or refused by name, and so is a key that a later llama.cpp may read.
 func TestGGUFRopeKeys(t *testing.T) {
 	read := []string{"freq_base", "scaling.type", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
 	for _, key := range append(readRopeReference(t).GGUF, "scale_linear", "scaling.gamma") {
@@ -201,7 +200,7 @@ func TestGGUFRopeKeys(t *testing.T) {
 			if err != nil {
 				refused = true
 				if !strings.Contains(err.Error(), "llama.rope."+key) {
-					t.Errorf("%s %v: the error does not name it: %v", key, value, err)
+					t.Errorf("%s %v: the error does not name the key: %v", key, value, err)
 				}
 			} else if rotary, _ := got.Rotary(0); key != "scaling.finetuned" && key != "scaling.original_context_length" && slices.Equal(rotary.Frequencies(), Rotary{Theta: 10000, Dim: 16}.Frequencies()) {
 				t.Errorf("%s %v is ignored", key, value)

@@ -28,7 +28,7 @@ func clearEnvironment(t *testing.T) {
 	}
 }
 
-// The cache is where huggingface_hub's documentation says it is, the first of these that is set.
+// The cache is where the documentation of huggingface_hub puts it; each variable here has priority over the ones before it.
 func TestWhereTheCacheIs(t *testing.T) {
 	clearEnvironment(t)
 	for _, c := range []struct{ variable, below string }{

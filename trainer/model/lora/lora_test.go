@@ -23,7 +23,7 @@ func names(l *Layout) (all []string) {
 	return all
 }
 
-// What PEFT's inject_adapter_in_model does with the same settings on a model of these names.
+// The expected modules are the ones that PEFT's inject_adapter_in_model adapts with the same settings.
 func TestTargets(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -88,7 +88,7 @@ func TestTargetsOfGatedDeltaRules(t *testing.T) {
 	}
 }
 
-// The first pattern that fits the end of a name counts.
+// The first pattern that matches the end of a name wins.
 func TestOverrides(t *testing.T) {
 	s := Spec{R: 4, Alpha: 8, RSLoRA: true, Targets: Targets{Names: []string{"q_proj", "up_proj"}},
 		Ranks:  []Override{{`layers.1.self_attn.q_proj`, 16}, {`q_proj`, 9}, {`_proj`, 1}},
@@ -106,7 +106,7 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// Every element of the buffer belongs to one tensor, and the A of one product are one matrix.
+// Every element of the buffer belongs to exactly one tensor, and the A of modules that share a product form one matrix.
 func TestLayoutTiles(t *testing.T) {
 	s := Spec{R: 3, Alpha: 1, Targets: Targets{Pattern: AllLinear}, Ranks: []Override{{"k_proj", 5}}}
 	l, err := s.Layout(base)
@@ -154,7 +154,7 @@ const config = `{"peft_type": "LORA", "r": 4, "lora_alpha": 8.5, "use_rslora": t
  "target_modules": ["v_proj", "q_proj"], "rank_pattern": {"b": 2, "a": 3}, "base_model_name_or_path": "x/y", "use_dora": false,
  "init_lora_weights": "gaussian", "layers_to_transform": [0, 2], "exclude_modules": "x.*", "peft_version": "0.21.2", "a_new_key": null}`
 
-// What is written is read again.
+// JSON writes a configuration that ParsePEFT reads back.
 func TestPEFTConfig(t *testing.T) {
 	p, err := ParsePEFT([]byte(config))
 	if err != nil {
@@ -176,7 +176,7 @@ func TestPEFTConfig(t *testing.T) {
 	}
 }
 
-// TestPEFTAccepts keys that say how an adapter began, or name the layers as they are named.
+// TestPEFTAccepts: keys about an adapter's initialisation are accepted, and so is the usual name of the layers.
 func TestPEFTAccepts(t *testing.T) {
 	for key, value := range map[string]string{
 		"eva_config": `{"rho": 2.0, "tau": 0.99}`, "loftq_config": `{"loftq_bits": 4}`, "corda_config": `{"cache_file": "x"}`, "lora_ga_config": `{"direction": "ArB2r"}`,
@@ -194,7 +194,7 @@ func TestPEFTAccepts(t *testing.T) {
 	}
 }
 
-// What this program would not compute is refused by name.
+// Keys that this program does not support are refused by name.
 func TestPEFTRefusals(t *testing.T) {
 	for key, value := range map[string]string{
 		"use_dora": `true`, "bias": `"all"`, "modules_to_save": `["lm_head"]`, "fan_in_fan_out": `true`, "init_lora_weights": `"pissa"`,
@@ -213,7 +213,7 @@ func TestPEFTRefusals(t *testing.T) {
 	}
 }
 
-// A file with an expression that only Python has still says which modules it has.
+// If target_modules is an expression that only Python supports, Match takes the modules from the names of the tensors.
 func TestMatch(t *testing.T) {
 	lookahead := Spec{R: 1, Alpha: 1, Targets: Targets{Pattern: `(?!.*1).*q_proj`}}
 	l, err := lookahead.Match(base, []string{"model.layers.0.self_attn.q_proj"})

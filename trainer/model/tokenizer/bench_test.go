@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// benchText is about a megabyte of text and code: this package's own source and the goldens' licence.
+// benchText returns about a megabyte of text and code: this package's own source and the goldens' licence.
 func benchText(b *testing.B) string {
 	b.Helper()
 	var text strings.Builder
@@ -31,7 +31,7 @@ func benchText(b *testing.B) string {
 	return text.String()
 }
 
-// cpuTime is what the process has used, of all cores: what a busy machine does not change.
+// cpuTime returns the time that the process has used on all cores. It does not depend on the machine's other load.
 func cpuTime(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -56,7 +56,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkEncodeCold is encoding without remembered pieces: every merge is made.
+// BenchmarkEncodeCold encodes without remembered pieces, so every merge is made.
 func BenchmarkEncodeCold(b *testing.B) {
 	text := benchText(b)
 	tok := goldenTokenizer(b, "qwen3")
@@ -69,7 +69,7 @@ func BenchmarkEncodeCold(b *testing.B) {
 	}
 }
 
-// BenchmarkEncodeLongPiece is one piece of 100,000 bytes, where a quadratic merge would show.
+// BenchmarkEncodeLongPiece encodes one piece of 100,000 bytes. If merges took quadratic time, this would be slow.
 func BenchmarkEncodeLongPiece(b *testing.B) {
 	tok := goldenTokenizer(b, "qwen3")
 	text := strings.Repeat("abcdefghij", 10_000)

@@ -53,7 +53,7 @@ func TestTemplateSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := tok.Render(Chat{}); got != "J" {
-		t.Errorf("chat_template.jinja goes before: got %q, %v", got, err)
+		t.Errorf("chat_template.jinja must have priority: got %q, %v", got, err)
 	}
 	files[templateFolder+"/tool_use.jinja"] = []byte("A")
 	files[templateFolder+"/rag.jinja"] = []byte("{{ of no use")
@@ -66,14 +66,14 @@ func TestTemplateSources(t *testing.T) {
 	}
 	for _, tok := range []*Tokenizer{tok, saved} {
 		if plain, err := tok.Render(Chat{}); plain != "J" {
-			t.Errorf("beside additional templates: got %q, %v", plain, err)
+			t.Errorf("chat_template.jinja with additional templates: got %q, %v", plain, err)
 		}
 		if got, err := tok.Render(Chat{Tools: []any{}}); got != "A" {
 			t.Errorf("additional_chat_templates: got %q, %v", got, err)
 		}
 	}
 	if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":[{"name":"rag","template":"R"}]}`)}); err == nil || !strings.Contains(err.Error(), "rag") {
-		t.Errorf("no template of a name that a chat can take: %v", err)
+		t.Errorf("no template has a name that a chat can use: %v", err)
 	}
 	clear(files)
 	files[fileTokenizer] = []byte(small)
@@ -92,7 +92,7 @@ func TestGenerationBlockAndDate(t *testing.T) {
 	}
 }
 
-// TestRenderDate: a template that asks for today's date gets the one it is given, whatever the clock says.
+// TestRenderDate: a template that asks for today's date gets the given date and not the clock's.
 func TestRenderDate(t *testing.T) {
 	tok := parseSmall(t, `{"chat_template":"{{ strftime_now('%d %b %Y') }}"}`)
 	date := time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)

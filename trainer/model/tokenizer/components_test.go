@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// TestComponents holds each component against the tokenizers library, see bench/published/components.py.
+// TestComponents compares each component with the tokenizers library, see bench/published/components.py.
 func TestComponents(t *testing.T) {
 	data, err := os.ReadFile("testdata/components.jsonl.gz")
 	if err != nil {
@@ -25,7 +25,7 @@ func TestComponents(t *testing.T) {
 	}
 	lines := bufio.NewScanner(unpacked)
 	lines.Buffer(nil, 1<<20)
-	components := map[string]any{} // what was built, by its JSON
+	components := map[string]any{} // components that were built, by their JSON
 	n := 0
 	for ; lines.Scan(); n++ {
 		var row struct {
@@ -57,7 +57,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// built returns what build makes of a component.
+// built returns the result of build for a component, which it remembers.
 func built[T any](known map[string]any, c []byte, build func(any) (T, error)) (T, error) {
 	if made, ok := known[string(c)]; ok {
 		return made.(T), nil
@@ -95,7 +95,7 @@ func preTokenized(known map[string]any, c []byte, text string) ([]string, error)
 	return pieces, err
 }
 
-// decoded decodes tokens that are all of a vocabulary. The same token has the same id.
+// decoded decodes tokens with a vocabulary that it makes of them. Equal tokens have equal ids.
 func decoded(t *testing.T, c []byte, tokens []string) (string, error) {
 	t.Helper()
 	v, err := ordered.Parse(c)
@@ -116,7 +116,7 @@ func decoded(t *testing.T, c []byte, tokens []string) (string, error) {
 		return "", err
 	}
 	if streamed := stream(tok, ids, false); streamed != tok.Decode(ids, false) {
-		t.Errorf("%s of %q: the stream gives %q", c, tokens, streamed)
+		t.Errorf("%s of %q: the stream returns %q", c, tokens, streamed)
 	}
 	return tok.Decode(ids, false), nil
 }

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// byteComplete is a small byte-level tokenizer with every byte in its vocabulary and a few merges.
+// byteComplete returns a small byte-level tokenizer with every byte in its vocabulary and a few merges.
 func byteComplete(t testing.TB) *Tokenizer {
 	t.Helper()
 	tok, err := Parse(byteCompleteFiles(t))
@@ -40,7 +40,7 @@ func byteCompleteFiles(t testing.TB) map[string][]byte {
 	return files
 }
 
-// slowBPE merges one pair at a time, looking at all of them: what the fast merges have to equal.
+// slowBPE merges one pair at a time and searches all pairs for it. The fast merges must return the same ids.
 func slowBPE(m *bpe, piece string) []int32 {
 	ids := m.appendSymbols(nil, piece)
 	for {
@@ -86,7 +86,7 @@ func FuzzEncodeDecode(f *testing.F) {
 	})
 }
 
-// FuzzSplit checks that the splitters cut a text into its pieces, losing nothing.
+// FuzzSplit checks that the pieces of a text, joined, are the text.
 func FuzzSplit(f *testing.F) {
 	for _, s := range []string{"don't 'S a  b\r\n\n c", "'ſ '", "１２３4 ５", " \u0085\u3000x", "!?\r\n"} {
 		f.Add(s)
@@ -116,7 +116,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// FuzzScanners holds each hand-written splitter against its pattern in the regular expression engine.
+// FuzzScanners compares each hand-written splitter with its pattern in the regular expression engine.
 func FuzzScanners(f *testing.F) {
 	for _, s := range []string{"don't 'S aBcDe ÀÉéǅx  b\r\n\n c/d//", "'ſ 'LL x'Re", "１２３4 ５67890", " \u0085\u3000x", "!?\r\n/", "e\u0301\u0301E\u0301x",
 		"中文ABC日本語ab한국", "\u0301a \u0301", "#tag @x\x00y\x01\x02", " \n \t x", "ªʰǅǅa", "\u20dd1"} {

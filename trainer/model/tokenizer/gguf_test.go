@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// ggufMeta turns a golden tokenizer into the metadata that llama.cpp's converter would have written.
+// ggufMeta returns a golden tokenizer as the metadata that llama.cpp's converter would write.
 func ggufMeta(t *testing.T, name, pre string) map[string]any {
 	t.Helper()
 	tok := goldenTokenizer(t, name)
@@ -149,12 +149,12 @@ func TestFromGGUFRefuses(t *testing.T) {
 	}
 }
 
-// TestRealGGUF runs on the model file that `make gsm8k` puts in place.
+// TestRealGGUF uses the model file that `make gsm8k` downloads.
 func TestRealGGUF(t *testing.T) {
 	path := filepath.Join("..", "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 	file, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("models/%s is not here: make gsm8k brings it", filepath.Base(path))
+		t.Fatalf("models/%s does not exist: make gsm8k downloads it", filepath.Base(path))
 	}
 	files, err := FromGGUF(readGGUFMeta(file))
 	if err != nil {
@@ -169,8 +169,8 @@ func TestRealGGUF(t *testing.T) {
 	})
 }
 
-// TestGoldenPublishedGGUF holds the vocabulary of a GGUF file, which MGRPO_GGUF names, against llama.cpp's ids of texts, in the file
-// with .jsonl behind its name (make test-published).
+// TestGoldenPublishedGGUF compares the vocabulary of a GGUF file, which MGRPO_GGUF names, with llama.cpp's ids of texts. They are in the file of the
+// same name with .jsonl appended (make test-published).
 func TestGoldenPublishedGGUF(t *testing.T) {
 	path := os.Getenv("MGRPO_GGUF")
 	if path == "" {
@@ -199,7 +199,7 @@ func TestGoldenPublishedGGUF(t *testing.T) {
 	})
 }
 
-// readGGUFMeta reads the strings, booleans and 32-bit integers of a trusted GGUF file's metadata.
+// readGGUFMeta returns the strings, booleans and 32-bit integers of a trusted GGUF file's metadata.
 func readGGUFMeta(b []byte) map[string]any {
 	u32 := func() uint32 { v := binary.LittleEndian.Uint32(b); b = b[4:]; return v }
 	u64 := func() uint64 { v := binary.LittleEndian.Uint64(b); b = b[8:]; return v }

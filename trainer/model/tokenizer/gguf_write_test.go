@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestWriteGGUF writes the vocabularies of published tokenizers. GGUF compares the ids of texts of its own; here the keys are looked at.
+// TestWriteGGUF writes the vocabularies of published tokenizers and checks the keys. WriteGGUF itself compares the ids of its own texts.
 func TestWriteGGUF(t *testing.T) {
 	for name, pre := range map[string]string{"qwen2_5": "qwen2", "qwen3": "qwen2", "smollm2": "smollm"} {
 		tok := goldenTokenizer(t, name)
@@ -28,7 +28,7 @@ func TestWriteGGUF(t *testing.T) {
 	}
 }
 
-// TestWriteGGUFRefuses has tokenizers that GGUF has no keys for.
+// TestWriteGGUFRefuses: tokenizers that GGUF keys cannot describe are refused.
 func TestWriteGGUFRefuses(t *testing.T) {
 	const model = `"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}`
 	const pre = `"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"}`

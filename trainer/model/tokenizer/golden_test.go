@@ -20,7 +20,7 @@ import (
 
 // eachGolden runs f for every tokenizer folder of the goldens.
 func eachGolden(t *testing.T, f func(t *testing.T, dir string, tok *Tokenizer)) {
-	for _, root := range golden.Dirs(t, "tokenizer", "tokenizer-2026") { // the second has tokenizers without chats
+	for _, root := range golden.Dirs(t, "tokenizer", "tokenizer-2026") { // tokenizer-2026 has tokenizers without chats
 		entries, err := os.ReadDir(root)
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func goldenTokenizer(t testing.TB, name string) *Tokenizer {
 	return loadGolden(t, golden.File(t, "tokenizer", name))
 }
 
-// loaded keeps tokenizers between tests: reading one takes a good part of a second.
+// loaded keeps tokenizers between tests, because loading one takes a good part of a second.
 var loaded sync.Map // by folder
 
 func loadGolden(t testing.TB, dir string) *Tokenizer {
@@ -63,13 +63,13 @@ func goldenFiles(t testing.TB, dir string) map[string][]byte {
 	return golden.Folder(t, dir, fileNames...)
 }
 
-// rows calls f for each line of a JSON lines file, decoded into a new T, and prints how many there were.
+// rows calls f for each line of a JSON lines file, decoded into a new T, and prints the number of lines.
 func rows[T any](t *testing.T, dir, name string, f func(t *testing.T, line int, row T)) {
 	t.Helper()
 	golden.Count("tokenizer/"+filepath.Base(dir)+"/"+name, eachRow(t, dir, name, f))
 }
 
-// eachRow is rows without the print, for tests that use the goldens for something else.
+// eachRow calls f like rows and prints nothing, for tests that use the goldens for another purpose.
 func eachRow[T any](t *testing.T, dir, name string, f func(t *testing.T, line int, row T)) int {
 	t.Helper()
 	path := filepath.Join(dir, name+".jsonl")
@@ -137,7 +137,7 @@ func TestGoldenBytes(t *testing.T) {
 		}
 		rows(t, dir, "bytes", func(t *testing.T, line int, r row) {
 			checkDecode(t, line, tok, r.IDs, r.Decoded, r.Skipped)
-			if r.Chunks == nil { // goldens of decoding alone
+			if r.Chunks == nil { // goldens of decoding only
 				return
 			}
 			if got := hex.EncodeToString(tok.Bytes(r.IDs)); got != r.BytesHex {
@@ -248,7 +248,7 @@ func TestGoldenChatErrors(t *testing.T) {
 		}
 		rows(t, dir, "chat_errors", func(t *testing.T, line int, r chatRow) {
 			if got, err := tok.Render(r.Chat); err == nil {
-				t.Errorf("line %d (%s): Render gives %q, it has to fail", line, r.Note, got)
+				t.Errorf("line %d (%s): Render returned %q, want an error", line, r.Note, got)
 			}
 		})
 	})

@@ -9,14 +9,14 @@ import (
 	"testing/fstest"
 )
 
-// small is a byte-level tokenizer.json of which tests change parts.
+// small is a byte-level tokenizer.json. Tests change parts of it.
 const small = `{"version":"1.0","truncation":null,"padding":null,
 "added_tokens":[{"id":3,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
 "normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
 "post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},
 "model":{"type":"BPE","unk_token":null,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`
 
-// hostile files and the error that each has to give.
+// hostile has files and the error that each must cause.
 var hostile = []struct{ name, tokenizer, config, want string }{
 	{"empty", "", "{}", "ends in the middle"},
 	{"cut short", small[:len(small)-9], "{}", "ends in the middle"},
@@ -70,7 +70,7 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"deep", `{"normalizer":` + strings.Repeat("[", 5000), "{}", "nested deeper"},
 }
 
-// smallStep is small with another pre-tokenizer.
+// smallStep returns small with another pre-tokenizer.
 func smallStep(step string) string {
 	return strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
 "post`, step+`,
@@ -103,7 +103,7 @@ func parseSmall(t *testing.T, config string, replacements ...string) *Tokenizer 
 	return tok
 }
 
-// As many special tokens as may be are read once each: looking each up in a list of the others takes minutes.
+// The largest allowed number of special tokens is read in one pass. If each token were searched for in a list, this would take minutes.
 func TestManySpecialTokens(t *testing.T) {
 	var list strings.Builder
 	for i := range maxAdded - 1 {
@@ -132,7 +132,7 @@ func TestUnknownBytes(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
-	// a missing byte whose character's UTF-8 is there as <0x..> tokens: x is one byte, 78
+	// a missing byte whose character exists as <0x..> tokens: x is one byte, 78
 	tok := parseSmall(t, "{}", `"unk_token":null`, `"unk_token":"b","byte_fallback":true`, `"ab":2`, `"ab":2,"<0x78>":4`)
 	if got, want := tok.Encode("axy"), []int32{0, 4, 1}; !slices.Equal(got, want) {
 		t.Errorf("byte fallback: got %v, want %v", got, want)
@@ -184,7 +184,7 @@ func TestConfigNamesAndFlags(t *testing.T) {
 		t.Errorf("eos %d, pad %d, bos %d, unk %d, size %d", tok.EOS(), tok.Pad(), tok.BOS(), tok.Unk(), tok.VocabSize())
 	}
 	if !tok.Special(3) || !tok.Special(2) || tok.Special(0) || tok.Special(-1) || tok.Special(99) {
-		t.Error("named tokens are special, others are not")
+		t.Error("named tokens must be special and others must not")
 	}
 	if got := tok.StopIDs(); !slices.Equal(got, []int32{3, 1}) {
 		t.Errorf("StopIDs: got %v", got)
@@ -225,7 +225,7 @@ func TestConcurrentUse(t *testing.T) {
 	all.Wait()
 }
 
-// TestBeyond: a model must have a row for each token that texts, turns and the chat template have, and for no other.
+// TestBeyond: a model must have a row for each token of texts, turns and the chat template. Other tokens do not need one.
 func TestBeyond(t *testing.T) {
 	for _, c := range []struct {
 		config string

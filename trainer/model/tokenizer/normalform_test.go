@@ -16,7 +16,7 @@ func TestNFC(t *testing.T) {
 		{"a" + dots + acute, "\u1ea1" + acute},
 		{"\u1100\u1161\u11a8", "각"},
 		{"\u2126", "Ω"},
-		// above 30 marks x/text would put a U+034F between
+		// with more than 30 marks, x/text would insert a U+034F
 		{"e" + strings.Repeat(acute, 40), "é" + strings.Repeat(acute, 39)},
 		{"e" + strings.Repeat(acute, 40) + strings.Repeat(dots, 2), "\u1eb9" + dots + strings.Repeat(acute, 40)},
 	} {
@@ -26,7 +26,7 @@ func TestNFC(t *testing.T) {
 	}
 }
 
-// TestComposeEqualsXText checks our own composition on every character, and pairs of some, that x/text knows.
+// TestComposeEqualsXText compares our composition with x/text's for every character that x/text has in its tables, and for some pairs.
 func TestComposeEqualsXText(t *testing.T) {
 	marks := []rune{0x300, 0x301, 0x323, 0x327, 0x338, 0x3099, 0x1161, 0x11a8, 0x9be, 'a', 0x345}
 	for r := rune(0); r < 0x30000; r++ {
@@ -37,7 +37,7 @@ func TestComposeEqualsXText(t *testing.T) {
 			}
 		}
 		if r == 0x3400 {
-			r = 0xabff // no decompositions between, besides the ideographs
+			r = 0xabff // there are no decompositions in between except the ideographs'
 		}
 	}
 }

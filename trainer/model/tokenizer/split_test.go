@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSplit has what the tokenizers library makes of each text, pieces separated by |.
+// TestSplit compares with the pieces that the tokenizers library makes of each text, separated by |.
 func TestSplit(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -29,7 +29,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestLongestAddedToken finds the longest of added tokens that begin alike, whatever their order in the file.
+// TestLongestAddedToken: if several added tokens match, the longest one wins, regardless of their order in the file.
 func TestLongestAddedToken(t *testing.T) {
 	for _, order := range [][]string{{"<a>", "<a>bc", "<a>b"}, {"<a>bc", "<a>b", "<a>"}} {
 		var m matcher

@@ -1,6 +1,6 @@
 package weights
 
-// What tests ask of a Source.
+// Methods of Source that only tests need.
 
 // Names lists the tensors, sorted.
 func (s *Source) Names() []string { return s.names }

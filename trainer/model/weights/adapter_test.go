@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestGoldenBrokenAdapters: each is refused with a message that names its folder and the fault.
+// TestGoldenBrokenAdapters: each broken adapter is refused, and the message names its folder and the fault.
 func TestGoldenBrokenAdapters(t *testing.T) {
 	dir := filepath.Join(golden.Dir(t, "lora"), "bad")
 	raw, err := os.ReadFile(filepath.Join(dir, "cases.json"))
@@ -49,7 +49,7 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 					named = named || err != nil && strings.Contains(err.Error(), literal)
 				}
 				if !named {
-					t.Errorf("%v does not name one of %q", err, any)
+					t.Errorf("%v does not contain one of %q", err, any)
 				}
 			}
 			t.Log(err)
@@ -58,8 +58,8 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 	golden.Count("lora/bad", len(table.Cases))
 }
 
-// TestAdapterBin reads what PEFT saved of an adapter with init_lora_weights "eva", eva_config and layers_pattern: from
-// safetensors, and from a file of torch.save with the same tensors.
+// TestAdapterBin reads an adapter that PEFT saved with init_lora_weights "eva", eva_config and layers_pattern: from safetensors, and from a file of
+// torch.save with the same tensors.
 func TestAdapterBin(t *testing.T) {
 	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
 	if err != nil {
@@ -81,7 +81,7 @@ func TestAdapterBin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(want.Values) != 2*(160+64+64+64) || !slices.Equal(got.Values, want.Values) {
-		t.Errorf("%d values of .bin, %d of safetensors", len(got.Values), len(want.Values))
+		t.Errorf("%d values in .bin, %d in safetensors", len(got.Values), len(want.Values))
 	}
 	if err := os.Remove(filepath.Join(dir, adapterBin)); err != nil {
 		t.Fatal(err)

@@ -113,12 +113,12 @@ func TestBinRefused(t *testing.T) {
 		SetBinReader(nil)
 		golden.WantError(t, err, append(c.want, dir, binFile)...)
 		if called {
-			t.Errorf("%v: the other reader saw a file that the scan refuses", c.want)
+			t.Errorf("%v: the second reader accepted a file that the scan refuses", c.want)
 		}
 	}
 }
 
-// TestBinReader checks that another reader of the pickle must agree with the scan.
+// TestBinReader checks that a file is refused if the second reader of the pickle disagrees with the scan.
 func TestBinReader(t *testing.T) {
 	defer SetBinReader(nil)
 	SetBinReader(scanPickle)
@@ -215,7 +215,7 @@ func FuzzPickle(f *testing.F) {
 	})
 }
 
-// smallArchive holds the tensor w of the values 0 and 0.
+// smallArchive returns an archive with the tensor w, which has the values 0 and 0.
 func smallArchive(t testing.TB) []byte {
 	pickle := "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ" +
 		"K\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtRs."

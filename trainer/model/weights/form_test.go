@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// wrap writes a tiny model as the language model of another, with the names that rename gives them, and other parts. It returns the
-// weights by the names of the Source.
+// wrap writes a tiny model as the language model within another model, together with other parts; rename gives the names of its tensors. It returns the
+// weights by the names that Source uses.
 func wrap(t *testing.T, cfg arch.Config, outer string, keys map[string]any, rename func(string) string, beside []stored) (dir string, want map[string][]float32) {
 	t.Helper()
 	dir, values := restore(t, cfg, func(all []stored) []stored { return append(prefixed(rename)(all), beside...) })
@@ -52,7 +52,7 @@ func readObject(t *testing.T, file string) (object map[string]any) {
 	return object
 }
 
-// visionParts are tensors beside a language model, some of types in which no weights are, and one whose name ends as a layer's.
+// visionParts are tensors outside the language model. Some have types that weights do not have, and one has a name that ends like a layer's.
 var visionParts = []stored{
 	{"vision_tower.layers.0.input_layernorm.weight", "F32", []int64{8}, make([]byte, 32)},
 	{"vision_tower.position_ids", "I64", []int64{2}, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
@@ -60,7 +60,7 @@ var visionParts = []stored{
 	{"mtp.layers.0.input_layernorm.weight", "BF16", []int64{8}, make([]byte, 16)},
 }
 
-// TestWrappedSaved: what is saved has the configuration, the names and the other parts of what was loaded, and trained weights.
+// TestWrappedSaved: a saved folder has the configuration, the names and the other parts of the loaded folder, and trained weights.
 func TestWrappedSaved(t *testing.T) {
 	for _, c := range []struct {
 		outer, family string
@@ -86,7 +86,7 @@ func TestWrappedSaved(t *testing.T) {
 			return nil
 		}
 		h := HF{Config: s.Config(), Read: trained, Form: s.Form()}
-		if err := s.Close(); err != nil { // the form outlives it
+		if err := s.Close(); err != nil { // the form is still valid afterwards
 			t.Fatal(err)
 		}
 		if err := h.WriteFolder(saved, F32, nil); err != nil {
@@ -134,7 +134,7 @@ func compareFolders(t *testing.T, a, b string) {
 	}
 }
 
-// TestWrappedAlone: the language model of a wrapped one, saved alone, has the names and keys of its family.
+// TestWrappedAlone: the language model of a wrapped one, saved without the other parts, has the names and keys of its family.
 func TestWrappedAlone(t *testing.T) {
 	cfg := tinyConfig("mistral")
 	dir, want := wrap(t, cfg, "mistral3", map[string]any{"tie_word_embeddings": false}, func(name string) string { return "language_model." + name }, visionParts)
@@ -166,7 +166,7 @@ func rowsOf(t *testing.T, s *Source, name string) int64 {
 	return count
 }
 
-// TestWrappedHeads: a head that the folder has beside a tied embedding is written again; one that differs from it is not tied.
+// TestWrappedHeads: a head stored in addition to a tied embedding is written again. If it differs from the embedding, the model is not tied.
 func TestWrappedHeads(t *testing.T) {
 	cfg := tinyConfig("mistral")
 	for _, same := range []bool{true, false} {
@@ -208,7 +208,7 @@ func TestWrappedHeads(t *testing.T) {
 	}
 }
 
-// TestWrappedRefused names what of a wrapped model is wrong.
+// TestWrappedRefused: the error names the fault of a wrapped model.
 func TestWrappedRefused(t *testing.T) {
 	for _, c := range []struct {
 		keys map[string]any

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// smollmGolden is smollm2-expected.json, as far as weights go.
+// smollmGolden has the parts of smollm2-expected.json that concern weights.
 type smollmGolden struct {
 	Config struct {
 		Vocab    int     `json:"vocab_size"`
@@ -43,7 +43,7 @@ type smollmGolden struct {
 	Checksums map[string]checksum `json:"checksums_hf_layout"`
 }
 
-// smollmFile finds the GGUF that `make gsm8k` puts in place, or skips.
+// smollmFile returns the GGUF file that `make gsm8k` downloads, or skips the test.
 func smollmFile(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("MGRPO_SMOLLM2_GGUF")
@@ -98,8 +98,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 	golden.Count("models/smollm2 rows and tensors", len(want.Rows)+len(want.Checksums))
 }
 
-// checkGoldenRow compares the ends of one dequantised row bit for bit, and the stored bytes of its first
-// block. A vector is one row.
+// checkGoldenRow compares both ends of one dequantised row bit for bit, and the stored bytes of its first block. A vector has one row.
 func checkGoldenRow(t *testing.T, s *Source, row map[string]any) {
 	t.Helper()
 	name, at := row["hf"].(string), int64(row["hf_row"].(float64))
@@ -212,8 +211,7 @@ func (w *ggufWriter) architecture(c arch.Config) {
 	w.u32("tokenizer.ggml.padding_token_id", math.MaxUint32)
 }
 
-// ggufOf writes those tensors of a model that weights has, as F32, query and key rows interleaved for llama, those of experts
-// stacked.
+// ggufOf writes the tensors of a model that are in weights as F32. For llama, query and key rows are interleaved. Experts are stacked.
 func ggufOf(c arch.Config, weights map[string][]float32) *ggufWriter {
 	w, stacks := &ggufWriter{}, map[string][]float32{}
 	w.architecture(c)
@@ -237,7 +235,7 @@ func ggufOf(c arch.Config, weights map[string][]float32) *ggufWriter {
 	return w
 }
 
-// ggufValues are the values that a GGUF file has for a tensor: Gemma's norms are there 1 + w.
+// ggufValues returns the values that a GGUF file has for a tensor: Gemma's norms are stored as 1 + w.
 func ggufValues(c arch.Config, name string, values []float32) []float32 {
 	if c.Family != arch.Gemma3 || !strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "layernorm.weight") {
 		return values
@@ -276,7 +274,7 @@ func TestGGUFFamilies(t *testing.T) {
 		cfg := tinyConfig(family)
 		cfg.Tied = family == arch.Qwen3 || family == arch.Gemma3
 		cfg.AttentionBias = family == arch.Llama // biases are interleaved too
-		if family == arch.Gemma3 {               // of 7 layers the sixth has no window
+		if family == arch.Gemma3 {               // the sixth of 7 layers has no window
 			cfg.Layers, cfg.LocalTheta = 7, 5000
 			cfg.Windows = []int{8, 8, 8, 8, 8, 0, 8}
 		}
@@ -302,7 +300,7 @@ func TestGGUFFamilies(t *testing.T) {
 				t.Errorf("%s: the blocks of %s differ: %v", family, name, err)
 			}
 			if s.Blocks(name, 0, shape[0]+1, stored) == nil || s.Blocks(name, 0, shape[0], stored[1:]) == nil {
-				t.Errorf("%s: %s: rows and bytes that do not agree", family, name)
+				t.Errorf("%s: %s: rows and bytes disagree", family, name)
 			}
 		}
 		if _, ok := s.Bytes("model.layers.0.self_attn.q_proj.weight"); ok != (family != arch.Llama) {
@@ -311,7 +309,7 @@ func TestGGUFFamilies(t *testing.T) {
 	}
 }
 
-// TestGGUFGemma3 reads the keys of windows and of the scale of queries as llama.cpp does, and refuses others.
+// TestGGUFGemma3 reads the keys of windows and of the query scale as llama.cpp does, and refuses other values.
 func TestGGUFGemma3(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -464,7 +462,8 @@ func FuzzGGUF(f *testing.F) {
 	})
 }
 
-// forwardPass returns what a configuration determines of the forward pass, in the numbers of GGUF files, and the frequencies of each layer.
+// forwardPass returns the parts of a configuration that determine the forward pass, rounded like the numbers of GGUF files, and the frequencies of each
+// layer.
 func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 	var frequencies [][]float64
 	for i := range c.Layers {
@@ -476,8 +475,8 @@ func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 	return c, frequencies
 }
 
-// TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and with which llama.cpp continued as transformers did
-// (bench/goldens/gguf_files.py). They have the values and the architecture of the folders that they were made from.
+// TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and checks that they have the values and the architecture of their folders.
+// With these files llama.cpp sampled the same tokens as transformers (bench/goldens/gguf_files.py).
 func TestConvertedGGUF(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "..", "testdata", "gguf", "*.gguf"))
 	if err != nil || len(files) == 0 {
@@ -490,7 +489,7 @@ func TestConvertedGGUF(t *testing.T) {
 			t.Fatalf("%s was made from %v: %v", file, made, err)
 		}
 		folder, converted := openChecked(t, filepath.Dir(made[0])), openChecked(t, file)
-		if want, _, err := folder.Config().GGUF(); err != nil { // such files are read only
+		if want, _, err := folder.Config().GGUF(); err != nil { // GGUF files of such models can only be read
 			got, turns := forwardPass(converted.Config())
 			want, wantTurns := forwardPass(folder.Config())
 			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(turns, wantTurns) {
@@ -504,7 +503,7 @@ func TestConvertedGGUF(t *testing.T) {
 		}
 		for _, tensor := range folder.Names() {
 			got, want := readAll(t, converted, tensor), readAll(t, folder, tensor)
-			same := func(a, b float32) bool { // a logarithm that is stored as its exponential is rounded
+			same := func(a, b float32) bool { // the file stores the exponential of A_log, rounded
 				return a == b || strings.HasSuffix(tensor, ".A_log") && math.Abs(float64(a-b)) < 1e-6
 			}
 			if !slices.EqualFunc(got, want, same) {

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestWrittenGGUF writes models of each kind that GGUF has, with interleaved heads, norms of 1 + w, stacked experts, biases, rope factors,
-// convolutions and heads in another order, and reads them again: the configuration is the same, and so is every value, up to the rounding of the type.
+// TestWrittenGGUF writes models of each kind that GGUF has: interleaved heads, norms of 1 + w, stacked experts, biases, rope factors, convolutions and
+// heads in another order. It reads them again; configuration and values are the same, up to the rounding of the type.
 func TestWrittenGGUF(t *testing.T) {
 	base := arch.Config{VocabSize: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
 	for name, change := range map[string]func(c *arch.Config){
@@ -36,7 +36,7 @@ func TestWrittenGGUF(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		for _, tensor := range cfg.Layout().Tensors() {
 			for range tensor.Numel() {
-				values[tensor.Name] = append(values[tensor.Name], math.Float32frombits(math.Float32bits(float32(random.NormFloat64()))&^0xffff)) // whole in bf16
+				values[tensor.Name] = append(values[tensor.Name], math.Float32frombits(math.Float32bits(float32(random.NormFloat64()))&^0xffff)) // exact in bf16
 			}
 		}
 		for dtype, tolerance := range map[DType]float64{F32: 0, BF16: 0, F16: 1e-3, Q8_0: 5e-3} {
@@ -60,9 +60,9 @@ func TestWrittenGGUF(t *testing.T) {
 					t.Fatalf("%s in %s: %s: %v", name, dtype, tensor.Name, err)
 				}
 				for i, v := range values[tensor.Name] {
-					allowed := tolerance * 4 // values are below 4 and 5, which Q8_0 divides into 127 parts
+					allowed := tolerance * 4 // values are below 5, and Q8_0 divides them into 127 parts
 					if len(tensor.Shape) == 1 {
-						allowed = 1e-6 // 1 + w and back
+						allowed = 1e-6 // because of 1 + w
 					}
 					if !(math.Abs(float64(got[i]-v)) <= allowed) {
 						t.Fatalf("%s in %s: %s[%d] is %v, want %v", name, dtype, tensor.Name, i, got[i], v)

@@ -10,14 +10,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// deltaConfig is a valid model of two layers, the first with a gated delta rule that has heads of size dim.
+// deltaConfig returns a valid model of two layers. The first has a gated delta rule with heads of size dim.
 func deltaConfig(keyHeads, valueHeads, dim int) arch.Config {
 	c := arch.Config{Family: arch.Qwen35, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, RotaryDim: 4, FFN: 6, MaxPosition: 32}
 	c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: keyHeads, ValueHeads: valueHeads, KeyDim: dim, ValueDim: dim, Width: 4}
 	return c.WithDefaults()
 }
 
-// writtenGGUF writes random weights and returns them with the file.
+// writtenGGUF writes random weights and returns them with the path of the file.
 func writtenGGUF(t *testing.T, c arch.Config, dtype DType) (map[string][]float32, string) {
 	t.Helper()
 	values, read := randomWeights(c, 5)
@@ -28,7 +28,7 @@ func writtenGGUF(t *testing.T, c arch.Config, dtype DType) (map[string][]float32
 	return values, file
 }
 
-// TestColumnsOfHeads reads a matrix whose columns are heads in another order: by rows and in blocks, if a head has whole blocks.
+// TestColumnsOfHeads reads a matrix whose columns are heads in another order: by rows, and in blocks if each head has whole blocks.
 func TestColumnsOfHeads(t *testing.T) {
 	const name = "model.layers.0.linear_attn.out_proj.weight"
 	for dim, whole := range map[int]bool{32: true, 16: false} {
@@ -39,7 +39,7 @@ func TestColumnsOfHeads(t *testing.T) {
 		blocks := make([]byte, 3*Q8_0.RowBytes(row))
 		err := s.Blocks(name, 2, 5, blocks)
 		if s.InBlocks(name) != whole {
-			t.Errorf("heads of %d: in blocks is %v", dim, !whole)
+			t.Errorf("heads of %d: read in blocks is %v", dim, !whole)
 		}
 		if !whole {
 			golden.WantError(t, err, "heads of 16 columns", "blocks of 32")
@@ -52,7 +52,7 @@ func TestColumnsOfHeads(t *testing.T) {
 	}
 }
 
-// TestRefusedHeads refuses matrices that do not have the heads of the architecture.
+// TestRefusedHeads: matrices whose sizes do not match the heads of the architecture are refused.
 func TestRefusedHeads(t *testing.T) {
 	for _, one := range []struct {
 		name  string
@@ -70,7 +70,7 @@ func TestRefusedHeads(t *testing.T) {
 	}
 }
 
-// TestDecays refuses decays that no folder can store, and folders whose decays no GGUF file can store.
+// TestDecays: decays that a folder cannot store and decays that a GGUF file cannot store are refused.
 func TestDecays(t *testing.T) {
 	form := ggufForm{decay: true}
 	for _, v := range []float64{0, math.Copysign(0, -1), 1, math.Inf(-1), math.NaN()} {
@@ -89,7 +89,7 @@ func TestDecays(t *testing.T) {
 	}
 }
 
-// TestPredictionBlocks skips the blocks after the last layer that nextn_predict_layers counts, and no others.
+// TestPredictionBlocks: the blocks after the last layer that nextn_predict_layers counts are skipped, and no others.
 func TestPredictionBlocks(t *testing.T) {
 	c := deltaConfig(2, 2, 4)
 	weights, _ := randomWeights(c, 3)

@@ -45,7 +45,7 @@ func (c checksum) plus(more checksum) checksum {
 	return checksum{c.Sum + more.Sum, c.Sumsq + more.Sumsq, c.Numel + more.Numel}
 }
 
-// publishedName is the tensor of the goldens that has a tensor's values: the tensor, or the fused experts of which it is a part.
+// publishedName returns the name of the golden tensor with a tensor's values: the tensor itself, or the fused experts that contain it.
 func publishedName(t arch.Tensor, published map[string]checksum) string {
 	there := func(name string) bool { return name != "" && published[name].Numel > 0 }
 	for _, name := range []string{t.Fused.Name, t.Name} {
@@ -97,7 +97,7 @@ func TestGoldenWeights(t *testing.T) {
 	golden.CountModels("checksums_initial", cases, 1)
 }
 
-// openChecked opens and checks a checkpoint that must be good.
+// openChecked opens and checks a checkpoint, which must be valid.
 func openChecked(t *testing.T, path string) *Source {
 	t.Helper()
 	s, err := Open(path)
@@ -147,7 +147,7 @@ func TestGoldenBroken(t *testing.T) {
 				message += err.Error()
 				t.Log(err)
 				if !strings.Contains(message, c.Name) {
-					t.Errorf("%q does not name the folder", message)
+					t.Errorf("%q does not contain the folder's name", message)
 				}
 			}
 			for _, group := range c.Literals {
@@ -160,7 +160,7 @@ func TestGoldenBroken(t *testing.T) {
 	golden.Count("models/bad", len(table.Cases))
 }
 
-// allocated returns the bytes ever allocated on the heap.
+// allocated returns the total number of bytes allocated on the heap so far.
 func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -10,20 +10,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// tinyConfig is a valid model of a few hundred parameters.
+// tinyConfig returns a valid model of a few hundred parameters.
 func tinyConfig(family string) arch.Config {
 	c := arch.Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
 	if arch.HasExperts(family) {
 		c.Mixture = &arch.Mixture{Experts: 3, PerToken: 2, FFN: 5, Normalise: true, Step: 1}
 	}
-	if family == arch.Mixtral || family == arch.GPTOSS { // which have no other MLP
+	if family == arch.Mixtral || family == arch.GPTOSS { // these families have no other MLP
 		c.Mixture.FFN = c.FFN
 	}
 	return c.WithDefaults()
 }
 
-// randomWeights returns values for every tensor, and the reader WriteHF wants.
+// randomWeights returns values for every tensor, and a reader of them for WriteHF.
 func randomWeights(cfg arch.Config, seed uint64) (map[string][]float32, func(name string, dst []float32) error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	weights := map[string][]float32{}
@@ -36,7 +36,7 @@ func randomWeights(cfg arch.Config, seed uint64) (map[string][]float32, func(nam
 	}
 	return weights, func(name string, dst []float32) error {
 		if copy(dst, weights[name]) != len(dst) {
-			return fmt.Errorf("%s has %d values, asked for %d", name, len(weights[name]), len(dst))
+			return fmt.Errorf("%s has %d values, but %d were requested", name, len(weights[name]), len(dst))
 		}
 		return nil
 	}

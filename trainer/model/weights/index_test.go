@@ -34,7 +34,7 @@ func TestIndexRefused(t *testing.T) {
 	}
 }
 
-// TestIndexDisagrees edits the index of a sharded golden: what the shards have counts.
+// TestIndexDisagrees edits the index of a sharded golden: the contents of the shards have priority.
 func TestIndexDisagrees(t *testing.T) {
 	source := filepath.Join("..", "..", "..", "testdata", "models", "qwen2-untied")
 	index, err := os.ReadFile(filepath.Join(source, safetensorsIndex))
@@ -51,7 +51,7 @@ func TestIndexDisagrees(t *testing.T) {
 	} {
 		edited := strings.Replace(string(index), c.old, c.new, 1)
 		if edited == string(index) {
-			continue // the case for another shard
+			continue // the golden has the tensor in another shard
 		}
 		dir := t.TempDir()
 		if err := os.CopyFS(dir, os.DirFS(source)); err != nil {

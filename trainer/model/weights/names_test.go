@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// stored is a tensor that a test writes.
+// stored is a tensor in a file that a test writes.
 type stored struct {
 	name  string
 	dtype string
@@ -38,7 +38,7 @@ func writeStored(t *testing.T, file string, all []stored) {
 	}
 }
 
-// restore writes a tiny model, and its tensors again as change makes them.
+// restore writes a tiny model, and then replaces its tensors by the result of change.
 func restore(t *testing.T, cfg arch.Config, change func([]stored) []stored) (dir string, values map[string][]float32) {
 	t.Helper()
 	dir, values = writeTiny(t, cfg, F32)
@@ -50,7 +50,7 @@ func restore(t *testing.T, cfg arch.Config, change func([]stored) []stored) (dir
 	return dir, values
 }
 
-// expectSame compares every tensor of a checkpoint, and finds words in its notes.
+// expectSame compares every tensor of a checkpoint, and looks for words in its notes.
 func expectSame(t *testing.T, dir string, want map[string][]float32, notes ...string) {
 	t.Helper()
 	s := openChecked(t, dir)
@@ -65,7 +65,7 @@ func expectSame(t *testing.T, dir string, want map[string][]float32, notes ...st
 	all := strings.Join(s.Notes(), "\n")
 	for _, note := range notes {
 		if !strings.Contains(all, note) {
-			t.Errorf("notes %q do not have %q", all, note)
+			t.Errorf("the notes %q do not contain %q", all, note)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func prefixed(rename func(name string) string) func([]stored) []stored {
 	}
 }
 
-// inside returns a function that puts names below another prefix than "model.".
+// inside returns a function that replaces the prefix "model." of names.
 func inside(prefix string) func(string) string {
 	return func(name string) string {
 		if rest, ok := strings.CutPrefix(name, "model."); ok {
@@ -90,7 +90,7 @@ func inside(prefix string) func(string) string {
 	}
 }
 
-// TestWrappedNames reads what wrappers of PyTorch, and models that a language model is a part of, save.
+// TestWrappedNames reads names as PyTorch's wrappers save them, and as models save them that contain a language model.
 func TestWrappedNames(t *testing.T) {
 	before := func(prefix string) func(string) string { return func(name string) string { return prefix + name } }
 	for prefix, rename := range map[string]func(string) string{
@@ -109,7 +109,7 @@ func TestWrappedNames(t *testing.T) {
 	}
 }
 
-// TestMissingBesideWhatThereIs: an error names tensors that are missing, those that the file has, and the prefix.
+// TestMissingBesideWhatThereIs: an error names missing tensors, tensors of the file, and the prefix.
 func TestMissingBesideWhatThereIs(t *testing.T) {
 	dir, _ := restore(t, tinyConfig(arch.Llama), prefixed(func(name string) string {
 		return strings.NewReplacer("model.norm", "model.final_norm", "model.", "module.model.").Replace(name)
@@ -121,7 +121,7 @@ func TestMissingBesideWhatThereIs(t *testing.T) {
 	golden.WantError(t, err, "model.layers.0.input_layernorm.weight is missing", "more", "unexpected tensor model.h.0.")
 }
 
-// TestTiedHeadAlone reads the embedding from lm_head.weight, where the two are tied and the file has one of them.
+// TestTiedHeadAlone reads a tied embedding from lm_head.weight if the file does not have the embedding's own name.
 func TestTiedHeadAlone(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	cfg.Tied = true
@@ -135,7 +135,7 @@ func TestTiedHeadAlone(t *testing.T) {
 	golden.WantError(t, err, "tensor lm_head.weight is missing")
 }
 
-// TestExtraState ignores what is no weight, whatever its type.
+// TestExtraState: tensors that are not weights are ignored, also if their type is unknown.
 func TestExtraState(t *testing.T) {
 	dir, values := restore(t, tinyConfig(arch.Qwen3), func(all []stored) []stored {
 		return append(all, stored{"model.layers.0.self_attn._extra_state", "U8", []int64{0}, nil}, stored{"model.layers.1.mlp._extra_state", "I64", []int64{1}, make([]byte, 8)})
@@ -143,7 +143,7 @@ func TestExtraState(t *testing.T) {
 	expectSame(t, dir, values, "self_attn._extra_state", "mlp._extra_state")
 }
 
-// TestFusedExperts reads what transformers 5 saves of a golden's model with save_original_format=False.
+// TestFusedExperts reads a golden's model as transformers 5 saves it with save_original_format=False.
 func TestFusedExperts(t *testing.T) {
 	want := map[string][]float32{}
 	alone := openChecked(t, filepath.Join("..", "..", "..", "testdata", "families", "qwen3moe-top2"))
@@ -172,13 +172,13 @@ func TestFusedExperts(t *testing.T) {
 	golden.WantError(t, err, "model.layers.1.mlp.experts.2.up_proj.weight is missing", "fused experts model.layers.1.mlp.experts.gate_up_proj")
 }
 
-// TestFusedExpertsOfLFM2 reads experts one by one, as they are published, and fused: the names are those of transformers' conversion of lfm2_moe.
+// TestFusedExpertsOfLFM2 reads separate experts, as they are published, and fused ones, with the names that transformers' conversion of lfm2_moe uses.
 func TestFusedExpertsOfLFM2(t *testing.T) {
 	cfg := tinyConfig(arch.LFM2MoE)
 	experts := func(s stored) bool { return strings.Contains(s.name, ".experts.") }
 	dir, values := restore(t, cfg, func(all []stored) []stored {
 		if i := slices.IndexFunc(all, experts); i < 0 || all[i].name != "model.layers.0.feed_forward.experts.0.w1.weight" {
-			t.Error("the first expert has another name")
+			t.Error("the first expert does not have the expected name")
 		}
 		return all
 	})
@@ -204,7 +204,7 @@ func TestFusedExpertsOfLFM2(t *testing.T) {
 	expectSame(t, dir, values)
 }
 
-// TestAlwaysFused reads fused experts of gpt-oss, whose matrices are transposed and whose gates and ups are in turn, and refuses other shapes.
+// TestAlwaysFused reads fused experts of gpt-oss, which have transposed matrices and alternate rows of gate and up, and refuses other shapes.
 func TestAlwaysFused(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "testdata", "families", "gpt_oss-sinks")
 	s := openChecked(t, dir)
@@ -255,7 +255,7 @@ func TestAlwaysFused(t *testing.T) {
 	golden.WantError(t, err, "fused experts", "[3 12 8]", "[3 8 12]")
 }
 
-// TestEmptyFiles: files without bytes are ignored, unless they would have to have something.
+// TestEmptyFiles: files without bytes are ignored unless a tensor is missing without them.
 func TestEmptyFiles(t *testing.T) {
 	dir, values := writeTiny(t, tinyConfig(arch.Llama), F32)
 	if err := os.WriteFile(filepath.Join(dir, generationFile), []byte(" \n"), 0o644); err != nil {

@@ -46,7 +46,7 @@ func TestNarrowing(t *testing.T) {
 	narrow := func(name string, widen func(uint16) float64, round func(float32) uint16, infinity uint16) {
 		for range 200_000 {
 			v := math.Float32frombits(random.Uint32())
-			if name == "F16" { // concentrate where binary16 has values
+			if name == "F16" { // more of the samples are where binary16 has values
 				v = float32(math.Ldexp(random.Float64()*2-1, random.IntN(48)-30))
 			}
 			if v != v {
@@ -72,7 +72,7 @@ func TestNarrowing(t *testing.T) {
 	}
 }
 
-// bitsOf reads n bits starting at a bit position, least significant first.
+// bitsOf reads n bits from a bit position on, least significant first.
 func bitsOf(b []byte, at, n int) (v int) {
 	for i := range n {
 		v |= int(b[(at+i)/8]>>((at+i)%8)&1) << i
@@ -80,7 +80,7 @@ func bitsOf(b []byte, at, n int) (v int) {
 	return v
 }
 
-// slowDequant computes value i of a block in float64 straight from the layout's description.
+// slowDequant computes value i of a block in float64, directly from the description of the layout.
 func slowDequant(dtype DType, b []byte, i int) float64 {
 	f16 := func(at int) float64 { return slowHalf(binary.LittleEndian.Uint16(b[at:])) }
 	nibble := func(at int) int { return bitsOf(b, 8*(at+i%16)+4*(i/16), 4) } // two halves of 16
@@ -128,7 +128,7 @@ func slowDequant(dtype DType, b []byte, i int) float64 {
 	panic(dtype)
 }
 
-// slowScales reads the scale and the minimum of a group of Q4_K and Q5_K from their 12 bytes.
+// slowScales reads the scale and the minimum of a group of Q4_K or Q5_K from their 12 bytes.
 func slowScales(b []byte, group int) (scale, minimum int) {
 	if group < 4 {
 		return bitsOf(b, 8*group, 6), bitsOf(b[4:], 8*group, 6)
@@ -136,12 +136,12 @@ func slowScales(b []byte, group int) (scale, minimum int) {
 	return bitsOf(b[8:], 8*(group-4), 4) + 16*bitsOf(b, 8*(group-4)+6, 2), bitsOf(b[8:], 8*(group-4)+4, 4) + 16*bitsOf(b[4:], 8*(group-4)+6, 2)
 }
 
-// TestDequantise compares random blocks with slowDequant: equal but for one rounding to float32.
+// TestDequantise compares random blocks with slowDequant: they differ only by one rounding to float32.
 func TestDequantise(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for dtype, e := range encodings {
 		if e.scaled {
-			continue // TestCodes has all of their values
+			continue // TestCodes tests all of their values
 		}
 		const blocks = 50
 		data := make([]byte, blocks*e.blockBytes)
@@ -172,7 +172,7 @@ func finiteScales(dtype DType, data []byte) {
 	}
 }
 
-// TestGoldenBlocks compares with what the gguf package makes of the same blocks (testdata/quant/make.py).
+// TestGoldenBlocks compares with the gguf package's values of the same blocks (testdata/quant/make.py).
 func TestGoldenBlocks(t *testing.T) {
 	var blocks map[DType]struct{ Blocks, Float32 string }
 	readJSON(t, filepath.Join("..", "..", "..", "testdata", "quant", "blocks.json"), &blocks)
@@ -188,7 +188,7 @@ func TestGoldenBlocks(t *testing.T) {
 		got := make([]float32, int64(len(data))/e.blockBytes*e.blockLen)
 		e.decode(got, data)
 		if encoded := hex.EncodeToString(encodeAs(nil, F32, got)); encoded != golden.Float32 {
-			t.Errorf("%s: other values than the gguf package's", dtype)
+			t.Errorf("%s: the values differ from the gguf package's", dtype)
 		}
 	}
 }

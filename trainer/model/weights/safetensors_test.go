@@ -71,8 +71,7 @@ func TestSafetensorsHeader(t *testing.T) {
 	golden.WantError(t, err, "header")
 }
 
-// TestSafetensorsMemory feeds headers that are all structure: what is allocated must stay a small multiple
-// of the file.
+// TestSafetensorsMemory reads headers that consist only of structure: memory must stay below a small multiple of the file's size.
 func TestSafetensorsMemory(t *testing.T) {
 	for name, header := range map[string]string{
 		"arrays":  strings.Repeat("[", maxHeaderBytes-1),

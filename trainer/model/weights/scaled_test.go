@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// quantFolders is the folder of what testdata/quant/folders.py writes.
+// quantFolders has the files that testdata/quant/folders.py writes.
 var quantFolders = filepath.Join("..", "..", "..", "testdata", "quant")
 
 // TestCodes compares each code of the number formats with torch's value.
@@ -28,7 +28,7 @@ func TestCodes(t *testing.T) {
 		for code, want := range golden[c.dtype] {
 			src, got := []byte{byte(code)}, make([]float32, 1)
 			if c.dtype == MXFP4 {
-				src[0], got = byte(code|15<<4), make([]float32, 2) // the earlier value is in the low half
+				src[0], got = byte(code|15<<4), make([]float32, 2) // the low half has the earlier value
 			}
 			encodings[c.dtype].decode(got, src)
 			if want == nil && got[0] == got[0] || want != nil && float64(got[0]) != *want {
@@ -41,7 +41,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestQuantisedFolders compares what is read with what the libraries widen the folders to, and what is saved with its rounding to BF16.
+// TestQuantisedFolders compares the values read from quantised folders with the values that the libraries compute, and saved values with their rounding
+// to BF16.
 func TestQuantisedFolders(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(quantFolders, "folders", "*"))
 	if err != nil || len(folders) < 6 {
@@ -75,11 +76,11 @@ func TestQuantisedFolders(t *testing.T) {
 				}
 				some := make([]float32, 3*shape[1])
 				if err := src.Read(name, 15, 18, some); err != nil || !slices.Equal(some, want[15*shape[1]:18*shape[1]]) {
-					t.Errorf("%s: other values in rows 15 to 17, %v", name, err)
+					t.Errorf("%s: values in rows 15 to 17 differ, %v", name, err)
 				}
 				decodeBF16(want, encodeAs(nil, BF16, want))
 				if got := readAll(t, again, name); !slices.Equal(got, want) {
-					t.Errorf("%s: saved with other values", name)
+					t.Errorf("%s: the saved values differ", name)
 				}
 			}
 		})
@@ -91,10 +92,10 @@ func copyOf(dst, src []float32) error {
 	return nil
 }
 
-// packedName is the matrix [6, 8] of a tiny model that tests pack.
+// packedName is the name of a [6, 8] matrix of a tiny model, which tests pack.
 const packedName = "model.layers.1.mlp.up_proj.weight"
 
-// packedFolder writes a tiny model with these tensors in place of packedName, and quantization_config.
+// packedFolder writes a tiny model with the given tensors in place of packedName, and with a quantization_config.
 func packedFolder(t *testing.T, quantisation string, tensors ...stored) string {
 	t.Helper()
 	dir, _ := restore(t, tinyConfig("llama"), func(all []stored) []stored {
@@ -112,7 +113,7 @@ func packedFolder(t *testing.T, quantisation string, tensors ...stored) string {
 	return dir
 }
 
-// TestHostileScales gives folders whose packed tensors and scales do not go together.
+// TestHostileScales opens folders whose packed tensors and scales do not match.
 func TestHostileScales(t *testing.T) {
 	const fp8, blocks = `{"quant_method":"fp8"}`, `{"quant_method":"fp8","weight_block_size":[4,4]}`
 	weight := stored{packedName, "F8_E4M3", []int64{6, 8}, make([]byte, 48)}
@@ -151,7 +152,7 @@ func TestHostileScales(t *testing.T) {
 	}
 }
 
-// TestMXFP4 pairs blocks with their scales, and compares the values with those of transformers.
+// TestMXFP4 pairs blocks with their scales and compares the values with transformers' values.
 func TestMXFP4(t *testing.T) {
 	file, err := OpenTensors(filepath.Join(quantFolders, "mxfp4.safetensors"))
 	if err != nil {
@@ -179,11 +180,11 @@ func TestMXFP4(t *testing.T) {
 		err = one.read(0, 2, got[:2*cols])
 	}
 	if err != nil || !slices.Equal(got[:2*cols], want[(rows+2)*cols:][:2*cols]) {
-		t.Errorf("other values in rows of an expert, %v", err)
+		t.Errorf("values in rows of an expert differ, %v", err)
 	}
 }
 
-// TestStackedScales reads the matrices of fused experts, whose blocks begin anew in each expert.
+// TestStackedScales reads the matrices of fused experts. Each expert begins with a new block.
 func TestStackedScales(t *testing.T) {
 	const experts, rows, cols, block = 3, 5, 4, 2
 	data, factors := make([]byte, experts*rows*cols), make([]float32, experts*3*2)
@@ -212,7 +213,7 @@ func TestStackedScales(t *testing.T) {
 	}
 }
 
-// FuzzScaled opens folders of gpt-oss with any quantization_config and any weights, and reads every tensor of those that it does not refuse.
+// FuzzScaled opens folders of gpt-oss with any quantization_config and any weights. If a folder is accepted, it reads every tensor.
 func FuzzScaled(f *testing.F) {
 	cfg := tinyConfig(arch.GPTOSS)
 	cfg.Layers, cfg.Hidden, cfg.FFN, cfg.Mixture = 1, 32, 32, &arch.Mixture{Experts: 2, PerToken: 1, FFN: 32, Normalise: true, Step: 1}

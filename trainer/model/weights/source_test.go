@@ -58,7 +58,7 @@ func TestReadRows(t *testing.T) {
 	}
 }
 
-// TestReadTruncated cuts a mapped file: reading must be an error, not a dead process.
+// TestReadTruncated cuts a mapped file: a read must return an error and must not kill the process.
 func TestReadTruncated(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	cfg.VocabSize = 1 << 14
@@ -72,7 +72,7 @@ func TestReadTruncated(t *testing.T) {
 	golden.WantError(t, s.Check(), "cut short")
 }
 
-// TestCheckFaults alters one value or tensor of a good folder at a time.
+// TestCheckFaults changes one value or tensor of a valid folder at a time.
 func TestCheckFaults(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	weights, _ := randomWeights(cfg, 7)
@@ -120,7 +120,7 @@ func TestCheckFaults(t *testing.T) {
 	}
 }
 
-// tiedFile makes a tied model's folder whose file also holds extra tensors.
+// tiedFile writes a tied model's folder whose file also has extra tensors.
 func tiedFile(t *testing.T, extra map[string][]float32) string {
 	t.Helper()
 	cfg := tinyConfig(arch.Llama)

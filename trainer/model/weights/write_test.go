@@ -16,14 +16,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// TestGoldenRoundTrip writes every golden model and reads back the same values. `make interop` lets transformers read what is written
-// into the folder $MGRPO_SAVED.
+// TestGoldenRoundTrip writes every golden model and reads the same values back. `make interop` checks with transformers the models that this test writes
+// into $MGRPO_SAVED.
 func TestGoldenRoundTrip(t *testing.T) {
 	paths := golden.Models(t, arch.Families())
 	for _, path := range paths {
 		s := openChecked(t, golden.Checkpoint(path))
 		dtype, wide := s.DType(), s.Wide()
-		if s.Config().Quantisation != nil { // products of scales need float32
+		if s.Config().Quantisation != nil { // products with scales need float32
 			dtype, wide = F32, nil
 		}
 		dir := filepath.Join(t.TempDir(), "copy")
@@ -116,7 +116,8 @@ func TestWriteRefused(t *testing.T) {
 	}
 }
 
-// A folder has the type in which all its tensors are, but for some in float32, which a copy keeps. A value that the type has no room for is not written as infinite.
+// A folder's type is the type of its tensors; some may be in float32, and a copy keeps these in float32. A value too large for the type is an error and
+// is not written as infinite.
 func TestTypeOfAFolder(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	for _, dtype := range []DType{F32, BF16, F16} {

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// TestHostileTemplates has templates that would run, grow or nest without end.
+// TestHostileTemplates renders templates that would run, grow or nest without end.
 func TestHostileTemplates(t *testing.T) {
 	loops := func(body string) string {
 		return "{% set ns = namespace(s='x', l=[0]) %}" + strings.Repeat("{% for i in range(100000) %}", 3) + body +

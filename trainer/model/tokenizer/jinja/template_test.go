@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// unsupported are templates that Jinja2 renders and this package refuses: an error, never another text.
+// unsupported has templates that Jinja2 renders and this package refuses. The result must be an error, never another text.
 var unsupported = map[string]bool{
 	`{{ "%s" % s }}`:    true, // formatting
 	`{{ s.format(1) }}`: true,
@@ -18,7 +18,7 @@ var unsupported = map[string]bool{
 	`{% set x = none %}{{ x is none }}{% set x | upper %}abc{% endset %}`: true,
 }
 
-// TestAgainstJinja2 compares with what Jinja2 3.1.6 made of the same templates in transformers' settings.
+// TestAgainstJinja2 compares with the output of Jinja2 3.1.6 for the same templates with transformers' settings.
 func TestAgainstJinja2(t *testing.T) {
 	file, err := os.Open("testdata/cases.jsonl")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestAgainstJinja2(t *testing.T) {
 		switch {
 		case !ok && err == nil:
 			message, _ := row.Get("error")
-			t.Errorf("%q renders %q, it has to fail (%v)", source, got, message)
+			t.Errorf("%q renders %q, want an error (%v)", source, got, message)
 		case ok && err != nil && !unsupported[source.(string)]:
 			t.Errorf("%q: %v", source, err)
 		case ok && err == nil && got != want:
@@ -69,7 +69,7 @@ func render(source string, vars map[string]any) (string, error) {
 	return tmpl.Render(vars, time.Time{})
 }
 
-// TestSyntaxErrors checks that what is malformed or not supported is refused with its line.
+// TestSyntaxErrors checks that malformed and unsupported templates are refused, and that the error names the line.
 func TestSyntaxErrors(t *testing.T) {
 	for source, want := range map[string]string{
 		"a\n{{ x":                           "line 2: a tag does not end",

@@ -20,7 +20,7 @@ func TestTokenize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := text.String(), "{\"text\": \"Hi there!\"}\n{\"text\": \"é<|im_end|>\"}\n"; got != want {
-		t.Errorf("there and back: got %q, want %q", got, want)
+		t.Errorf("after encoding and decoding: got %q, want %q", got, want)
 	}
 	if got, want := strings.SplitN(ids.String(), "\n", 2)[0], `{"ids": [26843, 665, 17]}`; got != want {
 		t.Errorf("ids: got %s, want %s", got, want)
@@ -78,8 +78,8 @@ func TestLineLimit(t *testing.T) {
 	}
 }
 
-// TestEmptyToolsAreNotNone: what a template tells apart is passed to it apart. The texts are Jinja2's of the same
-// template with tools=[], tools=None and tools=None.
+// TestEmptyToolsAreNotNone: templates distinguish an empty list of tools from none, so the two are passed on as they are. The expected texts are
+// Jinja2's for the same template with tools=[], tools=None and tools=None.
 func TestEmptyToolsAreNotNone(t *testing.T) {
 	const template = `{% if tools is not none %}{{ tools | length }} tools{% else %}no tools{% endif %}`
 	tok := tokenizertest.WithTemplate(t, "smollm2", template)
@@ -94,7 +94,7 @@ func TestEmptyToolsAreNotNone(t *testing.T) {
 	}
 }
 
-// TestByteOrderMark reads lines with a byte order mark before the first, and blank lines between them.
+// TestByteOrderMark reads lines with a byte order mark before the first line, and blank lines between lines.
 func TestByteOrderMark(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	var with, without strings.Builder

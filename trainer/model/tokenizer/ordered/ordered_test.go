@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPython has JSON texts with what Python's json.dumps(ensure_ascii=False) and repr make of them.
+// TestPython has JSON texts and the results of Python's json.dumps(ensure_ascii=False) and repr for them.
 func TestPython(t *testing.T) {
 	for _, c := range []struct{ in, dumps, repr string }{
 		{`null`, `null`, `None`},
@@ -93,7 +93,7 @@ func TestObjectAsJSON(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if err := json.Unmarshal([]byte(`[1]`), &o); err == nil {
-		t.Error("a list became an object")
+		t.Error("a list was decoded as an object")
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package tokenizertest reads the golden tokenizers, for tests.
+// Package tokenizertest loads the golden tokenizers for tests.
 package tokenizertest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// loaded keeps tokenizers between tests: reading one takes a good part of a second, and they do not change.
+// loaded keeps tokenizers between tests: loading one takes a good part of a second, and they do not change.
 var loaded sync.Map // by folder
 
 // Golden returns a golden tokenizer by its name, such as "qwen3".
