@@ -20,10 +20,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// small makes an arm a matter of seconds.
+// small has the overrides that make an arm take only seconds.
 var small = []string{"task.queries_per_step=2", "grpo.rollouts=4", "eval.queries=12", "cold_start.queries=256", "task.research.parts=2"}
 
-// teach is enough of a cold start that most conversations end with an answer.
+// teach returns overrides for a cold start that is just long enough that most conversations end with an answer.
 func teach(name, steps string) []string {
 	key := "agents." + name + ".cold_start."
 	return []string{key + "steps=" + steps, key + "batch=16", key + "optimizer.warmup=5"}
@@ -39,8 +39,8 @@ func team(t *testing.T) *bench {
 	return newBench(t, append(teach("planner", "100"), teach("researcher", "100")...)...)
 }
 
-// Every arm begins with exactly the weights of the cold start: evaluated before its first step, it says what
-// the cold start's checkpoint says, token for token.
+// Every arm begins with exactly the weights of the cold start: an evaluation before its first step samples the same tokens as one of the cold start's
+// checkpoint.
 func TestArmsBeginAlike(t *testing.T) {
 	b := team(t)
 	if err := b.coldStart(t.Context(), "team", 0); err != nil {
@@ -69,10 +69,10 @@ func TestArmsBeginAlike(t *testing.T) {
 				name := filepath.Join("trajectories", "eval-0", agent+".jsonl")
 				got, want := read(t, filepath.Join(cfg.RunDir(), name)), read(t, filepath.Join(e.Dir, name))
 				if got != want {
-					t.Errorf("%s begins with other weights than those of the cold start: %d and %d bytes of trajectories differ", agent, len(got), len(want))
+					t.Errorf("%s does not begin with the weights of the cold start: its %d bytes of trajectories differ from the cold start's %d", agent, len(got), len(want))
 				}
 				if n := strings.Count(want, "\n"); n < 12 {
-					t.Errorf("%s has %d trajectories: the cold start has taught too little to compare", agent, n)
+					t.Errorf("%s has %d trajectories: after such a short cold start there is too little to compare", agent, n)
 				}
 			}
 		})
@@ -88,7 +88,7 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A run ends with the first step that reaches the budget, is held out, and is not repeated.
+// A run ends after the first step that reaches the budget. It is evaluated on held-out questions, and a finished run does not start again.
 func TestArms(t *testing.T) {
 	for _, c := range []struct {
 		arm string
@@ -107,7 +107,7 @@ func TestArms(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := c.b.all(stopped(t), which, 1); err != nil {
-				t.Errorf("a finished run was begun again: %v", err)
+				t.Errorf("a finished run was started again: %v", err)
 			}
 			checkRun(t, c.b, again.run(c.arm, 0))
 			if s := again.start(which[0].start, 0); s == nil || len(s.Outcome.Questions) != 12 {
@@ -130,10 +130,10 @@ func checkRun(t *testing.T, b *bench, r *Run) {
 		t.Errorf("trajectories are %v versions old", r.Age)
 	}
 	if end.Step != r.Steps || end.Tokens != r.Tokens || end.Accuracy != r.Final.Accuracy {
-		t.Errorf("the curve ends with %+v, the run with step %d, %v tokens, %v", end, r.Steps, r.Tokens, r.Final.Accuracy)
+		t.Errorf("the curve ends at %+v, but the run ended at step %d, %v tokens, %v", end, r.Steps, r.Tokens, r.Final.Accuracy)
 	}
 	if before.Step != r.Steps-1 || before.Tokens >= b.tokens {
-		t.Errorf("after step %d the run had %v of %v tokens and went on to step %d", before.Step, before.Tokens, b.tokens, r.Steps)
+		t.Errorf("after step %d the run had %v of %v tokens, but it continued to step %d", before.Step, before.Tokens, b.tokens, r.Steps)
 	}
 	if len(r.Final.Questions) != 12 || math.Abs(mean(r.Final.Questions)-r.Final.Accuracy) > 1e-9 {
 		t.Errorf("accuracy %v of questions %v", r.Final.Accuracy, r.Final.Questions)
@@ -149,7 +149,7 @@ func stopped(t *testing.T) context.Context {
 	return ctx
 }
 
-// What defines an arm reaches the configuration, and the rate is constant in all of them.
+// The settings of an arm are in its configuration, and every arm has a constant learning rate.
 func TestArmConfigs(t *testing.T) {
 	b := newBench(t)
 	b.set = nil
@@ -201,7 +201,7 @@ func TestArmConfigs(t *testing.T) {
 	}
 }
 
-// The configurations of the single agent and of the team differ in nothing but the agents.
+// The configurations of the single agent and of the team differ only in their agents.
 func TestSingleConfigIsTheTeams(t *testing.T) {
 	b := newBench(t)
 	b.set = nil
@@ -215,14 +215,14 @@ func TestSingleConfigIsTheTeams(t *testing.T) {
 	}
 	team.GRPO.Align, single.GRPO.Align = config.Align{}, config.Align{} // a single agent has no sub-agents to align
 	if !reflect.DeepEqual(team.GRPO, single.GRPO) || !reflect.DeepEqual(team.Task, single.Task) || !reflect.DeepEqual(team.Eval, single.Eval) {
-		t.Error("task, grpo or eval of bench/ablation/single.yaml is not the team's")
+		t.Error("task, grpo or eval of bench/ablation/single.yaml differs from the team's")
 	}
 	r, s := team.Agent("researcher"), single.Agent("single")
 	shape := *r.Model.Shape
 	shape.MaxPositions = s.Model.Shape.MaxPositions
-	s.ColdStart.Optimizer.DecaySteps = r.ColdStart.Optimizer.DecaySteps // each its own last step
+	s.ColdStart.Optimizer.DecaySteps = r.ColdStart.Optimizer.DecaySteps // each decays until its own last step
 	if shape != *s.Model.Shape || s.ColdStart.Optimizer != r.ColdStart.Optimizer || s.ColdStart.Batch != r.ColdStart.Batch {
-		t.Error("the single agent is not of the researcher's shape and cold start")
+		t.Error("the single agent's shape or cold start differs from the researcher's")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestBudget(t *testing.T) {
 	b.Report(metrics.Record{Kind: metrics.KindEval, Step: 1, Agent: "sub", Values: map[string]float64{"tokens": 1000}})
 	step(2, "main", 39)
 	if asked() {
-		t.Error("asked to stop at 99 of 100 tokens: evaluations cost nothing")
+		t.Error("asked to stop at 99 of 100 tokens, although evaluations must not count")
 	}
 	step(2, "sub", 1)
 	if !asked() {
@@ -257,13 +257,13 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Steps that are rolled out ahead of training are paid for before they are trained on.
+// Rollouts made ahead of training count against the budget before they are trained on.
 func TestBudgetAhead(t *testing.T) {
 	b := newBudget("x", 100, 2, 0, t.Output())
 	for n := range int64(3) {
 		select {
 		case <-b.stop:
-			t.Fatalf("asked to stop after %d steps of 20 tokens, with 2 ahead, of 100", n)
+			t.Fatalf("asked to stop after %d steps of 20 tokens, with 2 steps ahead and a budget of 100", n)
 		default:
 		}
 		b.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "main", Values: map[string]float64{"tokens": 20, "lag_mean": float64(n)}})
@@ -271,19 +271,19 @@ func TestBudgetAhead(t *testing.T) {
 	if _, open := <-b.stop; open || b.age() != 1 {
 		t.Errorf("after 60 tokens of 100, with 40 ahead: stopped %v, age %v", !open, b.age())
 	}
-	// The third step is evaluated, and nothing was rolled out beyond it.
+	// An evaluation follows the third step, and there are no rollouts ahead of it.
 	b = newBudget("x", 100, 2, 3, t.Output())
 	for n := range int64(3) {
 		b.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "main", Values: map[string]float64{"tokens": 20}})
 	}
 	select {
 	case <-b.stop:
-		t.Error("asked to stop at 60 tokens of 100, with none ahead")
+		t.Error("asked to stop at 60 of 100 tokens, without rollouts ahead")
 	default:
 	}
 }
 
-// Runs that are played two at a time have the results of those that are played one after the other, in the same order.
+// Two runs at a time have the same results, in the same order, as one run at a time.
 func TestParallel(t *testing.T) {
 	which, err := chosen("draw,none")
 	if err != nil {
@@ -304,7 +304,7 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// An interruption leaves the order of the table, whichever run ended first.
+// The table keeps its order after an interruption, even if a later arm ended first.
 func TestOrder(t *testing.T) {
 	r := Results{Starts: []Start{{Name: "team"}, {Name: "single"}}, Runs: []Run{{Arm: "draw", Seed: 1}, {Arm: "none"}, {Arm: "draw"}}}
 	r.sort()
@@ -319,11 +319,11 @@ func TestChosen(t *testing.T) {
 		t.Errorf("%v, %v: want draw and single", got, err)
 	}
 	if _, err := chosen("draw,nobody"); err == nil || !strings.Contains(err.Error(), "balanced") {
-		t.Errorf("an arm that does not exist: %v", err)
+		t.Errorf("an unknown arm was accepted: %v", err)
 	}
 }
 
-// Results are continued with the same settings only.
+// Saved results can be continued only with the same settings.
 func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "r.json")
 	r := Results{Settings: Settings{Tokens: 5, Set: []string{"a=b"}}, Runs: []Run{{Arm: "draw", Seed: 2}}}
@@ -335,7 +335,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := open(Results{Settings: Settings{Tokens: 6, Set: []string{"a=b"}}}, path); err == nil {
-		t.Error("other settings were continued")
+		t.Error("results with other settings were continued")
 	}
 	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)

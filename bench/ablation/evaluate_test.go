@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// Two samples of each question, with one and three delegations, of which the second is right and, for two hops, of an invalid format.
+// Each question has two samples, one with one delegation and one with three. The second sample is right, and for two hops its format is invalid.
 func TestDescribe(t *testing.T) {
 	questions, err := research.New(research.Settings{Seed: 1, EvalSize: 192})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestDescribe(t *testing.T) {
 			want = 0
 		}
 		if len(out.Questions) != 30 || out.Questions[i] != want {
-			t.Fatalf("by question %v: want %v of question %d", out.Questions, want, i)
+			t.Fatalf("results by question are %v, want %v for question %d", out.Questions, want, i)
 		}
 	}
 	if want := (Calls{Mean: 2, Deviation: math.Sqrt2, Widest: [2]int{1, 3}, Rollouts: []int{0, 30, 0, 30}}); !reflect.DeepEqual(out.Calls, want) {
@@ -58,6 +58,6 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := describe(t.Context(), &out, questions, path); err == nil {
-		t.Error("a question that does not exist was graded")
+		t.Error("an unknown question was graded")
 	}
 }

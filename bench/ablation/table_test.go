@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The interval of the mean of five seeds holds the true mean in 95 of 100 studies, whether seeds or questions vary more; and it is
-// the textbook's of Student's sleep data (Biometrika 6, 1908): ten paired differences of mean 1.58 hours, from 0.70 to 2.46.
+// The interval of the mean of five seeds contains the true mean in 95 % of studies, whether seeds or questions vary more. For Student's sleep data
+// (Biometrika 6, 1908), ten paired differences with mean 1.58 hours, it equals the textbook's interval, 0.70 to 2.46.
 func TestHalfWidth(t *testing.T) {
 	sleep := []float64{1.2, 2.4, 1.3, 1.3, 0, 1, 1.8, 0.8, 4.6, 1.4}
 	if got := halfWidth(sleep); math.Abs(mean(sleep)-1.58) > 1e-9 || math.Abs(got-0.8798) > 1e-4 {
@@ -27,7 +27,7 @@ func TestHalfWidth(t *testing.T) {
 			}
 		}
 		if got := float64(held) / studies; math.Abs(got-0.95) > 0.014 { // four standard errors
-			t.Errorf("seeds vary by %v: %.3f of the intervals hold the mean, want 0.95", c.seeds, got)
+			t.Errorf("seeds vary by %v: %.3f of the intervals contain the mean, want 0.95", c.seeds, got)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestAverage(t *testing.T) {
 	}
 }
 
-// Means and sample deviations over seeds, differences seed by seed.
+// The table has means and sample deviations over seeds, and differences seed by seed.
 func TestTable(t *testing.T) {
 	expert := func(v float64) *float64 { return &v }
 	run := func(arm string, seed int, steps int64, final float64) Run {
@@ -62,7 +62,7 @@ func TestTable(t *testing.T) {
 	columns := strings.Count(got[0], "|")
 	for _, line := range got {
 		if strings.Count(line, "|") != columns {
-			t.Errorf("%q has other columns than the heading", line)
+			t.Errorf("%q and the heading have different columns", line)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// code is a function from lines of [@P] OPCODE operands; a branch names the number of its target.
+// code parses lines of [@P] OPCODE operands into a function. A branch's operand is the address of its target.
 func code(t *testing.T, start int, lines ...string) (f function) {
 	t.Helper()
 	f.Start = start
@@ -35,19 +35,20 @@ func TestInnerLoop(t *testing.T) {
 		"no loop": {0, []string{"LDG.E.128 R4,R2", "STG.E.128 R2,R4", "EXIT", "BRA 0x30"}, loop{}},
 		"an outer loop's loads do not count": {0,
 			[]string{"LDG.E.128 R0,R2", "LDG.E R0,R2", "FADD R0", "@P0 BRA 0x10", "@P1 BRA 0x0", "EXIT"}, loop{4, 0, 12}},
-		// head: aligned? 1 wide load; else four narrow ones and more instructions; then 4 operations and a store.
-		"the way of aligned rows": {0x100, []string{
+		// The loop tests whether rows are aligned. Then it makes one wide load, or four narrow ones and more instructions; then 4 operations and a
+		// store.
+		"a loop is counted on the path of aligned rows": {0x100, []string{
 			"MOV R0", "ISETP P0", "@P0 BRA 0x190", // 0-2
 			"LDG.E R4", "LDG.E R5", "LDG.E R6", "LDG.E R7", "FADD R0", "BRA 0x1a0", // 3-8
 			"LDG.E.128 R4", // 9
 			"FADD R4", "FADD R5", "FADD R6", "FADD R7", "STG.E.128 R2", "@P1 BRA 0x110", "EXIT"}, loop{16, 16, 9}},
-		"of two ways to the end the longer": {0, []string{
+		"the longer of two paths to the end counts": {0, []string{
 			"LDG.E.64 R4", "@P0 BRA 0x50", "FADD R0", "FADD R0", "FADD R0", "STG.E.64 R4", "@P1 BRA 0x0", "EXIT"}, loop{8, 8, 14}},
-		"narrow loads where the wide way does not go":    {0, []string{"LDG.E R9", "LDG.E.128 R4", "STG.E.U16 R4", "@P1 BRA 0x0", "EXIT"}, loop{10, 2, 3.2}},
-		"a branch to itself at the end is no loop":       {0, []string{"LDG.E R4", "EXIT", "BRA 0x20"}, loop{}},
-		"a way may leave by a branch without a target":   {0, []string{"LDG.E R4", "@P0 BRX R6,-0x100", "BRA.U UP0,0x0", "EXIT"}, loop{4, 0, 12}},
-		"two branches back are one loop":                 {0, []string{"LDG.E R4", "@P0 BRA 0x0", "FADD R0", "@P1 BRA 0x0", "EXIT"}, loop{4, 0, 16}},
-		"of two loops the one that loads more at a time": {0, []string{"LDG.E R4", "@P0 BRA 0x0", "LDG.E.128 R4", "@P1 BRA 0x20", "EXIT"}, loop{16, 0, 2}},
+		"narrow loads outside the wide path count":    {0, []string{"LDG.E R9", "LDG.E.128 R4", "STG.E.U16 R4", "@P1 BRA 0x0", "EXIT"}, loop{10, 2, 3.2}},
+		"the final branch to itself is not a loop":    {0, []string{"LDG.E R4", "EXIT", "BRA 0x20"}, loop{}},
+		"a path may end at a branch without a target": {0, []string{"LDG.E R4", "@P0 BRX R6,-0x100", "BRA.U UP0,0x0", "EXIT"}, loop{4, 0, 12}},
+		"two branches back are one loop":              {0, []string{"LDG.E R4", "@P0 BRA 0x0", "FADD R0", "@P1 BRA 0x0", "EXIT"}, loop{4, 0, 16}},
+		"the loop with the wider loads counts":        {0, []string{"LDG.E R4", "@P0 BRA 0x0", "LDG.E.128 R4", "@P1 BRA 0x20", "EXIT"}, loop{16, 0, 2}},
 	} {
 		if got := code(t, c.start, c.lines...).innerLoop(); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
@@ -55,7 +56,7 @@ func TestInnerLoop(t *testing.T) {
 	}
 }
 
-// The numbers of NVIDIA's occupancy calculator.
+// The values are from NVIDIA's occupancy calculator.
 func TestResident(t *testing.T) {
 	for _, c := range []struct {
 		arch                       string
@@ -77,7 +78,7 @@ func TestResident(t *testing.T) {
 
 var row = kernel{name: "adamw:adamw_kernel", arch: "sm_90a", threads: 256, blocks: 6, registers: 40, shared: 1024, stack: 8, local: 3, loop: loop{16, 16, 20}}
 
-// Each number that becomes worse is named, with the row's.
+// Each number that is worse than the row's is reported together with the row's number.
 func TestCompare(t *testing.T) {
 	was := &table{compiler: "ptxas 1", kernels: []kernel{row}}
 	for want, change := range map[string]func(k *kernel){
@@ -97,7 +98,7 @@ func TestCompare(t *testing.T) {
 		change(&k)
 		got := strings.Join(was.compare(&table{kernels: []kernel{k}}), "\n")
 		if !strings.Contains(got, want) || !strings.Contains(got, "adamw:adamw_kernel for sm_90a") && !strings.Contains(got, "is new") {
-			t.Errorf("%q is not said: %q", want, got)
+			t.Errorf("want %q reported, got %q", want, got)
 		}
 	}
 	for _, change := range []func(k *kernel){
@@ -109,12 +110,12 @@ func TestCompare(t *testing.T) {
 		k := row
 		change(&k)
 		if got := was.compare(&table{kernels: []kernel{k}}); len(got) > 0 {
-			t.Errorf("%+v is no worse than %+v: %q", k, row, got)
+			t.Errorf("%+v is not worse than %+v: %q", k, row, got)
 		}
 	}
 }
 
-// The committed table is what text writes of it, has every architecture of every kernel, and what text writes is read again.
+// The committed table is in the format that text writes, parse reads it, and it has every kernel for every architecture.
 func TestTable(t *testing.T) {
 	text, err := os.ReadFile("../../kernels/cuda/cubins.txt")
 	if err != nil {
@@ -125,7 +126,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := string(committed.text()); got != string(text) {
-		t.Errorf("kernels/cuda/cubins.txt is not as it is written: make cubins UPDATE=1")
+		t.Errorf("kernels/cuda/cubins.txt differs from this program's output: make cubins UPDATE=1")
 	}
 	of := map[string][]string{}
 	for _, k := range committed.kernels {

@@ -25,7 +25,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// What uniform(3, 2, 5) and index(3, 7, 8) of bench/peers/inputs.py are.
+// The values are the results of uniform(3, 2, 5) and index(3, 7, 8) in bench/peers/inputs.py.
 func TestInputs(t *testing.T) {
 	u, i := make([]float32, 5), make([]int32, 8)
 	Uniform(u, 3, 2)
@@ -125,7 +125,7 @@ func TestLongSamplesAreFewer(t *testing.T) {
 	}
 }
 
-// A peer that fails in a later turn has its error in the row, and the others go on.
+// If a peer fails in a later turn, its row has the error, and the other peers continue.
 func TestPeerFailsLate(t *testing.T) {
 	var turns []string
 	ours, peer := &clock{name: Ours, times: []float64{0.2}, turns: &turns}, &clock{name: "peer", times: []float64{0.3}, turns: &turns, fails: 2}

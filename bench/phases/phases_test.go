@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-// maxGap is how far the sampler's log-probs and the trainer's may differ, relative to the largest.
+// maxGap returns the largest allowed difference between the sampler's log-probs and the trainer's, relative to the largest log-prob.
 func maxGap(row measure.Row) float64 {
 	if row.DType == "bfloat16" { // 8 bits of each weight
 		return 1e-2
@@ -42,7 +42,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// TestHalfSamplesAsPrepared: in bf16 the timed rollouts sample the tokens of the workload, with products that round their factors in both.
+// TestHalfSamplesAsPrepared: in bf16, timed rollouts sample the same tokens as the workload. Both round the factors of products.
 func TestHalfSamplesAsPrepared(t *testing.T) {
 	ctx, o := context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf}
 	b := bench{name: "small", suite: "rollout", weights: small, shape: shape{prompts: 2, rollouts: 1, promptTokens: 20, newTokens: 20}, precision: half}
@@ -105,11 +105,11 @@ func checkRow(t *testing.T, row measure.Row) {
 	if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickSchedule.Samples || ours.Median <= 0 {
 		t.Errorf("our provider's result is %+v", ours)
 	}
-	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 && row.DType != "Q8_0" { // products with blocks have equal bits in both passes
+	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 && row.DType != "Q8_0" { // products with quantized blocks have equal bits in both passes
 		t.Errorf("%s: log-probs are off by %v; at most %v is allowed", row.Name, ours.MaxError, maxGap(row))
 	}
-	if row.DType == "bfloat16" && row.Name != "decode" && ours.MaxError < 1e-5 { // the other pass of that one is in bf16, too
-		t.Errorf("%s: log-probs are off by %v only: were the weights rounded?", row.Name, ours.MaxError)
+	if row.DType == "bfloat16" && row.Name != "decode" && ours.MaxError < 1e-5 { // the other pass of decode is in bf16, too
+		t.Errorf("%s: log-probs are off by only %v; the weights may not have been rounded", row.Name, ours.MaxError)
 	}
 	if row.DType != "Q8_0" && ours.PeakExtraBytes < 4*tiny.config.Parameters() {
 		t.Errorf("peak memory is %d bytes, less than the weights", ours.PeakExtraBytes)
@@ -117,7 +117,7 @@ func checkRow(t *testing.T, row measure.Row) {
 	if strings.HasSuffix(row.Name, "-lora") {
 		if whole := row.Providers[1]; whole.Name != inFull || whole.Status != "ok" || whole.PeakExtraBytes < 16*tiny.config.Parameters() ||
 			ours.PeakExtraBytes > whole.PeakExtraBytes-4*tiny.config.Parameters() {
-			t.Errorf("trained whole: %+v; with adapters the peak is %d bytes", whole, ours.PeakExtraBytes)
+			t.Errorf("with all weights trained: %+v; with adapters the peak is %d bytes", whole, ours.PeakExtraBytes)
 		}
 	}
 	if row.FloorSeconds <= 0 {
@@ -125,7 +125,7 @@ func checkRow(t *testing.T, row measure.Row) {
 	}
 }
 
-// TestFloors counts a model by hand: 2 layers, width 64, 4 heads of 16, 2 key-value heads, MLP of 160.
+// TestFloors compares with counts made by hand for a model of 2 layers, width 64, 4 heads of 16, 2 key-value heads and an MLP of 160.
 func TestFloors(t *testing.T) {
 	s := shape{prompts: 2, rollouts: 3, promptTokens: 5, newTokens: 4}
 	layers := 2.0 * (64*64 + 2*64*32 + 64*64 + 3*64*160)
@@ -149,7 +149,7 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestCases keeps the real cases consistent: each has a target's peer that is its suite's.
+// TestCases checks the real cases: the peer of each target runs in the same suite.
 func TestCases(t *testing.T) {
 	for suite := range phases {
 		for _, b := range append(casesOf(suite, false), gpuCases(suite)...) {
@@ -162,8 +162,8 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// TestPeers runs every suite beside its peer, where MGRPO_PEERS asks for it: Python takes half a minute a suite to
-// start. A peer that computes the same model has the float64 log-probs too.
+// TestPeers runs every suite together with its peer if MGRPO_PEERS is set, because Python takes half a minute per suite to start. If the peer computes
+// the same model, its log-probs are compared with float64, too.
 func TestPeers(t *testing.T) {
 	root := filepath.Join("..", "..")
 	if os.Getenv("MGRPO_PEERS") == "" {
@@ -191,7 +191,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestDecodeQuick decodes from files of two types and reads prompts, as mgrpo bench decode --quick does.
+// TestDecodeQuick decodes from files of two types and reads prompts, like mgrpo bench decode --quick.
 func TestDecodeQuick(t *testing.T) {
 	r, err := Decode(context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf, Save: func(*measure.Results) error { return nil }})
 	if err != nil {
@@ -208,12 +208,12 @@ func TestDecodeQuick(t *testing.T) {
 	}
 }
 
-// TestPlannedBytes: an update of 1.7 billion parameters holds 20 bytes each, and activations.
+// TestPlannedBytes: the plan of an update of 1.7 billion parameters has 20 bytes for each, plus activations.
 func TestPlannedBytes(t *testing.T) {
 	for _, b := range gpuCases("learner") {
 		planned, err := b.plannedBytes()
 		if least := 18 * b.weights.config.Parameters(); err != nil || planned < least || planned > 4*least {
-			t.Errorf("%s: %d bytes are planned, at least %d are weights, gradients and moments; %v", b.name, planned, least, err)
+			t.Errorf("%s: %d bytes are planned, want at least %d for weights, gradients and moments; %v", b.name, planned, least, err)
 		}
 	}
 }

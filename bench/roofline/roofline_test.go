@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table of docs/roofline.md")
 
-// Rows, pairs and keys of conversations, beside a walk over every token of them.
+// Compares the numbers of rows, pairs and keys with a walk over every token of the conversations.
 func TestRows(t *testing.T) {
 	for _, w := range []Work{
 		{Prompts: 2, Rollouts: 3, Prompt: 5, Turns: 1, Sampled: 4},
@@ -47,9 +47,9 @@ func TestRows(t *testing.T) {
 								count(&trained, p)
 							}
 							switch {
-							case !last: // its row gives the turn's next token
+							case !last: // its row predicts the turn's next token
 								count(&decoded, p)
-							case !end: // its row is computed with the results
+							case !end: // its row is computed together with the results
 								count(&prompts, p)
 							}
 							p++
@@ -61,7 +61,7 @@ func TestRows(t *testing.T) {
 						}
 					}
 					if p != w.Length() {
-						t.Errorf("%+v: a conversation has %d tokens, Length says %d", w, p, w.Length())
+						t.Errorf("%+v: a conversation has %d tokens, Length returns %d", w, p, w.Length())
 					}
 				}
 			}
@@ -83,7 +83,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// fast is a device of which nothing takes time.
+// fast returns a device on which every operation takes 0 seconds.
 func fast() Device {
 	inf := math.Inf(1)
 	return Device{Read: inf, Copy: inf, FP32: inf, BF16: inf, Prompts16: inf, Few32: inf, Few16: inf, Attention: inf, Cached: inf, Recurrence: inf, TrainedRecurrence: inf, States: inf, Link: inf}
@@ -93,7 +93,7 @@ func agent(c arch.Config) Agent {
 	return Agent{Arch: c, Half: true, Weight: 2, Trained: c.Parameters(), MicroBatch: 1 << 20, Epochs: 1, Updates: 1, Slots: 1}
 }
 
-// What a step must at least read, multiply and launch, from formulas that count none of it layer by layer.
+// Compares a step's reads, products and launches with formulas for the whole model, which do not go layer by layer.
 func TestFloorOfOneThing(t *testing.T) {
 	c := published.Qwen3[2].Arch // 8B, untied
 	matrices := float64(c.Parameters() - c.Layout().Vectors() - int64(c.VocabSize*c.Hidden))
@@ -102,16 +102,16 @@ func TestFloorOfOneThing(t *testing.T) {
 	reads := fast()
 	reads.Read = 1
 	if got, want := Floor(reads, a, w).Of(Decoding).Seconds(), 100*2*matrices; got < want || got > 1.002*want {
-		t.Errorf("100 passes of one row read %.4g bytes, and the matrices of bf16 are %.4g", got, want)
+		t.Errorf("100 passes of one row read %.4g bytes, want the bytes of the bf16 matrices, %.4g", got, want)
 	}
 	multiplies := fast()
 	multiplies.BF16 = 1
 	if got, want := Floor(multiplies, a, w).Of(Learning).Seconds(), 6*matrices*101; math.Abs(got/want-1) > 1e-9 {
-		t.Errorf("learning multiplies %.6g, six times matrices times tokens is %.6g", got, want)
+		t.Errorf("learning takes %.6g operations, want 6 x matrices x tokens, %.6g", got, want)
 	}
 	launches := fast()
 	launches.Launch = 1
-	// Norms, projections, heads, attention, the gate; the last norm is not counted, the head and the draw are.
+	// Norms, projections, heads, attention and the gate. The last norm does not count; the head and the draw do.
 	if got, want := Floor(launches, a, w).Of(Decoding).Seconds(), 100.0*float64(c.Layers*(2+4+1+1+1)+2); got != want {
 		t.Errorf("decoding launches %v kernels, want %v", got, want)
 	}
@@ -130,7 +130,7 @@ func TestFloorOfOneThing(t *testing.T) {
 	states.States = 1
 	several := agent(hybrid)
 	several.Slots = 6
-	// In each of 100 passes each of six conversations reads and writes its states.
+	// In each of 100 passes, each of six conversations reads and writes its states.
 	if got, want := Floor(states, several, Work{Prompts: 2, Rollouts: 3, Prompt: 1, Turns: 1, Sampled: 101}).Of(Decoding).Seconds(), 100.0*6*8*(27*4*8*16); got != want {
 		t.Errorf("decoding moves %v bytes of states, want %v", got, want)
 	}
@@ -141,7 +141,7 @@ func TestFloorOfOneThing(t *testing.T) {
 	}
 }
 
-// A processor that rounds rows to bf16 multiplies at that rate with run.matmul: bf16 and bf16 weights, and only with them.
+// A processor that rounds rows to bf16 multiplies at the bf16 rate only if both run.matmul and the weights are bf16.
 func TestRoundedGeneration(t *testing.T) {
 	d := Device{FP32: 1, Few32: 2, Prompts16: 3, Few16: 4, RoundedPrompts16: 5, RoundedFew16: 6}
 	for _, c := range []struct {
@@ -154,11 +154,11 @@ func TestRoundedGeneration(t *testing.T) {
 		}
 	}
 	if got := (Agent{Weight: 2, Rounded: true}).generation(Device{Prompts16: 3, Few16: 4}, true); got != 4 {
-		t.Errorf("of a device that does not round: rate %v", got)
+		t.Errorf("a device that does not round has rate %v", got)
 	}
 }
 
-// What makes a step dearer or cheaper does so.
+// Options that make a step slower or faster change its floor in that direction.
 func TestFloorOrder(t *testing.T) {
 	d, err := GPU("H200")
 	if err != nil {
@@ -196,11 +196,11 @@ func TestFloorOrder(t *testing.T) {
 	few, many := agent(published.Qwen3[4].Arch), agent(published.Qwen3[4].Arch)
 	many.Slots = 32
 	if a, b := Floor(d, few, w).Of(Decoding).Seconds(), Floor(d, many, w).Of(Decoding).Seconds(); b > a/3 || b < a/12 {
-		t.Errorf("a mixture decodes one by one in %.3f s, 32 at once in %.3f s: these read more experts", a, b)
+		t.Errorf("a mixture decodes one by one in %.3f s, 32 at once in %.3f s, want 3 to 12 times as fast, because 32 read more experts", a, b)
 	}
 }
 
-// Two GPUs halve the work of one but for what they exchange; two processes on one device halve nothing and exchange as much.
+// Two GPUs halve the time of everything except exchanges. Two processes on one GPU halve nothing and exchange as much.
 func TestRanks(t *testing.T) {
 	d, err := GPU("H200")
 	if err != nil {
@@ -226,17 +226,18 @@ func TestRanks(t *testing.T) {
 	if a, b, c := one.Of(Decoding).Seconds(), two.Of(Decoding).Seconds(), same.Of(Decoding).Seconds(); !(b < 0.8*a && b > 0.5*a && math.Abs(c-2*b) < 0.02*c) {
 		t.Errorf("decoding: %v s on one GPU, %v s on two, %v s in two processes on one: each pass reads the weights", a, b, c)
 	}
-	// A gradient of 2 bytes for each of 13 micro-batches, weights of 2 bytes, half of them, out and in.
+	// Each of 13 micro-batches exchanges a gradient of 2 bytes per element, and the update exchanges weights of 2 bytes per element. Half of each goes
+	// out and half comes in.
 	batches := math.Ceil(w.share(1, 2).trained().n / 16384)
 	if want := 2 * (2*batches + 2) * float64(base.Trained) / 2 / d.Link; math.Abs(two.Of(Exchange).Seconds()/want-1) > 1e-9 || one.Of(Exchange).Seconds() != 0 {
 		t.Errorf("exchange: %v s, want %v s, and none of one process: %v s", two.Of(Exchange).Seconds(), want, one.Of(Exchange).Seconds())
 	}
 	if few := (Work{Prompts: 1, Rollouts: 8}).share(1, 4); few.Sequences() != 2 {
-		t.Errorf("a rank of four has %v of 8 rollouts of one query", few.Sequences())
+		t.Errorf("one of four ranks has %v of the 8 rollouts of a query", few.Sequences())
 	}
 }
 
-// A step takes as long as the device that is longest at it, however little longer.
+// A step takes as long as the slowest device, even if that is only slightly slower.
 func TestLongestDevice(t *testing.T) {
 	step := func(device string, seconds float64) Step {
 		return Step{Agent: Agent{Name: device, Devices: []string{device}, Arch: published.Qwen3[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
@@ -253,14 +254,14 @@ func TestUnknownDevices(t *testing.T) {
 		t.Errorf("v100: %v", err)
 	}
 	if _, err := Processor(&measure.Results{Suite: "rollout"}, measure.Ceilings{}, "avx2"); err == nil || !strings.Contains(err.Error(), "mgrpo bench kernels") {
-		t.Errorf("results of another suite: %v", err)
+		t.Errorf("results of another suite were accepted, with error %v", err)
 	}
 	if _, err := Processor(&measure.Results{Suite: "kernels"}, measure.Ceilings{}, "avx2"); err == nil || !strings.Contains(err.Error(), "no row") {
 		t.Errorf("results without rows: %v", err)
 	}
 }
 
-// docs/roofline.md has the table that follows from the figures.
+// The table in docs/roofline.md matches the numbers of the code.
 func TestDocument(t *testing.T) {
 	const path, begin, end = "../../docs/roofline.md", "<!-- table: go test ./bench/roofline -update -->\n\n", "\n<!-- end of table -->"
 	text, err := os.ReadFile(path)
@@ -282,7 +283,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// table is of 16 queries with 8 rollouts, all of which sample at once.
+// table returns the table of docs/roofline.md, for 16 queries with 8 rollouts that all sample at once.
 func table() string {
 	w := Work{Prompts: 16, Rollouts: 8, Prompt: 1000, Turns: 4, Sampled: 250, Results: 500}
 	var b strings.Builder

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// asClient makes the test binary be a client process.
+// asClient is the variable that makes the test binary run as a client process.
 const asClient = "MGRPO_TEST_AS_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every invocation of a load is answered, and the file holds the measured results.
+// Every invocation of a load gets an answer, and the file has the measured results.
 func TestQuick(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -49,15 +49,15 @@ func TestQuick(t *testing.T) {
 	}
 	again, err := Read(path)
 	if err != nil || again.Table() != r.Table() {
-		t.Errorf("%v: what is written is not what was measured", err)
+		t.Errorf("%v: the file does not have the measured results", err)
 	}
 	if !strings.Contains(r.Table(), "rollout of 2 calls") || strings.Contains(r.Table(), " 0 µs") {
 		t.Error(r.Table())
 	}
 }
 
-// What a step costs on the network does not depend on the machine: a rollout's calls take so many round trips of
-// both agents, and its texts and ids so many bytes.
+// The network cost of a step does not depend on the machine: the calls of a rollout take a fixed number of round trips, and its texts and ids a fixed
+// number of bytes.
 func TestCosts(t *testing.T) {
 	all, err := costs(t.Context(), false)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// What was not measured is left blank, and a target is held against the right numbers.
+// Cells without a measurement are blank, and a target is compared with the right numbers.
 func TestCells(t *testing.T) {
 	trips, times := Cost{RoundTrips: 9, Up: 3000, Down: 1000}, Cost{P50: 0.001, P99: 0.01}
 	if got, want := trips.Cells(), []string{"9.0", "3000", "1000", "", ""}; !slices.Equal(got, want) {
@@ -80,7 +80,7 @@ func TestCells(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if (Borne{ExchangeP99: 0.02}).Prompt() || !(Borne{ExchangeP99: 0.019}).Prompt() {
-		t.Error("a p99 below 20 ms is asked for")
+		t.Error("Prompt must be true only for a p99 below 20 ms")
 	}
 	for _, c := range []struct {
 		memory []float64

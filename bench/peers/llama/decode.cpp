@@ -1,5 +1,5 @@
-// decode MODEL THREADS SEQUENCES CONTEXT: decodes with llama.cpp, told what to do by lines on standard input; bench/peers/llama.py is the
-// other side. Each line gets one line as its answer; an error ends the program.
+// decode MODEL THREADS SEQUENCES CONTEXT: decodes with llama.cpp. Its commands are lines on standard input, which
+// bench/peers/llama.py writes. Each line gets one line as its answer; an error ends the program.
 //   prompts NEW ID,ID,... ID,ID,...   reads a prompt for each sequence into the cache; "ok"
 //   prompt                            reads them again; the seconds
 //   prefix                            reads them without their last tokens, and saves the state of each sequence; "ok"
@@ -88,7 +88,7 @@ class Decoder {
     llama_synchronize(context);
   }
 
-  // Copies the state of each sequence: keys, values, and what recurrent layers remember, which cannot be cut back by a token.
+  // Copies the state of each sequence: keys, values and the states of recurrent layers, which cannot be shortened by a token.
   void save() {
     states.resize(prompts.size());
     for (size_t s = 0; s < states.size(); s++) {
