@@ -1,4 +1,4 @@
-// Package cudatest tells tests where they can run.
+// Package cudatest selects the devices on which a test runs.
 package cudatest
 
 import (
@@ -8,9 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0": what tests of models, learners and
-// engines run over. `make test-emulated` runs them where the GPU is an emulated one, LibTorch's device included. Without a
-// GPU a test fails where MGRPO_REQUIRE_GPU is 1.
+// Devices returns "cpu" and, if this build can use a GPU, "cuda:0". Tests of models, learners and engines run on each of them. `make test-emulated` runs
+// them on an emulated GPU, including LibTorch's device. If MGRPO_REQUIRE_GPU is set and there is no GPU, the test fails.
 func Devices(t *testing.T) []string {
 	t.Helper()
 	gpus, err := cuda.Devices()
@@ -26,14 +25,14 @@ func Devices(t *testing.T) []string {
 	return []string{"cpu", "cuda:0"}
 }
 
-// Emulated is whether the GPU is an emulated one.
+// Emulated reports whether the GPU is emulated.
 func Emulated() bool { return os.Getenv("MGRPO_EMULATED_ULPS") != "" }
 
-// Real reports whether the device is a GPU that is not emulated. Its libraries choose the kernel of a product by its size and the
-// alignment of its factors, so that two ways to the same sum differ by rounding.
+// Real reports whether the device is a GPU that is not emulated. Its libraries choose the kernel of a product by size and alignment of the factors, so
+// two ways to compute the same sum differ by rounding.
 func Real(device string) bool { return device != "cpu" && !Emulated() }
 
-// SkipSlow skips what takes minutes over an emulated GPU. The CPU and a real GPU have it.
+// SkipSlow skips a test that takes minutes on an emulated GPU. It still runs on the CPU and on a real GPU.
 func SkipSlow(t *testing.T, device string) {
 	t.Helper()
 	if device != "cpu" && Emulated() {
@@ -41,7 +40,7 @@ func SkipSlow(t *testing.T, device string) {
 	}
 }
 
-// Each runs a test on every one of Devices.
+// Each runs a test on each of Devices.
 func Each(t *testing.T, test func(t *testing.T, device string)) {
 	for _, device := range Devices(t) {
 		t.Run(device, func(t *testing.T) { test(t, device) })

@@ -1,4 +1,4 @@
-// Package kubernetes holds the manifests of a run on Kubernetes and what is tested of them.
+// Package kubernetes holds the manifests of a run on Kubernetes and their tests.
 package kubernetes
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
-// manifests is everything in this folder, decoded strictly, by name.
+// manifests are the decoded objects of this folder by name. Unknown keys are errors.
 type manifests struct {
 	configs  map[string]*corev1.ConfigMap
 	services map[string]*corev1.Service
@@ -39,14 +39,14 @@ type manifests struct {
 	policies map[string]*networkingv1.NetworkPolicy
 }
 
-// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize makes them. A key that its type does not have
-// is an error, and so are two objects of a kind and name.
+// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize makes them. It returns an error for unknown keys and
+// for two objects with the same kind and name.
 func read(t *testing.T) *manifests {
 	t.Helper()
 	return readAll(t, "redis.yaml", "team.yaml", "policy.yaml", filepath.Join("testdata", "workers.yaml"))
 }
 
-// teams are the team as it is and with every component.
+// teams returns the team without components and with each component.
 func teams(t *testing.T) map[string]*manifests {
 	t.Helper()
 	return map[string]*manifests{"alone": read(t), "gpu": readAll(t, filepath.Join("testdata", "gpu.yaml"))}
@@ -88,7 +88,7 @@ func (m *manifests) add(document []byte) error {
 	case "networking.k8s.io/v1 NetworkPolicy":
 		return into(&m.policies, document)
 	default:
-		return fmt.Errorf("%q is not a kind that this test knows", kind)
+		return fmt.Errorf("%q is a kind that this test cannot decode", kind)
 	}
 }
 
@@ -101,7 +101,7 @@ func into[T any, P interface {
 		return err
 	}
 	if _, twice := (*all)[v.GetName()]; twice || v.GetName() == "" {
-		return fmt.Errorf("the name %q is given twice, or not at all", v.GetName())
+		return fmt.Errorf("the name %q is empty or used twice", v.GetName())
 	}
 	if *all == nil {
 		*all = map[string]P{}
@@ -110,7 +110,7 @@ func into[T any, P interface {
 	return nil
 }
 
-// templates are the pods of all workloads, by the workload's name.
+// templates returns the pods of all workloads by the workload's name.
 func (m *manifests) templates() map[string]*corev1.PodTemplateSpec {
 	out := map[string]*corev1.PodTemplateSpec{}
 	for name, s := range m.sets {
@@ -122,12 +122,12 @@ func (m *manifests) templates() map[string]*corev1.PodTemplateSpec {
 	return out
 }
 
-// team is the configuration in the ConfigMap, checked as the program checks it.
+// team returns the configuration in the ConfigMap, after the checks that the program makes.
 func (m *manifests) team(t *testing.T) *config.Config {
 	t.Helper()
 	c := m.configs["mgrpo-team"]
 	if c == nil || len(c.Data) != 1 {
-		t.Fatal("the ConfigMap mgrpo-team has not one file")
+		t.Fatal("the ConfigMap mgrpo-team must have exactly one file")
 	}
 	cfg, err := config.Parse("/etc/mgrpo/team.yaml", []byte(c.Data["team.yaml"]), nil)
 	if err != nil {
@@ -136,7 +136,7 @@ func (m *manifests) team(t *testing.T) *config.Config {
 	return cfg
 }
 
-// Every pod is confined, and mounts volumes that are there.
+// Every pod runs with restricted privileges, and the volumes that it mounts exist.
 func TestPods(t *testing.T) {
 	for team, m := range teams(t) {
 		if want := map[string]int{"alone": 3, "gpu": 4}[team]; len(m.templates()) != want {
@@ -150,7 +150,7 @@ func TestPods(t *testing.T) {
 					t.Errorf("its security context is %+v", sc)
 				}
 				if p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
-					t.Error("it is given a token of the cluster's API")
+					t.Error("the pod gets a token for the cluster's API")
 				}
 				volumes := m.volumes(t, name, p)
 				unused := maps.Clone(volumes)
@@ -158,7 +158,7 @@ func TestPods(t *testing.T) {
 					checkConfined(t, c)
 					for _, mount := range c.VolumeMounts {
 						if !volumes[mount.Name] {
-							t.Errorf("the volume %s is not there", mount.Name)
+							t.Errorf("the pod has no volume %s", mount.Name)
 						}
 						delete(unused, mount.Name)
 					}
@@ -184,12 +184,12 @@ func checkConfined(t *testing.T, c corev1.Container) {
 		t.Errorf("the security context of the container %s is %+v", c.Name, sc)
 	}
 	if c.Resources.Limits.Memory().IsZero() {
-		t.Errorf("the container %s has no limit of memory", c.Name)
+		t.Errorf("the container %s has no memory limit", c.Name)
 	}
 }
 
-// volumes lists a pod's volumes and checks that what they are made of is there. Secrets are looked at in
-// cmd/mgrpo, where what makes them can run.
+// volumes returns a pod's volumes and checks that their sources exist. Secrets are checked in cmd/mgrpo, because the commands that create them can run
+// there.
 func (m *manifests) volumes(t *testing.T, workload string, p corev1.PodSpec) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
@@ -201,7 +201,7 @@ func (m *manifests) volumes(t *testing.T, workload string, p corev1.PodSpec) map
 		case v.PersistentVolumeClaim != nil && m.claims[v.PersistentVolumeClaim.ClaimName] == nil:
 			t.Errorf("there is no PersistentVolumeClaim %s", v.PersistentVolumeClaim.ClaimName)
 		case v.ConfigMap == nil && v.PersistentVolumeClaim == nil && v.Secret == nil && v.EmptyDir == nil:
-			t.Errorf("the volume %s is made of nothing this test knows", v.Name)
+			t.Errorf("the volume %s has a source that this test cannot check", v.Name)
 		}
 	}
 	if s := m.sets[workload]; s != nil {
@@ -212,7 +212,7 @@ func (m *manifests) volumes(t *testing.T, workload string, p corev1.PodSpec) map
 	return out
 }
 
-// mount is where a container sees a volume made of a ConfigMap, Secret or claim of a name.
+// mount returns the path at which a container mounts the volume that `is` selects.
 func mount(p corev1.PodSpec, is func(corev1.Volume) bool) string {
 	for _, v := range p.Volumes {
 		if !is(v) {
@@ -227,14 +227,14 @@ func mount(p corev1.PodSpec, is func(corev1.Volume) bool) string {
 	return ""
 }
 
-// Every selector matches a pod, and ports are those of the pods that it matches.
+// Every selector matches a pod, and the ports that a Service names exist in these pods.
 func TestSelectors(t *testing.T) {
 	for name, m := range teams(t) {
 		t.Run(name, func(t *testing.T) { m.selectors(t) })
 	}
 }
 
-// selected lists the workloads that a selector matches.
+// selected returns the workloads that a selector matches.
 func (m *manifests) selected(t *testing.T, what string, selector map[string]string) map[string]*corev1.PodTemplateSpec {
 	t.Helper()
 	out := map[string]*corev1.PodTemplateSpec{}
@@ -294,7 +294,7 @@ func (m *manifests) selectors(t *testing.T) {
 	}
 	for direction, pods := range closed {
 		if len(pods) != len(m.templates()) {
-			t.Errorf("%s: network policies cover %d of %d workloads", direction, len(pods), len(m.templates()))
+			t.Errorf("%s: network policies select %d of %d workloads", direction, len(pods), len(m.templates()))
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (m *manifests) checkPolicy(t *testing.T, name string, n *networkingv1.Netwo
 	t.Helper()
 	for _, rule := range n.Spec.Ingress {
 		if len(rule.From) == 0 || len(rule.Ports) == 0 {
-			t.Errorf("NetworkPolicy %s lets anyone in", name)
+			t.Errorf("NetworkPolicy %s allows traffic from anywhere", name)
 		}
 		for _, from := range rule.From {
 			if from.PodSelector != nil {
@@ -326,12 +326,12 @@ func (m *manifests) checkPolicy(t *testing.T, name string, n *networkingv1.Netwo
 	}
 }
 
-// The Redis keeps every write, lets nobody in without a password, and has the address that the workers use.
+// Redis stores every write, refuses clients without the password, and has the address that the workers use.
 func TestRedis(t *testing.T) {
 	m := read(t)
 	set := m.sets["mgrpo-redis"]
 	if set == nil || *set.Spec.Replicas != 1 {
-		t.Fatal("there is not one Redis")
+		t.Fatal("there must be exactly one Redis")
 	}
 	p := set.Spec.Template.Spec
 	conf := map[string]string{}
@@ -348,10 +348,10 @@ func TestRedis(t *testing.T) {
 	}
 	c := p.Containers[0]
 	if want := path.Join(mount(p, func(v corev1.Volume) bool { return v.ConfigMap != nil }), "redis.conf"); !slices.Equal(c.Command, []string{"redis-server", want}) {
-		t.Errorf("it runs %v with a configuration at %s", c.Command, want)
+		t.Errorf("it runs %v, but its configuration is at %s", c.Command, want)
 	}
 	if !slices.ContainsFunc(c.VolumeMounts, func(v corev1.VolumeMount) bool { return v.Name == "data" && v.MountPath == conf["dir"] && !v.ReadOnly }) {
-		t.Errorf("its data is in %s, which is not the volume", conf["dir"])
+		t.Errorf("its data is in %s, which is not on the volume", conf["dir"])
 	}
 	gigabytes, err := strconv.ParseInt(strings.TrimSuffix(conf["maxmemory"], "gb"), 10, 64)
 	if limit := c.Resources.Limits.Memory().Value(); err != nil || gigabytes<<30 >= limit {
@@ -363,15 +363,14 @@ func TestRedis(t *testing.T) {
 	}
 	service := m.services[u.Hostname()]
 	if service == nil {
-		t.Fatalf("store.url names %s, which is no Service", u.Hostname())
+		t.Fatalf("store.url names %s, but there is no such Service", u.Hostname())
 	}
 	if port := fmt.Sprint(service.Spec.Ports[0].Port); port != u.Port() || port != conf["port"] || port != fmt.Sprint(c.Ports[0].ContainerPort) {
 		t.Errorf("the port is %s in store.url, %s in the Service, %s in redis.conf, %d in the pod", u.Port(), port, conf["port"], c.Ports[0].ContainerPort)
 	}
 }
 
-// Every agent has a worker, which finds its configuration, its password and its folder, and is asked for its
-// health where it answers.
+// Every agent has a worker that can read its configuration, its password and its folder. Its probes ask at the address where it serves its health.
 func TestWorkers(t *testing.T) {
 	m := read(t)
 	cfg := m.team(t)
@@ -383,7 +382,7 @@ func TestWorkers(t *testing.T) {
 		t.Run(a.Name, func(t *testing.T) {
 			job := m.jobs["mgrpo-"+a.Name]
 			if job == nil {
-				t.Fatal("it has no job")
+				t.Fatal("the agent has no job")
 			}
 			p := job.Spec.Template.Spec
 			c := p.Containers[0]
@@ -395,26 +394,26 @@ func TestWorkers(t *testing.T) {
 				want = int64(len(a.Ranks()))
 			}
 			if gpus := c.Resources.Limits["nvidia.com/gpu"]; gpus.Value() != want {
-				t.Errorf("its devices are %v, and it asks for %v GPUs", a.Ranks(), gpus.Value())
+				t.Errorf("its devices are %v, but it requests %v GPUs", a.Ranks(), gpus.Value())
 			}
 			if p.RestartPolicy != corev1.RestartPolicyNever || p.TerminationGracePeriodSeconds == nil || *p.TerminationGracePeriodSeconds < 600 {
-				t.Errorf("restarts %s; time to stop %v: a checkpoint takes longer", p.RestartPolicy, p.TerminationGracePeriodSeconds)
+				t.Errorf("restart policy %s, grace period %v; a checkpoint needs more time", p.RestartPolicy, p.TerminationGracePeriodSeconds)
 			}
 			for _, rule := range job.Spec.PodFailurePolicy.Rules {
 				if rule.OnExitCodes != nil && *rule.OnExitCodes.ContainerName != c.Name {
-					t.Errorf("a rule is about the container %s", *rule.OnExitCodes.ContainerName)
+					t.Errorf("a rule names the container %s", *rule.OnExitCodes.ContainerName)
 				}
 			}
 		})
 	}
 }
 
-// An agent on several machines differs from one on one machine in what they need to find and know each other.
+// An agent on several machines differs from one on a single machine only in the settings that connect its machines.
 func TestMachines(t *testing.T) {
 	all, further := read(t), readAll(t, filepath.Join("machines", "planner.yaml"))
 	alone, job := all.jobs["mgrpo-planner"], further.jobs["mgrpo-planner"]
 	if alone == nil || job == nil {
-		t.Fatal("the planner has no two jobs")
+		t.Fatal("the planner does not have two jobs")
 	}
 	p := &job.Spec.Template.Spec
 	c := &p.Containers[0]
@@ -435,10 +434,10 @@ func TestMachines(t *testing.T) {
 	service := further.services[p.Subdomain]
 	if service == nil || service.Spec.ClusterIP != corev1.ClusterIPNone || !service.Spec.PublishNotReadyAddresses || fmt.Sprint(service.Spec.Ports[0].Port) != port ||
 		!labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(job.Spec.Template.Labels)) || host != job.Name+"-0."+p.Subdomain {
-		t.Errorf("%s is not found by %+v", a.Address, service)
+		t.Errorf("the address %s does not match %+v", a.Address, service)
 	}
 	if s := job.Spec; s.CompletionMode == nil || *s.CompletionMode != batchv1.IndexedCompletion || int(*s.Completions) != a.Count || int(*s.Parallelism) != a.Count || a.Count < 2 {
-		t.Errorf("%d machines are %v pods of %v at once", a.Count, *s.Completions, *s.Parallelism)
+		t.Errorf("%d machines, but completions %v and parallelism %v", a.Count, *s.Completions, *s.Parallelism)
 	}
 	if env := c.Env[len(c.Env)-2:]; env[0].Name != a.KeyEnv || env[0].ValueFrom.SecretKeyRef.Name != "mgrpo-machines" || env[1].Name != "MGRPO_MACHINE" ||
 		env[1].ValueFrom.FieldRef.FieldPath != "metadata.annotations['"+batchv1.JobCompletionIndexAnnotation+"']" {
@@ -450,20 +449,20 @@ func TestMachines(t *testing.T) {
 	policy := further.policies["mgrpo-planner"].Spec
 	for _, peers := range [][]networkingv1.NetworkPolicyPeer{policy.Ingress[0].From, policy.Egress[0].To} {
 		if len(peers) != 1 || !maps.Equal(peers[0].PodSelector.MatchLabels, policy.PodSelector.MatchLabels) || !labels.SelectorFromSet(policy.PodSelector.MatchLabels).Matches(labels.Set(job.Spec.Template.Labels)) {
-			t.Errorf("its pods are reached by %+v", peers)
+			t.Errorf("network policy of its pods: %+v", peers)
 		}
 	}
-	// What is left is the job of one machine.
+	// Without these settings it must equal the job of one machine.
 	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 		probe.Exec.Command[2] = strings.TrimPrefix(probe.Exec.Command[2], `[ "$MGRPO_MACHINE" != 0 ] || `)
 	}
 	if s := job.Spec.SuccessPolicy; s == nil || len(s.Rules) != 1 || *s.Rules[0].SucceededIndexes != "0" {
-		t.Errorf("the success of pod 0, the worker's, is to be the Job's: %+v", s)
+		t.Errorf("the Job must succeed when pod 0, the worker, succeeds: %+v", s)
 	}
 	job.Spec.CompletionMode, job.Spec.Completions, job.Spec.Parallelism, job.Spec.SuccessPolicy, p.Subdomain = nil, nil, nil, nil, ""
 	c.Args, c.Env, c.Ports = rest, c.Env[:len(c.Env)-2], c.Ports[:1]
 	if d := cmp.Diff(alone, job); d != "" {
-		t.Errorf("beyond that it differs from agents/planner (-there +here):\n%s", d)
+		t.Errorf("apart from these settings it differs from agents/planner (-there +here):\n%s", d)
 	}
 }
 
@@ -507,7 +506,7 @@ func checkHealth(t *testing.T, cfg *config.Config, c corev1.Container) {
 	}
 	for path, probe := range map[string]*corev1.Probe{health.AlivePath: c.LivenessProbe, health.ReadyPath: c.ReadinessProbe} {
 		if probe.Exec == nil {
-			t.Errorf("the probe of %s is not a command, and so has no token", path)
+			t.Errorf("the probe of %s must run a command, because a plain HTTP probe has no token", path)
 			continue
 		}
 		want := regexp.MustCompile(`^curl -fsS -m (\d+) -H "Authorization: Bearer \$` + cfg.Health.TokenEnv + `" http://127\.0\.0\.1:` + port + path + `$`)
@@ -517,7 +516,7 @@ func checkHealth(t *testing.T, cfg *config.Config, c corev1.Container) {
 			continue
 		}
 		if seconds, _ := strconv.Atoi(found[1]); int32(seconds) >= probe.TimeoutSeconds {
-			t.Errorf("the probe of %s takes up to %d s and is given %d", path, seconds, probe.TimeoutSeconds)
+			t.Errorf("the probe of %s takes up to %d s, but its time-out is %d s", path, seconds, probe.TimeoutSeconds)
 		}
 	}
 }

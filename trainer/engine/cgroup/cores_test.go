@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// tree writes files below a folder that stands for /.
+// tree writes files into a temporary folder, which the tests use as /.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -71,17 +71,17 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// TestCount counts those of this process, of which Go knows the affinity.
+// TestCount: without cgroup limits on the way, the count is between 1 and the affinity that Go reports.
 func TestCount(t *testing.T) {
 	if c := Count(); c.N < 1 || c.N > runtime.NumCPU() || c.Machine < runtime.NumCPU() {
 		t.Errorf("%+v", c)
 	}
 }
 
-// TestOwnGroups: those of this process are there.
+// TestOwnGroups: at least one of this process's control groups exists.
 func TestOwnGroups(t *testing.T) {
 	found := slices.ContainsFunc(append(groups("/", "cpu"), groups("/", "memory")...), func(g group) bool { _, err := os.Stat(g.dir); return err == nil })
 	if _, err := os.Stat("/sys/fs/cgroup"); err == nil && !found {
-		t.Errorf("none of %v is there", groups("/", "cpu"))
+		t.Errorf("no folder of %v exists", groups("/", "cpu"))
 	}
 }

@@ -29,7 +29,7 @@ func quickstart(t *testing.T, sets ...string) *config.Config {
 	return cfg
 }
 
-// find returns the findings about something.
+// find returns the findings about a subject.
 func find(findings []Finding, what string) (out []Finding) {
 	for _, f := range findings {
 		if f.What == what {
@@ -48,11 +48,11 @@ func TestExamineThisMachine(t *testing.T) {
 	}
 	var out strings.Builder
 	if Write(&out, findings) {
-		t.Error("a machine that runs its tests fails")
+		t.Error("the machine fails the examination although it runs these tests")
 	}
 }
 
-// The trackers of the configuration are checked: their packages, and the MLflow server with its user.
+// The configuration's trackers are checked: their packages, and whether the MLflow server accepts the user.
 func TestExamineTracking(t *testing.T) {
 	t.Setenv("MLFLOW_TRACKING_URI", "")
 	t.Setenv("MLFLOW_TRACKING_TOKEN", "secret")
@@ -88,7 +88,7 @@ func TestExamineTracking(t *testing.T) {
 	}
 }
 
-// A KL term without a weight is a warning.
+// A KL term with weight 0 is a warning.
 func TestExamineDivergence(t *testing.T) {
 	for set, want := range map[string]int{"grpo.kl=none": 0, "grpo.kl=k3": 1} {
 		if got := divergence(quickstart(t, set)); len(got) != want || want > 0 && (got[0].Status != Warn || !strings.Contains(got[0].Found, "grpo.kl k3 has the weight 0")) {
@@ -107,7 +107,7 @@ func TestExamineConfiguration(t *testing.T) {
 		t.Errorf("needs %+v", needs)
 	}
 	if sum := find(findings, "in all"); len(sum) != 1 || !strings.Contains(sum[0].Found, "planner and researcher on cpu: ") || !strings.Contains(sum[0].Found, " available") {
-		t.Errorf("the agents' memory in all: %+v", sum)
+		t.Errorf("the memory of all agents: %+v", sum)
 	}
 	for _, f := range findings {
 		if f.Status == Fail {
@@ -130,18 +130,18 @@ func TestExamineConfiguration(t *testing.T) {
 	}
 }
 
-// Servers that sample are asked what they are, without waiting for one that is away.
+// Servers that sample are asked about themselves, and one that is down is reported without a wait.
 func TestExamineServers(t *testing.T) {
 	findings := Examine(t.Context(), Options{Config: quickstart(t, `agents.planner.engine={kind: vllm, url: ["http://127.0.0.1:1"], weights: {path: w}}`)})
 	if said := find(findings, "engine"); len(said) != 1 || said[0].Status != Fail || !strings.Contains(said[0].Found, "planner: the engine at http://127.0.0.1:1") {
 		t.Errorf("%+v", said)
 	}
 	if _, err := os.Stat("../../../examples/quickstart/w"); err == nil {
-		t.Error("doctor has made the folder of the weights")
+		t.Error("doctor created the folder of the weights")
 	}
 }
 
-// What stops a worker when it opens its parts stops doctor, too.
+// If opening a part would stop a worker, doctor fails, too.
 func TestWhatTrainOpens(t *testing.T) {
 	testdata, err := filepath.Abs(filepath.Join("..", "..", "..", "testdata"))
 	if err != nil {
@@ -197,7 +197,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	for _, c := range []struct {
 		name, file string
 		sets       []string
-		what, want string // the finding and a word of it; "": nothing fails
+		what, want string // the finding and a word in it; if empty, there is no failure
 	}{
 		{"own-task", own, ownModels, "", ""},
 		{"research", research, researchModels, "", ""},
@@ -206,11 +206,11 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 		{"a tokenizer of another model", own, append(ownModels, "agents.solver.model="+mismatched), "solver", `its token "ot" has the id 320, but the model has 320 rows`},
 		{"no prompt", own, append(ownModels, "agents.planner.prompt=missing.txt"), "planner", "agents.planner.prompt"},
 		{"no corpus", research, append(researchModels, "tools.search.corpus=missing"), "searcher", "tools.search"},
-		{"an MCP server that is not there", missing, nil, "boss", "tools.lookup"},
+		{"a missing MCP server", missing, nil, "boss", "tools.lookup"},
 		{"no judge", own, append(ownModels, "task.verifier={kind: judge}", "task.judge={url: 'http://"+nobody.Addr().String()+"', model: m, retries: 0}"), "verifier", "connection refused"},
 		{"a hosted model", hosted, append(models, endpoint(server.URL, "big")), "", ""},
 		{"a hosted model of another name", hosted, append(models, endpoint(server.URL, "small")), "solver", "check url and name"},
-		{"a hosted model that is not there", hosted, append(models, endpoint("http://"+nobody.Addr().String(), "big")), "solver", "connection refused"},
+		{"a hosted model without a server", hosted, append(models, endpoint("http://"+nobody.Addr().String(), "big")), "solver", "connection refused"},
 		{"no demonstrations", own, append(ownModels, "cold_start.demonstrations=missing.jsonl"), "planner", "missing.jsonl"},
 		{"demonstrations of nobody", own, append(ownModels, "cold_start.demonstrations="+write("chats.jsonl", `{"agent": "clerk", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
 			"planner", `there is no agent "clerk"`},
@@ -228,8 +228,8 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 			if f.Status == Fail {
 				failed = append(failed, f)
 			}
-			if strings.HasPrefix(f.Advice, "correct") { // the finding names the place
-				t.Errorf("%s: advice that adds nothing: %+v", c.name, f)
+			if strings.HasPrefix(f.Advice, "correct") { // the finding itself names the place
+				t.Errorf("%s: the advice adds nothing to the finding: %+v", c.name, f)
 			}
 		}
 		if c.what == "" {
@@ -242,7 +242,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	}
 }
 
-// What makes a run worth less without stopping it is a warning.
+// Settings that make a run less useful without stopping it are warnings.
 func TestRowsThatAreNoUse(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join("..", "..", "..", "testdata", "tokenizer", "smollm2"))
 	if err != nil {
@@ -266,7 +266,7 @@ agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 
 `, smol)
 	for _, c := range []struct {
 		sets       []string
-		task, boss string // the warnings; "": there is none
+		task, boss string // the expected warnings; "" if there is no warning
 	}{
 		{[]string{"task.queries_per_step=5", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "the 5 queries of a step are made from only 4 rows of the task, so each step repeats some of them", ""},
 		{[]string{"task.queries_per_step=4", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "", ""},
@@ -304,7 +304,7 @@ func TestRedis(t *testing.T) {
 	}
 	f = redis(context.Background(), quickstart(t, "store.url=redis://localhost:1/0", "store.password_env=MGRPO_TEST_NOT_SET"))
 	if f.Status != Fail || !strings.Contains(f.Found, "MGRPO_TEST_NOT_SET") {
-		t.Errorf("a password that is not set: %+v", f)
+		t.Errorf("the password is not set: %+v", f)
 	}
 
 	for _, c := range []struct {
@@ -333,12 +333,12 @@ func TestDisk(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("looking made the folder")
+		t.Error("the check created the folder")
 	}
 }
 
-// TestCheckpointBytes: a short run has fewer checkpoints, an agent that is not trained has one file for all of them, and without moments each is
-// a third as large.
+// TestCheckpointBytes: a short run has fewer checkpoints, an agent that is not trained has one file for all checkpoints, and a checkpoint without
+// moments is a third as large.
 func TestCheckpointBytes(t *testing.T) {
 	const each = 1200
 	of := func(sets ...string) (one, most int64) {
@@ -360,14 +360,14 @@ func TestCheckpointBytes(t *testing.T) {
 			t.Errorf("%v: %d, up to %d; want %d, up to %d", c.sets, one, most, 2*each, c.most)
 		}
 	}
-	// A cold start that was stopped has files of its own beside the first checkpoint.
+	// A cold start that was stopped leaves files in addition to the first checkpoint.
 	needs := []memory.Need{{Agent: "planner", Files: each, Parts: []memory.Part{{Kind: memory.Snapshot, Bytes: 5 * each}}}, {Agent: "researcher", Files: each}}
 	if _, most := checkpointBytes(quickstart(t, "run.keep=2", "run.steps=1"), needs); most != 7*each {
 		t.Errorf("with a stopped cold start up to %d, want %d", most, 7*each)
 	}
 }
 
-// TestPreflightOfDisk: a run whose checkpoints do not fit on its disk does not begin, unless they are there already.
+// TestPreflightOfDisk: a run does not start if its checkpoints do not fit on the disk, unless they exist already.
 func TestPreflightOfDisk(t *testing.T) {
 	dir := t.TempDir()
 	keeps := func(n int) *config.Config {
@@ -379,7 +379,7 @@ func TestPreflightOfDisk(t *testing.T) {
 	}
 	_, err := Preflight(keeps(1e9), nil)
 	if err == nil || !strings.Contains(err.Error(), "the disk of run.dir is too small") || !strings.Contains(err.Error(), "lower run.keep") {
-		t.Errorf("of too many checkpoints: %v", err)
+		t.Errorf("checkpoints that do not fit: %v", err)
 	}
 	checkpoint := filepath.Join(dir, "checkpoints", "step-000001")
 	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
@@ -393,7 +393,7 @@ func TestPreflightOfDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Preflight(keeps(1e6), nil); err != nil {
-		t.Errorf("of checkpoints that are there: %v", err)
+		t.Errorf("checkpoints that exist already: %v", err)
 	}
 }
 
@@ -422,11 +422,11 @@ func TestPreflight(t *testing.T) {
 }
 
 func TestWriteFits80Columns(t *testing.T) {
-	long := strings.Repeat("some words that go on ", 20)
+	long := strings.Repeat("some words of advice ", 20)
 	var out strings.Builder
 	failed := Write(&out, []Finding{{OK, "one", long, ""}, {Warn, "two", "short", long}, {Fail, "three", "bad", "do this"}})
 	if !failed {
-		t.Error("a failure is not told")
+		t.Error("the failure was not printed")
 	}
 	for line := range strings.Lines(out.String()) {
 		if len(strings.TrimRight(line, "\n")) > 80 {
@@ -438,7 +438,7 @@ func TestWriteFits80Columns(t *testing.T) {
 	}
 }
 
-// TestOneAgentsMachine examines a configuration whose agents have machines of their own: together they do not fit here.
+// TestOneAgentsMachine: agents that do not fit on this machine together have machines of their own, and each is examined alone.
 func TestOneAgentsMachine(t *testing.T) {
 	cfg := quickstart(t, "agents.researcher.device=cuda:7")
 	for _, f := range Examine(t.Context(), Options{Config: cfg, Agents: []string{"planner"}}) {

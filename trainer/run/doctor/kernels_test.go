@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
-// TestKernels tries the kernels of this machine: the table has the instruction set in use, which stays in use, and portable.
+// TestKernels runs this machine's kernels. The table has portable and the best instruction set, which is still in use afterwards.
 func TestKernels(t *testing.T) {
 	best := kernels.ISA()
 	var out bytes.Buffer
@@ -25,7 +25,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// TestWrongKernelsAreNamed: what fails is marked in the table, and named with what to do about it.
+// TestWrongKernelsAreNamed: a kernel that fails is marked in the table, and a line below names it with its remedy.
 func TestWrongKernelsAreNamed(t *testing.T) {
 	var out bytes.Buffer
 	writeResults(&out, []selftest.Result{{Kernel: "rope", On: "avx2", Error: 0.5, Bound: 1e-5}, {Kernel: "rope", On: "portable", Error: 1e-7, Bound: 1e-5, Rate: 2e6},
@@ -38,7 +38,7 @@ func TestWrongKernelsAreNamed(t *testing.T) {
 	}
 }
 
-// TestRequiredGPU: with MGRPO_REQUIRE_GPU, a machine without a GPU fails both examinations.
+// TestRequiredGPU: with MGRPO_REQUIRE_GPU, both examinations fail on a machine without a GPU.
 func TestRequiredGPU(t *testing.T) {
 	if gpus := seeGPUs(); len(gpus.devices) > 0 {
 		t.Skip("there is a GPU")

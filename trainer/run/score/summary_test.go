@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bestOf is the mean, over all subsets of k scores, of the best in each.
+// The result equals the mean, over all subsets of k scores, of the best score in each.
 func TestBestOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scores := rapid.SliceOfN(rapid.Float64Range(0, 1), 1, 8).Draw(t, "scores")
@@ -33,7 +33,7 @@ func TestBestOf(t *testing.T) {
 	})
 }
 
-// Of many questions the interval is the normal approximation's, and it is a function of seed and name.
+// With many questions the interval is near the normal approximation, and it depends only on seed and name.
 func TestBootstrap(t *testing.T) {
 	values := make([]float64, 400)
 	for i := range 120 {
@@ -45,32 +45,32 @@ func TestBootstrap(t *testing.T) {
 		t.Errorf("%v, want about %v and %v", got, p-error95, p+error95)
 	}
 	if got != bootstrap(values, 7, "all") {
-		t.Error("the interval is no function of seed and name")
+		t.Error("two calls with one seed and name returned different intervals")
 	}
-	seeds, names := map[[2]float64]bool{}, map[[2]float64]bool{} // a few may be equal: ends are multiples of 1/400
+	seeds, names := map[[2]float64]bool{}, map[[2]float64]bool{} // some may be equal, because ends are multiples of 1/400
 	for i := range 10 {
 		seeds[bootstrap(values, uint64(i), "all")] = true
 		names[bootstrap(values, 7, fmt.Sprint(i))] = true
 	}
 	if len(seeds) < 3 || len(names) < 3 {
-		t.Errorf("ten seeds have %d intervals, ten names %d", len(seeds), len(names))
+		t.Errorf("ten seeds gave %d different intervals, ten names gave %d", len(seeds), len(names))
 	}
 	if got := bootstrap([]float64{1, 1, 1}, 7, ""); got != [2]float64{1, 1} {
 		t.Errorf("of equal values: %v", got)
 	}
 }
 
-// The spread of calls is that within queries: 1, 3 has variance 2, and 5, 5, 5 none, however far apart their means are.
+// Only the spread within a query counts: 1 and 3 have variance 2, and 5, 5 and 5 have variance 0, although their means differ.
 func TestSpreadWithin(t *testing.T) {
 	if std, ok := SpreadWithin(map[string][]int{"a": {1, 3}, "b": {5, 5, 5}, "alone": {9}}); !ok || std != 1 {
 		t.Errorf("%v (%v), want 1", std, ok)
 	}
 	if std, ok := SpreadWithin(map[string][]int{"alone": {9}}); ok {
-		t.Errorf("%v of queries with one rollout each", std)
+		t.Errorf("got %v for queries with one rollout each", std)
 	}
 }
 
-// PassAtK is the share of k-subsets of a query's samples that hold a right one.
+// The result equals the share of k-subsets of a query's samples that contain a right sample.
 func TestPassAtK(t *testing.T) {
 	for n := 1; n <= 7; n++ {
 		for k := 1; k <= n; k++ {
@@ -79,7 +79,7 @@ func TestPassAtK(t *testing.T) {
 			for c := 0; c <= n; c++ {
 				right[c] = int64(1 + c%3)
 				var hit, subsets float64
-				for set := range 1 << n { // the first c samples are the right ones
+				for set := range 1 << n { // the first c samples are right
 					if bits.OnesCount(uint(set)) == k {
 						subsets++
 						if set&(1<<c-1) != 0 {
