@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// On a machine without a GPU, with or without the tag, there is nothing to see and nothing fails but what
-// needs a GPU.
+// A machine without a GPU has no devices, with or without the tag, and only calls that need a GPU fail.
 func TestDevices(t *testing.T) {
 	devices, err := Devices()
 	if err != nil {

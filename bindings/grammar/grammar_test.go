@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// bytesAndStop are a vocabulary of all bytes, of some longer tokens, and of one token that ends a reply.
+// bytesAndStop returns a vocabulary of all bytes, some longer tokens, and one token that ends a reply.
 func bytesAndStop(t *testing.T) (v *Vocabulary, tokens [][]byte, stop int32) {
 	t.Helper()
 	for b := range 256 {
@@ -22,7 +22,7 @@ func bytesAndStop(t *testing.T) (v *Vocabulary, tokens [][]byte, stop int32) {
 	return v, tokens, stop
 }
 
-// TestGrammar: whatever allowed tokens come, a reply that ends is JSON of the schema, and the token without a text never comes.
+// TestGrammar: with random choices among the allowed tokens, a complete reply is JSON of the schema, and the token without a text never occurs.
 func TestGrammar(t *testing.T) {
 	v, tokens, stop := bytesAndStop(t)
 	g, err := v.Compile([]byte(`{"type": "structural_tag", "format": {"type": "json_schema", "max_whitespace_cnt": 2, "json_schema":

@@ -37,18 +37,18 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// What is held stays bounded.
+// The writer keeps at most twice Max bytes.
 func TestBound(t *testing.T) {
 	w := &Writer{Max: 100}
 	for range 1000 {
 		w.Write([]byte(strings.Repeat("x", 30)))
 		if len(w.kept) > 2*w.Max {
-			t.Fatalf("%d bytes are held", len(w.kept))
+			t.Fatalf("%d bytes are kept", len(w.kept))
 		}
 	}
 }
 
-// TestLinesOfALongText writes more at once than is ever held: the beginning of the first line that is kept is gone.
+// TestLinesOfALongText writes more at once than the writer keeps, so the beginning of the first line is lost.
 func TestLinesOfALongText(t *testing.T) {
 	w := &Writer{Max: 9}
 	w.Write([]byte(strings.Repeat("x", 100) + "\nlast"))

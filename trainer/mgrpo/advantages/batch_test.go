@@ -19,7 +19,7 @@ func matrix(rows, columns int, values ...float64) *tensor.Dense {
 	return tensor.New(tensor.WithShape(rows, columns), tensor.WithBacking(values))
 }
 
-// A batch has the advantages that the oracle gives each query, whatever the memory layout of the arrays.
+// A batch has the oracle's advantages for each query, in every memory layout of the arrays.
 func TestBatch(t *testing.T) {
 	rewards := matrix(3, 4, 1, 0, 0.5, 0.25, 0.1, 0.1, 0.1, 0.1, 2, 4, 9, -1)
 	weights := matrix(3, 4, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 0)
@@ -103,7 +103,7 @@ func TestNpy(t *testing.T) {
 	}
 }
 
-// What numpy.save writes for other arrays is refused, and so are damaged files, before anything of their shape is allocated.
+// Arrays of other types and damaged files are refused before memory of the array's shape is allocated.
 func TestNpyRefuses(t *testing.T) {
 	whole, err := os.ReadFile("testdata/rewards.npy")
 	if err != nil {

@@ -202,7 +202,7 @@ func TestLockElsewhere(t *testing.T) {
 	}
 }
 
-// TestLockLost: a holder whose record another process removed learns of it.
+// TestLockLost: if another process removes a holder's record, the holder is notified.
 func TestLockLost(t *testing.T) {
 	impatient(t)
 	dir, lost := t.TempDir(), make(chan error)
@@ -221,7 +221,7 @@ func TestLockLost(t *testing.T) {
 	}
 }
 
-// TestLockDamagedRecord: a record that is no JSON is of an unknown process, which is dead if it is silent.
+// TestLockDamagedRecord: a record that is not JSON belongs to an unknown process. If its record does not change, the process counts as dead.
 func TestLockDamagedRecord(t *testing.T) {
 	impatient(t)
 	dir := t.TempDir()

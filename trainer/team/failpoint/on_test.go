@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A process dies at the passage that it is told, after it was logged.
+// A process logs the chosen passage and then dies there.
 func TestKill(t *testing.T) {
 	if os.Getenv(LogEnv) != "" {
 		defer Around("first")()
