@@ -7,7 +7,7 @@ RESULTS = Path(__file__).parent / "results" / "models.json"
 
 
 def record(program, package, found):
-    """Adds names of what agreed with a program to the results; another version of its package begins anew."""
+    """Adds to the results the names of models that agreed with a program. A new version of its package starts a new list."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     version = importlib.metadata.version(package)
     kept = results.get(program, {})

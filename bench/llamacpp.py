@@ -7,7 +7,7 @@ import xllamacpp
 
 class Server:
     def __init__(self, path):
-        """path is a GGUF file."""
+        """Starts the server for the GGUF file at path."""
         params = xllamacpp.CommonParams()
         params.model.path = path
         params.n_ctx = 256
@@ -20,8 +20,8 @@ class Server:
         self.server = xllamacpp.Server(params)
 
     def greedy(self, ids, n, count):
-        """The n likeliest tokens after the ids, one after another: id, logprob, and top_logprobs of `count` tokens each. The server reads the
-        whole prompt, because with cached prompts it gives other numbers at the end of a full window."""
+        """Returns the n likeliest tokens after the ids, one after another: id, logprob, and top_logprobs of `count` tokens each. The server
+        reads the whole prompt, because with cached prompts its numbers differ at the end of a full window."""
         body = dict(prompt=ids, n_predict=n, temperature=0, n_probs=count, cache_prompt=False)
         request = urllib.request.Request(self.server.listening_address + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:

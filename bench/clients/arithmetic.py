@@ -6,7 +6,7 @@ import sys
 from fractions import Fraction
 
 DESCRIPTION = "Evaluates an arithmetic expression exactly."
-SCHEMA = {  # in the order in which a Go program writes the keys: both conversations show the model the same text
+SCHEMA = {  # the keys are in the order in which a Go program writes them, so that both conversations show the model the same text
     "properties": {"expression": {"description": "Numbers with + - * / and parentheses.", "type": "string"}},
     "required": ["expression"],
     "type": "object",
@@ -25,7 +25,7 @@ def value(node):
 
 
 def calculate(expression):
-    """The value as text. A ValueError says in constant words what is wrong."""
+    """Returns the value as text. The message of a ValueError is a constant."""
     try:
         return str(value(ast.parse(expression[:200].strip(), mode="eval").body))
     except ZeroDivisionError:

@@ -1,8 +1,8 @@
-"""check.py RUN LOG TOKENIZER ROLLOUTS: holds what a run has left against what its clients were answered.
+"""check.py RUN LOG TOKENIZER ROLLOUTS: compares the files of a run with the answers that its clients received.
 
-RUN is the run's folder, LOG the folder with the clients' records (recorded.py), TOKENIZER a tokenizer.json, ROLLOUTS how many
-rollouts the run has had. Each answer must be a sampled turn of a stored row of its agent and rollout, with the same tokens, text
-and log-probs, and each sampled turn an answer. d_k must be the number of conversations that the clients began.
+RUN is the run's folder, LOG the folder with the clients' records (recorded.py), TOKENIZER a tokenizer.json, ROLLOUTS the run's number of
+rollouts. Each answer must be a sampled turn of a stored row of its agent and rollout, with the same tokens, text and log-probs, and each
+sampled turn must be an answer. d_k must be the number of conversations that the clients began.
 """
 import base64
 import collections
@@ -27,7 +27,7 @@ class Tokenizer:
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
             files = json.load(file)
-        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves
+        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that are their own characters
         byte = {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in shown)}
         self.bytes = {i: bytes(byte[c] for c in text) for text, i in files["model"]["vocab"].items()}
         self.bytes |= {t["id"]: t["content"].encode() for t in files["added_tokens"]}
@@ -41,7 +41,7 @@ class Tokenizer:
 
 
 class Answer:
-    """What a client was answered, and to what."""
+    """An answer that a client received, and its request."""
 
     def __init__(self, record):
         key = record["key"].removeprefix("mgrpo-").split(".")[0]
@@ -61,7 +61,7 @@ class Answer:
         self.text = text
 
     def fits(self, turn, tokenizer):
-        """Whether this is the sampled turn."""
+        """Reports whether this is the sampled turn."""
         ids = turn["ids"]
         if self.usage and (self.usage["prompt_tokens"], self.usage["completion_tokens"]) != (turn["from"], len(ids)):
             return False
@@ -73,7 +73,7 @@ class Answer:
             call["arguments"] in whole or json.dumps(call["arguments"])[1:-1] in whole for call in self.calls)
 
     def shown(self, ids, tokenizer):
-        """What a client reads of sampled tokens."""
+        """Returns the text of sampled tokens as clients receive it."""
         if not self.chat:
             return tokenizer.text([i for i in ids if i not in tokenizer.special])
         text = tokenizer.text(ids[:-1] if self.finish != "length" else ids)
@@ -84,7 +84,7 @@ class Answer:
 
 
 def after_thinking(text):
-    """What follows the thinking of a Qwen3 model: a turn begins with it, and a tag between quotation marks is none."""
+    """Returns the text after the thinking of a Qwen3 model. A turn begins with the thinking; a tag in quotation marks does not count."""
     for tag in re.finditer("</think>", text):
         before, after = text[:tag.start()][-1:], text[tag.end():][:1]
         if not before or before != after or before not in "`'\"":
@@ -93,12 +93,12 @@ def after_thinking(text):
 
 
 def same(a, b):
-    """Equal texts. How many marks stand for bytes that are no UTF-8 is the decoder's choice."""
+    """Reports whether texts are equal. Decoders may use different numbers of marks for bytes that are not UTF-8."""
     return re.sub("\ufffd+", "\ufffd", a) == re.sub("\ufffd+", "\ufffd", b)
 
 
 def plain(message):
-    """A message without what clients change when they repeat it."""
+    """Returns a message without the fields that clients change when they repeat it."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "\n".join(part["text"] for part in content)
@@ -107,7 +107,7 @@ def plain(message):
 
 
 def begun(answers, turns, tokenizer):
-    """How many conversations the requests began: those that begin with no other's first messages."""
+    """Returns the number of conversations: the requests that do not continue the messages of an earlier one."""
     openings, texts = [], []
     for a, turn in zip(answers, turns):
         if a.chat:
@@ -122,7 +122,7 @@ def begun(answers, turns, tokenizer):
 
 
 def stored(run):
-    """The sampled turns by rollout and agent, and the lines of trajectories."""
+    """Returns the sampled turns by rollout and agent, and the lines of trajectories."""
     turns, rows = collections.defaultdict(list), []
     for folder in glob.glob(os.path.join(run, "trajectories", "*-*")):
         for row in lines(os.path.join(folder, "*.jsonl")):
@@ -139,7 +139,7 @@ def stored(run):
 
 
 def answered(log):
-    """The answers by rollout and agent, of the last attempts, each once although it may have come twice."""
+    """Returns the answers of the last attempts by rollout and agent. An answer that was received twice counts once."""
     latest, answers = {}, {}
     for a in map(Answer, lines(os.path.join(log, "*.jsonl"))):
         latest[a.rollout] = max(a.attempt, latest.get(a.rollout, 0))
@@ -152,11 +152,11 @@ def answered(log):
 
 
 def attribute(answers, turns, tokenizer):
-    """The sampled turn of each answer."""
+    """Returns the sampled turn of each answer."""
     for a in answers:
         assert not a.rollout[0].startswith("step-") or a.request.get("temperature", 1) == 1, "sampled with a temperature that is not the run's"
     left, of = list(turns), {}
-    for a in sorted(answers, key=lambda a: a.usage is None):  # where the number of tokens is known there is one choice
+    for a in sorted(answers, key=lambda a: a.usage is None):  # if the number of tokens is known, only one turn matches
         turn = next((t for t in left if a.fits(t, tokenizer)), None)
         assert turn, f"{a.rollout} {a.agent}: no stored turn is what the client was answered: {a.text!r} {a.calls} {a.usage}"
         left.remove(turn)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A program of curl and sed: the planner answers the question, a stream of the solver's goes by, and the planner goes on.
+# A program of curl and sed: the planner answers the question, the solver streams a reply, and the planner continues.
 set -euo pipefail
 text='"([^"\\]|\\.)*"' # a JSON text
 question=$(sed -nE "s/.*\"question\": *($text).*/\1/p" <<<"$MGRPO_QUERY")
 
-# ask BODY: posts a chat request and leaves a line of what was asked and answered.
+# ask BODY: posts a chat request and records the request and the answer in a line.
 ask() {
   reply=$(curl -sS --fail-with-body --max-time 100 -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' \
     --data-binary "$1" "$OPENAI_BASE_URL/chat/completions")
@@ -25,7 +25,7 @@ printf '{"key": "%s", "request": %s, "events": [%s]}\n' "$OPENAI_API_KEY" "$body
 
 ask "{\"model\": \"planner\", \"max_tokens\": 8, \"messages\": [$asked, {\"role\": \"assistant\", \"content\": $said}, {\"role\": \"user\", \"content\": \"The number alone.\"}]}"
 
-# Nobody is answered without a key, or asks an agent that is not there.
+# Requests without a key and requests for unknown agents are refused.
 status() { curl -sS -o /dev/null -w '%{http_code}' --max-time 100 -H "Authorization: Bearer $1" --data-binary "$2" "$OPENAI_BASE_URL/chat/completions"; }
 [ "$(status sk-1234 "{\"model\": \"planner\", \"messages\": [$asked]}")" = 401 ]
 [ "$(status "$OPENAI_API_KEY" "{\"model\": \"gpt-5\", \"messages\": [$asked]}")" = 404 ]

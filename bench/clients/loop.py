@@ -1,6 +1,6 @@
-"""The conversations of gsm8k.yaml, held through the gateway as mgrpo holds them itself: a planner, a solver, a calculator.
+"""The conversations of gsm8k.yaml through the gateway, in the same way as mgrpo holds them itself: a planner, a solver, a calculator.
 
-With $STALL it makes its first call, writes its process id to the file of that name, and stands still.
+If $STALL is set, the program makes its first call, writes its process id to the file of that name, and hangs.
 """
 import json
 import os
@@ -33,7 +33,7 @@ TOOLS = {"planner": function("solver", "Solves a word problem and returns the nu
 
 
 def ask(agent, messages):
-    """A turn, or why a limit ended the conversation."""
+    """Returns a turn, or the limit that ended the conversation."""
     try:
         reply = client.chat.completions.create(model=agent, messages=messages, tools=TOOLS[agent])
     except BadRequestError as refused:
@@ -47,7 +47,7 @@ def ask(agent, messages):
 
 
 def calls_of(said):
-    """The calls of a turn in the order written: id, name, arguments, and what is wrong with a call that cannot be executed."""
+    """Returns the calls of a turn in the order of the text: id, name, arguments, and the error of a call that cannot be executed."""
     calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in said.tool_calls or []]
     for i, written in enumerate((said.model_extra or {}).get("mgrpo", {}).get("calls", [])):
         if i == len(calls):
@@ -69,7 +69,7 @@ def carry_out(call):
 
 
 def converse(agent, task):
-    """An agent's answer to a task, and whether it is one."""
+    """Returns an agent's answer to a task, and whether it has one."""
     messages = [{"role": "system", "content": PROMPT[agent]}, {"role": "user", "content": task}]
     while True:
         said, why = ask(agent, messages)
@@ -80,7 +80,7 @@ def converse(agent, task):
             text = (said.content or "").strip(SPACE)
             return (text, True) if text else ("(no answer: it is empty)", False)
         messages.append(said)
-        for call in calls[:MAX_CALLS + 1]:  # one more tells the model of those that were too many
+        for call in calls[:MAX_CALLS + 1]:  # the reply to one more call informs the model about calls above the limit
             messages.append({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": carry_out(call)})
 
 

@@ -1,4 +1,4 @@
-"""The openai package in all its ways: sync, async, streaming, functions, a lost answer, equal calls side by side."""
+"""The openai package, used in all its ways: sync, async, streaming, functions, a lost answer, equal calls at the same time."""
 import asyncio
 import json
 import os
@@ -27,7 +27,7 @@ def user(text):
 
 
 def plan():
-    """A conversation of three turns: one with functions, whose message goes back as it came, and two streamed."""
+    """Holds a conversation of three turns: one with functions, whose message is sent back unchanged, and two streamed."""
     messages = [{"role": "developer", "content": "You answer word problems."}, user(question)]
     said = client.chat.completions.create(model="planner", messages=messages, tools=[SOLVER], logprobs=True).choices[0].message
     messages.append(said)
@@ -47,7 +47,7 @@ def plan():
 
 
 async def solve():
-    """Calls side by side: of different tasks, and of equal ones that the header tells apart."""
+    """Makes calls at the same time: with different tasks, and with equal tasks that a header distinguishes."""
     async with AsyncOpenAI() as team:
         async def ask(task, ordinal):
             reply = await team.chat.completions.create(model="solver", messages=[user(task)], logprobs=True, stop=["###"],
@@ -60,7 +60,7 @@ async def solve():
 
 
 class Lossy(httpx.HTTPTransport):
-    """A connection that breaks when the first answer has come."""
+    """A connection that breaks after the first answer was received."""
 
     answers = []
 
@@ -73,7 +73,7 @@ class Lossy(httpx.HTTPTransport):
 
 
 def repeat():
-    """A request whose answer was lost is repeated by the package, and gets the answer that was lost."""
+    """If an answer is lost, the package repeats the request and gets the lost answer."""
     lossy = OpenAI(http_client=DefaultHttpxClient(transport=Lossy()))
     reply = lossy.chat.completions.create(model="solver", messages=[user("Is anybody there?")])
     first, second = Lossy.answers
@@ -81,7 +81,7 @@ def repeat():
 
 
 def complete():
-    """A text, continued."""
+    """Continues a text."""
     prompt = "One, two, three,"
     for _ in range(2):
         choice = client.completions.create(model="solver", prompt=prompt, max_tokens=6, logprobs=1).choices[0]
@@ -89,7 +89,7 @@ def complete():
 
 
 assert [model.id for model in client.models.list()] == ["planner", "solver"]
-try:  # an evaluation takes it
+try:  # an evaluation accepts it
     client.chat.completions.create(model="planner", messages=[user("?")], temperature=0.1)
 except BadRequestError as refused:
     assert refused.param == "temperature", refused

@@ -1,6 +1,6 @@
 """questions.py GSM8K FOLDER: writes the shortest questions of GSM8K, and conversations that teach a random model to call.
 
-The planner hands each question on, in the same words, and the solver calls its calculator; both repeat what they are told.
+The planner passes each question on in the same words, and the solver calls its calculator; both repeat the reply that they get.
 """
 import json
 import os

@@ -1,5 +1,5 @@
-"""recorded.py PROGRAM: runs a Python program, and appends to a file of $CLIENTS_LOG, a line of JSON each, what it asked of
-the team and what it was answered: {"key", "request", "reply"}, or "events" in place of "reply" where it was streamed.
+"""recorded.py PROGRAM: runs a Python program and records its requests to the team and their answers in a file in $CLIENTS_LOG. Each is a
+line of JSON: {"key", "request", "reply"}; a streamed answer has "events" in place of "reply".
 """
 import json
 import os
@@ -22,7 +22,7 @@ def write(request, text):
 
 
 class Tee(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The body of a response, written down when it has been read."""
+    """The body of a response, recorded after it has been read."""
 
     def __init__(self, request, body):
         self.request, self.body, self.read = request, body, b""

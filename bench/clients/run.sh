@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh: real clients talk to teams in training, and what the runs have left is held against what the clients were answered;
-# then a program repeats the conversations that mgrpo holds itself, and both runs must end with the same bits. LIMIT is the number of seconds
-# that each run may take.
+# run.sh: real clients talk to teams in training, and the files of the runs are compared with the answers that the clients received. Then a
+# program repeats the conversations that mgrpo holds itself, and both runs must end with the same bits. LIMIT is the number of seconds for
+# each run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/clients/setup.sh
@@ -12,20 +12,20 @@ mkdir -p "$out"
 make --silent qwen3-tokenizer
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
-# train NAME CONFIG FLAG...: a run in $out/NAME, whose clients write to $out/NAME-said.
+# train NAME CONFIG FLAG...: trains in $out/NAME. The run's clients write to $out/NAME-said.
 train() {
   local name=$1 config=$2 status=0
   shift 2
   mkdir -p "$out/$name-said"
   CLIENTS_LOG=$out/$name-said timeout --foreground --kill-after=10 "$limit" bin/mgrpo train -c "$config" --set run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || status=$?
   [ $status = 0 ] && return
-  tail -n 1 "$out/$name.log" | grep -q '^mgrpo: nothing was trained' && return # equal rewards: all is written, and that is compared
+  tail -n 1 "$out/$name.log" | grep -q '^mgrpo: nothing was trained' && return # equal rewards: all files are complete and can be compared
   cat "$out/$name.log" >&2
   case $status in 124 | 137) echo "$name did not end within $limit s; LIMIT=SECONDS gives it more" >&2 ;; esac
   return 1
 }
 
-# client NAME COMMAND: the rollouts of team.yaml, played by a client, and the seconds that they took.
+# client NAME COMMAND: a client plays the rollouts of team.yaml. Prints the seconds that they took.
 client() {
   printf '%s: ' "$(cat bench/clients/requirements.txt examples/langgraph/requirements.txt | grep "^$1==" || echo "$1")"
   SECONDS=0

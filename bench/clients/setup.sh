@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh: the Python packages of requirements.txt in build/clients, a folder of their own, complete or not there.
+# setup.sh: installs the Python packages of requirements.txt in the folder build/clients, which is complete or absent.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 lists=(bench/clients/requirements.txt examples/langgraph/requirements.txt) site=build/clients

@@ -1,4 +1,4 @@
-"""smolagents: a ToolCallingAgent that manages another, with the models of the team behind OpenAIServerModel."""
+"""smolagents: a ToolCallingAgent that manages another one. Both use the team's models through OpenAIServerModel."""
 import json
 import os
 import sys
@@ -7,7 +7,7 @@ from smolagents import AgentError, LogLevel, OpenAIServerModel, ToolCallingAgent
 
 
 def model(name):
-    # The package asks for tool_choice "required", which a model in training learns; this one only begins to.
+    # The package requests tool_choice "required". Models learn this in training; this one has only just begun.
     return OpenAIServerModel(model_id=name, api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], tool_choice="auto")
 
 

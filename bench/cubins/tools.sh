@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools.sh: brings NVIDIA's cuobjdump and nvdisasm, 5 MB, into build/cubin-tools.
+# tools.sh: installs NVIDIA's cuobjdump and nvdisasm, 5 MB, in build/cubin-tools.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 site=build/cubin-tools

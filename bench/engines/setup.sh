@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# setup.sh FOLDER: a virtual environment with vLLM for CPUs in FOLDER/vllm and one with SGLang in FOLDER/sglang, each complete
-# or not there. They need different releases of transformers.
+# setup.sh FOLDER: makes a virtual environment with vLLM for CPUs in FOLDER/vllm and one with SGLang in FOLDER/sglang, each complete or
+# absent. They need different releases of transformers.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-# environment FOLDER LIST [HASHED]: what the lists say, without what they depend on.
+# environment FOLDER LIST [HASHED]: installs the packages of the lists without their dependencies.
 environment() {
     local site=$1 list=$2 hashed=${3:-}
     if cmp -s "$list" "$site/.requirements"; then return; fi

@@ -1,5 +1,5 @@
-"""SGLang's server for a test, on a CPU: while a file exists that MGRPO_FORGET names, it says that it has loaded weights and
-has not. Its processes import this file anew, so each of them has the change, and finds sgl_kernel beside it."""
+"""SGLang's server for a test on a CPU: while the file named by MGRPO_FORGET exists, it reports that it has loaded weights although it has
+not. Its processes import this file again, so each of them has the change and finds sgl_kernel in the same folder."""
 
 import os
 import sys

@@ -16,7 +16,8 @@ def case(note, *model, scale={}, noise=1, **keys):
 
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 
-# Gated delta rules read a state with a query, and normalise the result: with a small eps and large weights float32 is far from float64.
+# Gated delta rules read a state with a query and normalise the result. With a small eps and large weights, float32 differs too much from
+# float64.
 CALM_DELTA = dict(q_norm=0.4, k_norm=0.4, out_proj=0.3, down_proj=0.3, in_proj_qkv=1.5)
 
 def gemma4(full_theta=1000000.0, factor=0.25):

@@ -1,9 +1,10 @@
-"""Makes golden cases of model families: a small random checkpoint under the published names, and the numbers that it must give.
+"""Makes golden cases of model families: a small random checkpoint under the published names, and the expected numbers.
 
-  bench/goldens/run.sh OUT [CASE ...]
+bench/goldens/run.sh OUT [CASE ...]
 
-The oracle is transformers on a CPU, in float32 with eager attention. testdata/families/README.md describes the files. A case tries
-seeds until its greedy path and its routers decide clearly, and until float32 agrees with float64: within CALM, times the case's noise.
+The oracle is transformers on a CPU, in float32 with eager attention. testdata/families/README.md describes the files. For each case it
+tries seeds until the greedy path and the routers decide clearly, and until float32 agrees with float64 within CALM times the case's
+noise.
 """
 import contextlib
 import copy
@@ -53,7 +54,7 @@ def generator(seed, name):
 
 
 def value(name, shape, seed):
-    """A random tensor, large enough that a forward pass without it differs."""
+    """Returns a random tensor that is large enough to change the result of a forward pass."""
     g = generator(seed, name)
     normal = lambda std: torch.randn(shape, generator=g) * std
     module = name.split(".")[-2]
@@ -73,14 +74,14 @@ def value(name, shape, seed):
 
 
 def build(config):
-    """A model of a configuration, with arbitrary weights."""
+    """Returns a model of a configuration, with arbitrary weights."""
     c = copy.deepcopy(config)
     c.pop("torch_dtype", None)
     return getattr(transformers, config["architectures"][0])(transformers.AutoConfig.for_model(**c)).eval()
 
 
 def publish(model, folder, config):
-    """Writes a checkpoint under the published names, and config.json as it is in published folders."""
+    """Writes a checkpoint under the published names, and config.json as in published folders."""
     model.save_pretrained(folder)
     with open(f"{folder}/config.json", "w") as f:
         json.dump(config, f, indent=2)
@@ -90,7 +91,7 @@ def publish(model, folder, config):
 
 
 def published(tensors, config):
-    """Parameters, or as many tensors of their shapes, by their names in published folders."""
+    """Returns parameters, or other tensors of the same shapes, by their names in published folders."""
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         other = build(config).to(next(iter(tensors.values())).dtype)
         other.load_state_dict(tensors, strict=False)  # a head that is the embedding is named once
@@ -107,7 +108,7 @@ def load(folder, dtype=torch.float32):
         raise SystemExit(f"{folder}: transformers does not read it as written: {wrong}")
     for m in model.modules():
         if isinstance(m, torch.nn.Embedding):
-            m.padding_idx = None  # it would take the gradient from a row
+            m.padding_idx = None  # otherwise a row would not get its gradient
     return model.eval()
 
 
@@ -121,7 +122,7 @@ def router_logits(router, out):
 
 
 def decisive(router, given, out):
-    """The scores whose largest choose the experts: the logits, or their sigmoids plus a bias."""
+    """Returns the scores that select the experts: the logits, or their sigmoids plus a bias."""
     if type(router).__name__ != "Lfm2MoeTopKRouter":
         return router_logits(router, out)
     return out[0].detach().sigmoid() + (given[1] if router.use_expert_bias else 0)
@@ -129,7 +130,8 @@ def decisive(router, given, out):
 
 @contextlib.contextmanager
 def routers(model):
-    """Collects for every pass through a router: layer, logits, weights of the chosen experts, their numbers, and the scores that decide."""
+    """Collects for every pass through a router: layer, logits, weights of the chosen experts, their numbers, and the scores that select
+    them."""
     seen, hooks = [], []
     for name, m in model.named_modules():
         if type(m).__name__.endswith("Router"):
@@ -144,7 +146,7 @@ def routers(model):
 
 
 def closest(seen):
-    """The least distance between the scores of neighbours among the chosen experts and the next one."""
+    """Returns the least distance between neighbouring scores of the chosen experts and the next one."""
     gap = math.inf
     for _, _, weights, _, scores in seen:
         best = scores.sort(-1, descending=True).values[:, : weights.shape[-1] + 1]
@@ -162,7 +164,7 @@ def greedy(model, prompt):
 
 
 def statistics(logits, row, temperature):
-    """Log-probs of the next tokens, and the entropy at each."""
+    """Returns the log-probs of the next tokens, and the entropy at each."""
     p = torch.log_softmax(logits / temperature, -1)
     return p[:-1].gather(1, torch.tensor(row[1:])[:, None])[:, 0], -(p.exp() * p).sum(-1)
 
@@ -199,7 +201,7 @@ def checksums(tensors):
 def batch(vocab, seed):
     g = generator(seed, "batch")
     ids = torch.randint(3, vocab, (len(LENGTHS), max(LENGTHS)), generator=g)
-    ids[0, 5] = 0  # the id of the padding is a token, too
+    ids[0, 5] = 0  # the padding's id is a token, too
     coef = torch.randn((len(LENGTHS), max(LENGTHS) - 1), generator=g) * 0.8 + 0.4
     for b, n in enumerate(LENGTHS):
         ids[b, n:], coef[b, n - 1:] = 0, 0
@@ -214,7 +216,7 @@ def padded(rows, width):
 
 
 def constants_of(model):
-    """Buffers that are stored as parameters are, and that no optimizer changes."""
+    """Returns the buffers that are stored like parameters but that no optimizer changes."""
     stored = model.state_dict()
     return {n: b for n, b in model.named_buffers() if n in stored}
 
@@ -224,7 +226,7 @@ def parameters_of(model):
 
 
 def everything(folder, config, rows, coefs, dtype=torch.float32):
-    """All numbers of a case but the statistics of its logits."""
+    """Returns all numbers of a case except the statistics of its logits."""
     model = load(folder, dtype)
     initial = published(parameters_of(model), config)
     coefs = [c.to(dtype) for c in coefs]
@@ -239,7 +241,7 @@ def everything(folder, config, rows, coefs, dtype=torch.float32):
 
 
 def noise(a, b):
-    """How far float32 (a) is from float64 (b), as shares of CALM; above 1 is too far."""
+    """Returns the distance of float32 (a) from float64 (b), as a share of CALM; above 1 is too far."""
     most = lambda x, y: float((x.double() - y.double()).abs().max())
     scale = lambda x: max(float(x.abs().max()), 1e-12)
     pairs = list(zip(a["adamw"]["losses"] + [a["adamw"]["loss_after_last_step"]], b["adamw"]["losses"] + [b["adamw"]["loss_after_last_step"]]))
@@ -256,7 +258,7 @@ def noise(a, b):
 
 
 def attempt(folder, case, seed):
-    """A case of one seed, or None where a decision in it is close."""
+    """Returns a case of one seed, or None if one of its decisions is close."""
     config = case["config"]
     model = build(config)
     with torch.no_grad():

@@ -1,9 +1,9 @@
 """Writes a golden case as a GGUF file with gguf-py, by its names of tensors, and asks llama.cpp for the case's greedy text.
 
-  pip install gguf==0.19.0 xllamacpp==2026.10.11549 numpy && python bench/goldens/gguf_files.py CASE_FOLDER FILE.gguf
+pip install gguf==0.19.0 xllamacpp==2026.10.11549 numpy && python bench/goldens/gguf_files.py CASE_FOLDER FILE.gguf
 
-The order of rows, the metadata and the names are those of llama.cpp's own converter. Nothing of mgrpo runs. The text must be that of
-transformers, and each log-prob within 2e-3 of it.
+Rows are in the order of llama.cpp's own converter, and so are metadata and names. mgrpo is not used. The text must equal transformers'
+text, and each log-prob must be within 2e-3 of transformers'.
 """
 import json
 import os
@@ -20,7 +20,7 @@ TOLERANCE = 2e-3  # nats; llama.cpp rounds some activations to 16 bits
 
 
 def tensors_of(file):
-    """The tensors of a safetensors file, in float32."""
+    """Returns the tensors of a safetensors file, in float32."""
     with open(file, "rb") as f:
         header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         data = f.read()
@@ -33,7 +33,7 @@ def tensors_of(file):
 
 
 def turned(w, heads):
-    """Rows of queries or keys with the two halves of each head interleaved, as llama.cpp's rotary embedding of pairs needs them."""
+    """Returns rows of queries or keys with the two halves of each head interleaved, as llama.cpp's rotary embedding of pairs needs them."""
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
@@ -42,7 +42,7 @@ def head_dim(c):
 
 
 def theta(c):
-    """rope_theta, stretched by the alpha of HunYuan."""
+    """Returns rope_theta, stretched by HunYuan's alpha."""
     alpha, dim = (c.get("rope_scaling") or {}).get("alpha"), head_dim(c)
     rope = c.get("rope_parameters", {})
     base = c.get("rope_theta") or rope.get("full_attention", rope)["rope_theta"]
@@ -134,7 +134,7 @@ def gemma4(writer, c):
 
 
 def convolves(c):
-    """Which layers convolve."""
+    """Returns which layers are convolutions."""
     if "layer_types" in c:
         return [t == "conv" for t in c["layer_types"]]
     return [i not in c["full_attn_idxs"] for i in range(c["num_hidden_layers"])]
@@ -177,14 +177,14 @@ def qwen35_moe(writer, c):
 
 
 def tiled(w, c, size, axis=0):
-    """Value heads along an axis, which are together for each key head, with the first of each key head first."""
+    """Reorders value heads along an axis: they are grouped by key head, and the result has the first of each key head first."""
     keys = c["linear_num_key_heads"]
     split = w.reshape(*w.shape[:axis], keys, c["linear_num_value_heads"] // keys, size, *w.shape[axis + 1:])
     return split.swapaxes(axis, axis + 1).reshape(w.shape)
 
 
 def delta_rule(name, w, c):
-    """A tensor of a gated delta rule, as llama.cpp's converter passes it on."""
+    """Returns a tensor of a gated delta rule in the form that llama.cpp's converter writes."""
     part, size = name.split("linear_attn.")[1], c["linear_value_head_dim"]
     if part.startswith(("in_proj_qkv", "conv1d")):
         w = w.squeeze()
@@ -204,7 +204,7 @@ def nothing(writer, c):
 
 
 def renamed(tensors, c):
-    """Tensors with the names and in the form in which llama.cpp's converter passes them on: experts stacked, gates apart, scales named."""
+    """Yields tensors with the names and in the form that llama.cpp's converter writes: experts stacked, gates separate, scales named."""
     stacks = {}
     for name, w in tensors:
         expert = re.search(r"\.experts\.(\d+)\.", name)
@@ -247,7 +247,7 @@ def gguf_name(names, name):
     return names.get_name(name, (".weight", ".bias"))
 
 
-# The architecture, whether rows of queries and keys are turned, and the keys that only this architecture has.
+# The architecture, whether rows of queries and keys are reordered, and keys that only this architecture has.
 FAMILIES = {
     "olmo3": (gguf.MODEL_ARCH.OLMO2, False, olmo3),
     "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, ministral3),
@@ -295,7 +295,7 @@ def write(folder, path, c, eos):
     pairs_of_letters = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(c["vocab_size"] - 3)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(pairs_of_letters + ["A", "B", "AB"])  # llama.cpp wants a merge
+    writer.add_token_list(pairs_of_letters + ["A", "B", "AB"])  # llama.cpp needs a merge
     writer.add_token_types([gguf.TokenType.NORMAL] * c["vocab_size"])
     writer.add_token_merges(["A B"])
     writer.add_bos_token_id(eos)
@@ -319,7 +319,7 @@ def main():
         want = json.load(f)["greedy"]
     with open(f"{folder}/config.json") as f:
         config = json.load(f)
-    write(folder, path, config, min(set(range(config["vocab_size"])) - set(want["new_ids"])))  # at its end llama.cpp would stop
+    write(folder, path, config, min(set(range(config["vocab_size"])) - set(want["new_ids"])))  # llama.cpp stops at this token
     logits = dict(tensors_of(f"{folder}/expected.safetensors"))["greedy_logits"].astype("f8")
     logits -= numpy.log(numpy.exp(logits).sum(1, keepdims=True))
     tokens = Server(path).greedy(want["prompt_ids"], len(want["new_ids"]), 2)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh OUT [CASE ...]: makes golden cases of model families in OUT/CASE, all of cases.py unless some are named, with the
-# transformers of bench/interop/requirements.txt. Nothing of mgrpo runs.
+# run.sh OUT [CASE ...]: makes golden cases of model families in OUT/CASE, by default all cases of cases.py, with the transformers of
+# bench/interop/requirements.txt. mgrpo is not used.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/interop/setup.sh

@@ -1,9 +1,9 @@
-"""check.py MGRPO FOLDER...: transformers, peft and mgrpo read the same folders alike.
+"""check.py MGRPO FOLDER...: checks that transformers, peft and mgrpo read the same folders alike.
 
-For each folder transformers loads the class that config.json names in float32 and scores random token ids; `mgrpo score` scores the
-same ids. A folder with an adapter is loaded by peft, onto the base that it names, and transformers scores what `mgrpo merge` makes
-of it, too. Log-probs must agree within 1e-4 nats, entropies within 1e-3, an adapter must change more than that, and a folder with a
-tokenizer must give the same ids for a few texts.
+For each folder transformers loads the class that config.json names in float32 and scores random token ids; `mgrpo score` scores the same
+ids. peft loads a folder with an adapter onto the base that it names, and transformers also scores the result of `mgrpo merge`. Log-probs
+must agree within 1e-4 nats, entropies within 1e-3, an adapter must change more than that, and a folder with a tokenizer must give the
+same ids for a few texts.
 """
 import json
 import os
@@ -27,7 +27,7 @@ TEXTS = ["The quick brown fox.", "  12 + 30 = 42\n\nnaïve café 東京 🦊", "
 
 
 def reference(model, ids):
-    """Log-probs of ids[1:] and entropies, in float64 from the model's float32 logits."""
+    """Returns the log-probs of ids[1:] and entropies, in float64 from the model's float32 logits."""
     with torch.no_grad():
         logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double(), -1)
     picked = logp.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
@@ -35,7 +35,7 @@ def reference(model, ids):
 
 
 def class_of(folder):
-    """The class that config.json names."""
+    """Returns the class that config.json names."""
     if folder.endswith(".gguf"):
         return AutoModelForCausalLM
     with open(os.path.join(folder, "config.json")) as f:
@@ -43,7 +43,7 @@ def class_of(folder):
 
 
 def load(folder):
-    """The model of a folder or of a GGUF file, and how mgrpo is told of it."""
+    """Returns the model of a folder or of a GGUF file, and mgrpo's arguments for it."""
     adapter = os.path.join(folder, "adapter_config.json")
     if os.path.exists(adapter):
         from peft import PeftModel
@@ -64,7 +64,7 @@ def load(folder):
 
 
 def equal(what, got, want):
-    """Whether the log-probs and entropies of all rows agree; prints their largest differences."""
+    """Reports whether the log-probs and entropies of all rows agree, and prints their largest differences."""
     logp, entropy = (max((torch.as_tensor(g[i], dtype=torch.float64) - w[i]).abs().max().item() for g, w in zip(got, want, strict=True)) for i in (0, 1))
     good = logp <= LOGPROB_TOLERANCE and entropy <= ENTROPY_TOLERANCE
     print(f"{'equal' if good else 'DIFFERS'}: {what}: log-prob {logp:.1e}, entropy {entropy:.1e}", flush=True)
@@ -72,7 +72,7 @@ def equal(what, got, want):
 
 
 def check_merged(mgrpo, folder, named, rows, want):
-    """Whether the folder that mgrpo merges an adapter into computes what peft computes with the adapter."""
+    """Reports whether mgrpo's merge of an adapter computes the same as peft with the adapter."""
     with tempfile.TemporaryDirectory() as parent:
         merged = os.path.join(parent, "merged")
         subprocess.run([mgrpo, "merge", *named, "--out", merged], check=True)
@@ -81,7 +81,7 @@ def check_merged(mgrpo, folder, named, rows, want):
 
 
 def check_tokenizer(mgrpo, folder):
-    # For some types of models AutoTokenizer makes a tokenizer of the vocabulary alone, whatever tokenizer.json has.
+    # For some types of models AutoTokenizer ignores tokenizer.json and makes a tokenizer only of the vocabulary.
     config, alone = os.path.join(folder, "config.json"), False
     if os.path.exists(config):
         with open(config) as f:
@@ -94,7 +94,7 @@ def check_tokenizer(mgrpo, folder):
 
 
 def check(mgrpo, folder):
-    """Whether all that is in the folder is read alike."""
+    """Reports whether all parts of the folder are read alike."""
     model, named = load(folder)
     text = model.config.get_text_config().to_dict()
     rows = random_rows(text["vocab_size"], (2, 17, longest(text)))

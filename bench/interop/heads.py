@@ -1,7 +1,7 @@
-"""heads.py OUT: the golden models of CASES with heads of 32, which vLLM's attention on a CPU takes, and random weights.
+"""heads.py OUT: writes the golden models of CASES with random weights and heads of 32, which vLLM's attention on a CPU supports.
 
-Each is a folder OUT/CASE in float32 with the published layout. What the size of heads determines in config.json is changed with it; the rest is
-the golden case's. The vocabulary is the small team's.
+Each is a folder OUT/CASE in float32 with the published layout. Values in config.json that depend on the size of heads change with it;
+the others are the golden case's. The vocabulary is the small team's.
 """
 import copy
 import json
@@ -24,7 +24,7 @@ HEAD = 32
 
 
 def widened(config):
-    """The configuration with heads of HEAD."""
+    """Returns the configuration with heads of HEAD."""
     c = copy.deepcopy(config)
     heads = c["num_attention_heads"]
     c.update(vocab_size=320, hidden_size=heads * HEAD, torch_dtype="float32")
@@ -45,7 +45,7 @@ def main():
                 p.copy_(value(name, p.shape, 1))
         folder = os.path.join(sys.argv[1], os.path.basename(case))
         publish(model.to(torch.float32), folder, config)
-        open(os.path.join(folder, "expected.json"), "w").close()  # TestGoldenRoundTrip saves folders that have one
+        open(os.path.join(folder, "expected.json"), "w").close()  # TestGoldenRoundTrip saves folders with this file
         print(case, config["model_type"], flush=True)
 
 

@@ -1,8 +1,8 @@
-"""llama.py MGRPO FOLDER...: llama.cpp reads what `mgrpo export` makes of saved folders.
+"""llama.py MGRPO FOLDER...: checks that llama.cpp reads the files that `mgrpo export` makes of saved folders.
 
-Each folder of a family in EXPORTED gets a small byte-level BPE tokenizer and is exported in F32. llama.cpp then computes log-probs of the
-last tokens of random texts, each after all tokens before it, with a cache in float32; `mgrpo score` scores the folder. They must agree
-within TOLERANCE nats. A folder that `mgrpo export` refuses is named. Each family of EXPORTED must have a folder that is equal.
+Each folder of a family in EXPORTED gets a small byte-level BPE tokenizer and is exported in F32. llama.cpp then computes log-probs of
+the last tokens of random texts, each after all tokens before it, with a cache in float32; `mgrpo score` scores the folder. They must
+agree within TOLERANCE nats. If `mgrpo export` refuses a folder, it is named. Each family of EXPORTED must have a folder that is equal.
 """
 import json
 import os
@@ -17,14 +17,14 @@ from llamacpp import Server
 from ours import longest, random_rows, scored
 
 TOLERANCE = 1e-4
-GELU_TOLERANCE = 1e-2  # llama.cpp looks the values of GELU up in a table of 16-bit numbers
+GELU_TOLERANCE = 1e-2  # llama.cpp looks up the values of GELU in a table of 16-bit numbers
 LAST = 16
 EXPORTED = {"ernie4_5", "exaone4", "gemma", "gemma3_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral3", "olmo2", "olmo3",
             "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"}
 
 
 def tokenizer(vocab):
-    """A tokenizer.json of byte-level BPE with as many tokens: pairs of letters, and one merge."""
+    """Returns a tokenizer.json of byte-level BPE with this number of tokens: pairs of letters, and one merge."""
     pairs = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(vocab - 3)]
     ids = {token: i for i, token in enumerate([*pairs, "A", "B", "AB"])}
     level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=True)
@@ -34,7 +34,7 @@ def tokenizer(vocab):
 
 
 def exported(mgrpo, folder, vocab, path):
-    """Writes the folder as a GGUF file. Returns why it is refused, or nothing."""
+    """Writes the folder as a GGUF file. Returns the reason if it is refused, else nothing."""
     with tempfile.TemporaryDirectory() as copy:
         for name in os.listdir(folder):
             if name.startswith("tokenizer"):
@@ -47,13 +47,13 @@ def exported(mgrpo, folder, vocab, path):
 
 
 def log_probs(server, ids, count, vocab):
-    """llama.cpp's log-probs of the last `count` ids, each after all ids before it."""
+    """Returns llama.cpp's log-probs of the last `count` ids, each after all ids before it."""
     every = (server.greedy(ids[:n], 1, vocab)[0]["top_logprobs"] for n in range(len(ids) - count, len(ids)))
     return [{t["id"]: t["logprob"] for t in top}[i] for top, i in zip(every, ids[-count:], strict=True)]
 
 
 def check(mgrpo, folder):
-    """The folder's family, and whether llama.cpp computes the same, or nothing if it is not exported."""
+    """Returns the folder's family and whether llama.cpp computes the same, or nothing if it is not exported."""
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
     family, vocab = config["model_type"], config["vocab_size"]

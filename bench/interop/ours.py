@@ -1,4 +1,4 @@
-"""What mgrpo computes of a folder: the side of every comparison here that is ours."""
+"""Runs mgrpo on a folder, for the comparisons here."""
 import json
 import random
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def lines(command, rows):
-    """What an mgrpo command answers to the rows, both as JSON lines."""
+    """Returns the replies of an mgrpo command to the rows, both as JSON lines."""
     done = subprocess.run(command, input="".join(json.dumps(r) + "\n" for r in rows), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed")
@@ -14,15 +14,15 @@ def lines(command, rows):
 
 
 def scored(mgrpo, named, rows):
-    """For each row of token ids the log-probs of ids[1:] and the entropies at them, in float32."""
+    """Returns for each row of token ids the log-probs of ids[1:] and the entropies at them, in float32."""
     answers = lines([mgrpo, "score", *named, "--dtype", "fp32"], [{"ids": ids} for ids in rows])
     return [(a["logprobs"], a["entropy"]) for a in answers]
 
 
 def longest(text):
-    """How many tokens a row may have, by the keys of the language model's config.json."""
+    """Returns the largest number of tokens in a row, from the language model's config.json."""
     most = min(128, text["max_position_embeddings"])
-    if text["model_type"] == "phi3":  # longer texts have other frequencies from their first token on, which mgrpo refuses
+    if text["model_type"] == "phi3":  # in longer texts, frequencies differ from the first token on, which mgrpo refuses
         most = min(most, text.get("original_max_position_embeddings") or most)
     return most
 

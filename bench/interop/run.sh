@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, then adapters of both agents on
-# the planner's model, models of which a language model is a part (wrapped.py), whole and as adapters, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); saves the golden models
-# of testdata; lets transformers and peft read what came out: the folders of models and adapters, and llama.cpp what mgrpo exports of
-# the golden models. FAMILIES names families of models
-# (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders. What is equal is kept in bench/results/models.json.
+# run.sh: trains the quickstart team for one small step, with a mixture of experts as its researcher. Then it trains adapters of both agents
+# on the planner's model; models that contain a language model (wrapped.py), whole and as adapters; and two adapters on SmolLM2
+# (examples/one-base, small; this takes minutes, and ONE_BASE= leaves it out). It saves the golden models of testdata. Then transformers and
+# peft read the folders of models and adapters, and llama.cpp reads mgrpo's exports of the golden models. FAMILIES names further families
+# (docs/models.md) for the team, INTEROP_MODELS further folders. Equal models are recorded in bench/results/models.json.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/interop/setup.sh
@@ -12,7 +12,7 @@ run=$PWD/build/interop-run log=build/interop.log
 rm -rf "$run" $log
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
 small+=(--set run.checkpoint_every=2)
-# train NAME CONFIG FLAG...: a run in $run/NAME.
+# train NAME CONFIG FLAG...: trains in $run/NAME.
 train() { .ci/untaught bin/mgrpo train -c "$2" --set run.dir="$run/$1" "${@:3}" >>$log 2>&1 || { cat $log >&2; exit 1; }; }
 
 mixture='{family: qwen3_moe, width: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 24, ffn: 256, experts: 8, experts_per_token: 3, expert_ffn: 48, max_positions: 256}'
@@ -25,15 +25,15 @@ train adapters examples/quickstart/team.yaml "${small[@]}" \
   --set agents.planner.model="$base" --set agents.planner.lora.r=4 --set agents.planner.lora.alpha=8 \
   --set agents.researcher.model="$base" --set agents.researcher.lora.r=3 --set agents.researcher.lora.rslora=true \
   --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj'
-# python ARGS: -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
-# CUDA are not looked for.
+# python ARGS: -P and -S exclude imports from the current folder and from the machine's packages. TORCH_USE_RTLD_GLOBAL: torch does not look
+# for CUDA's libraries.
 python() {
   PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 python3 -P -S "$@"
 }
 echo 'interop: models of which a language model is a part'
 python bench/interop/wrapped.py "$run/wrapped"
 for folder in "$run"/wrapped/*; do cp "$base"/tokenizer*.json "$folder"; done
-# wrapped NAME PLANNER RESEARCHER FLAG...: a run of two such models.
+# wrapped NAME PLANNER RESEARCHER FLAG...: trains a team of two such models.
 wrapped() { train "$1" examples/quickstart/team.yaml "${small[@]}" --set agents.planner.model="$run/wrapped/$2" --set agents.researcher.model="$run/wrapped/$3" "${@:4}"; }
 wrapped whole gemma3 mistral3
 wrapped visual qwen2_5_vl smolvlm

@@ -1,8 +1,9 @@
-"""served.py MGRPO FOLDER...: vLLM reads what mgrpo saved. Runs in the environment of bench/engines/setup.sh.
+"""served.py MGRPO FOLDER...: checks that vLLM reads folders that mgrpo saved. Runs in the environment of bench/engines/setup.sh.
 
 vLLM loads each folder on the CPU in float32, computes the log-probs of random texts and continues one greedily; `mgrpo score` and `mgrpo
-generate` do the same. Log-probs must agree within TOLERANCE nats, and the greedy ids must be equal. A folder that vLLM does not load is
-named; it is an error if bench/results/models.json records its family. Each folder has a process of its own, forked from one that has imported vLLM.
+generate` do the same. Log-probs must agree within TOLERANCE nats, and the greedy ids must be equal. If vLLM does not load a folder, it
+is named; if bench/results/models.json records its family, this is an error. Each folder has its own process, forked from one that has
+imported vLLM.
 """
 import json
 import os
@@ -18,11 +19,11 @@ from vllm.model_executor.models import registry
 
 TOLERANCE = 1e-4
 NEW = 12
-registry._run_in_subprocess = lambda inspect: inspect()  # it would import vLLM once more for each class of models
+registry._run_in_subprocess = lambda inspect: inspect()  # otherwise it would import vLLM again for each class of models
 
 
 def computed(folder, rows):
-    """vLLM's log-probs of the rows, and the greedy ids after each."""
+    """Returns vLLM's log-probs of the rows, and the greedy ids after each."""
     llm = vllm.LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=max(map(len, rows)) + NEW, max_num_seqs=4, max_num_batched_tokens=256,
                    enable_prefix_caching=False, disable_log_stats=True, limit_mm_per_prompt=dict(image=0, video=0, audio=0))
     settings = vllm.SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, prompt_logprobs=0, detokenize=False)
@@ -32,7 +33,7 @@ def computed(folder, rows):
 
 
 def forked(folder, rows):
-    """The same in a process of its own, or why there are none."""
+    """Calls computed in a separate process. Returns its results, or the reason why it failed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -55,7 +56,7 @@ def forked(folder, rows):
 
 
 def check(mgrpo, folder):
-    """The folder's family, and whether vLLM computes the same."""
+    """Returns the folder's family, and whether vLLM computes the same."""
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
     text = config.get("text_config", config)

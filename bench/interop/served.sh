@@ -16,6 +16,6 @@ folders=()
 for saved in whole/planner visual/planner visual/researcher; do
   folders+=("$(dirname "$(find "$run/${saved%/*}" -path "*${saved#*/}/config.json" | sort | tail -1)")")
 done
-# Without TorchDynamo, which would compile small functions for minutes.
+# Without TorchDynamo, because it would compile small functions for minutes.
 MGRPO_ENGINES=$1 VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 \
   OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=WARNING TORCHDYNAMO_DISABLE=1 "$1/vllm/bin/python" bench/interop/served.py bin/mgrpo "${folders[@]}" "$heads"/saved/*

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh: the Python packages of requirements.txt in build/interop, a folder of their own, complete or not there, with the torch
-# of build/site. That one has no libraries of CUDA, without which libtorch_python does not load. What it lacks is named in a
-# library beside it; whoever calls anything of it ends with an illegal instruction.
+# setup.sh: installs the Python packages of requirements.txt in the folder build/interop, which is complete or absent, with the torch of
+# build/site. This torch has no CUDA libraries, and libtorch_python does not load without them. A library next to it defines the missing
+# symbols; a call of one of them ends with an illegal instruction.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 list=bench/interop/requirements.txt here=build/interop site=build/site
@@ -23,7 +23,7 @@ link() { gcc -shared -z noexecstack -x assembler -Wl,--version-script=<(echo 'li
 if [ ${#absent[@]} -gt 0 ]; then
   link </dev/null
   for name in "${absent[@]}"; do ln -s absent.so $here.part/torch/lib/"$name"; done
-  # A typeinfo has its name, since all types are registered by it. The checker of Python's lock is set when the library is loaded.
+  # A typeinfo contains its name, because types are registered by name. The checker of Python's lock is set when the library is loaded.
   ldd -r $library 2>&1 | awk '
     $1 != "undefined" || $3 ~ /^_?Py/ { next }
     { sub(/,$/, "", $3); name = $3; print ".globl " name }

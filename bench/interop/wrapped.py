@@ -1,8 +1,8 @@
-"""wrapped.py OUT: small random models of which a language model is a part, saved as transformers saves them.
+"""wrapped.py OUT: writes small random models that contain a language model, in the form that transformers saves.
 
-Each is a folder OUT/NAME with the layout of published checkpoints of its class: those of FLOAT32, which get adapters, in float32, the others
-in bf16. mistral3 and qwen3_5 come in shards with an index, and have a head of their own and
-tensors of an `mtp` module, which transformers does not read.
+Each is a folder OUT/NAME with the layout of published checkpoints of its class. Models in FLOAT32 get adapters and are in float32, the
+others in bf16. mistral3 and qwen3_5 have several shards with an index, their own head, and tensors of an `mtp` module, which
+transformers does not read.
 """
 import json
 import os

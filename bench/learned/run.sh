@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh NAME CONFIG FLAG...: trains CONFIG in runs/NAME and asks its cold start and its end the held-out questions, sampled and greedily.
-# What it came to is written to bench/results/NAME.json. The same command goes on where it was stopped; an evaluation is begun again.
-# QUESTIONS (256), SAMPLES (2) answers each, and GREEDY (128) questions.
+# run.sh NAME CONFIG FLAG...: trains CONFIG in runs/NAME, and asks its cold start and its last checkpoint the held-out questions, sampled
+# and greedily. The results are written to bench/results/NAME.json. The same command continues after an interruption, but it starts an
+# interrupted evaluation again. QUESTIONS (256), SAMPLES (2) answers each, and GREEDY (128) questions.
 set -euo pipefail
 fail() {
   echo "run.sh: $1" >&2
@@ -16,7 +16,7 @@ run=$PWD/runs/$name out=bench/results/$name.json
 [ -x bin/mgrpo ] || fail 'there is no bin/mgrpo: make build'
 [ ! -e "$out" ] || [ -e "$run" ] || fail "$out is of another run: runs/$name is not there. Choose another name"
 
-# A run that is made in pieces may be of several builds: all of them are written down.
+# Parts of an interrupted run may be from different builds. Every build is recorded.
 mkdir -p "$run/learned"
 builds=$run/learned/builds
 build=$(bin/mgrpo version | sed -n 's/^mgrpo *//p')
@@ -24,7 +24,7 @@ build=$(bin/mgrpo version | sed -n 's/^mgrpo *//p')
 
 bin/mgrpo train "$config" "$@" --set run.name="$name" --set run.dir="$run" --resume
 
-# evaluate STEP FLAG...: sets $answers to the file of an evaluation. One that is there is left as it is.
+# evaluate STEP FLAG...: sets $answers to the file of an evaluation. An existing file is used as it is.
 evaluate() {
   answers=$run/learned/$(printf '%s' "$*" | tr -c 'A-Za-z0-9.=-' _).json
   [ ! -e "$answers" ] || return 0

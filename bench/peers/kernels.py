@@ -1,6 +1,6 @@
-"""PyTorch's way of doing what our kernels do: eager operators, and the same compiled.
+"""PyTorch's equivalents of our kernels: eager operators, and the same compiled.
 
-Every case is the code one would write in PyTorch; what can be prepared outside of the loop (indices, padding) is.
+Every case is ordinary PyTorch code; preparations that are possible outside of the loop (indices, padding) are outside.
 """
 import math
 
@@ -12,12 +12,12 @@ from inputs import index, uniform
 
 
 def real(d):
-    """The type of a case's numbers."""
+    """Returns the type of a case's numbers."""
     return torch.bfloat16 if d.get("half") else torch.float32
 
 
 def worst(got, want):
-    """The largest difference relative to the largest expected value."""
+    """Returns the largest difference relative to the largest expected value."""
     scale = want.abs().max().item()
     return (got.double() - want).abs().max().item() / (scale or 1.0)
 
@@ -27,7 +27,7 @@ def outputs(out):
 
 
 class Operator:
-    """f(*inputs) and, with gradients of its outputs given, the gradients of its first `leaves` inputs."""
+    """Returns f(*inputs) and, if gradients of its outputs are given, the gradients of its first `leaves` inputs."""
 
     def __init__(self, f, inputs, leaves=0, *douts):
         self.f, self.plain, self.inputs, self.leaves, self.douts = f, f, inputs, leaves, douts
@@ -85,7 +85,7 @@ class Advantage(Operator):
 # --- log-probs and the policy loss
 
 ENTROPY = 0.01
-ROWS = 64  # of the float64 reference at a time
+ROWS = 64  # rows of the float64 reference at a time
 
 
 def log_prob(logits, target):
@@ -94,7 +94,7 @@ def log_prob(logits, target):
 
 
 def objective(logits, target, old, adv, tokens):
-    """The clipped surrogate with an entropy bonus; a mean over `tokens` rows, of which these are some."""
+    """Returns the clipped surrogate with an entropy bonus for some rows of a batch: a mean over the batch's `tokens` rows."""
     logp, entropy = log_prob(logits, target)
     ratio = torch.exp(logp - old)
     surrogate = torch.minimum(ratio * adv, ratio.clamp(0.8, 1.28) * adv)
@@ -102,7 +102,7 @@ def objective(logits, target, old, adv, tokens):
 
 
 def batch(d):
-    """Targets, old log-probs and advantages of trajectories of 16 tokens."""
+    """Returns targets, old log-probs and advantages of trajectories of 16 tokens."""
     n, v = d["rows"], d["vocab"]
     return index(2, v, n), uniform(3, 0.3, n) - torch.tensor(math.log(v)).float(), uniform(4, 1, n // 16).repeat_interleave(16)
 
@@ -129,7 +129,7 @@ class LogProb(Operator):
 
 
 class PolicyLoss(Operator):
-    """Logits to loss and back."""
+    """Computes the loss from logits, and the gradients."""
 
     def __init__(self, d):
         n = d["rows"]
@@ -150,7 +150,7 @@ class PolicyLoss(Operator):
 
 
 class LinearPolicyLoss(Operator):
-    """Hidden states and a head's weights to loss and back."""
+    """Computes the loss from hidden states and a head's weights, and the gradients."""
 
     def __init__(self, d):
         n, v, width = d["rows"], d["vocab"], d["width"]
@@ -172,8 +172,8 @@ class LinearPolicyLoss(Operator):
 
 
 class ChunkedLinearPolicyLoss(LinearPolicyLoss):
-    """Liger's algorithm: the same some rows at a time, with gradients computed beside the loss, so that no logits are kept. Liger's own rule for
-    the size of a chunk gives a few rows for large vocabularies, which takes several times as long on a CPU."""
+    """Liger's algorithm: processes a few rows at a time and computes gradients together with the loss, so that no logits are kept. Liger's
+    own rule for the size of a chunk gives a few rows for large vocabularies, which takes several times as long on a CPU."""
 
     rows = 256
 
@@ -224,7 +224,7 @@ class AdamW:
         self.update()
 
     def check(self):
-        """After the first update: the moments are known in closed form."""
+        """Returns the largest error after the first update, for which the moments are known in closed form."""
         errors, norm, n = [], 0.0, self.p.numel()
         state = self.optimizer.state[self.p]
         g = uniform(2, 1, n)
@@ -288,7 +288,7 @@ def heads(d):
 
 
 def attention(d):
-    """Sequences of different lengths, padded on the right: causal attention needs no mask for them."""
+    """Sequences of different lengths, padded on the right: causal attention works without a mask for them."""
     lengths = index(5, d["longest"] - d["shortest"] + 1, d["sequences"]) + d["shortest"]
     total, longest = int(lengths.sum()), int(lengths.max())
 
@@ -301,7 +301,7 @@ def attention(d):
     f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     work = Operator(f, [q, k, v], 3 * d["backward"], dout)
     work.real = (torch.arange(longest, device=inputs.device) < lengths.unsqueeze(1))[:, None, :, None]
-    if not d["backward"]:  # what is computed of the padding is no output
+    if not d["backward"]:  # results at padded positions are not outputs
         whole = work.f
         work.plain = lambda q, k, v: whole(q, k, v) * work.real
         check = work.check
@@ -322,13 +322,13 @@ def decode_attention(d):
 
 
 def rule_inputs(d, rows):
-    """A gated delta rule's rows of queries, keys and values, and of steps and decays; then A_log and dt_bias."""
+    """Returns a gated delta rule's rows of queries, keys and values, and of steps and decays; then A_log and dt_bias."""
     width, heads, t = (2 * d["key_heads"] + d["value_heads"]) * d["head_dim"], d["value_heads"], real(d)
     return [uniform(1, 1, rows, width, dtype=t), uniform(2, 1, rows, 2 * heads, dtype=t), uniform(3, 1, heads), uniform(4, 1, heads)]
 
 
 def rule_terms(d, sequences, x, ba, a_log, dt_bias):
-    """The arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H]."""
+    """Returns the arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H]."""
     keys = d["key_heads"] * d["head_dim"]
     q, k, v = x.view(sequences, -1, x.shape[-1]).split([keys, keys, d["value_heads"] * d["head_dim"]], -1)
     beta, a = ba.view(sequences, -1, ba.shape[-1]).chunk(2, -1)
@@ -339,7 +339,7 @@ def rule_terms(d, sequences, x, ba, a_log, dt_bias):
 
 
 def rule_row_by_row(q, k, v, g, beta, state):
-    """The rule's equations in the type of its inputs."""
+    """Computes the rule's equations in the type of its inputs."""
     times, unit = v.shape[2] // q.shape[2], lambda y: y * torch.rsqrt((y * y).sum(-1, keepdim=True) + 1e-6)
     q, k, out = unit(q).repeat_interleave(times, 2) * q.shape[-1] ** -0.5, unit(k).repeat_interleave(times, 2), []
     for i in range(q.shape[1]):
@@ -364,7 +364,7 @@ class GatedDeltaRule(Operator):
         self.flags = {"function": "torch_chunk_gated_delta_rule of transformers"}
 
     def check(self):
-        """Sequence by sequence, because the rule row by row keeps the states of all rows."""
+        """Computes sequence by sequence, because the rule row by row keeps the states of all rows."""
         d, (x, ba, *heads) = self.d, self.inputs
         heads = [y.detach().double().requires_grad_(bool(self.leaves)) for y in heads]
         errors = []

@@ -1,10 +1,10 @@
-"""The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's
-GRPOTrainer, on the weights, prompts and completions that the case names. The latter two with PEFT's adapters, too. And CoMLRL's
-MAGRPOTrainer, for two agents on these weights.
+"""The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's GRPOTrainer, on the weights,
+prompts and completions that the case names. The latter two also run with PEFT's adapters. For two agents on these weights, also CoMLRL's
+MAGRPOTrainer.
 
 A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
-"advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}: completion i belongs to prompt i // K. "log_probs" are
-those of the first completion of each of the first C prompts in float64, from the provider "float64", or absent.
+"advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}: completion i belongs to prompt i // K. "log_probs" has the
+first completion of each of the first C prompts in float64, from the provider "float64", or is absent.
 """
 
 import importlib.metadata
@@ -20,22 +20,22 @@ import inputs
 
 
 def load(folder, dtype=torch.float32):
-    # Its grouped products of experts know no float64.
+    # Its grouped products of experts do not support float64.
     experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **experts).to(inputs.device)
 
 
 def log_probs(model, prompt, completion):
-    """Log-probs of a completion's tokens, one row."""
+    """Returns the log-probs of a completion's tokens, one row."""
     ids = torch.tensor([prompt + completion], device=inputs.device)
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0, len(prompt) - 1:-1]
-    wide = torch.promote_types(logits.dtype, torch.float32)  # as generate samples
+    wide = torch.promote_types(logits.dtype, torch.float32)  # like generate's sampling
     return logits.to(wide).log_softmax(-1).gather(-1, ids[0, len(prompt):, None])[:, 0]
 
 
 class Phase:
-    """One provider, as serve.py wants it."""
+    """A provider in the form that serve.py needs."""
 
     version = f"transformers {transformers.__version__}, torch {torch.__version__}"
     checks_alone = True
@@ -47,13 +47,13 @@ class Phase:
                          "threads": torch.get_num_threads(), "peak": "memory of the process, on a GPU that of tensors"}
 
     def peak(self):
-        """Memory, all of the process."""
+        """Returns the memory of the process, or on a GPU the memory of tensors."""
         if inputs.device != "cpu":
             return torch.cuda.max_memory_allocated()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def check(self):
-        """The error of this model's log-probs against those in float64, relative to the largest."""
+        """Returns the error of this model's log-probs compared with float64, relative to the largest."""
         worst = scale = 0.0
         for i, want in enumerate(self.case.get("log_probs") or []):
             completion = self.case["completions"][i * self.case["rollouts"]]
@@ -83,7 +83,7 @@ class Generate(Phase):
 
 
 class ForwardBackward(Phase):
-    """Policy gradient of all rows at once: logits of the completions alone, no gradient checkpointing."""
+    """Policy gradient of all rows at once: logits only of the completions, no gradient checkpointing."""
 
     def __init__(self, case):
         super().__init__(case)
@@ -106,8 +106,8 @@ class ForwardBackward(Phase):
 
 
 class Liger(Phase):
-    """An update as transformers with Liger's kernels makes it: supervised on the completions, in our micro-batches, with the optimizer's
-    step. A policy gradient has the same products."""
+    """An update with Liger's kernels in transformers: supervised on the completions, in our micro-batches, with the optimizer's step. A
+    policy gradient has the same products."""
 
     def __init__(self, case):
         if inputs.device != "cpu":  # its kernels are Triton's
@@ -134,7 +134,7 @@ class Liger(Phase):
 
 
 def adapters(case):
-    """New adapters on every linear map of the layers."""
+    """Adds new adapters to every linear map of the layers."""
     import peft
     return peft.LoraConfig(r=case["rank"], lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
@@ -163,7 +163,7 @@ class AdapterUpdate(ForwardBackward):
 
 
 class Gate(transformers.TrainerCallback):
-    """Holds the trainer before each step until it is asked for one."""
+    """Stops the trainer before each step until a step is requested."""
 
     def __init__(self):
         self.go, self.did = queue.Queue(), queue.Queue()
@@ -180,7 +180,7 @@ class GRPO(Phase):
 
     def __init__(self, case):
         super().__init__(case)
-        self.error = super().check()  # the first step moves the weights
+        self.error = super().check()  # before the first step, because it changes the weights
         self.gate = Gate()
         trainer = self.trainer(self.gate, 1_000_000)
         threading.Thread(target=self.train, args=[trainer], daemon=True).start()
@@ -204,7 +204,7 @@ class GRPO(Phase):
         if case["rank"]:
             config = adapters(case)
             self.settings |= described(config)
-        # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
+        # The fingerprint is given, because otherwise datasets would pickle the whole of pyarrow, which is not under site-packages here.
         prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
             {"prompt": [spelled(p) for p in case["prompts"]]}), fingerprint="prompts")
         return trl.GRPOTrainer(
@@ -228,15 +228,15 @@ class GRPO(Phase):
 
 
 def even(completion_ids, **_):
-    """The reward: the fraction of even ids."""
+    """Returns the reward: the fraction of even ids."""
     for ids in completion_ids:
         assert len(ids) == len(completion_ids[0]), "completions differ in length"
     return [sum(i % 2 == 0 for i in ids) / len(ids) for ids in completion_ids]
 
 
 def numerals(vocab, prompts):
-    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens. Padding is an id that no prompt has, and not a
-    numeral, which would be found within others."""
+    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens. The padding is an id that no prompt
+    has. It is not written as a numeral, because a numeral could be found within others."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     used, pad = {i for p in prompts for i in p}, "<pad>"
     spare = next(i for i in reversed(range(vocab)) if i not in used)
@@ -259,7 +259,7 @@ class MAGRPO(Phase):
 
     def __init__(self, case):
         super().__init__(case)
-        self.error = super().check()  # the first step moves the weights
+        self.error = super().check()  # before the first step, because it changes the weights
         from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
         self.version = f"comlrl {importlib.metadata.version('comlrl')}, {self.version}"
         chosen = dict(
@@ -271,13 +271,13 @@ class MAGRPO(Phase):
         agents = [self.model, load(case["folder"], getattr(torch, case["dtype"]))]
         words = numerals(self.model.config.vocab_size, case["prompts"])
         for agent in agents:
-            agent.generation_config.eos_token_id = words.pad_token_id  # with min_new_tokens it is not sampled
+            agent.generation_config.eos_token_id = words.pad_token_id  # min_new_tokens prevents it from being sampled
         self.trainer = MAGRPOTrainer(
             agents=agents, num_agents=2, args=MAGRPOConfig(**chosen),
             tokenizer=words, formatters=lambda item: item["prompt"], reward_func=self.reward)
 
     def reward(self, *completions):
-        """The mean of the fractions of even ids. Each agent gives one completion, as text."""
+        """Returns the mean of the fractions of even ids. Each agent gives one completion, as text."""
         ids = [[int(i) for i in texts[0].split()] for texts in completions]
         assert all(len(i) == self.case["new_tokens"] for i in ids), [len(i) for i in ids]
         return [sum(even(ids)) / len(ids)]
@@ -334,7 +334,7 @@ class Parts(transformers.TrainerCallback):
         self.open.pop()
 
     def charge(self):
-        """What went by since the last call belongs to the innermost part that is open."""
+        """Adds the time since the last call to the innermost open part."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         now = (time.perf_counter(), usage.ru_utime, usage.ru_stime, usage.ru_minflt)
         if self.open and self.step == 2:

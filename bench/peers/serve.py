@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""serve.py: providers of cases, told what to do by lines of JSON (bench/measure/peer.go has the protocol).
+"""serve.py: runs providers of cases. Its commands are lines of JSON (bench/measure/peer.go has the protocol).
 
-A case's "suite" names the module that knows it: kernels.py, llama.py for "decode", else phases.py. Its prepare(case, provider) gives an
+A case's "suite" selects its module: kernels.py, llama.py for "decode", else phases.py. The module's prepare(case, provider) returns an
 object with
-    version, settings   what is reported in the results
-    reset()             before each run, untimed; may be absent
-    run()               the work
-    check()             after a run: its largest error against float64, each output relative to its largest value
-    checks_alone        true where check() needs no run before it; may be absent
-    peak()              bytes; where it is absent the growth of memory during a run with a cold cache is told
-    close()             may be absent
+  version, settings   for the results
+  reset()             before each run, untimed; may be absent
+  run()               the work
+  check()             after a run: its largest error against float64, each output relative to its largest value
+  checks_alone        true if check() may be called without a run before it; may be absent
+  peak()              bytes; if absent, the growth of memory during a run with a cold cache is reported
+  close()             may be absent
 """
 import gc
 import importlib
@@ -34,7 +34,7 @@ class Processor:
         self.other.add_(1)
 
     def time(self, cold, work):
-        """Runs work; its seconds and, if cold, by how many bytes resident memory grew at most."""
+        """Runs work. Returns its seconds and, if cold, the largest growth of resident memory in bytes."""
         before = self.begin() if cold else 0
         start = time.perf_counter()
         work()
@@ -46,12 +46,12 @@ class Processor:
 
     def begin(self):
         with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
-            refs.write("5")  # the peak begins anew
+            refs.write("5")  # the peak begins again
         return resident("VmRSS:")
 
 
 class GPU:
-    """The clock of a GPU's stream: what evict has put there goes on while the work is being launched."""
+    """The clock of a GPU's stream: the work of evict continues while the measured work is launched."""
 
     def __init__(self, torch, device):
         torch.cuda.set_device(device)
@@ -63,7 +63,7 @@ class GPU:
         self.other.zero_()
 
     def tidy(self):
-        """Gives back what a check in float64 took: other providers share the GPU."""
+        """Frees the memory of a check in float64, because other providers share the GPU."""
         self.torch.cuda.empty_cache()
 
     def time(self, _, work):
@@ -127,7 +127,7 @@ def answer(request, state):
 
 
 def close(state, number):
-    """Frees what a provider holds, compiled code too, which PyTorch keeps of a few shapes only."""
+    """Frees the memory of a provider and its compiled code, because PyTorch keeps compiled code for only a few shapes."""
     work = state["works"].pop(number, None)
     if work is not None:
         optional(work, "close")()
@@ -140,7 +140,7 @@ def close(state, number):
 
 
 def main():
-    # Answers alone go to standard output: what a library prints there goes to standard error.
+    # Only answers go to standard output: the output of libraries goes to standard error.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     state = {"works": {}}

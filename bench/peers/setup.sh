@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh: the Python packages of requirements.txt in build/peers, a folder of their own, and llama.cpp. Where packages were added to
-# the list, they alone are downloaded.
+# setup.sh: installs the Python packages of requirements.txt in the folder build/peers, and llama.cpp. If packages were added to the list,
+# only these are downloaded.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/peers/llama/setup.sh

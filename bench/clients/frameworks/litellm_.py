@@ -1,4 +1,4 @@
-"""litellm as it comes: a chat, a stream, a schema, a function that must be called, responses."""
+"""litellm with its defaults: a chat, a stream, a schema, a function that must be called, responses."""
 import json
 import os
 

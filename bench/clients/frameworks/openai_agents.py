@@ -1,4 +1,4 @@
-"""openai-agents as it comes, over /v1/responses: a function that must be called, a typed output, a stream."""
+"""openai-agents with its defaults, over /v1/responses: a function that must be called, a typed output, a stream."""
 import asyncio
 
 from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled

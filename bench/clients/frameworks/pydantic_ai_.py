@@ -1,4 +1,4 @@
-"""pydantic-ai as it comes: typed outputs by a function, by a schema and as JSON in a text, by chats and by responses; a stream."""
+"""pydantic-ai with its defaults: typed outputs by a function, by a schema and as JSON in a text, by chats and by responses; a stream."""
 import asyncio
 
 from pydantic import BaseModel, Field

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# run.sh: agent frameworks as they come from the registry talk to a model that `mgrpo serve` serves. What they ask for is enforced, so that a
-# small model can give it. Temperature 0 makes a run repeatable. Where a call is required, parallel_tool_calls is false: this model repeats a call
-# without end. FRAMEWORKS="litellm_ crewai_" runs some of them. LIMIT is the number of seconds that each may take.
+# run.sh: agent frameworks from the registry, with their defaults, talk to a model that `mgrpo serve` serves. Constrained decoding enforces
+# the requested formats, so a small model is sufficient. Temperature 0 makes a run repeatable. If a call is required, parallel_tool_calls is
+# false, because this model repeats a call without end. FRAMEWORKS="litellm_ crewai_" selects some of them. LIMIT is the number of seconds
+# for each.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=bench/clients/frameworks out=build/frameworks-run limit=${LIMIT:-600}
 $here/setup.sh
 rm -rf $out
 mkdir -p $out
-# A thread that waits sleeps. OpenMP's default is to spin, and on a machine with other work the spinning takes the time of the thread that
-# is waited for: a reply of 16 tokens took more than a minute.
+# A waiting thread sleeps. OpenMP's default is to spin, and on a machine with other work spinning threads take time from the thread that
+# they wait for: a reply of 16 tokens took more than a minute.
 export OMP_WAIT_POLICY=passive
 bin/mgrpo serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --name smol --slots 4 --context 0 --listen 127.0.0.1:0 >$out/serve.log 2>&1 & server=$!
 trap 'kill $server 2>/dev/null || true' EXIT
@@ -20,14 +21,14 @@ done
 export OPENAI_BASE_URL=$url OPENAI_API_BASE=$url OPENAI_API_KEY=any PYTHONDONTWRITEBYTECODE=1 HOME=$PWD/$out
 export HF_HUB_OFFLINE=1 OTEL_SDK_DISABLED=true CREWAI_DISABLE_TELEMETRY=true CREWAI_TRACING_ENABLED=false LANGSMITH_TRACING=false LITELLM_LOCAL_MODEL_COST_MAP=True
 
-# versions LIST PACKAGE...: the packages with their versions.
+# versions LIST PACKAGE...: prints the packages with their versions.
 versions() {
   local list=$1 package
   shift
   for package; do grep "^$package==" $here/"$list".txt; done | sed 's/==/ /' | paste -sd, | sed 's/,/, /g'
 }
 
-# client NAME LIST PACKAGE...: one client's part. It prints each step when it is done.
+# client NAME LIST PACKAGE...: runs one client. The client prints each step when it is finished.
 client() {
   local name=$1 list=$2 site=build/$2 status=0
   shift 2

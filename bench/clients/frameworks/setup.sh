@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh: the packages of frameworks.txt and crewai.txt in environments of their own, complete or not there. CrewAI wants other versions
-# of what both need.
+# setup.sh: installs the packages of frameworks.txt and crewai.txt in two environments, each complete or absent. CrewAI needs other versions
+# of packages that are in both lists.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=bench/clients/frameworks

@@ -1,4 +1,4 @@
-"""smolagents' ToolCallingAgent, which has a function called at each step, and its CodeAgent, as they come."""
+"""smolagents' ToolCallingAgent, which calls a function at each step, and its CodeAgent, with their defaults."""
 import os
 
 from smolagents import AgentError, CodeAgent, LogLevel, OpenAIServerModel, ToolCallingAgent, tool

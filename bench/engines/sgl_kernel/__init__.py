@@ -1,5 +1,5 @@
-"""Stands in for the kernels of SGLang, of which the registry has a build for CUDA alone. SGLang imports their names also
-where it computes with PyTorch; whoever calls one is told that it is not there."""
+"""Replaces the kernels of SGLang, because the registry only has a build for CUDA. SGLang imports their names even if it computes with
+PyTorch; a call of one raises an error."""
 
 
 def __getattr__(name):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh: llama.cpp in build/llama.cpp, built for this processor from the sources in the package xllamacpp, and decode.cpp with it.
+# setup.sh: builds llama.cpp in build/llama.cpp for this processor, from the sources in the package xllamacpp, and decode.cpp with it.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 package=xllamacpp==2026.10.11549 site=$PWD/build/llama.cpp source=bench/peers/llama/decode.cpp
