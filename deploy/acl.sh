@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# acl.sh FOLDER OPTION...: the users of a run's Redis, by the rules of `mgrpo store acl`, whose options these are.
-# Writes FOLDER/users.acl, for redis-server --aclfile, and for each user that has none yet a password,
-# FOLDER/USER.password. Prints the users: first that of the whole run, named like it, then one for each agent, main
-# agent first, and last that of mgrpo status.
+# acl.sh FOLDER OPTION...: creates the users of a run's Redis with the rules of `mgrpo store acl`, which takes these options. Writes
+# FOLDER/users.acl, for redis-server --aclfile, and FOLDER/USER.password for each user without a password. Prints the users: first the user
+# of the whole run, which has the run's name, then one for each agent, main agent first, and last the user of mgrpo status.
 set -euo pipefail
 if [ $# -lt 3 ]; then
   echo 'usage: deploy/acl.sh FOLDER -c CONFIG --set store.url=URL [OPTION...]' >&2
@@ -14,8 +13,8 @@ shift
 umask 077
 mkdir -p "$folder"
 commands=$("$mgrpo" store acl "$@")
-# Nobody can log in as the default user, but it has every right: Redis replays its append-only file as that user, and
-# would leave out every command that the user may not give.
+# Logins as the default user are disabled, but it has every right: Redis replays its append-only file as this user and would skip every
+# command that it may not use.
 file="user default reset off ~* &* +@all"$'\n'
 while read -r _ _ user rules; do # ACL SETUSER NAME RULES
   password=$folder/$user.password

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# build.sh TAG: an image of what make build has made (make image). CUDA=1: with mgrpo-cuda and LibTorch's CUDA libraries, after
-# make build CUDA=1. BASE names another Debian 12 than the registry's, BUILDER another command than podman build, buildah bud or docker build.
+# build.sh TAG: builds an image of the program that make build has built (make image). CUDA=1, after make build CUDA=1, adds mgrpo-cuda and
+# LibTorch's CUDA libraries. BASE names a Debian 12 image other than the registry's, BUILDER a command other than podman build, buildah bud
+# or docker build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tag=$1
@@ -8,7 +9,8 @@ context=$PWD/build/image/context
 rm -rf "$context"
 mkdir -p "$context/opt/mgrpo"/{bin,build}
 
-# The libraries that ldd names for the program lie where it looks for them; the rest of the wheels stays out.
+# The image has the libraries that ldd finds for the program, in the folders where the program looks for them. The rest of the wheels is
+# left out.
 libraries=(libc10.so libtorch_cpu.so libtorch.so libtorch_global_deps.so 'libgomp*')
 programs=(mgrpo)
 if [ "${CUDA-}" ]; then programs+=(mgrpo-cuda); fi

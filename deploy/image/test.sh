@@ -15,7 +15,7 @@ fi
 mkdir -p "$folder/runs"
 export CONTAINERS_STORAGE_CONF=$folder/storage.conf CONTAINERS_CONF=$folder/containers.conf
 printf '[storage]\ndriver = "overlay"\nrunroot = "%s/run"\ngraphroot = "%s/graph"\n' "$folder" "$folder" >"$CONTAINERS_STORAGE_CONF"
-printf '[containers]\ndefault_ulimits = []\n' >"$CONTAINERS_CONF" # podman's are above what root may set in some containers
+printf '[containers]\ndefault_ulimits = []\n' >"$CONTAINERS_CONF" # podman's own limits are higher than root may set in some containers
 if ! podman image exists localhost/debian:bookworm; then
   echo 'test-image: a Debian of packages'
   mmdebstrap --quiet --variant=minbase bookworm "$folder/base.tar"
@@ -28,7 +28,7 @@ BASE=localhost/debian:bookworm BUILDER='buildah bud -q --isolation chroot' deplo
 rm -rf "$folder/runs"
 mkdir "$folder/runs"
 chown 10001:10001 "$folder/runs"
-# crun asks for cgroup v2, which a machine may have beside v1 and not at its place.
+# crun needs cgroup v2. A machine may have it in addition to v1, mounted at another place.
 cat >"$folder/run.sh" <<'END'
 umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
 exec podman run --rm --network none --cgroups=disabled --ulimit host --user 10001:10001 --read-only --cap-drop all --security-opt no-new-privileges "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# secrets.sh: prints the Secrets that the other files of this folder name, with fresh passwords:
+# secrets.sh: prints the Secrets that the other files of this folder name, with new passwords:
 #
 #   deploy/kubernetes/secrets.sh | kubectl apply -f -
 #
@@ -9,18 +9,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The text of a ConfigMap's only key is what is indented below it.
+# The lines indented below a ConfigMap's only key are its text.
 sed -n '/^  team.yaml: |/,/^[^ ]/s/^    //p' "$here/team.yaml" >"$work/config.yaml"
 mapfile -t users < <("$here/../acl.sh" "$work" -c "$work/config.yaml")
-if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
+if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has printed the reason
 
-secret() { # NAME (KEY VALUE)..., values as YAML writes them
+secret() { # NAME (KEY VALUE)..., with values in YAML notation
   printf -- '---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: Opaque\nstringData:\n' "$1"
   shift
   printf '  %s: %s\n' "$@"
 }
 random() { head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
-# Servers that watch and copy one another (components/sentinel) have users of their own. The rules are those that Redis's documentation names.
+# Servers that watch and copy one another (components/sentinel) have users of their own. Redis's documentation has these rules.
 replica=$(random) sentinel=$(random)
 printf 'user redis:%s reset on #%s %s\n' \
   replica "$(printf %s "$replica" | sha256sum | cut -d ' ' -f 1)" '+psync +replconf +ping' \

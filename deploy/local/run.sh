@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# run.sh [--dry-run] CONFIG [OPTION...]: a Redis and a worker for each agent of CONFIG, on this machine. The options
-# are those of mgrpo worker.
+# run.sh [--dry-run] CONFIG [OPTION...]: runs a Redis and a worker for each agent of CONFIG on this machine. It takes the options of mgrpo
+# worker.
 #
-# A worker that a signal kills is started again, and so is the Redis: the run goes on. Ctrl-C, or SIGTERM, lets the
-# workers finish the step in flight and write a checkpoint; a second one stops them at once. The same command goes on
-# from there. The status is 0 when the run is complete, 75 when it was stopped, else that of the worker that failed.
-# Each line that a worker prints begins with its agent. DIR/status.sh shows the team's status.
+# A worker or a Redis that a signal kills is started again, and the run continues. After Ctrl-C or SIGTERM the workers finish the step in
+# flight and write a checkpoint; a second signal stops them at once. The same command continues the run. The status is 0 when the run is
+# complete, 75 when it was stopped, else the status of the worker that failed. Each line of a worker's output begins with its agent.
+# DIR/status.sh shows the team's status.
 #
-# Environment: DIR, where the Redis keeps its data and its users' passwords; PORT, its port; HEALTH_PORT, that of the
-# first worker's /healthz, /readyz and /metrics, the next worker's being one higher; RESTARTS, how often one process
-# is started again; MGRPO, the program.
+# Environment: DIR, the folder of the Redis's data and of its users' passwords; PORT, its port; HEALTH_PORT, the port of the first worker's
+# /healthz, /readyz and /metrics, and each next worker's port is one higher; RESTARTS, how often one process is started again; MGRPO, the
+# program.
 set -euo pipefail
-set -m # every process is a group of its own: Ctrl-C at the terminal is for this script alone
+set -m # every process is its own group, so Ctrl-C at the terminal reaches only this script
 
 here=$(cd "$(dirname "$0")" && pwd)
 export MGRPO=${MGRPO:-$here/../../bin/mgrpo}
@@ -31,10 +31,10 @@ shift
 
 say() { printf 'run.sh: %s\n' "$1" >&2; }
 
-(umask 077 && mkdir -p "$dir") # what agents say is kept there
+(umask 077 && mkdir -p "$dir") # the Redis stores the agents' texts there
 dir=$(cd "$dir" && pwd)
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
-if [ ! "$dry" ]; then # nothing is written where another run is going on
+if [ ! "$dry" ]; then # another run may use the folder, so nothing is written there before this check
   if ! command -v redis-server >/dev/null; then
     say 'no redis-server on the PATH: apt-get install redis-server'
     exit 1
@@ -51,12 +51,12 @@ if [ ! "$dry" ]; then # nothing is written where another run is going on
 fi
 url=redis://127.0.0.1:$port/0
 mapfile -t users < <("$here/../acl.sh" "$dir" -c "$config" "$@" --set "store.url=$url")
-if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
+if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has printed the reason
 run=${users[0]} onlooker=${users[-1]} workers=("${users[@]:1:${#users[@]}-2}")
-cores=$("$MGRPO" version | awk '$1 == "CPU" { print $2 }') # those that affinity and a container's quota leave
+cores=$("$MGRPO" version | awk '$1 == "CPU" { print $2 }') # the cores that affinity and a container's quota allow
 threads=$((cores / ${#workers[@]}))
 
-declare -A commands # by the name of a process: its command line, quoted
+declare -A commands # command lines by the name of the process, quoted
 process() { # NAME COMMAND...
   local name=$1
   shift
@@ -87,20 +87,20 @@ if [ "$dry" ]; then
   exit
 fi
 
-# What a process prints goes to the terminal through a filter that puts its name before each line. A filter outlives
-# the processes of its name and ignores Ctrl-C: it ends when nobody can write to it any more.
+# A process's output goes to the terminal through a filter that puts the process's name before each line. A filter outlives the processes of
+# its name and ignores Ctrl-C: it ends when its input is closed.
 declare -A outputs filters # by name
 for name in "${order[@]}"; do
   exec {output}> >(trap '' INT TERM && exec sed -u "s/^/$(printf '%-10s' "$name") | /" 9>&-)
   outputs[$name]=$output filters[$name]=$!
 done
 
-declare -A pids started # by name
+declare -A pids started # by the name of the process
 start() {
   eval "${commands[$1]} >&${outputs[$1]} 2>&1 &"
   pids[$1]=$!
   started[$1]=$((${started[$1]-0} + 1))
-  if [ "$stopping" ] && [ "$1" != redis ]; then kill -TERM "${pids[$1]}" 2>/dev/null || true; fi # the signal came meanwhile
+  if [ "$stopping" ] && [ "$1" != redis ]; then kill -TERM "${pids[$1]}" 2>/dev/null || true; fi # the signal came in the meantime
 }
 
 stopping=
@@ -112,7 +112,7 @@ stop() {
   done
 }
 trap stop INT TERM
-# Whatever happens, the Redis goes last: a worker needs it to stop.
+# The Redis always ends last, because a worker needs it to stop.
 # shellcheck disable=SC2317 # the trap calls it
 finish() {
   local redis=${pids[redis]-}
@@ -124,7 +124,7 @@ finish() {
     wait "$redis" || true
   fi
   local output
-  for output in "${outputs[@]}"; do exec {output}>&-; done # all of them first: a filter holds those before it open
+  for output in "${outputs[@]}"; do exec {output}>&-; done # close all outputs first, because each filter keeps the earlier ones open
   for name in "${!filters[@]}"; do wait "${filters[$name]}" || true; done
 }
 trap finish EXIT
@@ -144,7 +144,7 @@ for name in "${order[@]:1}"; do
 done
 
 ended() { # NAME STATUS
-  if [ "$stopping" ] && [ "$2" = 143 ]; then set -- "$1" 75; fi # it was stopped before it could take the signal
+  if [ "$stopping" ] && [ "$2" = 143 ]; then set -- "$1" 75; fi # it was stopped before it could handle the signal
   unset "pids[$1]"
   if [ -z "$stopping" ] && { [ "$1" = redis ] || { [ "$2" -gt 128 ] && [ "$2" != 130 ]; }; } && [ "${started[$1]}" -le "$restarts" ]; then
     say "$1 ended with status $2; starting it again"
@@ -154,7 +154,7 @@ ended() { # NAME STATUS
   fi
   if [ "$1" != redis ]; then say "$1 ended with status $2"; fi
   if [ "$2" != 0 ] && { [ "$result" = 0 ] || [ "$result" = 75 ]; }; then result=$2; fi
-  if [ "$1" != redis ] && [ "$2" != 0 ] && [ "$2" != 75 ]; then # without it the others cannot finish their step either
+  if [ "$1" != redis ] && [ "$2" != 0 ] && [ "$2" != 75 ]; then # without this agent the others cannot finish their step
     if [ -z "$stopping" ]; then
       stop
       sleep 1
@@ -162,12 +162,12 @@ ended() { # NAME STATUS
     stop
   fi
 }
-# Asked one by one: of several that end at once, bash's wait -n may miss all but the first.
+# Processes are checked one by one: if several end at once, bash's wait -n may report only the first.
 while [ ${#pids[@]} -gt 1 ] || { [ ${#pids[@]} = 1 ] && [ -z "${pids[redis]-}" ]; }; do
   for name in "${!pids[@]}"; do
     if kill -0 "${pids[$name]}" 2>/dev/null; then continue; fi
     status=0
-    wait "${pids[$name]}" 2>/dev/null || status=$? # bash would print the whole command line of what a signal killed
+    wait "${pids[$name]}" 2>/dev/null || status=$? # otherwise bash would print the whole command line of a killed process
     ended "$name" "$status"
   done
   sleep 0.2 &

@@ -1,7 +1,7 @@
 """Weights of a training run for a vLLM server: --worker-extension-cls mgrpo_weights.Weights
 
 vLLM adds the methods of this class to each of its workers, and the trainer calls them through /collective_rpc. A failure
-is a reply and not an exception, since vLLM answers the exception of a worker without saying what it was.
+is a reply and not an exception, because vLLM's answer to a worker's exception does not contain it.
 """
 
 import glob
@@ -11,8 +11,8 @@ from safetensors import safe_open
 from vllm.platforms import current_platform
 
 if current_platform.is_cpu():
-    # On a CPU vLLM packs matrices when it loads a model and computes with the packed copies, which load_weights does not
-    # renew. This must be off before the model is there; vLLM imports this file early enough.
+    # On a CPU vLLM packs matrices when it loads a model and computes with the packed copies, which load_weights does not renew. Packing
+    # must be off before the model is loaded; vLLM imports this file early enough.
     from vllm import _custom_ops
 
     _custom_ops._supports_onednn = False
@@ -44,5 +44,5 @@ class Weights:
         return {"stamp": stamp}
 
     def mgrpo_version(self) -> dict:
-        """The stamp of the weights that were loaded last; empty if none were."""
+        """Returns the stamp of the weights that were loaded last, or an empty string if none were loaded."""
         return {"stamp": getattr(self, "mgrpo_stamp", "")}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh: the manifests on a real API server with its controllers (make test-kubernetes): strict validation under Pod Security `restricted`, and
-# what the Jobs make of each exit status. There is no kubelet: pods end because the test says so.
+# run.sh: tests the manifests on a real API server with its controllers (make test-kubernetes): strict validation under Pod Security
+# `restricted`, and the Jobs' reactions to each exit status. There is no kubelet: the test itself ends the pods.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$PWD/build/kubernetes version=1.36.3
@@ -12,7 +12,7 @@ if ! PATH=$PATH:/usr/sbin command -v etcd >/dev/null; then
 fi
 mkdir -p "$folder/bin"
 
-# Kubernetes is a Go module whose parts it names by folders beside it: here they are modules of the same release.
+# Kubernetes is a Go module that refers to its parts by neighbouring folders. Here these are modules of the same release.
 build() {
   cd "$folder"
   printf 'module kubernetes\n\ngo 1.26.0\n' >go.mod
@@ -51,14 +51,14 @@ current-context: test
 END
 kubectl() { command kubectl --warnings-as-errors "$@"; }
 pids=()
-trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null' EXIT # an API server that is asked to end waits for its etcd
+trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null' EXIT # on SIGTERM an API server would wait for its etcd
 etcd --data-dir "$run/etcd" --listen-client-urls http://127.0.0.1:12379 --advertise-client-urls http://127.0.0.1:12379 \
   --listen-peer-urls http://127.0.0.1:12380 >"$run/etcd.log" 2>&1 & pids+=($!)
 kube-apiserver --etcd-servers=http://127.0.0.1:12379 --cert-dir="$run/certs" --bind-address=127.0.0.1 --secure-port=16443 \
   --service-cluster-ip-range=10.96.0.0/16 --service-account-key-file="$run/sa.key" --service-account-signing-key-file="$run/sa.key" \
   --service-account-issuer=https://localhost --token-auth-file="$run/tokens.csv" --authorization-mode=RBAC \
   --disable-admission-plugins=ServiceAccount >"$run/apiserver.log" 2>&1 & pids+=($!)
-# until_true COMMAND: repeats the command until it succeeds. The test fails if one of the servers has ended.
+# until_true COMMAND: repeats the command until it succeeds. The test fails if one of the servers ends.
 until_true() {
   until "$@" >/dev/null 2>&1; do
     for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || { tail -n 20 "$run"/*.log >&2; exit 1; }; done
@@ -70,7 +70,7 @@ kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false --servic
   --cert-dir="$run/controller" --secure-port=16444 --bind-address=127.0.0.1 >"$run/controller.log" 2>&1 & pids+=($!)
 
 kubectl create namespace team
-# enforce is for pods; warn is for what makes pods, too, and is an error below.
+# enforce applies to pods. warn also applies to workloads, and a warning is an error below.
 kubectl label namespace team pod-security.kubernetes.io/enforce=restricted pod-security.kubernetes.io/warn=restricted >/dev/null
 echo '-- every manifest is valid'
 deploy/kubernetes/secrets.sh | kubectl apply --validate=strict -f - >/dev/null
@@ -100,7 +100,7 @@ running() { kubectl get pods -l "mgrpo/agent=$1" --field-selector=status.phase=P
 status() { kubectl get job "mgrpo-$1" -o "jsonpath=$2"; }
 has_pod() { [ "$(running "$1")" ]; }
 has_other_pod() { local pod; pod=$(running "$1") && [ "$pod" ] && [ "$pod" != "$2" ]; }
-# end AGENT PHASE EXIT_STATUS: the agent's pod ends so.
+# end AGENT PHASE EXIT_STATUS: ends the agent's pod with this status.
 end() {
   local pod
   pod=$(running "$1")

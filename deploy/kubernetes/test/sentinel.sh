@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# sentinel.sh: the pods of components/sentinel as processes, each with addresses and files of its own, and a team that trains while the master is
-# killed. run.sh starts it, with the component applied to the API server of KUBECONFIG: files and passwords are read from there. It runs as root.
+# sentinel.sh: runs the pods of components/sentinel as processes, each with its own addresses and files, and a team that trains while the
+# master is killed. run.sh starts it after it has applied the component to the API server of KUBECONFIG, which provides files and passwords.
+# It runs as root.
 # shellcheck disable=SC2016 # the inner shells expand these
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -15,7 +16,7 @@ secret() { value secret "$1" "$2" | base64 -d; }
 start=$(kubectl get configmap -o name | grep mgrpo-redis-start)
 start=${start#*/}
 
-# pod I CONTAINER: the container's command in a root folder with the machine's programs and the pod's own /data and /etc.
+# pod I CONTAINER: runs the container's command in a root folder with the machine's programs and the pod's own /data and /etc.
 pod() {
   local root=$folder/root-$1
   mkdir -p "$root"/{usr,proc,dev,tmp,data,etc/redis/{conf,acl,start}}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cluster.sh FOLDER COMMAND...: runs COMMAND beside a Slurm of three nodes on this machine, whose files are in FOLDER, and stops it afterwards.
-# Needs slurmctld, slurmd and munged, root, and a mount namespace of its own: node names have to be in /etc/hosts.
+# cluster.sh FOLDER COMMAND...: starts a Slurm of three nodes on this machine with its files in FOLDER, runs COMMAND, and stops the Slurm.
+# Needs slurmctld, slurmd and munged, root, and its own mount namespace, because node names must be in /etc/hosts.
 set -euo pipefail
 mkdir -p "$1/state" "$1/log"
 folder=$(cd "$1" && pwd)
@@ -15,7 +15,7 @@ fi
 
 host=$(hostname -s)
 (umask 077 && head -c 128 /dev/urandom >"$folder/munge.key")
-# config_overrides: a node may have more CPUs than the machine. Gres: GPUs that are granted and not used.
+# config_overrides: a node may have more CPUs than the machine. Gres: GPUs that Slurm grants and no job uses.
 cat >"$SLURM_CONF" <<END
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
@@ -51,7 +51,7 @@ echo 'NodeName=n[1-3] Name=gpu File=/dev/null' >"$folder/gres.conf"
 pids=()
 stop() {
   scancel --partition=main 2>/dev/null || true
-  for ((i = 0; i < 100; i++)); do # what runs in a job ends before its node
+  for ((i = 0; i < 100; i++)); do # processes of a job end before its node
     if [ -z "$(squeue -h -t running,completing 2>/dev/null)" ]; then break; fi
     sleep 0.2
   done

@@ -21,7 +21,7 @@ if [ "${1-}" != inside ]; then
 fi
 
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
-# submit NAME OPTION... -- SETTING...: the number of a job whose run and log have that name.
+# submit NAME OPTION... -- SETTING...: submits a job whose run and log have this name, and prints its number.
 submit() {
   local name=$1 options=()
   shift
@@ -36,14 +36,14 @@ fail() {
   tail -n 40 "$folder/$2.log" >&2
   exit 1
 }
-# until_says NAME TEXT JOB: waits until the job's log has the text. A job that ends before is a failure.
+# until_says NAME TEXT JOB: waits until the job's log has the text. It fails if the job ends before that.
 until_says() {
   until grep -qs -- "$2" "$folder/$1.log"; do
     case $(field "$3" JobState) in FAILED | CANCELLED | TIMEOUT | NODE_FAIL | COMPLETED) fail "$1 ended without '$2'" "$1" ;; esac
     sleep 0.3
   done
 }
-# done_well NAME JOB: waits until the job has completed. What Slurm would begin again in two minutes begins at once.
+# done_well NAME JOB: waits until the job has completed. A job that Slurm would requeue in two minutes starts at once.
 done_well() {
   while :; do
     case $(field "$2" JobState) in
@@ -61,7 +61,7 @@ done_well run "$job"
 test -d "$folder/run/checkpoints/step-000002" || fail 'no checkpoint of the last step' run
 
 echo '-- a time limit: stopped, queued again, resumed'
-# Slurm sends the signal up to a minute early: after half a minute at least.
+# Slurm may send the signal up to a minute early, so after at least half a minute.
 job=$(submit limit --nodes=2 --time=2 --signal=B:TERM@30 -- --set run.steps=100000)
 until_says limit 'the workers ended with status 75' "$job"
 while [ "$(field "$job" JobState)" != PENDING ]; do sleep 0.3; done

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 class Process:
-    """A command that runs beside this program. As a context manager it is stopped at the end."""
+    """A command that runs in parallel with this program. As a context manager it is stopped at the end."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self.popen = popen
@@ -54,7 +54,7 @@ class Process:
         return self.popen.poll() is None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end and returns the exit status: 0 done, 75 go on with --resume, anything else a failure.
+        """Waits for the end and returns the exit status: 0 done, 75 continue with --resume, anything else a failure.
 
         Raises subprocess.TimeoutExpired after timeout seconds.
         """

@@ -35,7 +35,7 @@ class Reward:
     def _reply(self, case: Case) -> dict[str, Any]:
         try:
             score = float(self.function(case))
-        except Exception as wrong:  # whatever the function does wrong is its case's error
+        except Exception as wrong:  # every failure of the function is its case's error
             return {"error": f"{type(wrong).__name__}: {wrong}"}
         if not math.isfinite(score):
             return {"error": f"the score is {score}"}

@@ -8,7 +8,7 @@ from typing import Any, Iterator
 
 
 class Run:
-    """The folder of a run. It may be read while the run goes on: a line that is not whole yet is left out."""
+    """The folder of a run. It may be read while the run continues: an incomplete line is left out."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = pathlib.Path(folder)
@@ -16,7 +16,7 @@ class Run:
             raise FileNotFoundError(f"{self.folder} has no config.yaml: it is not the folder of a run")
 
     def metrics(self, kind: str | None = None, agent: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yields the records of metrics.jsonl, of one kind ("step", "eval", ...) and one agent where they are given. docs/metrics.md names the values."""
+        """Yields the records of metrics.jsonl, of one kind ("step", "eval", ...) and one agent if they are given. docs/metrics.md names the values."""
         for record in _lines(self.folder / "metrics.jsonl"):
             if (kind is None or record.get("kind") == kind) and (agent is None or record.get("agent") == agent):
                 yield record
