@@ -10,19 +10,18 @@ SITE      := build/site
 CUDA_SITE := build/site-cuda
 VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-# Every go command gets the flags of gotch and of gorgonia/cu, also where it builds neither: Go compiles C++
-# again whenever flags change, and gotch's takes minutes. The tests of several packages run at once, and
-# OpenMP threads that wait for a share of a core cost more than they do.
+# Every go command gets the flags of gotch and of gorgonia/cu, even if it builds neither: Go compiles C++ again whenever flags change, and
+# gotch's C++ takes minutes. Several packages' tests run at once, and OpenMP threads that wait for a core cost more than they contribute.
 ENV   := bindings/torch/gotchx/env.sh $(SITE) && cuda/env.sh
 FLAGS := env=$$($(ENV)) && eval "$$env"
 GO    := $(FLAGS) && OMP_NUM_THREADS=1 go
 
-# The program finds its libraries beside itself, wherever the folder is moved, or LibTorch beside its package in a Python environment.
+# The program finds its libraries in its own folder, which may be moved, or finds LibTorch in a Python environment that has both packages.
 RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib,-rpath,$$ORIGIN/../../torch/lib
 LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
-# Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
+# Packages that may run with the race detector: all except the ones that link gotch, because its C++ would be built again.
 RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/...
 
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
@@ -30,13 +29,13 @@ NATIVE = $$(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.c')
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-# Every target that `make help` lists, and those that it does not.
+# All targets are phony, including the ones that `make help` does not list.
 .PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*\#\# .*/\1/p' Makefile) native native-tests
 
 help: ## print this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
 
-# .ci/run gives the documented commands a copy of the tree that links to what is built.
+# .ci/run gives the documented commands a copy of the tree that links to the existing build.
 ifdef PREBUILT
 setup setup-tests native native-tests build:
 else
@@ -49,9 +48,8 @@ ifdef CUDA
 	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)
 endif
 
-# CMake is asked once for each of these; ninja asks it again when a CMakeLists.txt or a list of sources changes. Once
-# tests or CUDA=1 were built they stay part of the build, until make clean. gotch's C++ is one large file: it is
-# compiled beside ours.
+# CMake runs once for each of these; ninja runs it again when a CMakeLists.txt or a list of sources changes. Tests and CUDA=1 stay part of
+# the build until make clean. gotch's C++ is one large file: it is compiled at the same time as ours.
 CMAKE   := mkdir -p build && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE)
 LOG     := >build/cmake.log || { cat build/cmake.log; exit 1; }
 COMPILE := $(FLAGS) && .ci/compile.py "ninja -C build/cmake -j$$(nproc)" 'go build -v github.com/sugarme/gotch/libtch'
@@ -104,13 +102,13 @@ torch-versions: ## build the shim against newer versions of LibTorch and test it
 test-arm64: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
 	@.ci/arm64.sh
 
-# What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
+# gorgonia/cu is linked with this stub. If a driver is installed, the program uses the driver's library.
 build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@mkdir -p build/stubs
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
-# The kernels on every instruction set, then Go. All of it runs, whatever fails; the end lists the failures.
+# The kernels on every instruction set, then Go. Every suite runs even if one fails; the end lists the failures.
 test: native-tests build gsm8k ## run every test
 	@$(FLAGS) && .ci/tests.py --kernels build/test --shim build/test --go ./... --race $(RACE)
 
@@ -124,15 +122,15 @@ test-asan: setup-tests ## run the kernels' tests, the CUDA kernels emulated, wit
 	@.ci/compile.py "ninja -C build/asan -j$$(nproc)"
 	@MGRPO_EMULATED_ULPS=2 .ci/tests.py --kernels build/asan/test
 
-# In more parts than there are cores, since the tests of one emulated device take longer than the other's. Left out are long tests of
-# kernels that others run as they do.
+# There are more parts than cores, because the tests of one emulated device take longer than the other's. The list leaves out long tests of
+# kernels that other tests run in the same way.
 test-races: native-tests ## run the tests of the emulated CUDA kernels, and report races between threads, warps and blocks
 	@.ci/compile.py "ninja -C build/cmake -j$$(nproc) kernels_races_test"
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
 	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*:DeltaRule.Bf16Is*:DeltaRule.BitsDoNot*:DeltaRule.ForwardDoesNot*:DeltaRule.SequenceDoesNot*'
 
-# Where no driver is installed the stub stands in: 0 GPUs.
+# Without a driver the stub is used: it reports 0 GPUs.
 test-cuda: ## build with CUDA and run its tests, with or without a GPU
 	@$(MAKE) build CUDA=1
 	build/test/kernels_test --gtest_brief=1
@@ -141,14 +139,14 @@ test-cuda: ## build with CUDA and run its tests, with or without a GPU
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
 	@$(MAKE) cubins test-emulated gpu-rehearsal
 
-# The libraries of a machine with a GPU, which is emulated: a driver, kernels, and the shim's CUDA part.
+# The libraries of a machine with an emulated GPU: a driver, kernels, and the shim's CUDA part.
 build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulated/driver.c
 	@mkdir -p build/emulated
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $^
 	@for name in torch kernels kernels_emulated; do ln -sfn ../lib/libmgrpo_$$name.so build/emulated/libmgrpo_$$name.so; done
 	@ln -sfn ../lib/libmgrpo_kernels_emulated.so build/emulated/libmgrpo_kernels_cuda.so
 
-# A GPU that is lost is not emulated, a model of real size takes hours, and some tests of ranks know no GPU.
+# The emulation cannot lose a GPU, a model of real size takes hours, and some tests of ranks do not support GPUs.
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
 test-emulated: ## test models, learner and engine of the CUDA build on an emulated GPU
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
@@ -185,7 +183,7 @@ test-engines: build ## train the small team with an agent on real vLLM and SGLan
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: setup-tests build bench-peers ## measure every kernel and phase beside its peers: bench/results, docs/benchmarks.md (hours)
+bench: setup-tests build bench-peers ## measure every kernel and phase together with its peers: bench/results, docs/benchmarks.md (hours)
 	@$(FLAGS) && for suite in kernels rollout decode learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 

@@ -17,7 +17,7 @@ fi
 tree=$PWD/build/arm64/tree
 mkdir -p "$tree/build"
 find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
-git ls-files -z | xargs -0 cp --parents -p -t "$tree" # with their times, by which the build knows what changed
+git ls-files -z | xargs -0 cp --parents -p -t "$tree" # with their times, because the build compiles only files with newer times
 if [ ! -e "$tree/build/xgrammar" ]; then cp -a build/xgrammar "$tree/build/"; fi
 cd "$tree"
 ARCH=aarch64 bindings/torch/libtorch.sh build/site
@@ -34,7 +34,7 @@ echo 'test-arm64: kernels, their tests, and the shim'
 cmake -S . -B build/cmake -G Ninja "$toolchain" -DMGRPO_TESTS=ON -DTORCH_SITE="$tree/build/site" >/dev/null
 ninja -C build/cmake mgrpo_kernels mgrpo_torch mgrpo_grammar kernels_test
 echo 'test-arm64: the kernels'\'' tests'
-# Left out are tests that take minutes on an emulated processor.
+# These tests take minutes on an emulated processor and are left out.
 "${qemu[@]}" build/test/kernels_test --gtest_brief=1 --gtest_filter='-AttentionPacked.*:FromLogits.MatchesTheDefinition*'
 
 echo 'test-arm64: the program'
@@ -48,7 +48,7 @@ go build -buildvcs=false -ldflags '-extld=.ci/link.sh -extldflags "-Wl,-rpath,$O
 echo 'test-arm64: a small team begins on this machine, and both processors make its second step'
 small=(train examples/quickstart/team.yaml --resume --set run.dir="$tree/build/run")
 mapfile -t -O ${#small[@]} small < <(tr ' ' '\n' <.ci/quickstart-small)
-# An emulated processor learns some 20 tokens a second.
+# An emulated processor learns about 20 tokens per second.
 for setting in run.threads=1 task.queries_per_step=1 grpo.rollouts=4 grpo.epochs=1 grpo.minibatches=1 eval.queries=2 agents.planner.cold_start.steps=150; do
   small+=(--set "$setting")
 done

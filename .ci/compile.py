@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""compile.py COMMAND...: runs commands that compile, side by side, and prints how far they are every 10 seconds: "compiling N of M".
+"""compile.py COMMAND...: runs commands that compile at the same time, and prints their progress every 10 seconds: "compiling N of M".
 
-Of `ninja` it reads [N/M]. Of `go build -v` it counts the packages that are compiled; M is then all that the program needs. A command that fails ends the others, and what it wrote is printed.
+For `ninja`, N and M come from its [N/M]. For `go build -v`, N is the number of packages compiled so far, and M the number of packages
+that the program needs. If a command fails, the others are ended and its output is printed.
 """
 import re
 import subprocess

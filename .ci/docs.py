@@ -2,7 +2,7 @@
 """docs.py FILE...: runs the commands of Markdown files, in order, in the current folder.
 
 Every ```sh block is run by bash -e, one shell a block. A comment right before a block changes that:
-  <!-- ci: small: WORDS -->       put these behind its last command, which has little to do then: that it teaches nothing is no failure
+  <!-- ci: small: WORDS -->       append these to its last command to make it short; it passes even if nothing is learned
   <!-- ci: run: COMMANDS -->      run these instead, which may take several lines: the same at a small size
   <!-- ci: dry-run: REASON -->    needs a GPU, a cluster or a key: check its syntax and the flags it gives mgrpo
   <!-- ci: skip: REASON -->       do nothing
@@ -14,7 +14,7 @@ import sys
 import time
 
 BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>small|run|dry-run|skip): (?P<text>(?:(?!-->).)*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
-SECONDS = 3600  # of a command that hangs
+SECONDS = 3600  # limit for a command that hangs
 
 
 def run(commands, *runner):
@@ -26,7 +26,7 @@ def small(commands):
 
 
 def dry_run(commands):
-    """Whether the commands are valid shell and mgrpo has every command and flag they use."""
+    """Reports whether the commands are valid shell and mgrpo has every command and flag they use."""
     if subprocess.run(["bash", "-n", "-c", commands]).returncode:
         return False
     for line in commands.replace("\\\n", " ").splitlines():

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# goldens.sh DIR: runs the tests that compare with expected numbers (those with Golden in their names) on those under DIR, laid out like
-# testdata/ (families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/, tokenizer-2026/; any may be absent). Prints how many
-# cases of each kind were compared and what was skipped; fails if a test does, or if there was nothing to compare.
+# goldens.sh DIR: runs the tests with Golden in their names on the expected numbers under DIR, which has folders like testdata/ (families/,
+# families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/, tokenizer-2026/; any may be absent). Prints the number of compared cases
+# of each kind and the skipped tests. Fails if a test fails or nothing was compared.
 set -euo pipefail
 [ -d "$1" ] || { echo "goldens: no folder $1" >&2; exit 2; }
 export MGRPO_GOLDENS=$1 OMP_NUM_THREADS=1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The linker of bin/mgrpo, for go build -ldflags "-extld=.ci/link.sh": g++ without the run paths that the
-# bindings name for tests. Those are folders of this machine; the program finds its libraries beside itself. LINK_CXX names another compiler.
+# The linker of bin/mgrpo, for go build -ldflags "-extld=.ci/link.sh": g++ without the run paths that the bindings give it for tests. These
+# are folders of this machine; the program finds its libraries in its own folder. LINK_CXX names another compiler.
 set -euo pipefail
 arguments=()
 for a in "$@"; do

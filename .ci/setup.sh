@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh SITE [tests]: brings a Debian-like machine to where the Makefile can build and run, with `tests` to where it
-# can test too: system packages through apt when root, otherwise the exact command to run is printed; LibTorch in the
-# folder SITE; XGrammar; Go modules. They are fetched at once. Says nothing where everything is there.
+# setup.sh SITE [tests]: prepares a Debian-like machine for the Makefile's builds and runs, and with `tests` for its tests: system packages
+# with apt if root, else it prints the exact command; LibTorch in the folder SITE; XGrammar; Go modules. Downloads run in parallel. It
+# prints nothing if everything exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$1

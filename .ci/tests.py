@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""tests.py [--kernels DIR] [--shim DIR] [--go PACKAGES] [--race PACKAGES]: runs suites of tests, all of them, whatever fails.
+"""tests.py [--kernels DIR] [--shim DIR] [--go PACKAGES] [--race PACKAGES]: runs suites of tests, all suites even if one fails.
 
-DIR holds programs of GoogleTest, PACKAGES are what `go test` takes. It prints each result when it is there, and what it is doing at least every
-20 seconds. The whole output of each suite goes to build/tests/. The end lists what failed; the last line is
-"N packages ok, M failed: NAME (TEST, ...), ...", where the kernels on one instruction set count as a package. The status is 1 if any failed.
+DIR has programs of GoogleTest, and PACKAGES are arguments of `go test`. It prints each result at once, and its state at least every 20
+seconds. The whole output of each suite goes to build/tests/. The end lists the failures; the last line is
+"N packages ok, M failed: NAME (TEST, ...), ...", and the kernels on one instruction set count as a package. The status is 1 if a test
+failed.
 """
 import argparse
 import collections
@@ -18,8 +19,8 @@ import threading
 import time
 
 QUIET = 15  # seconds without a line, after which the state is printed
-SHOWN = 60  # lines of a failed test's output
-LIMIT = "3h"  # of one package, for tests that hang
+SHOWN = 60  # number of lines of a failed test's output
+LIMIT = "3h"  # limit for one package, for tests that hang
 START = time.monotonic()
 LOGS = pathlib.Path("build/tests")
 
@@ -30,7 +31,7 @@ def clock():
 
 
 class Console:
-    """Prints lines, and the state of the suites where there was no line for a while."""
+    """Prints lines, and the state of the suites after some time without a line."""
 
     def __init__(self):
         self.lock, self.last, self.states = threading.Lock(), time.monotonic(), {}
@@ -78,8 +79,8 @@ class Results:
 
 
 def kernels(folder):
-    """The programs of the kernels: name, command, and what is added to the environment. Where the CPU lacks an instruction set, that run repeats
-    a lower one."""
+    """Returns the programs of the kernels: name, command and additional environment. If the CPU lacks an instruction set, its run repeats a
+    lower one."""
     yield "kernels-emulated", [f"{folder}/kernels_emulated_test", "--gtest_filter=*emulated:Emulator*:Launches*"], {}
     for isa in ("portable", "avx2", "avx512", "amx"):
         yield f"kernels-{isa}", [f"{folder}/kernels_test"], {"MGRPO_CPU_ISA": isa}
@@ -113,7 +114,7 @@ def google_test(name, command, environment, console, results):
 
 
 def several(suites, console, results):
-    """Runs programs of GoogleTest, as many at once as there are cores: most of their tests use one."""
+    """Runs programs of GoogleTest, one for each core at a time, because most of their tests use one core."""
     left = queue.SimpleQueue()
     for s in suites:
         left.put(s)
@@ -138,7 +139,7 @@ def short(package):
 
 
 class GoTest:
-    """Reads what go test -json writes."""
+    """Reads the output of go test -json."""
 
     def __init__(self, label, total, console, results):
         self.label, self.total, self.console, self.results = label, total, console, results
@@ -188,7 +189,7 @@ class GoTest:
             lines += (own if test is None else self.output.pop((package, test), []))[-SHOWN:]
         for build in self.builds.values() if e.get("FailedBuild") else ():
             lines += build[:SHOWN]
-        # A panic or a hang is in what the package itself wrote, or in what belonged to the test that ran.
+        # A panic or a hang is in the package's own output, or in the output of the test that was running.
         if not tests:
             for key in [k for k in self.output if k[0] == package]:
                 lines += self.output.pop(key)[-SHOWN:]
@@ -201,7 +202,7 @@ def go_test(label, packages, flags, console, results):
     run = GoTest(label, len(listed.stdout.split()), console, results)
     console.state(label, run.state())
     with open(LOGS / f"{re.sub('[^a-z]+', '-', label)}.log", "w", encoding="utf-8") as log:
-        # The tests of several packages run at once, and OpenMP threads that wait for a share of a core cost more than they do.
+        # Several packages' tests run at once, and OpenMP threads that wait for a core cost more than they contribute.
         p = subprocess.Popen(["go", "test", "-json", "-timeout", LIMIT, *flags, *packages], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         before = len(results.failed)
         for line in p.stdout:

@@ -8,7 +8,7 @@ versions=("$@")
 folder=$PWD/build/torch-versions
 failed=()
 
-# unpack VERSION: fills site/ with the wheel of torch, and the CUDA runtime and CUPTI of the versions that it names.
+# unpack VERSION: fills site/ with the wheel of torch, and with the versions of the CUDA runtime and CUPTI that it names.
 unpack() {
   rm -rf "$folder/site" "$folder/wheels"
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile --only-binary=:all: \
@@ -16,7 +16,7 @@ unpack() {
   rm -rf "$folder"/site/torch/lib/libtorch_cuda*.so "$folder"/site/torch/lib/libtorch_nvshmem.so
   local wanted
   wanted=$(sed -nE 's/^Requires-Dist: (nvidia-cuda-(runtime|cupti)[^=;]*==[^;]*).*/\1/p' "$folder"/site/torch-*.dist-info/METADATA | tr -d ' ')
-  # From 2.12 on the wheel names the parts of one meta package, whose extras name the libraries.
+  # From 2.12 on, the wheel names the parts of a single meta package, and its extras name the libraries.
   if [ -z "$wanted" ]; then
     local toolkit
     toolkit=$(sed -nE 's/^Requires-Dist: (cuda-toolkit)\[[^]]*\](==[^;]*).*/\1\2/p' "$folder"/site/torch-*.dist-info/METADATA | tr -d ' ')
