@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# env.sh: prints the export line that building with the tag `cuda` needs, and the path of nvcc, for
-# `eval "$(cuda/env.sh)"`. The CUDA toolkit is the one whose nvcc is $CUDACXX or on the PATH (12.8 or newer),
-# else the wheels that bindings/torch/libtorch.sh installs into build/site-cuda. Without the tag the line
-# changes nothing; it is exported all the same, since Go builds C++ again whenever flags change.
+# env.sh: prints the export line and the path of nvcc that builds with the tag `cuda` need, for `eval "$(cuda/env.sh)"`. The CUDA toolkit is
+# the one whose nvcc is $CUDACXX or on the PATH (12.8 or newer), else the wheels that bindings/torch/libtorch.sh installs into
+# build/site-cuda. Without the tag the line changes nothing. It is always exported, because Go builds C++ again whenever flags change.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 
-# usable NVCC: whether it is new enough for every architecture we build for.
+# usable NVCC: succeeds if it is new enough for every architecture that we build for.
 usable() {
   local version
   version=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# xgrammar.sh DIR: makes DIR hold the sources of XGrammar 0.2.8, as its source distribution unpacks.
+# xgrammar.sh DIR: puts the sources of XGrammar 0.2.8 into DIR, unpacked from its source distribution.
 set -euo pipefail
 dir=$1 want=0.2.8
 if [ -e "$dir/.$want" ]; then exit 0; fi

@@ -14,7 +14,7 @@ case $arch-$kind in
 esac
 
 version_of() { sed -n "s/^__version__ = '\([^']*\)'/\1/p" "$1/version.py" 2>/dev/null || true; }
-link() {  # a torch folder found elsewhere, and the nvidia folder beside it
+link() {  # a torch folder elsewhere, and the nvidia folder next to it
   mkdir -p "$site"
   if [ ! -L "$site/torch" ]; then rm -rf "$site/torch" "$site/nvidia" "$site"/.*-"$want"; fi
   ln -sfn "$(realpath "$1")" "$site/torch"
@@ -58,7 +58,7 @@ python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ig
   "${platforms[@]}" \
   -r "$here/requirements-$kind.txt"
 check "$site.part/torch" LIBTORCH
-if [ "$kind" = cpu ]; then  # what is CUDA's is not needed: half of the wheel
+if [ "$kind" = cpu ]; then  # CUDA's files are not needed: half of the wheel
   rm -rf "$site.part"/torch/lib/libtorch_cuda*.so "$site.part"/torch/lib/libtorch_nvshmem.so "$site.part"/torch/bin/{protoc*,ptxas}
 fi
 touch "$site.part/.$kind-$want"

@@ -1,9 +1,9 @@
-"""Writes folders/: small quantised Hugging Face folders, and in NAME/expected.safetensors what torch 2.15.0, transformers 5.24.0 and
-compressed-tensors 0.20.0 widen their matrices to, in float32. codes.json has each code of the number formats.
+"""Writes folders/: small quantised Hugging Face folders. NAME/expected.safetensors has their matrices in float32, widened by torch 2.15.0,
+transformers 5.24.0 and compressed-tensors 0.20.0. codes.json has each code of the number formats.
 
 mxfp4.safetensors has stacked matrices in blocks, and their values.
 
-    pip install torch==2.15.0 transformers==5.24.0 compressed-tensors==0.20.0 safetensors numpy && python testdata/quant/folders.py
+pip install torch==2.15.0 transformers==5.24.0 compressed-tensors==0.20.0 safetensors numpy && python testdata/quant/folders.py
 """
 import json, math, pathlib
 import torch
@@ -27,7 +27,7 @@ def config(quantization):
 
 
 def write(name, quantization, quantise):
-    """quantise(w) gives the tensors to store by the end of their names, and the values."""
+    """Writes a folder. quantise(w) returns the stored tensors by the end of their names, and the values."""
     torch.manual_seed(len(name))
     stored, expected = {"model.embed_tokens.weight": torch.randn(VOCAB, HIDDEN).bfloat16(), "model.norm.weight": torch.rand(HIDDEN).bfloat16()}, {}
     for module, size in VECTORS.items():
@@ -78,7 +78,7 @@ def compressed(strategy, **more):
 
 
 fine = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8")
-write("fp8-blocks", dict(fine, weight_block_size=[16, 16]), fp8_blocks(16, 16, torch.float32))  # 40 and 56 are no multiples of 16
+write("fp8-blocks", dict(fine, weight_block_size=[16, 16]), fp8_blocks(16, 16, torch.float32))  # 40 and 56 are not multiples of 16
 write("fp8-powers", dict(fine, weight_block_size=[8, 20]), fp8_blocks(8, 20, torch.float8_e8m0fnu))
 write("fp8-tensors", dict(activation_scheme="static", dequantize=False, modules_to_not_convert=["lm_head"], quant_method="fp8", weight_block_size=None), fp8_tensor)
 for strategy, more in {"tensor": {}, "channel": {}, "block": dict(block_structure=[8, 8])}.items():
@@ -89,7 +89,8 @@ blocks, factors = torch.randint(0, 256, (3, 5, 2, 16), dtype=torch.uint8), torch
 widened = convert_moe_packed_tensors(blocks, factors, dtype=torch.float32).transpose(1, 2)  # to experts, rows, columns
 save_file({"experts.down_proj_blocks": blocks, "experts.down_proj_scales": factors, "expected": widened.contiguous()}, HERE / "mxfp4.safetensors")
 
-# gpt-oss: fused experts in blocks, everything else in BF16. The expected matrices are gates and ups as transformers' GptOssExperts takes them apart.
+# gpt-oss: fused experts in blocks, everything else in BF16. The expected matrices are gates and ups, split as in transformers'
+# GptOssExperts.
 torch.manual_seed(5)
 EXPERTS, WIDTH = 2, 32
 stored = {"model.embed_tokens.weight": torch.randn(VOCAB, WIDTH), "model.norm.weight": torch.rand(WIDTH), "lm_head.weight": torch.randn(VOCAB, WIDTH)}

@@ -1,13 +1,13 @@
-"""Writes blocks.json: random blocks of each GGUF quantisation, and what the gguf package (0.19.0) makes of them.
+"""Writes blocks.json: random blocks of each GGUF quantisation, and their values in the gguf package (0.19.0).
 
-    pip install gguf==0.19.0 && python testdata/quant/make.py
+pip install gguf==0.19.0 && python testdata/quant/make.py
 """
 import json, pathlib
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
-# Where the binary16 scales of a block are: their highest exponent bit is cleared, so that they are finite.
+# The places of binary16 scales in a block: their highest exponent bit is cleared, so that they are finite.
 SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 
 rng = np.random.default_rng(12)

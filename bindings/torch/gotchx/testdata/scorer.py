@@ -1,7 +1,7 @@
 """Writes the TorchScript modules of the tests: python scorer.py FOLDER
 
-scorer.pt has the signature that docs/verifiers.md asks for. Its score is the share of even token ids among those that
-the mask keeps, so that a test knows it without PyTorch. wrong.pt returns a score a token, and nan.pt no number.
+scorer.pt has the signature in docs/verifiers.md. Its score is the share of even token ids among the ids that the mask keeps, so a test
+can calculate it without PyTorch. wrong.pt returns a score per token, and nan.pt returns NaN.
 """
 import sys
 

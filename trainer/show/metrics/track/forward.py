@@ -1,8 +1,8 @@
-"""Hands rows, JSON on standard input, to the client of Weights & Biases or MLflow. `mgrpo track` starts it with the tracker's name.
+"""Passes rows, JSON on standard input, to the client of Weights & Biases or MLflow. `mgrpo track` starts it with the tracker's name.
 
-Where the server is, and with which credentials, the environment says, as the client documents it (WANDB_MODE, MLFLOW_TRACKING_URI and so
-on). The first line describes the run; the answer to it, the only one, says which row is next. Each further line is a list of rows, but for
-`true`: the run is complete. The end of the input is the end of the work; the exit status says whether everything was delivered.
+The environment has the server's address and credentials, as the client documents it (WANDB_MODE, MLFLOW_TRACKING_URI and so on). The
+first line describes the run; the only answer, to this line, is the number of the next row. Each further line is a list of rows, or
+`true` when the run is complete. The end of the input ends the program; its exit status is 0 if everything was delivered.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 answer = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what the client prints is for people
+os.dup2(2, 1)  # the client's output is for people
 
 
 class WandB:
@@ -25,7 +25,7 @@ class WandB:
             sys.exit("WANDB_MODE=disabled: nothing would be written")
         here = Path(self.run.dir).parent
         others = [p for p in here.parent.glob(f"offline-run-*-{self.run.id}") if p != here]
-        if self.run.offline and others:  # on the server their rows would be there twice
+        if self.run.offline and others:  # on the server their rows would exist twice
             self.run.finish()
             shutil.rmtree(here)
             sys.exit(f"{others[0]} has this run offline already. If it was not synced, remove it and start again; "
@@ -45,7 +45,7 @@ class WandB:
 
 
 class MLflow:
-    """A run that its tag mgrpo.run identifies. Its tag mgrpo.rows has the number of its rows. MLflow has no histograms."""
+    """A run that is identified by its tag mgrpo.run. Its tag mgrpo.rows has the number of its rows. MLflow has no histograms."""
 
     def __init__(self, run):
         import mlflow
@@ -74,7 +74,7 @@ class MLflow:
         self.client.set_tag(self.id, "mgrpo.rows", rows[-1]["index"] + 1)
 
     def end(self, complete):
-        if complete:  # another one may be continued
+        if complete:  # an incomplete run may be continued
             self.client.set_terminated(self.id, "FINISHED")
 
 

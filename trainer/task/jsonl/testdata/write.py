@@ -1,6 +1,6 @@
-"""Writes pyarrow.parquet beside it as data sets are published: `pip install pyarrow && python write.py`.
+"""Writes pyarrow.parquet to its own folder, in the form of published data sets: `pip install pyarrow && python write.py`.
 
-TestParquetOfPyarrow knows its rows.
+TestParquetOfPyarrow checks its rows.
 """
 import decimal
 import pathlib

@@ -1,6 +1,7 @@
-"""Writes types.parquet, int96.parquet and refused-*.parquet, one column a type: `pip install pyarrow && python write_types.py` from the root.
+"""Writes types.parquet, int96.parquet and refused-*.parquet, one column per type: `pip install pyarrow && python write_types.py` from the
+root.
 
-TestParquetTypes knows the values.
+TestParquetTypes checks the values.
 """
 import pyarrow as pa, pyarrow.parquet as pq, decimal, datetime as dt, uuid
 D=decimal.Decimal

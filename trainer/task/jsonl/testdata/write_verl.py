@@ -1,6 +1,6 @@
-"""Writes verl.parquet beside it with the columns of verl's GSM8K: `pip install pyarrow && python write_verl.py`.
+"""Writes verl.parquet to its own folder, with the columns of verl's GSM8K: `pip install pyarrow && python write_verl.py`.
 
-TestParquetOfVerl knows its rows.
+TestParquetOfVerl checks its rows.
 """
 import pathlib
 

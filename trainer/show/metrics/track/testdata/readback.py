@@ -1,7 +1,7 @@
-"""Prints what a tracker has, as JSON: {id, config, points: [[name, step, value]...]}.
+"""Prints the contents of a tracker as JSON: {id, config, points: [[name, step, value]...]}.
 
-readback.py wandb FOLDER             an offline run folder
-readback.py mlflow URI EXPERIMENT    the only run of an experiment
+  readback.py wandb FOLDER             an offline run folder
+  readback.py mlflow URI EXPERIMENT    the only run of an experiment
 """
 
 import json
@@ -11,16 +11,16 @@ from pathlib import Path
 
 
 def records(data):
-    """The records of a log in LevelDB's format, as W&B's client writes it behind a header of 7 bytes."""
+    """Yields the records of a log in LevelDB's format; W&B's client writes a header of 7 bytes before it."""
     at, parts = 7, []
     while at < len(data):
-        if 32768 - at % 32768 < 7:  # too little of the block is left
+        if 32768 - at % 32768 < 7:  # the rest of the block is too small
             at += 32768 - at % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
         parts.append(data[at + 7 : at + 7 + length])
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record, or its last part
             yield b"".join(parts)
             parts = []
 

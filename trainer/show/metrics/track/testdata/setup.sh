@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh: the Python packages of requirements.txt in build/tracking, a folder of their own, complete or not there.
+# setup.sh: installs the Python packages of requirements.txt in the folder build/tracking, which is complete or absent.
 set -euo pipefail
 cd "$(dirname "$0")/../../../../.."
 list=trainer/show/metrics/track/testdata/requirements.txt site=build/tracking
