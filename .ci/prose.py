@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """prose.py [--show ROOM] [--lower]: counts hard-to-read constructions per thousand words, room by room.
 
-It reads Go comments and sentences in Go strings, C++ comments and Markdown; generated documents are left out. Tests are rooms of their
-own. A room may have LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above its limit.
+It reads Go comments and sentences in Go strings, C++ comments, Markdown, and the comments and docstrings of scripts: Python, shell and the
+Makefile. Generated documents are left out. Tests are rooms of their own, and so are scripts. A room may have LIMIT per thousand words, or
+its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above its limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
   --lower       lower the figures in ABOVE to today's
 """
@@ -15,10 +16,11 @@ import sys
 LIMIT = 6
 ABOVE = {
     "bench/document (tests)": 14,
+    "bench/gpu (scripts)": 15,
     "bench/gpu (tests)": 11,
 }
 
-# Names of the patterns, each with an expression and with what to write instead.
+# Names of the patterns, each with an expression and a better phrase.
 PATTERNS = [
     ("of which", r"\b(?:of|from|with|without|by|among|to) (?:which|whom)\b", "two sentences"),
     ("of what", r"\b(?:of|from|with|without|by|beside|besides|to|than|except|but|and|only|all|for|into|after|before) what\b", "name the thing"),
@@ -55,6 +57,12 @@ DOC = re.compile(r"^(?:// )(\w+) (?:is|are|says|tells|was|were)\b")  # of a func
 
 GO = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`|\'(?:\\.|[^\'\\\n])+\'', re.S)
 CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+# In a shell script and the Makefile, # begins a comment only after white space.
+SHELL = re.compile(r"(?:^|(?<=[ \t]))#+(?:[ \t][^\n]*|$)", re.M)
+# A docstring begins its line; other strings are skipped, with any # in them.
+PYTHON = re.compile(r'(?P<doc>^[ \t]*[rR]?"""(?:\\.|.)*?""")|"""(?:\\.|.)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*', re.S | re.M)
+QUESTION = re.compile(r'\s*"""(?:Whether|What|How|Which|Where|Why)\b')  # begins a docstring that has no verb
+DIRECTIVE = re.compile(r"#!|# (?:SPDX|shellcheck|noqa|type:|fmt:)")
 GENERATED = {"docs/config.md", "docs/metrics.md", "docs/benchmarks.md", "CHANGELOG.md", "THIRD_PARTY.md", "CODE_OF_CONDUCT.md"}
 
 
@@ -62,8 +70,20 @@ TEST = re.compile(r"_test\.(?:go|cpp)$|/(?:test|wrong)/|[a-z]+test/")
 
 
 def room(path):
-    """The name under which a file's words are counted."""
+    """Returns the name under which a file's words are counted."""
+    if script(path):
+        return ("testdata" if "testdata/" in path else place(path)) + (" (scripts)" if "/" in path else "")
     return place(path) + (" (tests)" if TEST.search(path) and not path.endswith(".md") else "")
+
+
+def script(path):
+    """Reports whether a file is the Makefile, a Python file or a shell script, with or without an ending."""
+    if path == "Makefile" or path.endswith((".py", ".sh", ".sbatch")):
+        return True
+    if "." in path.split("/")[-1]:
+        return False
+    with open(path, "rb") as f:
+        return f.read(2) == b"#!"
 
 
 def place(path):
@@ -73,7 +93,7 @@ def place(path):
             return path
         return "/".join(folders[:2]) + "/*.md"
     if not folders:
-        return "."
+        return path if path == "Makefile" else "."
     if folders == ["trainer"]:
         return "trainer/*.go"
     return "/".join(folders[: 3 if folders[0] == "trainer" else 2])
@@ -87,10 +107,10 @@ def blocks(path, text):
             yield n, "text", re.sub(r"`[^`]*`|\]\([^)]*\)", "X", line)
         return
     run, at, last = [], 0, -1
-    for m in (GO if path.endswith(".go") else CPP).finditer(text):
+    for m in syntax(path).finditer(text):
         token, line = m[0], text.count("\n", 0, m.start()) + 1
-        if token.startswith("//"):
-            if token.startswith("//go:") or token.startswith("// SPDX"):
+        if token.startswith(("//", "#")):
+            if token.startswith(("//go:", "// SPDX")) or DIRECTIVE.match(token):
                 continue
             if line != last + 1:
                 if run:
@@ -100,10 +120,20 @@ def blocks(path, text):
             last = line
         elif token.startswith("/*"):
             yield line, "comment", re.sub(r"^\s*\*", "", token[2:-2], flags=re.M)
+        elif path.endswith(".py"):
+            if m.lastgroup == "doc":
+                yield line, "doc" if QUESTION.match(token) else "comment", token
         elif path.endswith(".go") and token[0] in '"`' and len(re.findall(r"[a-z]{2,}", token)) >= 4 and (token[0] == '"' or 'doc:"' in token):
             yield line, "string", token
     if run:
         yield at, kind_of(text, run, last), clean(run)
+
+
+def syntax(path):
+    """Returns the expression that finds comments and strings."""
+    if script(path):
+        return PYTHON if path.endswith(".py") else SHELL
+    return GO if path.endswith(".go") else CPP
 
 
 def paragraphs(text):
@@ -127,7 +157,7 @@ def kind_of(text, run, last):
 
 
 def clean(run):
-    return " ".join(line.lstrip("/").strip() for line in run)
+    return " ".join(line.lstrip("/#").strip() for line in run)
 
 
 def hits(path, text):
@@ -144,10 +174,10 @@ def hits(path, text):
 
 
 def files():
-    for path in subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n"):
-        if path in GENERATED or "testdata/" in path or "third_party" in path:
+    for path in subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines():
+        if path in GENERATED or "third_party" in path or "testdata/" in path and not script(path):
             continue
-        if re.search(r"\.(?:go|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
+        if script(path) or re.search(r"\.(?:go|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
             yield path
 
 
