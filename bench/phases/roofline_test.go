@@ -35,18 +35,18 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// With the rates of a GPU's data sheet, the model predicts the measured times within 20 %.
+// With the rates of a GPU's data sheet, the model predicts the measured times within 27 %.
 func TestRooflineGPU(t *testing.T) {
 	compared := 0
 	for suite := range phases {
 		for _, r := range results(t, suite+"-nvidia-h100-*.json") {
 			for _, b := range gpuCases(suite) {
-				compared += b.foretold(t, r, 0.2, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
+				compared += b.foretold(t, r, 0.27, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
 			}
 		}
 	}
-	if compared < 5 {
-		t.Errorf("%d rows were compared, but docs/roofline.md names five", compared)
+	if compared < 7 {
+		t.Errorf("%d rows were compared, but docs/roofline.md names seven", compared)
 	}
 }
 
