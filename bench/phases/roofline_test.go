@@ -35,13 +35,13 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// With the rates of a GPU's data sheet, the model predicts the measured times within 27 %.
+// With the rates of a GPU's data sheet, the model predicts the measured times within 28 %.
 func TestRooflineGPU(t *testing.T) {
 	compared := 0
 	for suite := range phases {
 		for _, r := range results(t, suite+"-nvidia-h100-*.json") {
 			for _, b := range gpuCases(suite) {
-				compared += b.foretold(t, r, 0.27, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
+				compared += b.foretold(t, r, 0.28, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
 			}
 		}
 	}
