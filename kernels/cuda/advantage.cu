@@ -1,5 +1,6 @@
-// One warp a group, since groups are small and many. Sums run over the lanes' strided shares and then a fixed tree, so they may
-// differ from the CPU's in the last bits; a group's result depends on that group alone.
+// Eight lanes of a warp take a group, since groups are small and many; a whole warp takes a group of more than kMostOfEight members. Sums
+// run over the lanes' strided shares and then a fixed tree, so they may differ from the CPU's in the last bits; a group's result depends on
+// that group alone.
 #include "block.cuh"
 #include "device.h"
 #include "group_advantage.h"
@@ -9,6 +10,8 @@ namespace mgrpo::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kEight = 8;  // lanes of a small group
+constexpr int64_t kMostOfEight = 256;
 
 __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
@@ -18,32 +21,23 @@ struct GroupPass {
   CompensatedSum sum;
   int64_t refusal = INT64_MAX;
 
-  __device__ void merge(const GroupPass &o) {
-    weight += o.weight;
-    least = o.least < least ? o.least : least;
-    most = o.most > most ? o.most : most;
-    sum.merge(o.sum);
-    refusal = o.refusal < refusal ? o.refusal : refusal;
-  }
-  // The merged values of a warp's lanes, for each of them.
-  __device__ GroupPass of_warp() const {
+  // The merged values of kLanes lanes, for each of them.
+  template <int kLanes>
+  __device__ GroupPass of_lanes() const {
     GroupPass p = *this;
-    for (int by = kWarp / 2; by > 0; by /= 2) {
-      GroupPass o;
-      o.weight = __shfl_down_sync(kAllLanes, p.weight, by);
-      o.least = __shfl_down_sync(kAllLanes, p.least, by);
-      o.most = __shfl_down_sync(kAllLanes, p.most, by);
-      o.sum.sum = __shfl_down_sync(kAllLanes, p.sum.sum, by);
-      o.sum.dropped = __shfl_down_sync(kAllLanes, p.sum.dropped, by);
-      o.refusal = __shfl_down_sync(kAllLanes, p.refusal, by);
-      if (lane() < by) p.merge(o);
+    for (int by = kLanes / 2; by > 0; by /= 2) {
+      p.weight += __shfl_xor_sync(kAllLanes, p.weight, by);
+      p.least = fmin(p.least, __shfl_xor_sync(kAllLanes, p.least, by));
+      p.most = fmax(p.most, __shfl_xor_sync(kAllLanes, p.most, by));
+      p.refusal = min(p.refusal, __shfl_xor_sync(kAllLanes, p.refusal, by));
+      CompensatedSum o;
+      o.sum = __shfl_xor_sync(kAllLanes, p.sum.sum, by);
+      o.dropped = __shfl_xor_sync(kAllLanes, p.sum.dropped, by);
+      p.sum.merge(o);
     }
-    p.weight = __shfl_sync(kAllLanes, p.weight, 0);
-    p.least = __shfl_sync(kAllLanes, p.least, 0);
-    p.most = __shfl_sync(kAllLanes, p.most, 0);
-    p.sum.sum = __shfl_sync(kAllLanes, p.sum.sum, 0);
-    p.sum.dropped = __shfl_sync(kAllLanes, p.sum.dropped, 0);
-    p.refusal = __shfl_sync(kAllLanes, p.refusal, 0);
+    // The dropped parts were added in another order in each lane: the first lane's count.
+    p.sum.sum = __shfl_sync(kAllLanes, p.sum.sum, lane() / kLanes * kLanes);
+    p.sum.dropped = __shfl_sync(kAllLanes, p.sum.dropped, lane() / kLanes * kLanes);
     return p;
   }
 };
@@ -60,11 +54,11 @@ struct Groups {
   int64_t *first;     // the first of them, -1 = none
 };
 
-template <class T>
+template <int kLanes, class T>
 __device__ GroupPass first_pass(const mgrpo_convention &c, const T *rewards, const double *weights, int64_t n) {
   const bool unit_only = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
   GroupPass p;
-  for (int64_t i = lane(); i < n; i += kWarp) {
+  for (int64_t i = lane() % kLanes; i < n; i += kLanes) {
     const double r = rewards[i], w = weights ? weights[i] : 1;
     if (!isfinite(r)) {
       p.refusal = min(p.refusal, i * 4 + MGRPO_ADVANTAGE_NON_FINITE_REWARD);
@@ -77,50 +71,59 @@ __device__ GroupPass first_pass(const mgrpo_convention &c, const T *rewards, con
       p.most = max(p.most, r);
     }
   }
-  return p;
+  return p.of_lanes<kLanes>();
+}
+
+// Normalises group g with kLanes lanes. All lanes of a warp call it; those with `taken` false only take part in the exchanges.
+template <int kLanes, class T>
+__device__ void normalise(const mgrpo_convention &c, const Groups<T> &in, int64_t g, bool taken) {
+  const int64_t at = taken ? in.offsets[g] : 0, size = taken ? in.offsets[g + 1] - at : 0;
+  const int64_t begin = lane() % kLanes;
+  const T *rewards = in.rewards + at;
+  const double *weights = in.weights ? in.weights + at : nullptr;
+  const GroupPass p = first_pass<kLanes>(c, rewards, weights, size);
+  const int64_t n = p.refusal == INT64_MAX ? size : 0;
+
+  GroupMoments m{p.weight, 0, 0, equal_rewards<T>(p.least, p.most)};
+  if (p.weight > 0) m.mean = m.equal ? p.least : p.sum.value() / p.weight;
+  double squares = 0;
+  for (int64_t i = begin; i < n; i += kLanes) {
+    const double w = weights ? weights[i] : 1, centred = rewards[i] - m.mean;
+    if (w > 0) squares += w * centred * centred;
+  }
+  m.squares = lanes_sum<kLanes>(squares);
+
+  const mgrpo_group_stats stats = group_stats(c, m);
+  const double scale = advantage_scale(c, m);
+  int overflows = !(isfinite(m.mean) && isfinite(m.squares) && isfinite(m.weight_sum));
+  for (int64_t i = begin; i < n; i += kLanes) {
+    const double w = weights ? weights[i] : 1;
+    double a = 0;
+    if (!stats.degenerate && !stats.empty && w > 0)
+      a = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD ? advantage_among_others(c, rewards, weights, n, i)
+                                                         : (rewards[i] - m.mean) * scale;
+    const T out = static_cast<T>(a);
+    in.advantages[at + i] = out;
+    overflows |= !isfinite(out);
+  }
+  overflows = lanes_sum<kLanes>(overflows);
+  if (!taken || begin != 0) return;
+  if (p.refusal == INT64_MAX) in.stats[g] = stats;
+  if (p.refusal == INT64_MAX && !overflows) return;
+  in.refusals[g] = p.refusal == INT64_MAX ? MGRPO_ADVANTAGE_NON_FINITE_VALUE : p.refusal;
+  report_least(in.first, g);
 }
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Groups<T> in) {
-  constexpr int kWarps = kThreads / kWarp;
-  for (int64_t g = blockIdx.x * int64_t{kWarps} + threadIdx.x / kWarp; g < in.groups; g += gridDim.x * int64_t{kWarps}) {
-    const int64_t at = in.offsets[g], n = in.offsets[g + 1] - at;
-    const T *rewards = in.rewards + at;
-    const double *weights = in.weights ? in.weights + at : nullptr;
-    const auto refuse = [&](int64_t key) {
-      if (lane() > 0) return;
-      in.refusals[g] = key;
-      report_least(in.first, g);
-    };
-    const GroupPass p = first_pass(c, rewards, weights, n).of_warp();
-    if (p.refusal != INT64_MAX) {
-      refuse(p.refusal);
-      continue;
-    }
-    GroupMoments m{p.weight, 0, 0, equal_rewards<T>(p.least, p.most)};
-    if (p.weight > 0) m.mean = m.equal ? p.least : p.sum.value() / p.weight;
-    double squares = 0;
-    for (int64_t i = lane(); i < n; i += kWarp) {
-      const double w = weights ? weights[i] : 1, centred = rewards[i] - m.mean;
-      if (w > 0) squares += w * centred * centred;
-    }
-    m.squares = lanes_sum<kWarp>(squares);
-
-    const mgrpo_group_stats stats = group_stats(c, m);
-    const double scale = advantage_scale(c, m);
-    int finite = isfinite(m.mean) && isfinite(m.squares) && isfinite(m.weight_sum);
-    for (int64_t i = lane(); i < n; i += kWarp) {
-      const double w = weights ? weights[i] : 1;
-      double a = 0;
-      if (!stats.degenerate && !stats.empty && w > 0)
-        a = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD ? advantage_among_others(c, rewards, weights, n, i)
-                                                           : (rewards[i] - m.mean) * scale;
-      const T out = static_cast<T>(a);
-      in.advantages[at + i] = out;
-      finite = finite && isfinite(out);
-    }
-    if (!__all_sync(kAllLanes, finite)) refuse(MGRPO_ADVANTAGE_NON_FINITE_VALUE);
-    if (lane() == 0) in.stats[g] = stats;
+  constexpr int64_t kGroups = kWarp / kEight;  // of a warp
+  const int64_t warp = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp, warps = gridDim.x * int64_t{kThreads / kWarp};
+  for (int64_t from = warp * kGroups; from < in.groups; from += warps * kGroups) {
+    const int64_t g = from + lane() / kEight;
+    const bool exists = g < in.groups, large = exists && in.offsets[g + 1] - in.offsets[g] > kMostOfEight;
+    normalise<kEight>(c, in, g, exists && !large);
+    unsigned left = __ballot_sync(kAllLanes, large && lane() % kEight == 0);
+    for (; left != 0; left &= left - 1) normalise<kWarp>(c, in, from + (__ffs(left) - 1) / kEight, true);
   }
 }
 
@@ -134,8 +137,8 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   Scratch<int64_t> refusals(stream), first(stream);
   MGRPO_TRY(refusals.allocate(groups));
   MGRPO_TRY(first.allocate_ones(1));
-  constexpr int64_t kWarps = kThreads / kWarp;
-  MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kWarps - 1) / kWarps), kThreads}, stream, *convention,
+  constexpr int64_t kGroups = kThreads / kEight;  // of a block
+  MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kGroups - 1) / kGroups), kThreads}, stream, *convention,
                    Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get(), first.get()}));
   int64_t group = -1, key = 0;
   MGRPO_TRY(first.download(&group, 1));
