@@ -328,20 +328,22 @@ def rule_inputs(d, rows):
 
 
 def rule_terms(d, sequences, x, ba, a_log, dt_bias):
-    """Returns the arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H]."""
+    """Returns the arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H] with H = value_heads."""
     keys = d["key_heads"] * d["head_dim"]
     q, k, v = x.view(sequences, -1, x.shape[-1]).split([keys, keys, d["value_heads"] * d["head_dim"]], -1)
     beta, a = ba.view(sequences, -1, ba.shape[-1]).chunk(2, -1)
     wide = torch.promote_types(a.dtype, torch.float32)
     g = -a_log.to(wide).exp() * F.softplus(a.to(wide) + dt_bias)
-    heads = [y.reshape(*y.shape[:2], -1, d["head_dim"]) for y in (q, k, v)]
-    return *heads, g, beta.sigmoid()
+    q, k, v = (y.reshape(*y.shape[:2], -1, d["head_dim"]) for y in (q, k, v))
+    if (times := d["value_heads"] // d["key_heads"]) > 1:
+        q, k = q.repeat_interleave(times, 2), k.repeat_interleave(times, 2)
+    return q, k, v, g, beta.sigmoid()
 
 
 def rule_row_by_row(q, k, v, g, beta, state):
     """Computes the rule's equations in the type of its inputs."""
-    times, unit = v.shape[2] // q.shape[2], lambda y: y * torch.rsqrt((y * y).sum(-1, keepdim=True) + 1e-6)
-    q, k, out = unit(q).repeat_interleave(times, 2) * q.shape[-1] ** -0.5, unit(k).repeat_interleave(times, 2), []
+    unit = lambda y: y * torch.rsqrt((y * y).sum(-1, keepdim=True) + 1e-6)
+    q, k, out = unit(q) * q.shape[-1] ** -0.5, unit(k), []
     for i in range(q.shape[1]):
         state = state * g[:, i, :, None, None].exp()
         error = v[:, i] - (state * k[:, i, :, :, None]).sum(-2)
