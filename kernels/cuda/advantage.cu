@@ -1,4 +1,4 @@
-// Eight lanes of a warp take a group, since groups are small and many; a whole warp takes a group of more than kMostOfEight members. Sums
+// Eight lanes of a warp take a group, since groups are small and many; a whole warp takes a group of more than kMostOfSmall members. Sums
 // run over the lanes' strided shares and then a fixed tree, so they may differ from the CPU's in the last bits; a group's result depends on
 // that group alone.
 #include "block.cuh"
@@ -10,8 +10,8 @@ namespace mgrpo::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kEight = 8;  // lanes of a small group
-constexpr int64_t kMostOfEight = 256;
+constexpr int kLanesOfSmall = 8;       // lanes that share a small group
+constexpr int64_t kMostOfSmall = 256;  // members of a small group
 
 __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
@@ -21,12 +21,12 @@ struct GroupPass {
   CompensatedSum sum;
   int64_t refusal = INT64_MAX;
 
-  // The merged values of kLanes lanes, for each of them.
+  // Merges the values of kLanes neighbouring lanes and returns the result to each of them.
   template <int kLanes>
   __device__ GroupPass of_lanes() const {
     GroupPass p = *this;
+    p.weight = lanes_sum<kLanes>(weight);
     for (int by = kLanes / 2; by > 0; by /= 2) {
-      p.weight += __shfl_xor_sync(kAllLanes, p.weight, by);
       p.least = fmin(p.least, __shfl_xor_sync(kAllLanes, p.least, by));
       p.most = fmax(p.most, __shfl_xor_sync(kAllLanes, p.most, by));
       p.refusal = min(p.refusal, __shfl_xor_sync(kAllLanes, p.refusal, by));
@@ -35,7 +35,7 @@ struct GroupPass {
       o.dropped = __shfl_xor_sync(kAllLanes, p.sum.dropped, by);
       p.sum.merge(o);
     }
-    // The dropped parts were added in another order in each lane: the first lane's count.
+    // Each lane added the dropped parts in another order, so all lanes take the sum of the first.
     p.sum.sum = __shfl_sync(kAllLanes, p.sum.sum, lane() / kLanes * kLanes);
     p.sum.dropped = __shfl_sync(kAllLanes, p.sum.dropped, lane() / kLanes * kLanes);
     return p;
@@ -110,20 +110,20 @@ __device__ void normalise(const mgrpo_convention &c, const Groups<T> &in, int64_
   if (!taken || begin != 0) return;
   if (p.refusal == INT64_MAX) in.stats[g] = stats;
   if (p.refusal == INT64_MAX && !overflows) return;
-  in.refusals[g] = p.refusal == INT64_MAX ? MGRPO_ADVANTAGE_NON_FINITE_VALUE : p.refusal;
+  in.refusals[g] = p.refusal == INT64_MAX ? int64_t{MGRPO_ADVANTAGE_NON_FINITE_VALUE} : p.refusal;
   report_least(in.first, g);
 }
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Groups<T> in) {
-  constexpr int64_t kGroups = kWarp / kEight;  // of a warp
+  constexpr int64_t kGroups = kWarp / kLanesOfSmall;  // of a warp
   const int64_t warp = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp, warps = gridDim.x * int64_t{kThreads / kWarp};
   for (int64_t from = warp * kGroups; from < in.groups; from += warps * kGroups) {
-    const int64_t g = from + lane() / kEight;
-    const bool exists = g < in.groups, large = exists && in.offsets[g + 1] - in.offsets[g] > kMostOfEight;
-    normalise<kEight>(c, in, g, exists && !large);
-    unsigned left = __ballot_sync(kAllLanes, large && lane() % kEight == 0);
-    for (; left != 0; left &= left - 1) normalise<kWarp>(c, in, from + (__ffs(left) - 1) / kEight, true);
+    const int64_t g = from + lane() / kLanesOfSmall;
+    const bool exists = g < in.groups, large = exists && in.offsets[g + 1] - in.offsets[g] > kMostOfSmall;
+    normalise<kLanesOfSmall>(c, in, g, exists && !large);
+    unsigned left = __ballot_sync(kAllLanes, large && lane() % kLanesOfSmall == 0);
+    for (; left != 0; left &= left - 1) normalise<kWarp>(c, in, from + (__ffs(left) - 1) / kLanesOfSmall, true);
   }
 }
 
@@ -137,7 +137,7 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   Scratch<int64_t> refusals(stream), first(stream);
   MGRPO_TRY(refusals.allocate(groups));
   MGRPO_TRY(first.allocate_ones(1));
-  constexpr int64_t kGroups = kThreads / kEight;  // of a block
+  constexpr int64_t kGroups = kThreads / kLanesOfSmall;  // of a block
   MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kGroups - 1) / kGroups), kThreads}, stream, *convention,
                    Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get(), first.get()}));
   int64_t group = -1, key = 0;
