@@ -23,7 +23,7 @@ func TestRoofline(t *testing.T) {
 				}
 				for _, b := range casesOf(suite, false) {
 					// The aim is 25 %. The rest is for separate passes over heads, which the program still made when these times were measured.
-					compared += b.foretold(t, r, 0.265, func(c measure.Ceilings) (roofline.Device, error) {
+					compared += b.comparePrediction(t, r, 0.265, func(c measure.Ceilings) (roofline.Device, error) {
 						return roofline.Processor(kernels, c, r.Machine.ISA)
 					})
 				}
@@ -35,13 +35,20 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// With the rates of a GPU's data sheet, the model predicts the measured times within 28 %.
+// launchBound names the rows with many short launches, which the model of a GPU predicts less well.
+var launchBound = []string{"rollout qwen3-1.7b", "rollout qwen3-0.6b", "learner qwen3-0.6b-small"}
+
+// With the rates of a GPU's data sheet, the model predicts the measured times within 20 %, and the rows of launchBound within 28 %.
 func TestRooflineGPU(t *testing.T) {
 	compared := 0
 	for suite := range phases {
 		for _, r := range results(t, suite+"-nvidia-h100-*.json") {
 			for _, b := range gpuCases(suite) {
-				compared += b.foretold(t, r, 0.28, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
+				most := 0.2
+				if slices.Contains(launchBound, b.suite+" "+b.name) {
+					most = 0.28
+				}
+				compared += b.comparePrediction(t, r, most, func(measure.Ceilings) (roofline.Device, error) { return roofline.GPU("H100") })
 			}
 		}
 	}
@@ -118,8 +125,8 @@ func TestRooflineFLOPs(t *testing.T) {
 	}
 }
 
-// foretold checks that the model predicts the case's row within `most`, and returns 1. If the results have no such row, it returns 0.
-func (b bench) foretold(t *testing.T, r *measure.Results, most float64, device func(measure.Ceilings) (roofline.Device, error)) int {
+// comparePrediction checks that the model predicts the case's row within `most`, and returns 1. If the results have no such row, it returns 0.
+func (b bench) comparePrediction(t *testing.T, r *measure.Results, most float64, device func(measure.Ceilings) (roofline.Device, error)) int {
 	want := b.row()
 	for _, row := range r.Rows {
 		if row.Name != want.Name || row.Shape != want.Shape {
