@@ -16,7 +16,6 @@ import sys
 LIMIT = 6
 ABOVE = {
     "bench/document (tests)": 14,
-    "bench/gpu (scripts)": 15,
     "bench/gpu (tests)": 11,
 }
 

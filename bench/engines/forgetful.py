@@ -1,5 +1,5 @@
-"""The worker extension of deploy/vllm for a test: while the file named by MGRPO_FORGET exists, it reports that it has loaded weights
-although it has not."""
+"""The worker extension of deploy/vllm for a test: while the file named by MGRPO_FORGET exists, it reports weights as loaded
+without loading them."""
 
 import os
 

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""call.py [OPTION...] PLAN|STEP...: what a machine with a GPU is to show of mgrpo, the most valuable first.
+"""call.py [OPTION...] PLAN|STEP...: runs tests and measurements on a machine with a GPU, the most valuable first.
 
-PLAN is `first` (nine minutes) or `rest` (what a second call adds, and what `first` had no time for); STEP is one step of either. Every
-step has a time limit, and call.json and call.log are written after each: a step that fails or hangs hides none, and a call that is cut off
-has left what it knew. A step that passed is not repeated by a later call on the same machine, unless it is
-named. Results go to $OUT (build/gpu-results): call.json, call.log, and JSON of the benchmarks.
+PLAN is `first` (nine minutes) or `rest` (further steps, and then the steps for which `first` had no time); STEP is one step of either. Every
+step has a time limit. The other steps run although one fails or hangs. call.json and call.log are written after each step, so a call that is
+cut off keeps its results. A step that passed is not repeated by a later call on the same machine, unless it is named. Results go to $OUT (build/gpu-results): call.json, call.log, and JSON of the benchmarks.
 Status 0: all steps passed; 1: one failed; 3: some are left.
 """
 import argparse
@@ -22,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACK = ROOT / "build" / "gpu"
 TORCH = "2.11.0"
 
-# The tests of ranks start a hundred processes, each of which opens the GPU.
+# The tests of ranks start a hundred processes, and each opens the GPU.
 RANKS = "^TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$"
 LOST = "^TestLostGPU$"
 
@@ -178,8 +177,8 @@ def whole_quickstart(m):
 
 
 def alike(m):
-    """Whether the teams learned alike: losses of the cold start, on the same demonstrations from the same weights, and the distance of
-    samplers from their trainers in nats. Rollouts are not compared: a rounding that differs samples another token."""
+    """Returns how the teams differ, [] if they learned alike. It compares losses of the cold start, on the same demonstrations from the same weights, and the distance of
+    samplers from their trainers in nats. It does not compare rollouts, because different rounding samples another token."""
     folder = m.work / "quickstart"
     cpu = learned(folder / "cpu-fp32")
     faults = []
@@ -321,7 +320,7 @@ class Child:
         return len(re.findall(r"--- PASS: \S*/(?:cuda|GPU)", self.output()))
 
     def show(self, status):
-        """The tables of what passed, and the end of what did not."""
+        """Prints tables of a command that passed, or the end of the output of one that did not."""
         lines = self.output().splitlines()
         if self.status == "passed":
             lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart|launches|held-out accuracy", line)]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """first.py LIBRARY cuda|cpu OUT.json [NAME...]: every hot kernel of a library of CUDA kernels, in one process.
 
-Each case compares a kernel with float64, then times it beside its floor (the bytes it has to move, at the rate of a copy measured
-here) and beside PyTorch's eager operators. Outputs are NaN before a kernel writes them. A case is printed, and OUT.json written, as
-soon as it ends; a case that fails hides none. With `cpu` the library is libmgrpo_kernels_emulated.so, and shapes are tiny.
+Each case compares a kernel with float64, then times it together with PyTorch's eager operators. The floor is the time to copy the
+bytes that the kernel moves. Outputs are NaN before a kernel writes them. A case is printed, and OUT.json written, as soon as it ends. The
+other cases run although one fails. With `cpu` the library is libmgrpo_kernels_emulated.so, and shapes are tiny.
 Only cases whose name contains one of the NAMEs are run. The status is 1 if a case is wrong or failed.
 """
 import ctypes
@@ -123,7 +123,7 @@ class Bench:
                 row |= {"us": taken * 1e6, "floor_us": floor * 1e6, "x_floor": taken / floor}
                 if eager:
                     row["eager_us"] = self.seconds(eager) * 1e6
-        except Exception as e:  # the other cases go on
+        except Exception as e:  # the other cases still run
             row = {"name": name, "ok": False, "failed": f"{type(e).__name__}: {e}"[:300]}
         row["seconds"] = time.perf_counter() - start
         self.rows.append(row)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """hottest.py FILE.csv: the kernels of a profile that `ncu --csv --page raw --metrics gpu__time_duration.sum` made, those with the most
-time first. Launches of a kernel on grids of different sizes are told apart. The status is 1 if the profile has none."""
+time first. Launches of a kernel on grids of different sizes are separate rows. The status is 1 if the profile has none."""
 import csv
 import sys
 

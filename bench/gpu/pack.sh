@@ -16,7 +16,7 @@ for folder in cuda bindings/kernels bindings/torch trainer/model trainer/engine/
   go test -c -tags cuda -ldflags '-s -w' -o "$pack/test/${folder//\//.}.go_test" "./$folder"
 done
 
-# The machine has the C and C++ libraries, those of torch's wheel and of CUDA's, and the driver's.
+# The machine has the C and C++ libraries, the libraries in the wheels of torch and CUDA, and the driver.
 known='^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|torch_cpu|torch_cuda|torch|c10|c10_cuda|cudart|cuda|mgrpo_[a-z_]+)\.so|ld-linux)'
 for program in "$pack"/*/*; do
   if objdump -p "$program" | awk '$1 == "NEEDED" { print $2 }' | grep -Ev "$known" | sed "s|^|$program needs a library that a GPU machine may lack: |" >&2; then exit 1; fi

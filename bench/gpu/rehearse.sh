@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # rehearse.sh: the whole of `build/gpu.call/start first` on the emulated GPU, with small shapes, and then the proof that it fails without
 # a GPU. It runs in an empty environment with a PATH of a dozen programs: no Go, git, make, compiler or xz. (A machine of its own,
-# made by debootstrap, would take longer than the rehearsal.) Python's torch is that of `make interop`.
+# made by debootstrap, would take longer than the rehearsal.) Python's torch comes from `make interop`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD work=$PWD/build/gpu-rehearsal

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # send.sh pack   makes build/gpu.call of build/gpu: one folder with all that a GPU machine needs. It fails above 60 MiB.
-# send.sh away   takes tracked files out of the working tree, except those of the root and of bench/gpu. Git still has them, and files
+# send.sh away   takes tracked files out of the working tree, except files in the root and in bench/gpu. Git still has them, and files
 #                with changes stay.
 # send.sh back   puts the tree back, files with the times that they had: nothing is built again.
 #

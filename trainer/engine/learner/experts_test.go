@@ -179,19 +179,19 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	}
 }
 
-// saying simulates a group of two ranks in which the other rank sends the bytes `theirs`.
-type saying struct {
+// scriptedGroup simulates a group of two ranks in which the other rank sends the bytes `theirs`.
+type scriptedGroup struct {
 	ranks.Group
 	theirs  []byte
 	givenUp error
 }
 
-func (g *saying) Rank() int { return 0 }
-func (g *saying) Size() int { return 2 }
-func (g *saying) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
+func (g *scriptedGroup) Rank() int { return 0 }
+func (g *scriptedGroup) Size() int { return 2 }
+func (g *scriptedGroup) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine, g.theirs}, nil
 }
-func (g *saying) GiveUp(why error) { g.givenUp = why }
+func (g *scriptedGroup) GiveUp(why error) { g.givenUp = why }
 
 // TestImpossibleRowsOfExperts: if a rank sends an impossible number of rows, the group ends before memory is allocated for them.
 func TestImpossibleRowsOfExperts(t *testing.T) {
@@ -214,7 +214,7 @@ func TestImpossibleRowsOfExperts(t *testing.T) {
 		{says(0, 1)[4:], "learner: rank 1 counts rows in"},
 		{nil, "learner: rank 1 counts rows in"},
 	} {
-		g := &saying{theirs: c.theirs}
+		g := &scriptedGroup{theirs: c.theirs}
 		l.group = g
 		_, err := l.exchangeCounts(t.Context(), counts)
 		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {

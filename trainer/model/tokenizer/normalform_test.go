@@ -37,7 +37,7 @@ func TestComposeEqualsXText(t *testing.T) {
 			}
 		}
 		if r == 0x3400 {
-			r = 0xabff // there are no decompositions in between except the ideographs'
+			r = 0xabff // the characters in between do not decompose
 		}
 	}
 }

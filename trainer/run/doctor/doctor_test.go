@@ -197,7 +197,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	for _, c := range []struct {
 		name, file string
 		sets       []string
-		what, want string // the finding and a word in it; if empty, there is no failure
+		what, want string // the failed finding and a word in it; "" if every check passes
 	}{
 		{"own-task", own, ownModels, "", ""},
 		{"research", research, researchModels, "", ""},
