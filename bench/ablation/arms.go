@@ -33,16 +33,19 @@ var arms = []arm{
 	{"lag-0", "co-train, old log-probs recomputed, not stale", "team", "", lag(0)},
 	{"lag-1", "co-train, one version stale", "team", "lag-0", lag(1)},
 	{"lag-4", "co-train, four versions stale", "team", "lag-0", lag(4)},
+	{"lag-0-none", "no alignment, old log-probs recomputed, not stale", "team", "lag-0", lag(0, "grpo.align.mode=none")},
+	{"lag-4-none", "no alignment, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=none")},
+	{"lag-4-balanced", "balanced weights d/d_k, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=balanced")},
 	{"no-expert", "co-train, sub reward without expert score", "team", "", []string{"grpo.reward.sub.main=0.9", "grpo.reward.sub.expert=0"}},
 	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
 }
 
-// lag returns settings that train on trajectories up to `versions` versions old. The importance weights for this are the same at every
-// lag, so lag-0 differs from the others only in the age. No step is rolled out ahead of an evaluation, so these arms have few
-// evaluations.
-func lag(versions int) []string {
-	return []string{"grpo.old=recomputed", "grpo.tis_cap=2", fmt.Sprintf("grpo.max_lag=%d", versions),
-		fmt.Sprintf("grpo.exact_lag=%v", versions > 0), "eval.every=15"}
+// lag returns settings that train on trajectories up to `versions` versions old, and further ones. The importance weights for this are
+// the same at every lag, so lag-0 differs from the others only in the age. No step is rolled out ahead of an evaluation, so these arms
+// have few evaluations.
+func lag(versions int, further ...string) []string {
+	return append([]string{"grpo.old=recomputed", "grpo.tis_cap=2", fmt.Sprintf("grpo.max_lag=%d", versions),
+		fmt.Sprintf("grpo.exact_lag=%v", versions > 0), "eval.every=15"}, further...)
 }
 
 // base returns the name of the arm that a is compared with.
