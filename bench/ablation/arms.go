@@ -38,6 +38,7 @@ var arms = []arm{
 	{"lag-4-balanced", "balanced weights d/d_k, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=balanced")},
 	{"no-expert", "co-train, sub reward without expert score", "team", "", []string{"grpo.reward.sub.main=0.9", "grpo.reward.sub.expert=0"}},
 	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
+	{"kl", "co-train, KL term to the cold start for both agents", "team", "", []string{"grpo.kl=k3", "grpo.kl_coef=0.02", "grpo.reference=start"}},
 }
 
 // lag returns settings that train on trajectories up to `versions` versions old, and further ones. The importance weights for this are
