@@ -15,6 +15,14 @@ func (t *Tensor) RequireGrad(on bool) {
 	must("require grad", C.mgt_require_grad_(s.dev.native, t.handle, cbool(on)), t)
 }
 
+// SetData makes t, which may be a parameter of another library's module, share the storage of data, of the same shape and dtype. t stays the
+// same variable, with its gradient. Use it without recording.
+func SetData(t, data *Tensor) {
+	s := t.scopeFor("set data")
+	data.check("set data", s)
+	must("set data", C.mgt_set_data_(s.dev.native, t.handle, data.handle), t, data)
+}
+
 // Grad returns the gradient accumulated so far, sharing its storage, or nil if there is none.
 func (t *Tensor) Grad() *Tensor {
 	s := t.scopeFor("grad")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
+	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
@@ -17,6 +18,17 @@ func init() { weights.SetBinReader(readBin) }
 func init() {
 	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
 		return gotchx.OpenScorer(context.Background(), path, device, threads)
+	})
+}
+
+// TorchScript modules compute forward passes through gotch.
+func init() {
+	model.SetScriptOpener(func(s *torch.Scope, path string) (model.Script, error) {
+		p, err := gotchx.OpenPolicy(s, path)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
 	})
 }
 

@@ -296,7 +296,7 @@ type Optimizer struct {
 type Agent struct {
 	Name         string     `yaml:"-"`
 	Role         string     `yaml:"role" common:"true" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
-	Model        Model      `yaml:"model" common:"true" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision REVISION), or a shape for random weights. Or a model on another party's server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
+	Model        Model      `yaml:"model" common:"true" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision REVISION), or a shape for random weights. Or a module of another architecture: {torchscript: FILE}. Or a model on another party's server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" common:"true" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	Devices      []string   `yaml:"devices" doc:"Several devices in place of device, such as [cpu, cpu]. Each has its own process. They share the conversations, the work of an update and AdamW's moments (docs/ranks.md)." change:"worker"`
 	Machines     Machines   `yaml:"machines" doc:"Several machines that provide devices for this agent (docs/ranks.md)." change:"worker"`

@@ -52,8 +52,8 @@ var (
 	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which gives nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
-	variables    = reflect.TypeFor[Variables]()                                          // a mapping with arbitrary names
-	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Endpoint]()} // sections that a model can be
+	variables    = reflect.TypeFor[Variables]()                                                                     // a mapping with arbitrary names
+	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Script](), reflect.TypeFor[Endpoint]()} // sections that a model can be
 )
 
 // isSection reports whether values of the type are mappings with fixed keys.
@@ -199,7 +199,7 @@ func (d *decoder) inherit(item reflect.Value) {
 	}
 }
 
-// model fills an agent's model: a path, a shape, or, if the mapping has the key kind, an endpoint.
+// model fills an agent's model: a path, a shape, a module if the mapping has the key torchscript, or an endpoint if it has the key kind.
 func (d *decoder) model(key string, n *node, v reflect.Value) {
 	switch {
 	case n.kind == textKind && n.text != "":
@@ -209,13 +209,17 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		setDefaults(reflect.ValueOf(endpoint).Elem())
 		d.section(key, n, reflect.ValueOf(endpoint).Elem())
 		v.Set(reflect.ValueOf(Model{Endpoint: endpoint}))
+	case n.kind == mapKind && n.get("torchscript") != nil:
+		script := new(Script)
+		d.section(key, n, reflect.ValueOf(script).Elem())
+		v.Set(reflect.ValueOf(Model{Script: script}))
 	case n.kind == mapKind:
 		shape := new(Shape)
 		setDefaults(reflect.ValueOf(shape).Elem())
 		d.section(key, n, reflect.ValueOf(shape).Elem())
 		v.Set(reflect.ValueOf(Model{Shape: shape}))
 	default:
-		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
+		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, a module, {torchscript: FILE}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
 	}
 }
 

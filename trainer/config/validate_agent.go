@@ -63,6 +63,9 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Model.Shape != nil {
 		a.Model.Shape.validate(d, key+".model")
 	}
+	if a.Model.Script != nil {
+		a.validateScript(d, key)
+	}
 	if a.Model.Endpoint != nil {
 		c.validateHosted(d, a)
 	}

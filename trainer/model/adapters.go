@@ -70,6 +70,9 @@ func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 
 // generation returns a decoder for generation that holds the adapters of several models.
 func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
+	if m.script != nil {
+		return &m.Decoder
+	}
 	matrices, rest := m.leaves, m.leaves
 	if m.halves != nil {
 		matrices, rest = m.halves, m.wide

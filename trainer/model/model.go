@@ -21,8 +21,7 @@ type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
-	form   *weights.Form   // form of the folder that the model was loaded from; nil if the folder holds only a language model
-	inF32  map[string]bool // names of tensors that the folder holds in float32 among others of 16 bits
+	folder folder // that the model was loaded from
 
 	Master  *Buffer       // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
 	share   ranks.Share   // the share in Master; with Options.Gathered, the share in all buffers
@@ -41,11 +40,19 @@ type Model struct {
 	gathered gathered // with Options.Gathered: leaves are views of it
 	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded
 
+	script Script // computes the forward pass, if Config.Script is set
+
 	adapters map[string]torch.LoRA // keyed by the leaf to which they are added; nil: no adapters
 
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
 	heads     headTables
+}
+
+// folder describes the folder of a model, for copies in the same form.
+type folder struct {
+	form  *weights.Form   // nil if the folder holds only a language model
+	inF32 map[string]bool // names of tensors in float32 among others of 16 bits
 }
 
 // Options sets the precision of a model and the size of its rotary tables.
@@ -56,6 +63,7 @@ type Options struct {
 	HostMaster  bool        // in bf16, Master is in host memory
 	Quantised   bool        // keep matrices in the blocks of a GGUF file: only adapters can then be trained
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
+	Script      string      // path of the TorchScript module, for a configuration with arch.Script
 
 	// Rank is the index of this process among the Size processes that train these weights together; Size 0 means one. In
 	// bf16, Master is this rank's share. With Gathered this rank keeps nothing but its share: passes proceed layer by
@@ -127,14 +135,14 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 		m.Close(ctx)
 		return nil, err
 	}
-	m.form, m.inF32 = src.Form(), src.Wide()
+	m.folder = folder{src.Form(), src.Wide()}
 	return m, nil
 }
 
 // HF returns the content of a model folder, in the layout of the folder from which the model was loaded. read fills dst
 // with all values of a tensor.
 func (m *Model) HF(read func(name string, dst []float32) error) weights.HF {
-	return weights.HF{Config: m.Config, Read: read, Form: m.form, Wide: m.inF32}
+	return weights.HF{Config: m.Config, Read: read, Form: m.folder.form, Wide: m.folder.inF32}
 }
 
 // prepare makes a model without tensors.
@@ -166,6 +174,9 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 			return err
 		}
 		m.rotary(s, opt)
+		if cfg.Script != nil {
+			return bindScript(m, s, opt.Script)
+		}
 		if opt.Gathered {
 			m.leaves = m.gatheredViews(s)
 		} else {
@@ -260,6 +271,10 @@ func (m *Model) MaxPosition() int { return m.positions }
 // Close frees the model's memory.
 func (m *Model) Close(ctx context.Context) error {
 	return m.Device.Do(ctx, func(*torch.Scope) error {
+		if m.script != nil {
+			m.script.Drop()
+			m.leaves = nil
+		}
 		for _, r := range m.rotations {
 			r.cos.Drop()
 			r.sin.Drop()

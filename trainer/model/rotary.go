@@ -43,12 +43,12 @@ func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
 // growthOf returns the factors of queries by position, fp32 [positions], or nil if all are 1. The tensor is kept in the
 // scope.
 func growthOf(s *torch.Scope, cfg *arch.Config, positions int) *torch.Tensor {
-	if cfg.QueryGrowth == (arch.QueryGrowth{}) {
+	if cfg.Queries.Growth == (arch.QueryGrowth{}) {
 		return nil
 	}
 	growth := make([]float32, positions)
 	for p := range growth {
-		growth[p] = float32(cfg.QueryGrowth.At(p))
+		growth[p] = float32(cfg.Queries.Growth.At(p))
 	}
 	return s.Keep(s.FromFloat32(growth, int64(positions)))
 }

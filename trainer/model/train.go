@@ -46,6 +46,9 @@ func (m *Model) packed(in Packed) Pass {
 // Forward computes Hidden for a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	m.wantWhole("forward")
+	if m.script != nil {
+		return scriptHidden(m, s, in)
+	}
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
 

@@ -29,6 +29,16 @@ char *mgt_set_grad_(mgt_device *d, void *t, void *grad_or_null) {
   });
 }
 
+char *mgt_set_data_(mgt_device *d, void *t, void *data) {
+  return run(d, [&] {
+    auto &x = ref(t);
+    const auto &values = ref(data);
+    TORCH_CHECK(values.sizes() == x.sizes() && values.scalar_type() == x.scalar_type() && values.device() == x.device(),
+                "the data must have the tensor's shape, dtype and device");
+    x.set_data(values.detach());
+  });
+}
+
 char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t n) {
   return run(d, [&] {
     std::vector<at::Tensor> out, grad;

@@ -98,6 +98,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	if mod.Gathered() && !opt.Checkpoint {
 		return nil, errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
 	}
+	if mod.Config.Script != nil && (opt.Checkpoint || l.group.Size() > 1) {
+		return nil, errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
+	}
 	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
 		return nil, fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}

@@ -67,16 +67,18 @@ func (q *Sequence) inputs() []int32 {
 }
 
 // microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence gets a micro-batch of its own.
-// A group that fits into one micro-batch is not cut, because each micro-batch computes shared prefixes once.
-func microBatches(batch []*Sequence, limit int) [][]*Sequence {
+// A group that fits into one micro-batch is not cut, because each micro-batch computes shared prefixes once, unless its
+// sequences are packed apart.
+func microBatches(batch []*Sequence, limit int, apart bool) [][]*Sequence {
 	var out [][]*Sequence
 	var micro []*Sequence
-	var rows prefixTree
+	none := prefixTree{apart: apart}
+	rows := none
 	cut := func() {
 		if len(micro) > 0 {
 			out = append(out, micro)
 		}
-		micro, rows = nil, prefixTree{}
+		micro, rows = nil, none
 	}
 	for len(batch) > 0 {
 		group := leadingGroup(batch)
@@ -85,7 +87,7 @@ func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 			micro, rows = append(micro, group...), whole
 			continue
 		}
-		if alone := (prefixTree{}).with(group); alone.len() <= limit {
+		if alone := none.with(group); alone.len() <= limit {
 			cut()
 			micro, rows = append(micro, group...), alone
 			continue
@@ -121,10 +123,10 @@ type packed struct {
 	n      int
 }
 
-// pack concatenates sequences without padding. A prefix that a sequence shares with an earlier sequence is packed once.
-// Positions count from 0 in each sequence.
-func pack(s *torch.Scope, micro []*Sequence) packed {
-	var rows prefixTree
+// pack concatenates sequences without padding. A prefix that a sequence shares with an earlier sequence is packed once,
+// unless sequences are packed apart. Positions count from 0 in each sequence.
+func pack(s *torch.Scope, micro []*Sequence, apart bool) packed {
+	rows := prefixTree{apart: apart}
 	var source, target []int32
 	var paths [][]int32
 	for _, q := range micro {

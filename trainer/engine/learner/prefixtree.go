@@ -11,6 +11,7 @@ type prefixTree struct {
 	ids, positions []int32                // by row
 	first, follows []int32                // by segment: its first row, and the row that precedes it in the sequence or -1
 	next           map[continuation]int32 // row
+	apart          bool                   // every sequence has rows of its own
 }
 
 // continuation is a token after a row; row -1 is the start of a sequence.
@@ -24,7 +25,7 @@ func (t *prefixTree) walk(tokens []int32) []int32 {
 	at := int32(-1)
 	for _, id := range tokens {
 		row, ok := t.next[continuation{at, id}]
-		if !ok {
+		if !ok || t.apart {
 			break
 		}
 		at, rows = row, append(rows, row)
@@ -62,7 +63,7 @@ func (t *prefixTree) missing(tokens []int32) int { return len(tokens) - len(t.wa
 func (t prefixTree) with(group []*Sequence) prefixTree {
 	t = prefixTree{
 		ids: slices.Clone(t.ids), positions: slices.Clone(t.positions),
-		first: slices.Clone(t.first), follows: slices.Clone(t.follows), next: maps.Clone(t.next),
+		first: slices.Clone(t.first), follows: slices.Clone(t.follows), next: maps.Clone(t.next), apart: t.apart,
 	}
 	for _, q := range group {
 		t.add(q.inputs())

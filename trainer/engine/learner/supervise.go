@@ -51,7 +51,7 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 // supervisedPass accumulates the gradient of one micro-batch and returns its share of the loss.
 func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total int) (loss float64, err error) {
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, micro)
+		b := pack(s, micro, packsApart(l.model))
 		if b.n == 0 {
 			return nil
 		}

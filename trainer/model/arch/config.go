@@ -37,13 +37,14 @@ type Config struct {
 	NoRope  []bool // layers without rotary positions
 
 	LocalTheta  float64 // rope_local_base_freq: unscaled theta of layers with a window; 0: the same as other layers
-	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
-	QueryGrowth QueryGrowth
+	Queries     Queries
 	Multipliers Multipliers
 	LogitCap    float64     // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
 	ByLayer     *ByLayer    // nil: layers differ in windows and rotary positions alone
 	ShortConv   *ShortConv  // nil: no layer convolves
 	GatedDelta  *GatedDelta // nil: no layer has a gated delta rule
+
+	Script *Script // the forward pass is a program, and the sizes of layers and heads are 0; nil: it is one of this project
 
 	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
@@ -147,6 +148,9 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
+	if c.Script != nil {
+		return validateScript(c)
+	}
 	if err := c.validateSizes(); err != nil {
 		return err
 	}
@@ -159,8 +163,8 @@ func (c Config) Validate() error {
 		{"sliding_window", c.Windows != nil, f.windows},
 		{"no_rope_layers", c.NoRope != nil, f.noRope},
 		{"rope_local_base_freq", c.LocalTheta != 0, f.localTheta},
-		{"query_pre_attn_scalar", c.QueryScalar != 0, f.queryScalar},
-		{"llama_4_scaling_beta", c.QueryGrowth != QueryGrowth{}, f.queryGrowth},
+		{"query_pre_attn_scalar", c.Queries.Scalar != 0, f.queryScalar},
+		{"llama_4_scaling_beta", c.Queries.Growth != QueryGrowth{}, f.queryGrowth},
 		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
 		{"final_logit_softcapping", c.LogitCap != 0, f.logitCap},
 	} {
@@ -168,8 +172,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)
 		}
 	}
-	if c.QueryScalar < 0 || math.IsNaN(c.QueryScalar) || math.IsInf(c.QueryScalar, 0) {
-		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.QueryScalar)
+	if c.Queries.Scalar < 0 || math.IsNaN(c.Queries.Scalar) || math.IsInf(c.Queries.Scalar, 0) {
+		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.Queries.Scalar)
 	}
 	if c.LogitCap < 0 || math.IsNaN(c.LogitCap) || math.IsInf(c.LogitCap, 0) {
 		return fmt.Errorf("final_logit_softcapping is %g: must be positive and finite", c.LogitCap)
@@ -177,7 +181,7 @@ func (c Config) Validate() error {
 	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
 		return err
 	}
-	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMultipliers(f), c.Queries.Growth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
 }
 
 // size is a key whose value must be 1 to max.

@@ -51,7 +51,7 @@ type family struct {
 	read  func(k *keys, c *Config)      // reads or refuses the family's own keys; may be nil
 	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil
 
-	layer     func(l *layer, c Config) // the tensors of one layer
+	layer     func(l *layer, c Config) // the tensors of one layer; nil for TorchScript, to which no other field applies
 	finalNorm string                   // name of the norm after the layers; "": norm
 	gguf      *gguf                    // nil: GGUF does not have this architecture
 }
@@ -63,8 +63,10 @@ func register(f *family) {
 	families[f.name] = f
 }
 
-// Families lists the supported families by name, sorted.
-func Families() []string { return slices.Sorted(maps.Keys(families)) }
+// Families lists the supported families by name, sorted. TorchScript, whose forward passes are programs of users, is not among them.
+func Families() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(families)), func(name string) bool { return families[name].layer == nil })
+}
 
 // GGUFName returns the name of a family's architecture in GGUF files, or "" if such files are not supported.
 func GGUFName(family string) string {

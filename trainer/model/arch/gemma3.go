@@ -47,13 +47,13 @@ func (l *layer) gemma(c Config) {
 }
 
 func (k *keys) gemma3Scalars(c *Config) {
-	c.QueryScalar = 256
-	k.float("query_pre_attn_scalar", &c.QueryScalar)
-	if c.QueryScalar <= 0 {
-		k.fail("query_pre_attn_scalar is %g: must be positive", c.QueryScalar)
+	c.Queries.Scalar = 256
+	k.float("query_pre_attn_scalar", &c.Queries.Scalar)
+	if c.Queries.Scalar <= 0 {
+		k.fail("query_pre_attn_scalar is %g: must be positive", c.Queries.Scalar)
 	}
-	if c.QueryScalar == float64(c.HeadDim) {
-		c.QueryScalar = 0
+	if c.Queries.Scalar == float64(c.HeadDim) {
+		c.Queries.Scalar = 0
 	}
 	if c.LocalTheta <= 0 {
 		k.fail("rope_local_base_freq is %g: must be positive", c.LocalTheta)
@@ -80,9 +80,9 @@ func (k *keys) gemma3Windows(c *Config) {
 
 func writeGemma3(c Config) map[string]any {
 	scalar := any(c.HeadDim)
-	if c.QueryScalar > 0 {
-		scalar = decimal(c.QueryScalar)
-		if whole := int(c.QueryScalar); float64(whole) == c.QueryScalar {
+	if c.Queries.Scalar > 0 {
+		scalar = decimal(c.Queries.Scalar)
+		if whole := int(c.Queries.Scalar); float64(whole) == c.Queries.Scalar {
 			scalar = whole
 		}
 	}
@@ -100,7 +100,7 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	m.windows(prefix, 6, c)
 	const layersOf27B = 62
 	if scalar := c.Hidden / max(c.Heads, 1); c.Layers == layersOf27B && scalar != c.HeadDim {
-		c.QueryScalar = float64(scalar)
+		c.Queries.Scalar = float64(scalar)
 	}
 	m.float(prefix+"final_logit_softcapping", &softcap)
 	if softcap != 0 {

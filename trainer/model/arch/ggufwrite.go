@@ -102,7 +102,7 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 func (c Config) forward() Config {
 	c = c.withoutAlpha()
 	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
-	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar, &c.LogitCap, &c.QueryGrowth.Beta}
+	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.Queries.Scalar, &c.LogitCap, &c.Queries.Growth.Beta}
 	for _, k := range c.multiplierKeys() {
 		numbers = append(numbers, k.value)
 	}

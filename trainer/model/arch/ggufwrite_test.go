@@ -97,7 +97,7 @@ func TestGGUFMetadata(t *testing.T) {
 		}, "GGUF"},
 		{"windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 32, 32, 32, 32, 0} }, ""},
 		{"other windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 0, 32, 0, 32, 0} }, "cannot represent Windows"},
-		{"scaled queries", Gemma3, func(c *Config) { c.QueryScalar = 64 }, "cannot represent QueryScalar"},
+		{"scaled queries", Gemma3, func(c *Config) { c.Queries.Scalar = 64 }, "cannot represent Queries"},
 		{"multipliers", Granite, func(c *Config) {
 			c.Multipliers = Multipliers{Embedding: 12, Residual: 0.22, Attention: 1. / 64, Logits: 8}
 		}, ""},

@@ -40,6 +40,9 @@ func fromKeys(k *keys) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if f.layer == nil {
+		return readScript(k, f)
+	}
 	c := f.defaults
 	k.integer("vocab_size", &c.VocabSize)
 	k.integer("hidden_size", &c.Hidden)
@@ -183,6 +186,9 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	}
 	if c.Wrapper != "" {
 		return c.wrappedJSON(torchDType)
+	}
+	if c.Script != nil {
+		return scriptJSON(c, torchDType)
 	}
 	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	if c.Raw != nil {

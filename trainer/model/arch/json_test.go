@@ -41,7 +41,7 @@ func TestConfigDefaults(t *testing.T) {
 				RopeScaling: &RopeLlama3{8, 1, 4, 8192}}},
 		{`{"model_type":"ministral3","num_hidden_layers":2}`, Config{Family: Ministral3, VocabSize: 131072, Hidden: 4096, Layers: 2, Heads: 32, KVHeads: 8,
 			HeadDim: 128, FFN: 14336, RMSEps: 1e-5, RopeTheta: 1e6, MaxPosition: 262144, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{11},
-			RopeScaling: &RopeYaRN{16, 32, 1, 1, true, 16384}, QueryGrowth: QueryGrowth{0.1, 16384}}},
+			RopeScaling: &RopeYaRN{16, 32, 1, 1, true, 16384}, Queries: Queries{Growth: QueryGrowth{0.1, 16384}}}},
 		{`{"model_type":"granite","attention_multiplier":0.015625,"residual_multiplier":0.22,"head_dim":null}`, Config{Family: Granite, VocabSize: 32000,
 			Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128, FFN: 11008, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 2048,
 			BOS: []int32{1}, EOS: []int32{2}, Multipliers: Multipliers{Residual: 0.22, Attention: 0.015625}}},

@@ -104,6 +104,9 @@ func (l *Layout) Vectors() (n int64) {
 
 // Layout returns the tensors of the architecture, which must be valid. The result depends on nothing else.
 func (c Config) Layout() *Layout {
+	if c.Script != nil {
+		return c.Script.layout()
+	}
 	l := &Layout{}
 	vocab, d := int64(c.VocabSize), int64(c.Hidden)
 	l.add("embed", Matrix, Tensor{Name: "model.embed_tokens.weight", GGUF: ggufEmbedding, Shape: []int64{vocab, d}})

@@ -19,9 +19,9 @@ func init() {
 			if c.RopeScaling != nil {
 				rope = c.RopeScaling.json()
 			}
-			rope["llama_4_scaling_beta"] = decimal(c.QueryGrowth.Beta)
-			if rope[originalPositions] = c.MaxPosition; c.QueryGrowth.Positions > 0 {
-				rope[originalPositions] = c.QueryGrowth.Positions
+			rope["llama_4_scaling_beta"] = decimal(c.Queries.Growth.Beta)
+			if rope[originalPositions] = c.MaxPosition; c.Queries.Growth.Positions > 0 {
+				rope[originalPositions] = c.Queries.Growth.Positions
 			}
 			return map[string]any{"sliding_window": c.windowOrNull(), "rope_scaling": rope}
 		},
@@ -37,14 +37,14 @@ func ministral3GGUF(m *metadata, prefix string, c *Config) {
 	if beta == 0 {
 		return
 	}
-	c.QueryGrowth = QueryGrowth{Beta: beta, Positions: c.MaxPosition}
-	m.integer(prefix+"rope.scaling.original_context_length", &c.QueryGrowth.Positions)
+	c.Queries.Growth = QueryGrowth{Beta: beta, Positions: c.MaxPosition}
+	m.integer(prefix+"rope.scaling.original_context_length", &c.Queries.Growth.Positions)
 }
 
 func writeMinistral3GGUF(c Config, set func(key string, value any)) {
-	if c.QueryGrowth != (QueryGrowth{}) {
-		set("attention.temperature_scale", float32(c.QueryGrowth.Beta))
-		set("rope.scaling.original_context_length", uint32(c.QueryGrowth.Positions))
+	if c.Queries.Growth != (QueryGrowth{}) {
+		set("attention.temperature_scale", float32(c.Queries.Growth.Beta))
+		set("rope.scaling.original_context_length", uint32(c.Queries.Growth.Positions))
 	}
 	if yarn, ok := c.RopeScaling.(*RopeYaRN); ok {
 		if yarn.AttentionFactor == 1 {

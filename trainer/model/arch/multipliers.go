@@ -65,7 +65,7 @@ func (c Config) AttentionScale() float64 {
 	if families[c.Family].unscaledScores {
 		return 1
 	}
-	scalar := orNeutral(c.QueryScalar, float64(c.HeadDim))
+	scalar := orNeutral(c.Queries.Scalar, float64(c.HeadDim))
 	return orNeutral(c.Multipliers.Attention, 1/math.Sqrt(scalar))
 }
 

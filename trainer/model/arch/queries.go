@@ -5,6 +5,12 @@ import (
 	"math"
 )
 
+// Queries scales queries in families that do so.
+type Queries struct {
+	Scalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
+	Growth QueryGrowth
+}
+
 // QueryGrowth scales queries by their position p, after rotation, by 1 + Beta·ln(1 + ⌊p/Positions⌋), as Llama 4 and
 // Ministral 3 do. The zero value does not change queries.
 type QueryGrowth struct {
@@ -39,6 +45,6 @@ func (k *keys) queryGrowth(c *Config) {
 	k.float("llama_4_scaling_beta", &g.Beta)
 	k.integer(originalPositions, &g.Positions)
 	if g.Beta != 0 {
-		c.QueryGrowth = g
+		c.Queries.Growth = g
 	}
 }

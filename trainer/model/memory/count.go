@@ -344,23 +344,13 @@ func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	return int64(arch.RecurrentStates(cache.Slots, cache.Conversations)) * (4*states + size*inputs)
 }
 
-// The largest width over the layers: of keys, of queries, of both with values, and of the MLP.
-func kvWidth(c arch.Config) int64    { return widest(c, c.KVWidth) }
-func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, c.HeadDimOf) }
-func qkvWidth(c arch.Config) int64   { return queryWidth(c) + 2*kvWidth(c) }
-func ffnWidth(c arch.Config) int64   { return widest(c, c.FFNOf) }
-
-func widest(c arch.Config, of func(layer int) int) (most int64) {
-	for i := range c.Layers {
-		most = max(most, int64(of(i)))
-	}
-	return most
-}
-
 // layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
 // norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
 // log-sum-exp, and the values of the MLP. A convolution has its product of three values for each channel, and its output.
 func layerValues(c arch.Config) int64 {
+	if c.Script != nil {
+		return scriptValues(c)
+	}
 	before, after, _ := c.BlockNorms()
 	operator := 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads)
 	if c.ShortConv != nil {
@@ -401,7 +391,7 @@ func extraValues(c arch.Config) (n int64) {
 	if c.NormsAfterRope() {
 		n += qkvWidth(c) - kvWidth(c)
 	}
-	if c.QueryGrowth != (arch.QueryGrowth{}) {
+	if c.Queries.Growth != (arch.QueryGrowth{}) {
 		n += queryWidth(c)
 	}
 	if c.ResidualScale() != 1 {
@@ -454,6 +444,9 @@ func mlpValues(c arch.Config) int64 {
 // layerActivations returns the memory of the layers of one micro-batch: the values that they keep for the backward pass, and the need of one
 // layer's backward pass.
 func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
+	if c.Script != nil {
+		return tokens * scriptValues(c) * size, 0
+	}
 	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
 		if c.Recurs(i) && !e.CheckpointActivations {
@@ -490,7 +483,11 @@ func carriedRows(c arch.Config, tokens, size int64) int64 {
 // prompt rows in a pass. In bf16 the cached keys and values of prompts are gathered, too, for one layer and a few
 // prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
-	values := max(slots, int64(arch.PassRows(gpu)))*layerValues(c)*size + slots*4*int64(c.VocabSize)
+	rows := max(slots, int64(arch.PassRows(gpu)))
+	if c.Script != nil {
+		rows = max(rows, context) // sequences are computed whole
+	}
+	values := rows*layerValues(c)*size + slots*4*int64(c.VocabSize)
 	if size != 4 {
 		const keys = 1 << 16 // those of one prompt may be more
 		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size

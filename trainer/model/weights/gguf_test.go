@@ -351,8 +351,8 @@ func TestGGUFGemma3(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if got := s.Config(); !slices.Equal(got.Windows, c.windows) || got.QueryScalar != c.scalar {
-			t.Errorf("%s: windows %v and scalar %g, want %v and %g", c.name, got.Windows, got.QueryScalar, c.windows, c.scalar)
+		if got := s.Config(); !slices.Equal(got.Windows, c.windows) || got.Queries.Scalar != c.scalar {
+			t.Errorf("%s: windows %v and scalar %g, want %v and %g", c.name, got.Windows, got.Queries.Scalar, c.windows, c.scalar)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -39,12 +40,15 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 		return o, err
 	}
 	if folder == "" {
-		if folder, err = cfg.Find(a.Model.Path); err != nil {
+		if folder, err = weightsOf(cfg, a); err != nil {
 			return o, cfg.Fault("agents."+a.Name+".model", err)
 		}
 	}
 	if o.source, err = weights.Open(folder); err == nil && cfg.Run.Save == "text" && !a.Adapts() {
 		err = o.source.Alone()
+	}
+	if err == nil {
+		err = computed(a, o.source.Config())
 	}
 	if err == nil {
 		o.arch = o.source.Config()
@@ -54,6 +58,28 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 		return o, errors.Join(cfg.Fault("agents."+a.Name+".model", err), o.close())
 	}
 	return o, nil
+}
+
+// weightsOf returns the folder or file of an agent's initial weights.
+func weightsOf(cfg *config.Config, a *config.Agent) (string, error) {
+	if s := a.Model.Script; s != nil {
+		if _, err := os.Stat(cfg.Resolve(s.TorchScript)); err != nil {
+			return "", err
+		}
+		return cfg.Resolve(s.Folder()), nil
+	}
+	return cfg.Find(a.Model.Path)
+}
+
+// computed returns an error unless the model is a module exactly if the configuration names one, since a module is a program.
+func computed(a *config.Agent, c arch.Config) error {
+	switch named := a.Model.Script != nil; {
+	case c.Script != nil && !named:
+		return errors.New("config.json has model_type torchscript, whose forward pass is a program: name it, as in model: {torchscript: FOLDER/policy.pt}, if you trust its author")
+	case c.Script == nil && named:
+		return fmt.Errorf("config.json next to the module has model_type %s; it must have torchscript, and list the module's parameters", c.Family)
+	}
+	return nil
 }
 
 func (o origin) close() error {
@@ -69,6 +95,9 @@ func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, 
 		opt.Compute = torch.BFloat16
 	}
 	opt.Quantised = a.Quantised() && o.source != nil && o.source.GGUFMeta() != nil // a reference may be a folder
+	if s := a.Model.Script; s != nil && o.arch.Script != nil {
+		opt.Script = cfg.Resolve(s.TorchScript)
+	}
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)
 	}
@@ -197,20 +226,23 @@ func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Qu
 // openReference opens the weights of the KL term, without a tokenizer: the configured weights, or the weights from which
 // the run starts. t is the same as in openOrigin.
 func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
-	named, key := a.Reference, ".reference"
-	if named == "" {
+	key, find := ".reference", func() (string, error) { return cfg.Find(a.Reference) }
+	if a.Reference == "" {
 		if a.Model.Shape != nil {
 			return openOrigin(cfg, a, t, "")
 		}
-		named, key = a.Model.Path, ".model"
+		key, find = ".model", func() (string, error) { return weightsOf(cfg, a) }
 	}
-	path, err := cfg.Find(named)
+	path, err := find()
 	if err != nil {
 		return origin{}, cfg.Fault("agents."+a.Name+key, err)
 	}
 	src, err := weights.Open(path)
 	if err != nil {
 		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+	}
+	if err := computed(a, src.Config()); err != nil {
+		return origin{}, errors.Join(cfg.Fault("agents."+a.Name+key, err), src.Close())
 	}
 	return origin{arch: src.Config(), source: src}, nil
 }

@@ -46,6 +46,8 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 		return tenant, nil
 	}}
 	switch onGPU := a.Device != "cpu"; {
+	case a.Model.Script != nil:
+		m.varies = "has a TorchScript module, whose results may depend on the other sequences of a pass"
 	case local.Deterministic(onGPU, overlap):
 	case onGPU:
 		m.varies = "is on " + a.Device + ", and equal bits are guaranteed on the CPU only"

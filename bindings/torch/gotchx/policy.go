@@ -1,0 +1,67 @@
+package gotchx
+
+import (
+	"fmt"
+
+	"github.com/sugarme/gotch/ts"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Policy is a TorchScript module with forward(tokens, positions, segments) -> hidden: int64 [T] each, and float32 [T, Hidden].
+type Policy struct {
+	path       string
+	module     *ts.CModule
+	parameters map[string]*torch.Tensor
+}
+
+// OpenPolicy loads a file of torch.jit.save onto the device of a scope, with its parameters. The file is a program that runs in this
+// process, so open only files whose author you trust.
+func OpenPolicy(s *torch.Scope, path string) (*Policy, error) {
+	module, err := ts.ModuleLoadOnDevice(path, ToDevice(s.Device()))
+	if err != nil {
+		return nil, fmt.Errorf("gotchx: %s: no TorchScript module, as torch.jit.save writes it: %w", path, err)
+	}
+	p := &Policy{path: path, module: module, parameters: map[string]*torch.Tensor{}}
+	named, err := module.NamedParameters()
+	if err != nil {
+		p.Drop()
+		return nil, fmt.Errorf("gotchx: %s: parameters: %w", path, err)
+	}
+	module.SetEval() // dropout would differ between sampling and training
+	for _, n := range named {
+		p.parameters[n.Name] = s.Keep(FromGotch(s, n.Tensor))
+		n.Tensor.MustDrop()
+	}
+	return p, nil
+}
+
+// Parameters returns the module's own parameters by name, which live until Drop.
+func (p *Policy) Parameters() map[string]*torch.Tensor { return p.parameters }
+
+// Forward runs the module. It returns an error if the module fails.
+func (p *Policy) Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error) {
+	var in []*ts.Tensor
+	for _, t := range []*torch.Tensor{tokens, positions, segments} {
+		in = append(in, ToGotch(t))
+	}
+	defer func() {
+		for _, t := range in {
+			t.MustDrop()
+		}
+	}()
+	out, err := p.module.ForwardTs(in)
+	if err != nil {
+		return nil, fmt.Errorf("gotchx: %s: forward(tokens, positions, segments) of int64 %v: %w", p.path, tokens.Shape(), err)
+	}
+	defer out.MustDrop()
+	return FromGotch(s, out), nil
+}
+
+// Drop frees the module and its parameters. Call it inside Do of its device.
+func (p *Policy) Drop() {
+	for _, t := range p.parameters {
+		t.Drop()
+	}
+	p.module.Drop()
+}

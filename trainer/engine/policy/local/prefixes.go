@@ -1,0 +1,43 @@
+package local
+
+import (
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// logitsOfPrefixes returns the logits [ready, vocabulary] of the ready sequences' newest tokens for a TorchScript module, which has no
+// cache: it computes each of these sequences whole, at most opt.PassRows rows at a time unless one sequence is longer. It returns nil if
+// no sequence is ready. The blocks of the cache are only counted.
+func logitsOfPrefixes(e *Engine, s *torch.Scope, b *batch) *torch.Tensor {
+	if len(b.ready) == 0 {
+		return nil
+	}
+	newest := s.Empty(torch.Float32, int64(len(b.ready)), int64(e.model.Config.Hidden))
+	for from := 0; from < len(b.ready); {
+		to, rows := from, 0
+		for to < len(b.ready) && (to == from || rows+len(b.ready[to].tokens) <= e.opt.PassRows) {
+			rows += len(b.ready[to].tokens)
+			to++
+		}
+		s.Scoped(func() {
+			newest.Narrow(0, int64(from), int64(to-from)).CopyFrom(newestHidden(e.model, s, b.ready[from:to]))
+		})
+		from = to
+	}
+	return e.head(newest)
+}
+
+// newestHidden returns the hidden states of the sequences' last tokens.
+func newestHidden(m *model.Model, s *torch.Scope, sequences []*sequence) *torch.Tensor {
+	var ids, positions, last []int32
+	first := []int32{0}
+	for _, q := range sequences {
+		for i := range q.tokens {
+			positions = append(positions, int32(i))
+		}
+		ids = append(ids, q.tokens...)
+		first, last = append(first, int32(len(ids))), append(last, int32(len(ids)-1))
+	}
+	on := uploaded(s, ids, positions, first, last)
+	return m.Forward(s, model.Packed{IDs: on[0], Pos: on[1], Cu: on[2]}).IndexSelect(0, on[3])
+}

@@ -1,0 +1,141 @@
+package arch
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// TorchScript is the model_type of a model whose forward pass is a program that its user exported: a TorchScript module next to
+// config.json, which lists the module's parameters.
+const TorchScript = "torchscript"
+
+// Script describes the parameters of such a module. Config then has no layers and heads.
+type Script struct {
+	Head       string // head: name of the parameter [VocabSize, Hidden] whose product with hidden states is the logits
+	Parameters []Parameter
+}
+
+// Parameter is a parameter of a module.
+type Parameter struct {
+	Name  string
+	Shape []int64
+}
+
+func init() { register(&family{name: TorchScript, architecture: "TorchScript"}) }
+
+// Limits of a module's parameters.
+const (
+	maxScriptParameters = 100_000
+	maxScriptName       = 512
+	maxScriptDimensions = 8
+	maxScriptElements   = 1 << 40
+)
+
+// readScript reads the config.json of a module.
+func readScript(k *keys, f *family) (Config, error) {
+	c := Config{Family: f.name, Script: &Script{}}
+	k.require("vocab_size", "hidden_size", "max_position_embeddings", "head", "parameters")
+	k.integer("vocab_size", &c.VocabSize)
+	k.integer("hidden_size", &c.Hidden)
+	k.integer("max_position_embeddings", &c.MaxPosition)
+	k.text("head", &c.Script.Head)
+	for _, t := range c.tokens() {
+		*t.ids = k.ids(t.key)
+	}
+	shapes, isObject := k.values["parameters"].(map[string]any)
+	if !isObject || len(shapes) > maxScriptParameters {
+		k.fail("parameters must be an object with the shapes of at most %d parameters", maxScriptParameters)
+	}
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		p := Parameter{Name: name}
+		sizes := &keys{values: shapes, prefix: k.prefix + "parameters: "}
+		for _, n := range sizes.integers(name) {
+			p.Shape = append(p.Shape, int64(n))
+		}
+		if sizes.err != nil {
+			return Config{}, sizes.err
+		}
+		c.Script.Parameters = append(c.Script.Parameters, p)
+	}
+	return c, k.err
+}
+
+// validateScript checks the sizes of a module's parameters.
+func validateScript(c Config) error {
+	err := validSizes(
+		size{"vocab_size", c.VocabSize, MaxVocab},
+		size{"hidden_size", c.Hidden, maxHidden},
+		size{"max_position_embeddings", c.MaxPosition, maxPosition},
+	)
+	if err != nil {
+		return err
+	}
+	head := false
+	for _, p := range c.Script.Parameters {
+		if err := p.validate(); err != nil {
+			return err
+		}
+		if p.Name == c.Script.Head {
+			head = slices.Equal(p.Shape, []int64{int64(c.VocabSize), int64(c.Hidden)})
+		}
+	}
+	if !head {
+		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Script.Head), c.VocabSize, c.Hidden)
+	}
+	return c.validateTokens()
+}
+
+func (p Parameter) validate() error {
+	if p.Name == "" || len(p.Name) > maxScriptName {
+		return fmt.Errorf("parameters has a name of %d bytes: must be 1 to %d", len(p.Name), maxScriptName)
+	}
+	if len(p.Shape) == 0 || len(p.Shape) > maxScriptDimensions {
+		return fmt.Errorf("parameters: %s has %d dimensions: must be 1 to %d", strictjson.Brief(p.Name), len(p.Shape), maxScriptDimensions)
+	}
+	elements := 1.0
+	for _, n := range p.Shape {
+		elements *= float64(n)
+		if n < 1 || n > math.MaxInt32 || elements > maxScriptElements {
+			return fmt.Errorf("parameters: %s has shape %v: every size must be positive, and there may be at most 2^40 values", strictjson.Brief(p.Name), p.Shape)
+		}
+	}
+	return nil
+}
+
+// layout places each parameter as a leaf of its own, in the order of their names.
+func (p *Script) layout() *Layout {
+	l := &Layout{}
+	for _, q := range p.Parameters {
+		kind := Matrix
+		if len(q.Shape) == 1 {
+			kind = Bias
+		}
+		l.add(q.Name, kind, Tensor{Name: q.Name, Shape: q.Shape})
+	}
+	return l
+}
+
+// scriptJSON returns the config.json of a module. Keys of Raw that Config does not have are copied.
+func scriptJSON(c Config, torchDType string) ([]byte, error) {
+	object := map[string]any{}
+	if c.Raw != nil {
+		var err error
+		if object, err = strictjson.Object(c.Raw); err != nil {
+			return nil, err
+		}
+	}
+	shapes := map[string][]int64{}
+	for _, p := range c.Script.Parameters {
+		shapes[p.Name] = p.Shape
+	}
+	maps.Copy(object, map[string]any{
+		"model_type": TorchScript, "vocab_size": c.VocabSize, "hidden_size": c.Hidden, "max_position_embeddings": c.MaxPosition,
+		"head": c.Script.Head, "parameters": shapes, "torch_dtype": torchDType,
+		"bos_token_id": oneOrList(c.BOS), "eos_token_id": oneOrList(c.EOS), "pad_token_id": oneOrList(c.Pad),
+	})
+	return indented(object)
+}
