@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // trainOn trains a team whose checkpoints are written through fsys.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // holdFolder locks a folder against other processes until release is called; what names the folder in errors. The

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // refusedAs fails the test unless err names `what` and this process.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 type options struct {
@@ -39,8 +39,15 @@ type Result struct {
 	Tokens  map[string]int64 `json:"tokens"`          // sampled and trained on, by all agents, without evaluations and cold start
 	Sampled map[string]int64 `json:"tokens_by_agent"` // sampled tokens
 	Curve   []Point          `json:"curve"`
-	Ledgers []durable.File   `json:"ledgers"`
-	Weights []durable.File   `json:"weights"` // of the last checkpoint; the same run on a machine of the same kind gives equal digests
+	Ledgers []File           `json:"ledgers"`
+	Weights []File           `json:"weights"` // of the last checkpoint; the same run on a machine of the same kind gives equal digests
+}
+
+// File is a file of the run: its path, its size in bytes and its SHA-256 in hexadecimal.
+type File struct {
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
 }
 
 // Comparison compares two evaluations of the same held-out questions.
@@ -160,7 +167,7 @@ func read(o options) (r Result, err error) {
 		return r, err
 	}
 	for _, path := range ledgers {
-		f, err := durable.Digest(path)
+		f, err := digest(path)
 		if err != nil {
 			return r, err
 		}
@@ -169,8 +176,14 @@ func read(o options) (r Result, err error) {
 	return r, nil
 }
 
+// digest reads a file and returns its size and SHA-256, and its name as the path.
+func digest(path string) (File, error) {
+	data, err := os.ReadFile(path)
+	return File{filepath.Base(path), int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))}, err
+}
+
 // weights returns the files of the newest checkpoint's sampling weights.
-func weights(checkpoints string) (files []durable.File, err error) {
+func weights(checkpoints string) (files []File, err error) {
 	all := archive.Checkpoints{Dir: checkpoints}
 	steps, err := all.List()
 	if err == nil && len(steps) == 0 {
@@ -187,7 +200,7 @@ func weights(checkpoints string) (files []durable.File, err error) {
 		for _, f := range a.Files {
 			if strings.HasSuffix(f.Path, ".safetensors") {
 				f.Path = a.Name + "/" + f.Path
-				files = append(files, f)
+				files = append(files, File(f))
 			}
 		}
 	}

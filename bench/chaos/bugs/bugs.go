@@ -18,12 +18,12 @@ func chaos(arguments ...string) suite {
 var bugs = []bug{
 	{
 		Name: "a file is not synced before its folder gets its name",
-		File: "trainer/team/durable/files.go",
+		File: "trainer/internal/durable/files.go",
 		Old:  "		err = file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a folder is not synced after a manifest was put into it",
-		File: "trainer/team/durable/files.go",
+		File: "trainer/internal/durable/files.go",
 		Old:  "	return fsys.SyncDir(dir)\n", New: "	return nil\n",
 		Suite: files("TestCrash"),
 	}, {
@@ -33,12 +33,12 @@ var bugs = []bug{
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a manifest is written under its own name, and not renamed when it is complete",
-		File: "trainer/team/durable/files.go",
+		File: "trainer/internal/durable/files.go",
 		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n	f := &Folder{fs: fsys,", New: "	temporary, dir := path, filepath.Dir(path)\n	f := &Folder{fs: fsys,",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
-		File: "trainer/team/durable/files.go",
+		File: "trainer/internal/durable/files.go",
 		Old:  "found.SHA256 != f.SHA256 {", New: "len(found.SHA256) == 0 {",
 		Suite: files("TestDamage"),
 	}, {

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/blevesearch/bleve/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 const (

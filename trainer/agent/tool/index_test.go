@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // rowsOfTables writes the first rows of the corpus of testdata/tables: many passages that differ only in a number, and

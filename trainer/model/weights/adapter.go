@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/lora"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // Files of an adapter's folder, as PEFT names them.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // Form is the layout of a folder that contains more than the tensors of a language model: their names, and

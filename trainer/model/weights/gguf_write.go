@@ -8,8 +8,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 const ggufAlignment = 32 // of tensors' data, in bytes

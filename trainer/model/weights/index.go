@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 const maxShards = 4096

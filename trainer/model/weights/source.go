@@ -10,8 +10,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. The files are memory-mapped

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // shardLimit is the largest weight file that WriteHF writes, in bytes of data, unless a single tensor is larger.

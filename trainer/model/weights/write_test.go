@@ -11,9 +11,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // TestGoldenRoundTrip writes every golden model and reads the same values back. `make interop` checks with transformers the models that this test writes

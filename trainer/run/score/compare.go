@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // Answers holds the scores of the answers to one held-out question.

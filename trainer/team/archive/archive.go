@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

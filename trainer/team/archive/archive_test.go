@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 

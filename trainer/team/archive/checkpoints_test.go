@@ -10,10 +10,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // testAgents returns a trained and a frozen agent whose weights depend on the step.

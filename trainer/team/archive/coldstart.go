@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // ColdStart is the progress of an agent's stopped cold start.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // testTeam writes the files of two workers, into one shared folder or two separate ones.

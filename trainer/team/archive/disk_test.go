@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // unsynced is the real file system, except that it does not wait for the disk.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 func TestLedger(t *testing.T) {

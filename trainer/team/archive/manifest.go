@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

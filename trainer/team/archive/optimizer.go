@@ -10,8 +10,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // KeepReference writes the current weights, in float32, to the run's folder. From then on they are the agent's KL

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // TestUnchangedWeightsAreOneFile checks that equal weights in consecutive checkpoints share one file, which remains when the older checkpoint is

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // TestManyWaiters: 300 rollouts wait for answers at once over one connection for events, while a worker answers many invocations at a time.

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // published is a copy of the weights for servers.
