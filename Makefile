@@ -216,7 +216,7 @@ KILLS ?= 30
 
 # ARGS='-seed 2 -agents 3 -every 1 -shared -moe -lora -hybrid'
 chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
-	$(GO) test -tags failpoint ./trainer/team/failpoint
+	$(GO) test -tags failpoint ./trainer/internal/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
 bugs: setup-tests build ## put each bug of docs/reliability.md into the program, and check that a test finds it

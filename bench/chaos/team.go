@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
 //go:embed team.yaml
@@ -27,6 +26,12 @@ const (
 	runName   = "chaos"
 	evalEvery = 10            // eval.every of team.yaml. A run that grows must have had an evaluation at its old end
 	moreSteps = 2 * evalEvery // steps that a growing run adds
+)
+
+// The environment of a program built with the tag failpoint. trainer/internal/failpoint, which only trainer/ may import, describes it.
+const (
+	killEnv      = "MGRPO_FAILPOINT"
+	pointsLogEnv = "MGRPO_FAILPOINT_LOG"
 )
 
 // mixture is a researcher of team.yaml's size, with experts in its layers.
@@ -173,7 +178,7 @@ func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) 
 		args = append(args, "--set", s)
 	}
 	cmd := exec.Command(t.program(), args...)
-	cmd.Env = append(os.Environ(), passwordEnv+"="+r.password, failpoint.LogEnv+"="+points, failpoint.KillEnv+"="+kill)
+	cmd.Env = append(os.Environ(), passwordEnv+"="+r.password, pointsLogEnv+"="+points, killEnv+"="+kill)
 	log, err := os.OpenFile(t.path(agent+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err

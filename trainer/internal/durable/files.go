@@ -18,7 +18,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // FS has the file system operations that writing needs, so that tests can make each of them fail. OS is the real file

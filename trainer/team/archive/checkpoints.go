@@ -16,8 +16,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
 // Checkpoints is the folder of a training run's checkpoints, one a step:

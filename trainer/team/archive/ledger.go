@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // LedgerLine lists the rollouts of one training step and their use by one agent. It contains no times or other values that

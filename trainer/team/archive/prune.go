@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0, which holds the weights

@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // Point is a barrier: a moment at which all workers of a round wait for each other.

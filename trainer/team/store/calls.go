@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // submit sends an invocation to its agent and reports whether it is new, which means that it does not have an answer yet.

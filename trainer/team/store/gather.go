@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // report is a value that every agent's worker publishes once in a phase and that all workers gather. The values are in

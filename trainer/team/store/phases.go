@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 // mainAgent returns a list with only the main agent, the first of JoinRequest.Agents. It begins and ends phases.
