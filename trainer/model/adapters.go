@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 

@@ -2,7 +2,7 @@ package model
 
 import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // LayersThere is the number of layers that are gathered at a time if no rank holds the whole model: the layer that is being

@@ -10,8 +10,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 

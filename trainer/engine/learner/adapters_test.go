@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 

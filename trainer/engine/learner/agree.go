@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // status is a rank's report to the others after a part of its work: its result, or the reason why it has none.

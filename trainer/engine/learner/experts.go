@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // failedExperts is the error of this rank's experts. All exchanges were made nevertheless.

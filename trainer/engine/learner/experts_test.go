@@ -11,10 +11,10 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // Tolerances between ranks that divide the experts and ranks that each have every expert, relative to the largest value. If ranks divide the experts,

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // partial is the gradient of one micro-batch in the compute type, in cases where only the share's gradient is

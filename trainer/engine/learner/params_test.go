@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // exchange is a step of a pass that all ranks make together: gathering a layer that no rank has complete, in two steps;

@@ -13,12 +13,12 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks/rankstest"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks/rankstest"
 )
 
 // TestRank runs in the processes that the tests of this file start. The part selects what it runs.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // ending is a group that calls end after a number of exchanges.

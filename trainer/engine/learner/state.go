@@ -5,8 +5,8 @@ import (
 	"context"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
 // pieceElements is the number of values of a buffer that are sent between two ranks at a time (4 MiB).
