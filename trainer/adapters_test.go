@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 

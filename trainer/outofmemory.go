@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 )
 
 // memoryFull adds a remedy to an agent's error if memory ran out.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 )
 
 // plannedBytes returns the memory plan's bytes for the tensors of this case's update on a GPU. It leaves out the cache, which the case

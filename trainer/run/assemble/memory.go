@@ -8,7 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 )
 
 // MemoryNeeds counts the memory that each process of the named agents (nil: all agents that take part) will need on this

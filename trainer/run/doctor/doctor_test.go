@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/cuda"
-	"github.com/mgrpo/mgrpo/trainer/model/memory"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 )
 
 // gpus holds the GPUs that the driver shows to this process.

@@ -32,7 +32,7 @@ func TestGPUTables(t *testing.T) {
 	want := string(text)
 	for _, table := range gpuTables {
 		name := table.name
-		begin, end := "<!-- "+name+": go test ./trainer/model/memory -run GPUTables -update -->\n", "<!-- end -->"
+		begin, end := "<!-- "+name+": go test ./trainer/run/memory -run GPUTables -update -->\n", "<!-- end -->"
 		before, rest, found := strings.Cut(want, begin)
 		_, after, ended := strings.Cut(rest, end)
 		if !found || !ended {
@@ -45,7 +45,7 @@ func TestGPUTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(text) {
-		t.Errorf("%s differs from the plan: run go test ./trainer/model/memory -run GPUTables -update", page)
+		t.Errorf("%s differs from the plan: run go test ./trainer/run/memory -run GPUTables -update", page)
 	}
 }
 
