@@ -49,7 +49,7 @@ func leave(err error) {
 type follower struct {
 	inbox      *launch.Inbox
 	rank, size int
-	wanted     assemble.Wanted
+	wanted     assemble.AgentSpec
 	*assemble.Parts
 	engine   policy.Policy       // nil until the first order to sample
 	prepared []*learner.Sequence // the batch of the current step
@@ -99,9 +99,9 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		err = f.Learner.Prepare(ctx, batch)
 	case launch.Update:
 		err = f.update(ctx, o)
-	case launch.Supervise:
+	case launch.ColdStartUpdate:
 		f.set(o.AdamW)
-		_, err = f.Learner.Supervise(ctx, batch, o.AdamW.LR)
+		_, err = f.Learner.ColdStartUpdate(ctx, batch, o.AdamW.LR)
 	case launch.Reset:
 		err = f.Learner.ResetOptimizer(ctx)
 	case launch.Gather:
@@ -147,7 +147,7 @@ func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn)
 }
 
 // open checks the kernels of the device and loads the weights.
-func (f *follower) open(ctx context.Context, o launch.Opening) error {
+func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 	cfg, err := config.Parse("/follower.yaml", o.Config, nil)
 	if err != nil {
 		return err

@@ -197,12 +197,12 @@ func TestHotKernels(t *testing.T) {
 
 // A machine that measured the store alone: a target met, one missed, and a load at which none is aimed.
 func TestStore(t *testing.T) {
-	load := func(withTLS bool, rate, p99 float64, memory ...float64) store.Borne {
-		return store.Borne{Load: store.Load{TLS: withTLS, Workers: 999, Clients: 2, Rate: rate, Seconds: 60}, PerSecond: rate, ExchangeP99: p99, RedisMemory: memory}
+	load := func(withTLS bool, rate, p99 float64, memory ...float64) store.LoadResult {
+		return store.LoadResult{Load: store.Load{TLS: withTLS, Workers: 999, Clients: 2, Rate: rate, Seconds: 60}, PerSecond: rate, ExchangeP99: p99, RedisMemory: memory}
 	}
 	m := &machine{slug: "x", store: &store.Results{Machine: measure.Machine{CPU: "A & B", Cores: 2}, Settings: []string{"--save", "", "--appendonly", "yes"},
 		Costs: []store.Cost{{What: "rollout", RoundTrips: 9, Up: 3400, Down: 1500}, {What: "Call", TLS: true, P50: 0.004, P99: 0.01}},
-		Loads: []store.Borne{load(false, store.TargetRate, 0.015, 1, 1, 1), load(true, store.TargetRate, 0.025, 1, 1, 1), load(false, 5000, 0.025, 1, 1, 1)}}}
+		Loads: []store.LoadResult{load(false, store.TargetRate, 0.015, 1, 1, 1), load(true, store.TargetRate, 0.025, 1, 1, 1), load(false, 5000, 0.025, 1, 1, 1)}}}
 	got := text([]*machine{m})
 	for _, want := range []string{
 		"one Redis, without TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 15 ms, memory flat | met |",

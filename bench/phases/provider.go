@@ -73,7 +73,7 @@ func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[s
 	if !ok || !a.device.IsCUDA() || c.Mixture != nil {
 		return nil
 	}
-	sizes, err := engine.Recorded(ctx)
+	sizes, err := engine.GraphSizes(ctx)
 	settings["recorded_rows"] = sizes
 	if err == nil && len(sizes) == 0 {
 		err = errors.New("no decode pass was recorded as a CUDA graph")

@@ -112,7 +112,7 @@ func (l lent) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32,
 	return l.of.model.Logits(ctx, ids, ends)
 }
 
-func (lent) Fixed() bool { return false }
+func (lent) Frozen() bool { return false }
 
 var _ remote.Weights = lent{}
 

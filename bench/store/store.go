@@ -49,8 +49,8 @@ type Load struct {
 	AnswerBytes      int     `json:"answer_bytes"`
 }
 
-// Borne is the result of a load.
-type Borne struct {
+// LoadResult is the result of a load.
+type LoadResult struct {
 	Load
 	Invocations  int       `json:"invocations"`
 	PerSecond    float64   `json:"per_second"`     // answered, over the whole time
@@ -71,7 +71,7 @@ type Results struct {
 	LoadBefore float64         `json:"load_before"`
 	Settings   []string        `json:"redis_settings"`
 	Costs      []Cost          `json:"costs"`
-	Loads      []Borne         `json:"loads"`
+	Loads      []LoadResult         `json:"loads"`
 }
 
 // Write replaces the file at path.
@@ -99,7 +99,7 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	}
 	for _, withTLS := range []bool{false, true} {
 		for _, rate := range o.Rates {
-			b, err := bear(ctx, o.load(rate, withTLS), o.Client)
+			b, err := applyLoad(ctx, o.load(rate, withTLS), o.Client)
 			if err != nil {
 				return r, err
 			}
@@ -123,9 +123,9 @@ func (o Options) load(rate float64, withTLS bool) Load {
 		PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
 }
 
-// bear starts a server, puts a load on it, and returns the measurements.
-func bear(ctx context.Context, l Load, client []string) (Borne, error) {
-	b := Borne{Load: l}
+// applyLoad starts a server, puts a load on it, and returns the measurements.
+func applyLoad(ctx context.Context, l Load, client []string) (LoadResult, error) {
+	b := LoadResult{Load: l}
 	s, err := startServer(l.TLS)
 	if err != nil {
 		return b, err
@@ -172,7 +172,7 @@ func bear(ctx context.Context, l Load, client []string) (Borne, error) {
 }
 
 // fill adds the report of the main agent's client and the samples of the server taken meanwhile.
-func (b *Borne) fill(r report, seen []sample) {
+func (b *LoadResult) fill(r report, seen []sample) {
 	seconds := r.Ended.Sub(r.Begun).Seconds()
 	b.Invocations = len(r.Exchange)
 	b.PerSecond = float64(b.Invocations) / seconds
@@ -238,7 +238,7 @@ func (c *clientProcess) wait() (r report, err error) {
 	return r, json.Unmarshal(c.out.Bytes(), &r)
 }
 
-func (b Borne) String() string {
+func (b LoadResult) String() string {
 	return fmt.Sprintf("%d workers in %d processes, TLS %v, %.0f/s due: %.0f/s, exchange p50 %s p99 %s max %s, Redis %.2f cores, clients %.2f cores",
 		b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond, measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
 		measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores)
@@ -269,7 +269,7 @@ func yes(b bool) string {
 	return "no"
 }
 
-// CostHead and LoadHead name the columns that Cells of a Cost and of a Borne return.
+// CostHead and LoadHead name the columns that Cells of a Cost and of a LoadResult return.
 var (
 	CostHead = []string{"round trips", "bytes up", "bytes down", "p50", "p99"}
 	LoadHead = []string{"due/s", "answered/s", "exchange p50", "p99", "max", "Redis cores", "client cores", "memory min", "max", "p99 < 20 ms"}
@@ -284,7 +284,7 @@ func (c Cost) Cells() []string {
 }
 
 // Cells returns a load's numbers as text.
-func (b Borne) Cells() []string {
+func (b LoadResult) Cells() []string {
 	low, high := b.memory()
 	return []string{fmt.Sprintf("%.0f", b.Rate), fmt.Sprintf("%.0f", b.PerSecond), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
 		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high), yes(b.Prompt())}
@@ -297,16 +297,16 @@ const (
 )
 
 // Prompt reports whether 99 of 100 invocations were answered within TargetP99.
-func (b Borne) Prompt() bool { return b.ExchangeP99 < TargetP99 }
+func (b LoadResult) Prompt() bool { return b.ExchangeP99 < TargetP99 }
 
 // Flat reports whether the server's memory stopped growing: the last third of a load has at most a tenth more than the third before.
-func (b Borne) Flat() bool {
+func (b LoadResult) Flat() bool {
 	n := len(b.RedisMemory) / 3
 	return n > 0 && slices.Max(b.RedisMemory[2*n:]) <= 1.1*slices.Max(b.RedisMemory[n:2*n])
 }
 
 // memory returns the least and the most memory of the server in the second half of the load, in bytes. Phases begin and end in that half.
-func (b Borne) memory() (low, high int64) {
+func (b LoadResult) memory() (low, high int64) {
 	half := b.RedisMemory[len(b.RedisMemory)/2:]
 	for i, x := range half {
 		if i == 0 || int64(x) < low {

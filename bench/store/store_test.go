@@ -79,14 +79,14 @@ func TestCells(t *testing.T) {
 	if got, want := times.Cells(), []string{"", "", "", "1 ms", "10 ms"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if (Borne{ExchangeP99: 0.02}).Prompt() || !(Borne{ExchangeP99: 0.019}).Prompt() {
+	if (LoadResult{ExchangeP99: 0.02}).Prompt() || !(LoadResult{ExchangeP99: 0.019}).Prompt() {
 		t.Error("Prompt must be true only for a p99 below 20 ms")
 	}
 	for _, c := range []struct {
 		memory []float64
 		flat   bool
 	}{{nil, false}, {[]float64{1, 2, 2, 4, 3, 4}, true}, {[]float64{1, 2, 2, 4, 3, 5}, false}} {
-		if got := (Borne{RedisMemory: c.memory}).Flat(); got != c.flat {
+		if got := (LoadResult{RedisMemory: c.memory}).Flat(); got != c.flat {
 			t.Errorf("flat of %v: %v", c.memory, got)
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// LayersThere is the number of layers that are gathered at a time if no rank holds the whole model: the layer that is being
+// ResidentLayers is the number of layers that are gathered at a time if no rank holds the whole model: the layer that is being
 // computed and the next.
-const LayersThere = 2
+const ResidentLayers = 2
 
 // gathered is the memory from which forward passes read weights if no rank holds the whole model. It holds the weights
-// outside layers and LayersThere layers. All ranks gather a layer together before they compute it (ZeRO-3, Rajbhandari et
+// outside layers and ResidentLayers layers. All ranks gather a layer together before they compute it (ZeRO-3, Rajbhandari et
 // al. 2020). Experts are not gathered.
 type gathered struct {
 	flat   *torch.Tensor
@@ -55,7 +55,7 @@ func (m *Model) wantWhole(op string) {
 // gatheredViews allocates the memory of gathered and returns the leaves as views of it and of this rank's experts.
 func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
 	var size int64
-	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), LayersThere, ranks.Block.Gathered)
+	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), ResidentLayers, ranks.Block.Gathered)
 	m.gathered.flat = s.Keep(s.Zeros(m.Compute.DType(), size))
 	for _, l := range m.Layout.Leaves {
 		var leaf *torch.Tensor

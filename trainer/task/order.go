@@ -2,9 +2,9 @@ package task
 
 import "sync"
 
-// Order is the training order of n rows. Every epoch visits each row once, in a permutation that depends only on the
+// RowOrder is the training order of n rows. Every epoch visits each row once, in a permutation that depends only on the
 // seed and the epoch.
-type Order struct {
+type RowOrder struct {
 	seed uint64
 	n    int
 
@@ -13,11 +13,11 @@ type Order struct {
 	perm  []int // permutation of epoch; nil before the first use
 }
 
-// NewOrder returns the order of n >= 1 rows.
-func NewOrder(seed uint64, n int) *Order { return &Order{seed: seed, n: n} }
+// NewRowOrder returns the order of n >= 1 rows.
+func NewRowOrder(seed uint64, n int) *RowOrder { return &RowOrder{seed: seed, n: n} }
 
 // At returns the row and the epoch of training query i, i >= 0.
-func (o *Order) At(i int64) (row int, epoch int64) {
+func (o *RowOrder) At(i int64) (row int, epoch int64) {
 	epoch = i / int64(o.n)
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -72,14 +72,14 @@ type Task interface {
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
 }
 
-// Divided is a task with several sets of held-out queries.
-type Divided interface {
+// WithEvalSets is a task with several sets of held-out queries.
+type WithEvalSets interface {
 	// EvalSets returns the sizes of the sets, in the order of Eval.
 	EvalSets() []int
 }
 
-// Staged is a task with a curriculum: stages that train on some of its rows.
-type Staged interface {
+// WithCurriculum is a task with a curriculum: stages that train on some of its rows.
+type WithCurriculum interface {
 	// TrainStage returns training query i of a stage, counted from 0: a pure function of the seed, the stage and i.
 	TrainStage(stage int, i int64) Query
 }
@@ -87,7 +87,7 @@ type Staged interface {
 // HeldOut returns the first n held-out queries of each set, or all queries of a smaller set.
 func HeldOut(t Task, n int) (queries []Query) {
 	sizes := []int{t.EvalSize()}
-	if d, ok := t.(Divided); ok {
+	if d, ok := t.(WithEvalSets); ok {
 		sizes = d.EvalSets()
 	}
 	first := 0
@@ -125,8 +125,8 @@ type Toolkit interface {
 	Tools(q Query, p AgentRole) []tool.Tool
 }
 
-// Speaker is a task with its own dialect, which replaces the chat templates of the models.
-type Speaker interface {
+// WithDialect is a task with its own dialect, which replaces the chat templates of the models.
+type WithDialect interface {
 	// Tokenizer returns a tokenizer with the dialect's words, for models with random initial weights.
 	Tokenizer() (*tokenizer.Tokenizer, error)
 	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the part, or
@@ -146,13 +146,13 @@ type Demonstration struct {
 	Query    string
 	Agent    string
 	Segments []Segment
-	Tools    []string // functions that the agent must have, in addition to those that it calls
-	Program  *Own     // prompt and functions of a program that holds the agent's conversations; nil: the agent's own prompt
-	Verbatim bool     // the segments contain every word of the dialect, from the prompt to the stop words
+	Tools    []string       // functions that the agent must have, in addition to those that it calls
+	Program  *ProgramPrompt // prompt and functions of a program that holds the agent's conversations; nil: the agent's own prompt
+	Verbatim bool           // the segments contain every word of the dialect, from the prompt to the stop words
 }
 
-// Own holds a program's replacements for an agent's configured prompt and tools.
-type Own struct {
+// ProgramPrompt holds a program's replacements for an agent's configured prompt and tools.
+type ProgramPrompt struct {
 	System    string            // system message; "": the configuration's
 	Functions []json.RawMessage // OpenAI function definitions, {"type": "function", ...}
 }

@@ -25,7 +25,7 @@ func TestVisitIDs(t *testing.T) {
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, seed := rapid.IntRange(1, 50).Draw(t, "n"), rapid.Uint64().Draw(t, "seed")
-		o, forwards := NewOrder(seed, n), []int{}
+		o, forwards := NewRowOrder(seed, n), []int{}
 		for i := range int64(3 * n) {
 			row, epoch := o.At(i)
 			if epoch != i/int64(n) {
@@ -33,7 +33,7 @@ func TestOrder(t *testing.T) {
 			}
 			forwards = append(forwards, row)
 		}
-		backwards := NewOrder(seed, n)
+		backwards := NewRowOrder(seed, n)
 		for i := int64(3*n) - 1; i >= 0; i-- {
 			if row, _ := backwards.At(i); row != forwards[i] {
 				t.Fatalf("query %d is row %d or %d", i, row, forwards[i])

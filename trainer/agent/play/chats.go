@@ -137,8 +137,8 @@ func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 
 // ownOf separates the system message from a program's conversation. own is nil if the conversation has neither a system
 // message nor functions.
-func ownOf(functions []json.RawMessage, messages []json.RawMessage) (own *task.Own, rest []json.RawMessage, err error) {
-	own = &task.Own{Functions: functions}
+func ownOf(functions []json.RawMessage, messages []json.RawMessage) (own *task.ProgramPrompt, rest []json.RawMessage, err error) {
+	own = &task.ProgramPrompt{Functions: functions}
 	if len(messages) > 0 {
 		first, err := parseMessage(messages[0])
 		if err != nil {

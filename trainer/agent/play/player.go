@@ -51,8 +51,8 @@ type programDialect struct {
 	dialect agent.Dialect
 }
 
-// New chooses the agent's dialect: the task's own if the task is a Speaker, otherwise the model's chat template. A
-// hosted model exchanges messages, so New refuses it for a Speaker. New owns s.Tools and closes them if it fails.
+// New chooses the agent's dialect: the task's own if the task implements task.WithDialect, otherwise the model's chat template. A
+// hosted model exchanges messages, so New refuses it for such a task. New owns s.Tools and closes them if it fails.
 func New(s Settings) (*Player, error) {
 	p := &Player{Settings: s}
 	if s.Hosted != nil {
@@ -61,7 +61,7 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	if speaker, ok := s.Task.(task.Speaker); ok {
+	if speaker, ok := s.Task.(task.WithDialect); ok {
 		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Role, s.Tokenizer) }
 		_, err := p.dialect()
 		if err == nil && s.Limits.Fold.At > 0 {
@@ -85,7 +85,7 @@ func New(s Settings) (*Player, error) {
 
 // host creates the chat of a hosted model.
 func (p *Player) host() (err error) {
-	if _, ok := p.Task.(task.Speaker); ok {
+	if _, ok := p.Task.(task.WithDialect); ok {
 		return fmt.Errorf("the task %s has its own dialect, which a hosted model cannot use: choose another task or a model with weights", p.Task.Name())
 	}
 	p.chat, err = hosted.NewChat(p.Hosted, p.Role.System, p.SubAgents, p.offered())

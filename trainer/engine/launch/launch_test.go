@@ -98,7 +98,7 @@ func start(t *testing.T, agent string) *RankGroup {
 	}
 	t.Cleanup(c.Close)
 	opening := func(rank int) Order {
-		return Order{Kind: Open, Open: &Opening{Agent: agent, Rank: rank, Size: 3, Beside: 1}}
+		return Order{Kind: Open, Open: &OpenOrder{Agent: agent, Rank: rank, Size: 3, Beside: 1}}
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 2 || replies[0].Digest != 1 || replies[1].Digest != 2 {
@@ -311,7 +311,7 @@ func TestHostileOrders(t *testing.T) {
 
 // FuzzOrders: any bytes are read as an order or as an error. An order that was read can be written and read again.
 func FuzzOrders(f *testing.F) {
-	frames, err := encodeOrder(Order{Kind: Supervise, AdamW: &AdamW{LR: 1}}, sequences(2))
+	frames, err := encodeOrder(Order{Kind: ColdStartUpdate, AdamW: &AdamW{LR: 1}}, sequences(2))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -50,10 +50,10 @@ func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr 
 	return r, err
 }
 
-// Supervise calls learner.Supervise on all ranks.
-func (l *Learner) Supervise(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
-	_, err = l.group.Do(ctx, Order{Kind: Supervise, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
-		r, err = l.Learner.Supervise(ctx, demonstrations, lr)
+// ColdStartUpdate calls learner.ColdStartUpdate on all ranks.
+func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
+	_, err = l.group.Do(ctx, Order{Kind: ColdStartUpdate, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
+		r, err = l.Learner.ColdStartUpdate(ctx, demonstrations, lr)
 		return err
 	})
 	return r, err

@@ -17,28 +17,28 @@ import (
 type Kind string
 
 const (
-	Open          Kind = "open"           // load the weights of the agent that Order.Open describes
-	Join          Kind = "join"           // join the group of ranks, and allocate the buffers for training
-	Prepare       Kind = "prepare"        // learner.Prepare of a batch, which is kept until the next one
-	Update        Kind = "update"         // learner.Update of the sequences Which of that batch
-	Supervise     Kind = "supervise"      // learner.Supervise with a separate batch
-	Reset         Kind = "reset"          // learner.ResetOptimizer
-	Gather        Kind = "gather"         // learner.Copy, to rank 0
-	Read          Kind = "read"           // learner.Read of Span, to rank 0
-	JoinForward   Kind = "join_forward"   // learner.JoinForward: join a forward pass of rank 0
-	Restore       Kind = "restore"        // learner.RestoreMoments, from rank 0
-	SetWeights    Kind = "set_weights"    // learner.RestoreWeights, from rank 0
-	LoadReference Kind = "load_reference" // load the reference weights of the KL term from Folder
-	Sample        Kind = "sample"         // open the engine, and answer requests for turns from now on
-	DigestWeights Kind = "digest_weights" // reply with the digest of a frozen agent's weights
-	UpdateWeights Kind = "update_weights" // policy.UpdateWeights to Version
-	Release       Kind = "release"        // learner.Close
+	Open            Kind = "open"              // load the weights of the agent that Order.Open describes
+	Join            Kind = "join"              // join the group of ranks, and allocate the buffers for training
+	Prepare         Kind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
+	Update          Kind = "update"            // learner.Update of the sequences Which of that batch
+	ColdStartUpdate Kind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
+	Reset           Kind = "reset"             // learner.ResetOptimizer
+	Gather          Kind = "gather"            // learner.Copy, to rank 0
+	Read            Kind = "read"              // learner.Read of Span, to rank 0
+	JoinForward     Kind = "join_forward"      // learner.JoinForward: join a forward pass of rank 0
+	Restore         Kind = "restore"           // learner.RestoreMoments, from rank 0
+	SetWeights      Kind = "set_weights"       // learner.RestoreWeights, from rank 0
+	LoadReference   Kind = "load_reference"    // load the reference weights of the KL term from Folder
+	Sample          Kind = "sample"            // open the engine, and answer requests for turns from now on
+	DigestWeights   Kind = "digest_weights"    // reply with the digest of a frozen agent's weights
+	UpdateWeights   Kind = "update_weights"    // policy.UpdateWeights to Version
+	Release         Kind = "release"           // learner.Close
 )
 
 // Order is the next action of all ranks. It has the fields of its kind and no others.
 type Order struct {
 	Kind    Kind        `json:"kind"`
-	Open    *Opening    `json:"open,omitempty"`
+	Open    *OpenOrder  `json:"open,omitempty"`
 	Group   *Rendezvous `json:"group,omitempty"` // the group to join
 	Batch   int         `json:"batch,omitempty"` // number of sequences that follow
 	Which   []int       `json:"which,omitempty"` // indices of sequences
@@ -62,8 +62,8 @@ type AdamW struct {
 	Steps int64   `json:"steps"` // number of updates made before
 }
 
-// Opening describes a follower's model.
-type Opening struct {
+// OpenOrder describes a follower's model.
+type OpenOrder struct {
 	Config     []byte `json:"config"` // a configuration in which the agent has only the follower's device, and paths are absolute
 	Agent      string `json:"agent"`
 	Weights    string `json:"weights"`     // folder of the checkpoint to continue from; "": the weights that the configuration names
@@ -123,7 +123,7 @@ func (o Order) check() error {
 		want.Batch = o.Batch
 	case Update:
 		want.Which, want.AdamW = o.Which, o.AdamW
-	case Supervise:
+	case ColdStartUpdate:
 		want.Batch, want.AdamW = o.Batch, o.AdamW
 	case Read:
 		want.Span = o.Span
@@ -144,7 +144,7 @@ func (o Order) check() error {
 		return fmt.Errorf("launch: an order to %s does not have a complete description of the model", o.Kind)
 	case o.Kind == Join && (o.Group == nil || o.Group.Name == "" || !isAddress(o.Group.Bind)):
 		return fmt.Errorf("launch: an order to %s does not have a complete group", o.Kind)
-	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
+	case (o.Kind == Update || o.Kind == ColdStartUpdate) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
 		return fmt.Errorf("launch: an order to %s does not have a learning rate or count", o.Kind)
 	case o.Kind == Read && (o.Span == nil || o.Span.From < 0 || o.Span.N < 0 || o.Span.N > math.MaxInt64-o.Span.From):
 		return fmt.Errorf("launch: an order to %s does not have a valid range of weights", o.Kind)

@@ -518,20 +518,20 @@ func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
 		sum -= float64(v)
 		n++
 	}
-	r, err := l.Supervise(ctx, batch, 0)
+	r, err := l.ColdStartUpdate(ctx, batch, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeTo(t, "loss", r.Values["loss"], sum/float64(n), 1e-6)
 	want := readFlat(t, l, l.grad)
 	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.Checkpoint = 10, true })
-	if _, err := cut.Supervise(ctx, batch, 0); err != nil {
+	if _, err := cut.ColdStartUpdate(ctx, batch, 0); err != nil {
 		t.Fatal(err)
 	}
 	if d := apart(readFlat(t, cut, cut.grad), want, 1); !(d < 1e-6) {
 		t.Errorf("the gradient is off by %v", d)
 	}
-	if _, err := l.Supervise(ctx, batch[6:], 0); err == nil {
+	if _, err := l.ColdStartUpdate(ctx, batch[6:], 0); err == nil {
 		t.Error("a batch without trained tokens was accepted")
 	}
 }

@@ -44,11 +44,11 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		slices.Reverse(down)
 		visits = append(visits, down...)
 	}
-	var there [model.LayersThere]int // or being gathered
+	var there [model.ResidentLayers]int // or being gathered
 	coming := map[int]bool{}
 	for i, layer := range visits {
-		for _, next := range visits[i:min(i+model.LayersThere, len(visits))] {
-			if place := &there[next%model.LayersThere]; m.Gathered() && *place != next {
+		for _, next := range visits[i:min(i+model.ResidentLayers, len(visits))] {
+			if place := &there[next%model.ResidentLayers]; m.Gathered() && *place != next {
 				*place, coming[next] = next, true
 				all = append(all, exchange{start, next})
 			}

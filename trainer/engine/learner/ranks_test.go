@@ -203,7 +203,7 @@ func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
 			t.Fatal(err, r.Refused)
 		}
 	}
-	supervised, err := l.Supervise(t.Context(), batch, 0.01)
+	supervised, err := l.ColdStartUpdate(t.Context(), batch, 0.01)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	case "update", "layers", "experts":
 		_, err = l.Update(ctx, batch, 1e-3)
 	case "demonstrations":
-		_, err = l.Supervise(ctx, batch, 1e-3)
+		_, err = l.ColdStartUpdate(ctx, batch, 1e-3)
 	case "copy":
 		err = l.Copy(ctx, weights, m, v)
 	case "weights":

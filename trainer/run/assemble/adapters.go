@@ -55,7 +55,7 @@ func readAdapters(folder string, base arch.Config) (lora.PEFT, *lora.Layout, fun
 }
 
 // adapt gives the agent its adapters: the adapters of the checkpoint to continue from, or the initial ones.
-func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
+func (p *Parts) adapt(ctx context.Context, want AgentSpec, a *config.Agent) error {
 	c, l, read, err := adapters(want.Config, a, p.base.model.Config)
 	if err != nil {
 		return err

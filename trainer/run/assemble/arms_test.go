@@ -50,7 +50,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 	if err != nil {
 		t.Fatal(err)
 	}
-	if speaker, ok := source.(task.Speaker); ok {
+	if speaker, ok := source.(task.WithDialect); ok {
 		if tok, err = speaker.Tokenizer(); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 		return err.Error()
 	}
 	defer p.Close()
-	if _, ok := source.(task.Speaker); ok {
+	if _, ok := source.(task.WithDialect); ok {
 		return "" // the grammar determines the agents' actions
 	}
 	if cfg.ColdStart.Demonstrations != "none" {

@@ -94,7 +94,7 @@ func baseKey(cfg *config.Config, a *config.Agent) string {
 }
 
 // sharing returns the agents of this process that share an agent's weights, including itself.
-func (w Wanted) sharing(a *config.Agent) (all []*config.Agent) {
+func (w AgentSpec) sharing(a *config.Agent) (all []*config.Agent) {
 	for _, name := range w.Process.Agents {
 		other := w.Config.Agent(name)
 		if other == a || baseKey(w.Config, a) != "" && baseKey(w.Config, other) == baseKey(w.Config, a) {

@@ -45,8 +45,8 @@ type Parts struct {
 	frees []func(context.Context) error // closed last, in reverse order
 }
 
-// Wanted describes the parts to build.
-type Wanted struct {
+// AgentSpec describes the parts to build.
+type AgentSpec struct {
 	Config  *config.Config
 	Agent   string
 	Task    task.Task
@@ -64,7 +64,7 @@ type Wanted struct {
 
 // Trained loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
 // an error nothing remains allocated.
-func Trained(ctx context.Context, want Wanted) (*Parts, error) {
+func Trained(ctx context.Context, want AgentSpec) (*Parts, error) {
 	a := want.Config.Agent(want.Agent)
 	p := &Parts{Rules: RulesOf(want.Config, a)}
 	if err := p.openModel(ctx, want, a); err != nil {
@@ -73,7 +73,7 @@ func Trained(ctx context.Context, want Wanted) (*Parts, error) {
 	return p, nil
 }
 
-func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) error {
+func (p *Parts) openModel(ctx context.Context, want AgentSpec, a *config.Agent) error {
 	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
 		return p.lead(ctx, want, a)
 	}
@@ -86,7 +86,7 @@ func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) err
 
 // Agent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
 // allocated.
-func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
+func Agent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
 	cfg, a := want.Config, want.Config.Agent(want.Agent)
 	p = &Parts{Rules: RulesOf(cfg, a)}
 	defer func() {
@@ -125,7 +125,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 }
 
 // load loads the weights: from the checkpoint to continue from, from the configured folder or file, or random ones.
-func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
+func (p *Parts) load(ctx context.Context, want AgentSpec, a *config.Agent) error {
 	folder := want.Weights
 	if a.Adapts() || a.Quantised() {
 		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
@@ -191,7 +191,7 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 }
 
 // learns adds the learner, and the weights of the KL term unless they are the weights after a cold start.
-func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group ranks.Group) error {
+func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, group ranks.Group) error {
 	cfg := want.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
@@ -262,7 +262,7 @@ func threads(cfg *config.Config, devices int) int {
 }
 
 // devices counts the devices on this machine that the agents of this process use, including their followers' devices.
-func (w Wanted) devices() (n int) {
+func (w AgentSpec) devices() (n int) {
 	for _, name := range w.Process.Agents {
 		n += len(w.Config.Agent(name).OnMachine())
 	}

@@ -114,7 +114,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 			return nil, err
 		}
 	}
-	speaker, ok := t.(task.Speaker)
+	speaker, ok := t.(task.WithDialect)
 	if !ok {
 		return nil, fmt.Errorf("tokenizer is task, which is the default, but the task %s does not have a vocabulary: name a folder with a tokenizer.json", cfg.Task.Kind)
 	}

@@ -16,7 +16,7 @@ import (
 
 // lead loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.
-func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
+func (p *Parts) lead(ctx context.Context, want AgentSpec, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if want.Learns {
 		want.Size, want.Gathered = len(all), a.Shard == "full"
@@ -27,7 +27,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 		return err
 	}
 	open := func(rank int) launch.Order {
-		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
+		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
 			NoTraining: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
 	}
 	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
@@ -53,17 +53,17 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 }
 
 // configOf returns the configuration of a follower, whose agent has the follower's device only.
-func configOf(want Wanted, a *config.Agent, device string) []byte {
+func configOf(want AgentSpec, a *config.Agent, device string) []byte {
 	own := want.Config.OnOneMachine()
 	other := own.Agent(a.Name)
 	other.Engine.Slots = want.Config.Slots(a)                           // depends on the number of devices
-	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // Opening describes how the ranks divide the weights
+	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // OpenOrder describes how the ranks divide the weights
 	return own.Dump("/")
 }
 
 // beside returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
 // agent on a further machine.
-func (w Wanted) beside(a *config.Agent, rank int) int {
+func (w AgentSpec) beside(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
 	}
@@ -71,7 +71,7 @@ func (w Wanted) beside(a *config.Agent, rank int) int {
 }
 
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.
-func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
+func (p *Parts) openSampler(ctx context.Context, want AgentSpec, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
 		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
 			p.Policy = s // Close closes it even if the followers fail
@@ -114,7 +114,7 @@ func (p *Parts) Digest(ctx context.Context) (uint32, error) {
 }
 
 // OpenEngine opens the engine of a follower.
-func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, error) {
+func (p *Parts) OpenEngine(ctx context.Context, want AgentSpec) (policy.Policy, error) {
 	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
 }
 
@@ -134,8 +134,8 @@ func (p *Parts) Freeze(ctx context.Context) error {
 func (p *Parts) Lost() error { return p.group.Err() }
 
 // Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
-func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
-	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+func Follower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, want AgentSpec, err error) {
+	want = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
 	if !o.NoTraining {
 		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered
 	}
@@ -145,7 +145,7 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 }
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Rendezvous, rank, size int) error {
+func (p *Parts) Join(ctx context.Context, want AgentSpec, g launch.Rendezvous, rank, size int) error {
 	patience := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: patience, Timeout: patience})

@@ -16,7 +16,7 @@ import (
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
-		open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
+		open: func(ctx context.Context, p *Parts, want AgentSpec) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
 				return nil, err
@@ -77,5 +77,5 @@ func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 	return s.parts.Model.Logits(ctx, ids, ends)
 }
 
-// Fixed reports whether the weights are not trained, or no longer trained.
-func (s served) Fixed() bool { return s.parts.Learner == nil }
+// Frozen reports whether the weights are not trained, or no longer trained.
+func (s served) Frozen() bool { return s.parts.Learner == nil }

@@ -24,7 +24,7 @@ func FewRows(cfg *config.Config, t task.Task) (out []string) {
 		find("", t.Train)
 	}
 	for i, s := range cfg.Task.Curriculum {
-		if staged, ok := t.(task.Staged); ok {
+		if staged, ok := t.(task.WithCurriculum); ok {
 			find(" in the stage "+s.Name, func(at int64) task.Query { return staged.TrainStage(i, at) })
 		}
 	}

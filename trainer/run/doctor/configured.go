@@ -164,9 +164,9 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 const mostQueries = 100_000
 
 // queries returns the training queries of the first epoch and the held-out queries. The lists are empty for a task with its
-// own language (task.Speaker), since such a task makes queries that fit and do not repeat.
+// own language (task.WithDialect), since such a task makes queries that fit and do not repeat.
 func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
-	if _, ok := t.(task.Speaker); ok {
+	if _, ok := t.(task.WithDialect); ok {
 		return nil, nil
 	}
 	for i := range int64(mostQueries) {
@@ -196,9 +196,9 @@ func repeated(train, held []task.Query) (n int) {
 // scorePatience is the longest time that the verifiers may take.
 const scorePatience = time.Minute
 
-// scores tries the verifiers. A task with its own language (task.Speaker) scores without verifiers.
+// scores tries the verifiers. A task with its own language (task.WithDialect) scores without verifiers.
 func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
-	if _, ok := t.(task.Speaker); ok {
+	if _, ok := t.(task.WithDialect); ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, scorePatience)

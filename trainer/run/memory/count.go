@@ -209,7 +209,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 // gathered returns the size of the weights if no rank has whole layers: a share, the current layer and the next without
 // their experts, and weights outside of layers.
 func gathered(a *config.Agent, layout *arch.Layout) int64 {
-	_, most := ranks.Arrange(model.Blocks(layout, true), model.LayersThere, ranks.Block.Gathered)
+	_, most := ranks.Arrange(model.Blocks(layout, true), model.ResidentLayers, ranks.Block.Gathered)
 	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
 }
 

@@ -19,17 +19,17 @@ type Settings struct {
 
 // State is the state of a worker between two commands. Begin returns the first state.
 type State struct {
-	Version   int64 // number of committed training steps
-	Rolled    int64 // number of steps that were rolled out; at least Version, at most Version + MaxLag + 1
-	Saved     int64 // newest version that has a checkpoint; or None
-	Evaluated int64 // newest version whose evaluation is complete; or None
-	Best      int64 // version with the best evaluation; or None
-	Noted     int64 // newest version whose evaluation is in its checkpoint; or None
+	Version         int64 // number of committed training steps
+	RolledOut       int64 // number of steps that were rolled out; at least Version, at most Version + MaxLag + 1
+	Saved           int64 // newest version that has a checkpoint; or None
+	Evaluated       int64 // newest version whose evaluation is complete; or None
+	Best            int64 // version with the best evaluation; or None
+	EvaluationSaved int64 // newest version whose evaluation is in its checkpoint; or None
 
-	Taught   bool // the cold start is done
-	Ready    bool // all workers are ready to begin
-	Stopping bool // the run was asked to stop, so the next step has no queries
-	Over     bool // all workers have finished
+	ColdStarted bool // the cold start is done
+	Ready       bool // all workers are ready to begin
+	Stopping    bool // the run was asked to stop, so the next step has no queries
+	Over        bool // all workers have finished
 }
 
 // None stands for no version.
@@ -38,8 +38,8 @@ const None = -1
 // Begin returns the first state of a round: the start of the run (saved is None), or a checkpoint. evaluated and best come
 // from the evaluations in the checkpoint.
 func Begin(saved, evaluated, best int64) State {
-	return State{Version: max(saved, 0), Rolled: max(saved, 0), Saved: saved, Taught: saved != None,
-		Evaluated: evaluated, Best: best, Noted: evaluated}
+	return State{Version: max(saved, 0), RolledOut: max(saved, 0), Saved: saved, ColdStarted: saved != None,
+		Evaluated: evaluated, Best: best, EvaluationSaved: evaluated}
 }
 
 // Kind is the kind of a command.
@@ -48,14 +48,14 @@ type Kind string
 // The kinds of commands, in the order of a run's first steps. A command that involves other workers is given to all of
 // them.
 const (
-	Teach      Kind = "teach"    // do the cold start, if this agent has one
-	AwaitReady Kind = "ready"    // wait until all are ready
-	Save       Kind = "save"     // save a checkpoint, or add the evaluation to the existing one
-	Evaluate   Kind = "evaluate" // evaluate the held-out queries
-	Train      Kind = "train"    // train on the rollouts of a step
-	Await      Kind = "await"    // wait for the rollouts of the next step
-	Finish     Kind = "finish"   // wait until all have finished
-	End        Kind = "end"      // the run is over
+	ColdStart     Kind = "cold start"     // do the cold start, if this agent has one
+	AwaitTeam     Kind = "await team"     // wait until all are ready
+	Save          Kind = "save"           // save a checkpoint, or add the evaluation to the existing one
+	Evaluate      Kind = "evaluate"       // evaluate the held-out queries
+	Train         Kind = "train"          // train on the rollouts of a step
+	AwaitRollouts Kind = "await rollouts" // wait for the rollouts of the next step
+	Finish        Kind = "finish"         // wait until all have finished
+	End           Kind = "end"            // the run is over
 )
 
 // Command is a command to a worker.
@@ -67,7 +67,7 @@ type Command struct {
 // Result is the result of a command.
 type Result struct {
 	Best bool // after Evaluate: the version is better than all earlier ones
-	Stop bool // the run was asked to stop: after Teach and AwaitReady the run ends; Evaluate and rollouts had no queries
+	Stop bool // the run was asked to stop: after ColdStart and AwaitTeam the run ends; Evaluate and rollouts had no queries
 }
 
 // Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
@@ -76,20 +76,20 @@ func (c Settings) Next(s State) Command {
 	switch {
 	case s.Over:
 		return Command{End, v}
-	case !s.Taught:
-		return Command{Teach, v}
+	case !s.ColdStarted:
+		return Command{ColdStart, v}
 	case !s.Ready:
-		return Command{AwaitReady, v}
+		return Command{AwaitTeam, v}
 	case s.Saved < v && c.savesAt(v):
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
 		return Command{Evaluate, v} // the engine is idle: RollOut does not begin rollouts of version v before the evaluation
-	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && v > 0):
+	case s.Evaluated == v && s.EvaluationSaved < v && (s.Saved == v || s.Best == v && v > 0):
 		return Command{Save, v}
-	case v < c.Steps && s.Rolled > v:
+	case v < c.Steps && s.RolledOut > v:
 		return Command{Train, v}
 	case v < c.Steps && !s.Stopping:
-		return Command{Await, v}
+		return Command{AwaitRollouts, v}
 	case s.Saved < v:
 		return Command{Save, v}
 	}
@@ -97,9 +97,9 @@ func (c Settings) Next(s State) Command {
 }
 
 // RollOut returns the step whose rollouts may begin now; ok is false if none may begin. Only one step is rolled out at a
-// time: the caller asks again after Rolled.
+// time: the caller asks again after RolledOut.
 func (c Settings) RollOut(s State) (step int64, ok bool) {
-	n := s.Rolled
+	n := s.RolledOut
 	if s.Over || !s.Ready || s.Stopping || n >= c.Steps || n > s.Version+c.MaxLag {
 		return 0, false
 	}
@@ -114,16 +114,16 @@ func (c Settings) RollOut(s State) (step int64, ok bool) {
 	return n, true
 }
 
-// Rolled returns the state after the rollouts of a step.
-func (c Settings) Rolled(s State, step int64, r Result) (State, error) {
-	if step != s.Rolled {
-		return s, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, s.Rolled)
+// RolledOut returns the state after the rollouts of a step.
+func (c Settings) RolledOut(s State, step int64, r Result) (State, error) {
+	if step != s.RolledOut {
+		return s, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, s.RolledOut)
 	}
 	if r.Stop {
 		s.Stopping = true
 		return s, nil
 	}
-	s.Rolled++
+	s.RolledOut++
 	return s, nil
 }
 
@@ -133,16 +133,16 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 		return s, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
-	case Teach, AwaitReady:
+	case ColdStart, AwaitTeam:
 		if r.Stop { // there is no version yet that all workers have
 			s.Stopping, s.Over = true, true
 			return s, nil
 		}
-		s.Taught, s.Ready = true, did.Kind == AwaitReady
+		s.ColdStarted, s.Ready = true, did.Kind == AwaitTeam
 	case Save:
 		s.Saved = did.Version
 		if s.Evaluated == did.Version {
-			s.Noted = did.Version
+			s.EvaluationSaved = did.Version
 		}
 	case Evaluate:
 		if s.Stopping = r.Stop; r.Stop {

@@ -19,7 +19,7 @@ func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt strin
 			what := fmt.Sprintf("roll %d", n)
 			out = append(out, what)
 			var err error
-			if s, err = c.Rolled(s, n, Result{Stop: what == stopAt}); err != nil {
+			if s, err = c.RolledOut(s, n, Result{Stop: what == stopAt}); err != nil {
 				t.Fatal(err)
 			}
 			continue
@@ -56,31 +56,31 @@ func TestCourses(t *testing.T) {
 		want   string
 	}{
 		"whole": {c: all, from: afresh, best: []int64{0, 4},
-			want: "teach 0, ready 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"nothing held out": {c: set(func(c *Settings) { c.HeldOut = false; c.CheckpointEvery = 3 }), from: afresh,
-			want: "teach 0, ready 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
+			want: "cold start 0, await team 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
 		"the best between checkpoints": {c: set(func(c *Settings) { c.CheckpointEvery = 0; c.EvalFirst = false; c.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
-			want: "teach 0, ready 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+			want: "cold start 0, await team 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"a random start is not kept": {c: set(func(c *Settings) { c.Steps = 1; c.ColdStarts = false }), from: afresh, best: []int64{0},
-			want: "teach 0, ready 0, evaluate 0, roll 0, train 0, save 1, evaluate 1, save 1, finish 1"},
+			want: "cold start 0, await team 0, evaluate 0, roll 0, train 0, save 1, evaluate 1, save 1, finish 1"},
 		"resumed": {c: all, from: Begin(2, 2, 0),
-			want: "ready 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+			want: "await team 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"resumed before its evaluation": {c: all, from: Begin(2, 0, 0),
-			want: "ready 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"resumed at the end": {c: all, from: Begin(4, 2, 0), want: "ready 4, evaluate 4, save 4, finish 4"},
-		"no steps":           {c: set(func(c *Settings) { c.Steps = 0; c.EvalFirst = false }), from: afresh, want: "teach 0, ready 0, save 0, evaluate 0, save 0, finish 0"},
-		"stopped in a step":  {c: all, from: afresh, stopAt: "roll 1", want: "teach 0, ready 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
+			want: "await team 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"resumed at the end": {c: all, from: Begin(4, 2, 0), want: "await team 4, evaluate 4, save 4, finish 4"},
+		"no steps":           {c: set(func(c *Settings) { c.Steps = 0; c.EvalFirst = false }), from: afresh, want: "cold start 0, await team 0, save 0, evaluate 0, save 0, finish 0"},
+		"stopped in a step":  {c: all, from: afresh, stopAt: "roll 1", want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
 		"stopped before an evaluation": {c: all, from: afresh, stopAt: "evaluate 2",
-			want: "teach 0, ready 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, finish 2"},
-		"stopped in its cold start":               {c: all, from: afresh, stopAt: "teach 0", want: "teach 0"},
-		"stopped because of another's cold start": {c: all, from: afresh, stopAt: "ready 0", want: "teach 0, ready 0"},
-		"stopped at once":                         {c: all, from: afresh, stopAt: "evaluate 0", want: "teach 0, ready 0, save 0, evaluate 0, finish 0"},
+			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, finish 2"},
+		"stopped in its cold start":               {c: all, from: afresh, stopAt: "cold start 0", want: "cold start 0"},
+		"stopped because of another's cold start": {c: all, from: afresh, stopAt: "await team 0", want: "cold start 0, await team 0"},
+		"stopped at once":                         {c: all, from: afresh, stopAt: "evaluate 0", want: "cold start 0, await team 0, save 0, evaluate 0, finish 0"},
 		"ahead": {c: set(func(c *Settings) { c.Steps = 6; c.MaxLag = 2; c.EvalEvery = 0; c.EvalFirst = false }), from: afresh,
-			want: "teach 0, ready 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
+			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
 		"ahead, up to an evaluation": {c: set(func(c *Settings) { c.MaxLag = 3; c.EvalFirst = false; c.CheckpointEvery = 0 }), from: afresh,
-			want: "teach 0, ready 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
+			want: "cold start 0, await team 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"stopped while ahead": {c: set(func(c *Settings) { c.MaxLag = 3; c.HeldOut = false; c.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
-			want: "teach 0, ready 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
+			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			best := map[int64]bool{}
@@ -98,14 +98,14 @@ func TestCourses(t *testing.T) {
 func TestWhatWasNotToBeDone(t *testing.T) {
 	c := Settings{Steps: 2}
 	s := Begin(None, None, None)
-	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {teach 0} is next" {
-		t.Errorf("train before teach: got error %v", err)
+	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {cold start 0} is next" {
+		t.Errorf("train before the cold start: got error %v", err)
 	}
-	if _, err := c.Rolled(s, 1, Result{}); err == nil {
+	if _, err := c.RolledOut(s, 1, Result{}); err == nil {
 		t.Error("step 1 was rolled out before step 0 without an error")
 	}
-	s.Taught, s.Ready = true, true
-	if _, err := c.Done(s, Command{Await, 0}, Result{}); err == nil {
+	s.ColdStarted, s.Ready = true, true
+	if _, err := c.Done(s, Command{AwaitRollouts, 0}, Result{}); err == nil {
 		t.Error("Await was accepted as a command that can be done")
 	}
 }
@@ -178,7 +178,7 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Version < w.Version || s.Rolled < s.Version || s.Rolled > s.Version+c.MaxLag+1 {
+		if s.Version < w.Version || s.RolledOut < s.Version || s.RolledOut > s.Version+c.MaxLag+1 {
 			t.Fatalf("impossible change of state from %+v to %+v", w.State, s)
 		}
 		w.State = s
@@ -192,11 +192,11 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 			if behind { // the barrier of the version before must prevent this
 				t.Fatalf("a worker at %+v rolls out step %d while another is more than %d versions behind", w.State, n, c.MaxLag)
 			}
-			s, err := c.Rolled(w.State, n, Result{Stop: n >= stopAt})
+			s, err := c.RolledOut(w.State, n, Result{Stop: n >= stopAt})
 			move(w, s, err)
 			return false
 		}
-		if next := c.Next(w.State); next.Kind == Teach {
+		if next := c.Next(w.State); next.Kind == ColdStart {
 			s, err := c.Done(w.State, next, Result{})
 			move(w, s, err)
 			return false
@@ -211,7 +211,7 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 	switch next.Kind {
 	case End:
 		return true
-	case Await:
+	case AwaitRollouts:
 		t.Fatalf("all workers wait: %+v", team[0].State)
 	}
 	best := rapid.Bool().Draw(t, "best")
@@ -220,7 +220,7 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 		move(w, s, err)
 		switch next.Kind {
 		case Save:
-			w.saved, w.evaluated, w.best = w.Saved, w.Noted, w.Best
+			w.saved, w.evaluated, w.best = w.Saved, w.EvaluationSaved, w.Best
 		case Train:
 			w.log = append(w.log, fmt.Sprintf("train %d", next.Version))
 		}

@@ -42,8 +42,8 @@ func (cs *coldStart) run(ctx context.Context) error {
 		cs.observer.Note(metrics.Infof(cs.name, metrics.TopicStart, "the cold start continues after update %d of %d", c.Updates, set.Steps))
 	}
 	if !c.Over {
-		if err := cs.teach(ctx, &c); err != nil {
-			return cs.leave(ctx, c, err)
+		if err := cs.train(ctx, &c); err != nil {
+			return cs.saveIfStopped(ctx, c, err)
 		}
 	}
 	if cs.cfg.KLToColdStart(cs.agent) {
@@ -65,8 +65,8 @@ func (cs *coldStart) run(ctx context.Context) error {
 	return cs.learner.ResetOptimizer(ctx)
 }
 
-// teach makes the remaining updates and counts them in c.
-func (cs *coldStart) teach(ctx context.Context, c *archive.ColdStart) error {
+// train makes the remaining updates and counts them in c.
+func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 	set := cs.agent.ColdStart
 	demos, err := cs.demonstrations()
 	if err != nil {
@@ -89,7 +89,7 @@ func (cs *coldStart) teach(ctx context.Context, c *archive.ColdStart) error {
 		for range set.Batch {
 			batch = append(batch, demos[order.next()])
 		}
-		r, err := cs.learner.Supervise(updating, batch, schedule.At(i))
+		r, err := cs.learner.ColdStartUpdate(updating, batch, schedule.At(i))
 		if err != nil {
 			return fmt.Errorf("cold start, update %d: %w", i+1, err)
 		}
@@ -108,9 +108,9 @@ func (cs *coldStart) teach(ctx context.Context, c *archive.ColdStart) error {
 	}})
 }
 
-// leave writes the state of a cold start to disk if err is a request to stop and not a failure. It returns
+// saveIfStopped writes the state of a cold start to disk if err is a request to stop and not a failure. It returns
 // err.
-func (cs *coldStart) leave(ctx context.Context, c archive.ColdStart, err error) error {
+func (cs *coldStart) saveIfStopped(ctx context.Context, c archive.ColdStart, err error) error {
 	stopping := errors.Is(err, errStopping)
 	if stopping { // workers with a complete cold start must learn why this worker leaves
 		defer cs.stops.ask(ctx)
@@ -135,34 +135,34 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 	return cs.parts.LoadReference(ctx, cs.cfg, cs.agent, folder)
 }
 
-// awaitReady waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
+// awaitTeam waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
 // therefore has no worker, this agent stops, too, and keeps its own cold start.
-func (cs *coldStart) awaitReady(ctx context.Context) error {
+func (cs *coldStart) awaitTeam(ctx context.Context) error {
 	if cs.archive.Saved() != schedule.None {
 		return cs.member.Barrier(ctx, store.Ready, cs.WaitsFor)
 	}
-	waiting, leave := context.WithCancelCause(ctx)
+	waiting, endWait := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { cs.watchOthers(waiting, leave) })
+	watching.Go(func() { cs.watchOthers(waiting, endWait) })
 	err := cs.member.Barrier(waiting, store.Ready, cs.WaitsFor)
 	if err != nil && waiting.Err() != nil {
 		err = context.Cause(waiting)
 	}
-	leave(nil)
+	endWait(nil)
 	watching.Wait()
 	if err == nil || !cs.cfg.ColdStarts(cs.agent) {
 		return err
 	}
-	return cs.leave(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
+	return cs.saveIfStopped(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
 }
 
 // watchOthers calls leave if a stop was requested and an agent has no worker. It returns when ctx ends.
-func (cs *coldStart) watchOthers(ctx context.Context, leave context.CancelCauseFunc) {
+func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCauseFunc) {
 	watch := stopWatch{stops: cs.stops}
 	for ctx.Err() == nil {
 		if errors.Is(watch.look(ctx), errStopping) {
 			if missing, err := cs.member.Missing(ctx); err == nil && len(missing) > 0 {
-				leave(errStopping)
+				endWait(errStopping)
 				return
 			}
 		}

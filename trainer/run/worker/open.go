@@ -78,7 +78,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 
 // assemble loads the agent and gives each part of the worker the objects it needs.
 func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
-	want := assemble.Wanted{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
+	want := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
 	if s.From != nil {

@@ -35,11 +35,11 @@ func (pr *programs) admit(p store.Phase) (end func()) {
 // attempt plays one rollout by a program. If the program fails, the rollout does not get the reward 0: it is removed for
 // every agent, like a rollout whose answer cannot be verified.
 func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
-	played, said, err := pr.play(ctx, c.phase, q, k)
+	played, conversations, err := pr.play(ctx, c.phase, q, k)
 	if err != nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	t := pr.trajectoryOf(q, k, 0, said)
+	t := pr.trajectoryOf(q, k, 0, conversations)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
 	if played.Result.Format != nil {
 		t.FormatValid = *played.Result.Format
@@ -47,13 +47,13 @@ func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k i
 	if played.Failed != nil {
 		t.Finish, t.FormatValid = agent.FinishProgram, false
 	}
-	var lost unscored
-	var read spent
-	read.add(sizeOf(t.Trajectory))
-	if err := pr.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
+	var withoutScore unscored
+	var counts tokenCounts
+	counts.add(sizeOf(t.Trajectory))
+	if err := pr.endCalls(ctx, c.phase, &t, played, &withoutScore, &counts); err != nil {
 		return o, err
 	}
-	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}
@@ -74,8 +74,8 @@ func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int
 			played.Failed = fmt.Errorf("the program scores calls of %q, which is not a sub-agent", name)
 		}
 	}
-	said, err := pr.gateway.Finish(played.Ticket)
-	return played, said, err
+	conversations, err := pr.gateway.Finish(played.Ticket)
+	return played, conversations, err
 }
 
 // score computes the reward from the program's own score, or from the task's verification if there is none.
@@ -90,7 +90,7 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 
 // endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each sub-agent, the
 // calls without a score, and the tokens of all.
-func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, lost *unscored, read *spent) error {
+func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, withoutScore *unscored, counts *tokenCounts) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	for _, sub := range pr.rollouts.cfg.Subs() {
@@ -99,12 +99,12 @@ func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, 
 			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
 				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
 			r, err := pr.rollouts.member.Call(gctx, v)
-			lost.add(v, r.Failed)
+			withoutScore.add(v, r.Failed)
 			mu.Lock()
 			defer mu.Unlock()
 			if r.Calls > 0 {
 				t.Calls[sub.Name] = r.Calls
-				read.add(r.Tokens)
+				counts.add(r.Tokens)
 			}
 			return err
 		})
@@ -114,15 +114,15 @@ func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, 
 
 // end ends a program's rollout for this sub-agent: its conversations become trajectories, which this worker keeps.
 func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
-	said, err := pr.gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
+	conversations, err := pr.gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
 	if err != nil {
 		return err
 	}
-	r := store.Result{Calls: len(said)}
-	var read spent
-	for i, s := range said {
+	r := store.Result{Calls: len(conversations)}
+	var counts tokenCounts
+	for i, s := range conversations {
 		t := pr.trajectoryOf(q, v.Rollout, i, []gateway.Conversation{s})
-		read.add(sizeOf(t.Trajectory))
+		counts.add(sizeOf(t.Trajectory))
 		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.rollouts.scorer.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
@@ -136,7 +136,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		t.expert = score
 		c.add(&t)
 	}
-	r.Tokens = read.total()
+	r.Tokens = counts.total()
 	return pr.rollouts.member.Complete(ctx, v, r)
 }
 
@@ -165,12 +165,12 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 }
 
 // trajectoryOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
-func (pr *programs) trajectoryOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
+func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
 	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
 		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
 	subtask := q.Text
-	for _, s := range said {
+	for _, s := range conversations {
 		rows = append(rows, s.Rows...)
 		sum.FormatValid = sum.FormatValid && s.Valid
 		sum.Malformed += s.Malformed

@@ -13,8 +13,8 @@ type queries struct {
 	task task.Task
 }
 
-// of returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
-func (q queries) of(p store.Phase) (queries []task.Query, rollouts int) {
+// forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
+func (q queries) forPhase(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Evaluates() {
 		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
 	}
@@ -31,7 +31,7 @@ func (q queries) train(n, first, per, i int64) task.Query {
 	begun := int64(0)
 	for stage, s := range q.cfg.Task.Curriculum {
 		if n < begun+s.Steps {
-			return q.task.(task.Staged).TrainStage(stage, first+(n-begun)*per+i) // jsonl is the only kind that may have stages
+			return q.task.(task.WithCurriculum).TrainStage(stage, first+(n-begun)*per+i) // jsonl is the only kind that may have stages
 		}
 		begun += s.Steps
 	}

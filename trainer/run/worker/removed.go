@@ -72,29 +72,29 @@ const maxRemovedSteps = 3
 // Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
 // removed because a trajectory was too old for grpo.max_lag do not count.
 func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
-	held := map[string]bool{}
+	isComplete := map[string]bool{}
 	for _, ofQuery := range complete {
 		for _, o := range ofQuery {
-			held[o.ID()] = true
+			isComplete[o.ID()] = true
 		}
 	}
-	gone, reason := 0, ""
+	count, reason := 0, ""
 	for _, o := range outcomes {
-		why := removed(o, held[o.ID()])
+		why := removed(o, isComplete[o.ID()])
 		if why == "" || o.Failed == "" && o.Unscored == "" {
 			continue
 		}
-		gone++
+		count++
 		reason = cmp.Or(reason, why)
 	}
-	if gone == 0 {
+	if count == 0 {
 		s.removedSteps = 0
 		return nil
 	}
 	if s.main {
-		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, gone, len(outcomes), reason))
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
 	}
-	if float64(gone) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
+	if float64(count) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
 		s.removedSteps = 0
 		return nil
 	}
@@ -102,5 +102,5 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 		return nil
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
-		n+1, gone, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
+		n+1, count, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
 }

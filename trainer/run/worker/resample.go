@@ -111,13 +111,13 @@ func (ro *rollouts) resamples(p store.Phase) bool { return !p.Evaluates() && ro.
 func played(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }
 
 // without splits outcomes by whether their queries were replaced.
-func without(outcomes []store.Outcome, replaced []string) (kept, gone []store.Outcome) {
+func without(outcomes []store.Outcome, replaced []string) (kept, ofReplaced []store.Outcome) {
 	for _, o := range outcomes {
 		if slices.Contains(replaced, o.Query) {
-			gone = append(gone, o)
+			ofReplaced = append(ofReplaced, o)
 		} else {
 			kept = append(kept, o)
 		}
 	}
-	return kept, gone
+	return kept, ofReplaced
 }

@@ -68,9 +68,9 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 		}
 	}()
 	if !ro.main {
-		return ro.serve(ctx, p)
+		return ro.answerAsSub(ctx, p)
 	}
-	stop, err := ro.stops.asked(ctx)
+	stop, err := ro.stops.requested(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +83,15 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, cmp.Or(err, errStopping)
 		} // an earlier worker of this agent had already begun the phase: the phase is ended first
 	}
-	queries, rollouts := ro.queries().of(p)
-	return ro.lead(ctx, p, queries, rollouts)
+	queries, rollouts := ro.queries().forPhase(p)
+	return ro.playAsMain(ctx, p, queries, rollouts)
 }
 
 // queries returns the choice of queries.
 func (ro *rollouts) queries() queries { return queries{ro.cfg, ro.player.Task} }
 
-// lead plays every rollout of a phase as the main agent and publishes its outcome.
-func (ro *rollouts) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
+// playAsMain plays every rollout of a phase as the main agent and publishes its outcome.
+func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
 	plan := store.Plan{Rollouts: rollouts}
 	for _, q := range queries {
 		plan.Queries = append(plan.Queries, q.ID)
@@ -121,26 +121,26 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	if ro.programs.player != nil {
 		return ro.programs.attempt(ctx, c, q, k)
 	}
-	var lost unscored
-	var read spent
+	var withoutScore unscored
+	var counts tokenCounts
 	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
 		r, err := ro.member.Call(ctx, v) // another worker answers, possibly on another server
-		lost.add(v, r.Failed)
-		read.add(r.Tokens)
+		withoutScore.add(v, r.Failed)
+		counts.add(r.Tokens)
 		if err == nil && r.Failed != "" && r.Text == "" {
 			err = &agent.UnansweredError{Agent: d.Agent, Err: errors.New(r.Failed)}
 		}
 		return r.Text, err
 	}})
-	silent := unanswered(ctx, err)
-	if err != nil && silent == nil {
+	failed := unanswered(ctx, err)
+	if err != nil && failed == nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	read.add(sizeOf(t))
-	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
-	if silent != nil {
-		o.Failed = reasonOf(silent)
+	counts.add(sizeOf(t))
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
+	if failed != nil {
+		o.Failed = reasonOf(failed)
 		return o, ro.member.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
@@ -168,22 +168,22 @@ func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o
 
 // unrecorded reports whether an error comes from the cache: the judge's answer was not recorded.
 func unrecorded(err error) bool {
-	var of *recorded.Error
-	return errors.As(err, &of)
+	var missing *recorded.Error
+	return errors.As(err, &missing)
 }
 
 // unanswered returns the error of a conversation that a model's server did not finish. The server may belong to this agent
 // or to an agent that it called. unanswered returns nil if there is none.
 func unanswered(ctx context.Context, err error) *agent.UnansweredError {
-	var silent *agent.UnansweredError
-	if ctx.Err() != nil || !errors.As(err, &silent) {
+	var failed *agent.UnansweredError
+	if ctx.Err() != nil || !errors.As(err, &failed) {
 		return nil
 	}
-	return silent
+	return failed
 }
 
-// serve answers the calls of this sub-agent until the main agent ends the phase.
-func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, error) {
+// answerAsSub answers the calls of this sub-agent until the main agent ends the phase.
+func (ro *rollouts) answerAsSub(ctx context.Context, p store.Phase) (*experience, error) {
 	plan, err := ro.member.Plan(ctx, p)
 	if err != nil {
 		return nil, err
@@ -239,8 +239,8 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 		return ro.programs.end(ctx, c, q, v)
 	}
 	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: v.Rollout, Invocation: v.Index, Repeat: v.Repeat, Text: v.Task})
-	if silent := unanswered(ctx, err); silent != nil {
-		return fail(store.Result{}, silent.Err)
+	if failed := unanswered(ctx, err); failed != nil {
+		return fail(store.Result{}, failed.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
@@ -261,19 +261,19 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	return ro.member.Complete(ctx, v, r)
 }
 
-// spent counts the tokens that each conversation of a rollout read and wrote.
-type spent struct {
+// tokenCounts counts the tokens that each conversation of a rollout read and wrote.
+type tokenCounts struct {
 	mu     sync.Mutex
 	tokens []int
 }
 
-func (s *spent) add(tokens int) {
+func (s *tokenCounts) add(tokens int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens = append(s.tokens, tokens)
 }
 
-func (s *spent) total() int { return score.TotalTokens(s.tokens) }
+func (s *tokenCounts) total() int { return score.TotalTokens(s.tokens) }
 
 // sizeOf returns the number of tokens of a conversation, or 0 if it is unknown.
 func sizeOf(t agent.Trajectory) int {

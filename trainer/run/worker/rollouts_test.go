@@ -39,7 +39,7 @@ func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
 	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
-		chosen, _ := queries{cfg, stagedTask{}}.of(store.Train(int64(step)))
+		chosen, _ := queries{cfg, stagedTask{}}.forPhase(store.Train(int64(step)))
 		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
 			t.Errorf("step %d: got queries %s, want %s", step, got, want)
 		}

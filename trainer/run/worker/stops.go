@@ -34,13 +34,13 @@ func Resumable(err error) bool {
 	var gpu *torch.LostError
 	var follower *launch.LostError
 	var machine *launch.AbsentError
-	var over *launch.RunEndedError
+	var ended *launch.RunEndedError
 	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
-		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
+		errors.As(err, &machine) || errors.As(err, &ended) && ended.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
-// patience bounds the wait for a store that must receive a stop.
-const patience = 5 * time.Second
+// askTimeout bounds the wait for a store that must receive a stop.
+const askTimeout = 5 * time.Second
 
 // errStopping means that a phase has no queries: the run ends at the version at which the phase would have begun. The main
 // agent's worker begins such a phase when a stop was requested, so that all workers end at the same version.
@@ -75,8 +75,8 @@ func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	}
 }
 
-// asked reports whether a stop was requested.
-func (st *stops) asked(ctx context.Context) (bool, error) {
+// requested reports whether a stop was requested.
+func (st *stops) requested(ctx context.Context) (bool, error) {
 	select {
 	case <-st.here:
 		return true, nil
@@ -89,7 +89,7 @@ func (st *stops) asked(ctx context.Context) (bool, error) {
 // ask asks the other workers to stop. It does not wait for a store that cannot be reached, which passOn
 // reports.
 func (st *stops) ask(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_ = st.member.AskStop(ctx)
 }
@@ -116,9 +116,9 @@ func (s *stopWatch) look(ctx context.Context) error {
 	if time.Since(s.looked) < stopInterval {
 		return nil
 	}
-	asked, err := s.stops.asked(ctx)
+	requested, err := s.stops.requested(ctx)
 	s.looked = time.Now()
-	if err == nil && asked {
+	if err == nil && requested {
 		err = errStopping
 	}
 	return err

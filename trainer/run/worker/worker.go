@@ -42,8 +42,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	case errors.Is(context.Cause(ctx), ErrStopped):
 		return ErrStopped // context.Canceled does not contain a reason
 	case err != nil && ctx.Err() == nil: // an error of this worker: the checkpoint that is being written can still be completed
-		const patience = time.Minute
-		saved, cancel := context.WithTimeout(ctx, patience)
+		const saveTimeout = time.Minute
+		saved, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
 		_ = w.archive.Wait(saved)
 	}
@@ -74,13 +74,13 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 		case next.Kind == schedule.End:
 			w.stops.ended = state.Stopping
 			return nil
-		case next.Kind == schedule.Await || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
+		case next.Kind == schedule.AwaitRollouts || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
 			r := actor.take()
 			if r.err != nil && !errors.Is(r.err, errStopping) {
 				return r.err
 			}
 			ready[r.step] = r.exp
-			state, err = settings.Rolled(state, r.step, schedule.Result{Stop: r.err != nil})
+			state, err = settings.RolledOut(state, r.step, schedule.Result{Stop: r.err != nil})
 		default:
 			var result schedule.Result
 			if result, err = w.carryOut(ctx, next, ready[next.Version]); err == nil {
@@ -99,10 +99,10 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 // carryOut executes one command. exp holds the rollouts for it.
 func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experience) (r schedule.Result, err error) {
 	switch c.Kind {
-	case schedule.Teach:
+	case schedule.ColdStart:
 		err = coldStartOf(w).run(ctx)
-	case schedule.AwaitReady:
-		err = coldStartOf(w).awaitReady(ctx)
+	case schedule.AwaitTeam:
+		err = coldStartOf(w).awaitTeam(ctx)
 	case schedule.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case schedule.Evaluate:

@@ -92,7 +92,7 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 // sub-agent and states the value of its answer. On the others it gives the published solution itself.
 func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
-		order := task.NewOrder(t.settings.Seed, len(t.questions))
+		order := task.NewRowOrder(t.settings.Seed, len(t.questions))
 		for i := range int64(n) {
 			row, _ := order.At(i)
 			d := task.Demonstration{Query: t.questions[row].id, Agent: p.Agent, Segments: t.questions[row].solved()}

@@ -28,12 +28,12 @@ type Settings struct {
 // Set is a further file of held-out queries. Evaluations report each set by its name.
 type Set struct{ Name, Path, Layout string }
 
-// Task implements task.Task, task.Divided and task.Staged.
+// Task implements task.Task, task.WithEvalSets and task.WithCurriculum.
 type Task struct {
 	name        string
 	train, eval []Row // eval has the rows of all sets, one set after another
 	sets        []set // sets within eval, in order
-	order       *task.Order
+	order       *task.RowOrder
 	stages      []stage
 	main, sub   verify.Verifier
 	byID        map[string]place
@@ -52,9 +52,9 @@ type set struct {
 }
 
 var (
-	_ task.Task    = (*Task)(nil)
-	_ task.Divided = (*Task)(nil)
-	_ task.Staged  = (*Task)(nil)
+	_ task.Task           = (*Task)(nil)
+	_ task.WithEvalSets   = (*Task)(nil)
+	_ task.WithCurriculum = (*Task)(nil)
 )
 
 const (
@@ -108,7 +108,7 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	if s.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
 	}
-	t := &Task{name: name, train: train, order: task.NewOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
+	t := &Task{name: name, train: train, order: task.NewRowOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
 	if t.sub == nil {
 		t.sub = t.main
 	}

@@ -21,7 +21,7 @@ type stage []turn
 
 type turn struct {
 	rows  []int // indices into Task.train
-	order *task.Order
+	order *task.RowOrder
 }
 
 func (s Stage) takes(r Row) bool {
@@ -46,7 +46,7 @@ func (s Stage) open(seed uint64, train []Row) (stage, error) {
 	}
 	var all stage
 	for _, kind := range slices.Sorted(maps.Keys(rows)) {
-		all = append(all, turn{rows[kind], task.NewOrder(seed, len(rows[kind]))})
+		all = append(all, turn{rows[kind], task.NewRowOrder(seed, len(rows[kind]))})
 	}
 	return all, nil
 }

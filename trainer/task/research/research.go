@@ -25,7 +25,7 @@ type Settings struct {
 	Shape    *Shape // shape of the knowledge bases; nil: defaultShape
 }
 
-// Task implements task.Task, task.Speaker, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
+// Task implements task.Task, task.WithDialect, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
 type Task struct {
 	settings Settings
 	shape    Shape
@@ -33,7 +33,7 @@ type Task struct {
 
 var (
 	_ task.Task         = (*Task)(nil)
-	_ task.Speaker      = (*Task)(nil)
+	_ task.WithDialect  = (*Task)(nil)
 	_ task.Toolkit      = (*Task)(nil)
 	_ task.Demonstrator = (*Task)(nil)
 )

@@ -164,9 +164,9 @@ func (r *recording) drop() {
 	}
 }
 
-// Recorded returns the numbers of rows whose decode passes are CUDA graphs, in ascending order. It waits for the
+// GraphSizes returns the numbers of rows whose decode passes are CUDA graphs, in ascending order. It waits for the
 // current pass.
-func (t *Tenant) Recorded(ctx context.Context) (sizes []int, err error) {
+func (t *Tenant) GraphSizes(ctx context.Context) (sizes []int, err error) {
 	err = t.engine.dev.Do(ctx, func(*torch.Scope) error {
 		for size, r := range t.engine.recordings {
 			if r != nil {

@@ -33,7 +33,7 @@ func (p *Policy) prefix() string { return stampPrefix + p.opt.Name + ".v" }
 // weights, after a cold start or when a run goes back.
 func (p *Policy) write(ctx context.Context, version int64, before *published) (*published, error) {
 	p.loads++
-	w := &published{version: version, fixed: p.weights.Fixed(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
+	w := &published{version: version, fixed: p.weights.Frozen(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
 	w.folder = filepath.Join(p.opt.Folder, w.stamp)
 	logits, err := p.weights.Logits(ctx, p.probe.ids, p.probe.ends)
 	if err != nil {

@@ -25,8 +25,8 @@ type Weights interface {
 	Write(ctx context.Context, dir string) error
 	// Logits returns next-token logits of the trainer's forward pass, with a row of the vocabulary for each ids[:end].
 	Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error)
-	// Fixed reports whether the weights will not change again.
-	Fixed() bool
+	// Frozen reports whether the weights will not change again.
+	Frozen() bool
 }
 
 // Options are the options of a policy.

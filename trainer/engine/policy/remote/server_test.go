@@ -43,7 +43,7 @@ type trainer struct {
 	fixed   bool
 }
 
-func (t *trainer) Fixed() bool { return t.fixed }
+func (t *trainer) Frozen() bool { return t.fixed }
 
 func (t *trainer) Write(_ context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o777); err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Supervise makes one optimizer step on demonstrations. The loss is the mean negative log-prob over all trained tokens
+// ColdStartUpdate makes one optimizer step on demonstrations. The loss is the mean negative log-prob over all trained tokens
 // of the batch. Weight and Advantage are not read.
-func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr float64) (Report, error) {
+func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequence, lr float64) (Report, error) {
 	batch := byID(demonstrations)
 	total, tokens := 0, 0
 	for _, q := range batch {
@@ -30,7 +30,7 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	}
 	own := 0.0
 	err = l.each(ctx, l.model, mine, all.Passes, true, nil, func(micro []*Sequence) error {
-		part, err := l.supervisedPass(ctx, micro, total)
+		part, err := l.coldStartPass(ctx, micro, total)
 		own += part
 		return err
 	})
@@ -48,8 +48,8 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	}}, err
 }
 
-// supervisedPass accumulates the gradient of one micro-batch and returns its share of the loss.
-func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total int) (loss float64, err error) {
+// coldStartPass accumulates the gradient of one micro-batch and returns its share of the loss.
+func (l *Learner) coldStartPass(ctx context.Context, micro []*Sequence, total int) (loss float64, err error) {
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, micro, packsApart(l.model))
 		if b.n == 0 {
