@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
@@ -129,17 +128,11 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); deterministic && !sameFeatures(part.CPUFeatures) {
+		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
 			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
 	return checkpoints.GoBack(*s.From, confirm)
-}
-
-// sameFeatures reports whether a checkpoint was written with this process's features. Old checkpoints do not name the
-// kernels.
-func sameFeatures(written string) bool {
-	return written == worker.CPUFeatures() || written == torch.CPUFeatures()
 }
 
 // dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.

@@ -149,20 +149,6 @@ func TestOptimizerRoundTrip(t *testing.T) {
 	golden.WantError(t, o.Read("x", 0, nil), "x")
 	_, err = OpenOptimizer(c.AgentDir(9, "solver"))
 	golden.WantError(t, err, optimizerFile)
-
-	// Earlier commits used another name for the file.
-	folder := c.AgentDir(9, "planner")
-	if err := os.Rename(filepath.Join(folder, optimizerFile), filepath.Join(folder, earlierOptimizerFile)); err != nil {
-		t.Fatal(err)
-	}
-	earlier, err := OpenOptimizer(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer earlier.Close()
-	if earlier.Len() != o.Len() || earlier.Step() != o.Step() {
-		t.Errorf("with its earlier name: length %d, step %d", earlier.Len(), earlier.Step())
-	}
 }
 
 func TestPrune(t *testing.T) {

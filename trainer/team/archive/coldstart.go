@@ -119,7 +119,7 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 	if err := json.Unmarshal(data, &state); err != nil {
 		return c, nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
-	if len(state.Files) != 1 || state.Files[0].Path != optimizerFile && state.Files[0].Path != earlierOptimizerFile {
+	if len(state.Files) != 1 || state.Files[0].Path != optimizerFile {
 		return c, nil, fmt.Errorf("%s lists other files than %s", stateFile, optimizerFile)
 	}
 	if err := state.Files[0].Verify(folder); err != nil {

@@ -14,13 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-const (
-	// optimizerFile is in the format of safetensors. It has another ending, because vLLM and others read every *.safetensors file of a folder
-	// as weights.
-	optimizerFile = "optimizer.state"
-
-	earlierOptimizerFile = "optimizer.safetensors" // its name in checkpoints of earlier commits
-)
+// optimizerFile is in the format of safetensors. It has another ending, because vLLM and others read every *.safetensors file of a folder
+// as weights.
+const optimizerFile = "optimizer.state"
 
 // Optimizer is the saved state of an optimizer: the number of its steps, and float32 buffers of Len values each. The
 // buffers are "m" and "v" of AdamW, unless they are 0 or not saved, and "master", the fp32 weights, if weights are saved in
@@ -85,11 +81,6 @@ type OptimizerFile struct {
 func OpenOptimizer(agentDir string) (*OptimizerFile, error) {
 	path := filepath.Join(agentDir, optimizerFile)
 	tensors, err := weights.OpenTensors(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if earlier, e := weights.OpenTensors(filepath.Join(agentDir, earlierOptimizerFile)); !errors.Is(e, fs.ErrNotExist) {
-			tensors, err = earlier, e
-		}
-	}
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
