@@ -101,9 +101,9 @@ mgrpo_advantage_error one_group(const GroupArrays<T> &in, const mgrpo_convention
 // Groups [begin, end); returns the first that is refused, or `end`.
 template <class T>
 int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t begin, int64_t end) {
-  const bool in_fours = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
+  const bool in_quads = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
   for (int64_t g = begin; g < end;) {
-    if (in_fours) g = advantage_loops()(in, c, g, end);
+    if (in_quads) g = advantage_loops()(in, c, g, end);
     for (const int64_t left = g + 4 < end ? g + 4 : end; g < left; g++)
       if (one_group(in, c, g).code != MGRPO_ADVANTAGE_OK) return g;
   }

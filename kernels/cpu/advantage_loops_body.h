@@ -14,7 +14,7 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr int kGroups = 4;
-constexpr int kBatch = 4;  // fours whose divisions and roots overlap, since each takes long
+constexpr int kBatch = 4;  // quads whose divisions and roots overlap, since each takes long
 constexpr int64_t kLaneMembers = 64;
 
 typedef double Quad __attribute__((vector_size(32)));
@@ -86,7 +86,7 @@ MGRPO_INLINE void load_members(Quad (&a)[4], const T *p, const int64_t *first) {
 
 // The state of four groups, one in each lane: GroupMoments and CompensatedSum.
 template <bool kWeighted>
-struct Four {
+struct GroupQuad {
   const int64_t *first;  // offsets
   int64_t padded;        // members of the longest group, in whole vectors
   QuadInt sizes, differ, refused;
@@ -233,10 +233,10 @@ MGRPO_INLINE double largest_square(const float *) { return static_cast<double>(_
 MGRPO_INLINE double largest_square(const double *) { return __DBL_MAX__; }
 
 template <bool kWeighted, class T>
-int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
+int64_t normalise_quads(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
   const int64_t limit = groups.offsets[end];
   constexpr double share = rounding<T>();  // a constant, since inline functions must not be compiled for this instruction set
-  Four<kWeighted> batch[kBatch];
+  GroupQuad<kWeighted> batch[kBatch];
   for (int64_t g = begin;; g += kBatch * kGroups) {
     int ready = 0, settled = 0;
     const int64_t *const offsets = groups.offsets + g;
@@ -254,7 +254,7 @@ int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_
 
 template <class T>
 int64_t small_groups(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
-  return groups.weights ? in_fours<true>(groups, c, begin, end) : in_fours<false>(groups, c, begin, end);
+  return groups.weights ? normalise_quads<true>(groups, c, begin, end) : normalise_quads<false>(groups, c, begin, end);
 }
 
 constexpr AdvantageLoops make_advantage_loops() { return {small_groups<float>, small_groups<double>}; }

@@ -15,26 +15,26 @@ using namespace mgrpo::cpu;
 namespace {
 
 // A row's queries or keys x [heads, hd] turned; sign is -1 for the backward pass.
-void turn(const mgrpo_heads &how, int64_t row, const float *x, int64_t heads, float *y, float sign) {
-  const int64_t angle = how.rotary > 0 ? how.pos[row] * (how.rotary / 2) : 0;
-  layer_loops().rope(x, how.cos + angle, how.sin + angle, y, heads, how.hd, how.rotary, sign);
+void turn(const mgrpo_heads &layout, int64_t row, const float *x, int64_t heads, float *y, float sign) {
+  const int64_t angle = layout.rotary > 0 ? layout.pos[row] * (layout.rotary / 2) : 0;
+  layer_loops().rope(x, layout.cos + angle, layout.sin + angle, y, heads, layout.hd, layout.rotary, sign);
 }
 
 // A row's queries or keys x [heads, hd] as attention reads them.
-void prepare(const mgrpo_heads &how, int64_t row, const float *x, const void *norm, int64_t heads, float *y, float *inv_rms_or_null) {
+void prepare(const mgrpo_heads &layout, int64_t row, const float *x, const void *norm, int64_t heads, float *y, float *inv_rms_or_null) {
   if (norm != nullptr) {
-    const int64_t groups = groups_of(how, heads);
-    layer_loops().rms_norm(x, nullptr, static_cast<const float *>(norm), how.offset, how.eps, nullptr, y,
-                           inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(how, heads));
+    const int64_t groups = groups_of(layout, heads);
+    layer_loops().rms_norm(x, nullptr, static_cast<const float *>(norm), layout.offset, layout.eps, nullptr, y,
+                           inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(layout, heads));
     x = y;
   }
-  turn(how, row, x, heads, y, 1);
+  turn(layout, row, x, heads, y, 1);
 }
 
 void copy(const float *from, int64_t n, float *to) { std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); }
 
-bool known_positions(const mgrpo_heads &how, int64_t rows) {
-  return has_angles(how) && (how.rotary == 0 || all_in_range(how.pos, rows, 0, how.max_pos));
+bool known_positions(const mgrpo_heads &layout, int64_t rows) {
+  return has_angles(layout) && (layout.rotary == 0 || all_in_range(layout.pos, rows, 0, layout.max_pos));
 }
 
 // Where each row's first head goes, as a row of hd floats of the cache; -1 for a row whose place a later one takes. False if a
@@ -53,57 +53,58 @@ bool places(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *po
 
 // dw += of the groups of a row's queries or keys, which begin at `from` of it. A column belongs to one thread, which adds its rows in
 // order.
-void add_dw(const mgrpo_heads &how, int64_t heads, int64_t from, const float *dy, const float *qkv, const float *inv_rms, float *dw,
+void add_dw(const mgrpo_heads &layout, int64_t heads, int64_t from, const float *dy, const float *qkv, const float *inv_rms, float *dw,
             int64_t rows) {
-  const int64_t groups = groups_of(how, heads), d = group_of(how, heads);
-  parallel_ranges(d, 16, static_cast<double>(rows) * heads * how.hd, [=](int64_t begin, int64_t end) {
+  const int64_t groups = groups_of(layout, heads), d = group_of(layout, heads);
+  parallel_ranges(d, 16, static_cast<double>(rows) * heads * layout.hd, [=](int64_t begin, int64_t end) {
     layer_loops().rms_norm_dw(dy + from + begin, qkv + from + begin, inv_rms, dw + begin, rows * groups, d, end - begin, groups,
-                              width_of(how));
+                              width_of(layout));
   });
 }
 
 }  // namespace
 
-int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q_or_null, float *inv_k_or_null,
-                              int64_t rows) {
-  if (!valid_heads(how, rows)) return MGRPO_INVALID_ARGUMENT;
+int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, float *inv_q_or_null,
+                              float *inv_k_or_null, int64_t rows) {
+  if (!valid_heads(layout, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (!known_positions(how, rows) || any_null({qkv, q, k, v})) return MGRPO_INVALID_ARGUMENT;
-  const int64_t width = width_of(how), queries = how.heads * how.hd, keys = how.kv_heads * how.hd;
+  if (!known_positions(layout, rows) || any_null({qkv, q, k, v})) return MGRPO_INVALID_ARGUMENT;
+  const int64_t width = width_of(layout), queries = layout.heads * layout.hd, keys = layout.kv_heads * layout.hd;
   parallel_ranges(rows, 1, static_cast<double>(rows) * width, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       const float *row = qkv + r * width;
-      prepare(how, r, row, how.q_norm, how.heads, q + r * queries, inv_q_or_null);
-      prepare(how, r, row + queries, how.k_norm, how.kv_heads, k + r * keys, inv_k_or_null);
+      prepare(layout, r, row, layout.q_norm, layout.heads, q + r * queries, inv_q_or_null);
+      prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, k + r * keys, inv_k_or_null);
       copy(row + queries + keys, keys, v + r * keys);
     }
   });
   return MGRPO_OK;
 }
 
-int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
+int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
                               const int32_t *sequence, int64_t rows) try {
-  if (!valid_heads(how, rows) || !valid_pages(pages) || pages.kv_heads != how.kv_heads || pages.hd != how.hd) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_heads(layout, rows) || !valid_pages(pages) || pages.kv_heads != layout.kv_heads || pages.hd != layout.hd)
+    return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({qkv, q, k_cache, v_cache, pages.table, sequence, how.pos}) || !known_positions(how, rows) ||
-      !all_in_range(sequence, rows, 0, pages.sequences) || !all_in_range(how.pos, rows, 0, pages.width * pages.block))
+  if (any_null({qkv, q, k_cache, v_cache, pages.table, sequence, layout.pos}) || !known_positions(layout, rows) ||
+      !all_in_range(sequence, rows, 0, pages.sequences) || !all_in_range(layout.pos, rows, 0, pages.width * pages.block))
     return MGRPO_INVALID_ARGUMENT;
   std::vector<int64_t> first;
-  if (!places(pages, sequence, how.pos, rows, &first)) return MGRPO_INVALID_ARGUMENT;
-  const int64_t hd = how.hd, width = width_of(how), queries = how.heads * hd, keys = how.kv_heads * hd;
+  if (!places(pages, sequence, layout.pos, rows, &first)) return MGRPO_INVALID_ARGUMENT;
+  const int64_t hd = layout.hd, width = width_of(layout), queries = layout.heads * hd, keys = layout.kv_heads * hd;
   parallel_ranges(rows, 1, static_cast<double>(rows) * width, [=, &first](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       const float *row = qkv + r * width;
       float *to = q + r * queries;
       const int64_t place = first[static_cast<size_t>(r)];
       if (place >= 0) {
-        prepare(how, r, row + queries, how.k_norm, how.kv_heads, to, nullptr);  // there is room until the queries come
-        for (int64_t h = 0; h < how.kv_heads; h++) {
+        prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to, nullptr);  // there is room until the queries come
+        for (int64_t h = 0; h < layout.kv_heads; h++) {
           copy(to + h * hd, hd, k_cache + (place + h * pages.block) * hd);
           copy(row + queries + keys + h * hd, hd, v_cache + (place + h * pages.block) * hd);
         }
       }
-      prepare(how, r, row, how.q_norm, how.heads, to, nullptr);
+      prepare(layout, r, row, layout.q_norm, layout.heads, to, nullptr);
     }
   });
   return MGRPO_OK;
@@ -111,37 +112,37 @@ int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float
   return MGRPO_OUT_OF_MEMORY;
 }
 
-int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads how,
+int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads layout,
                                   const float *inv_q_or_null, const float *inv_k_or_null, float *dqkv, float *dw_q_or_null,
                                   float *dw_k_or_null, int64_t rows) {
-  if (!valid_heads(how, rows)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_heads(layout, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (!known_positions(how, rows) || any_null({dq, dk, dv, dqkv}) ||
-      (normalised(how) && any_null({qkv_or_null, inv_q_or_null, inv_k_or_null})))
+  if (!known_positions(layout, rows) || any_null({dq, dk, dv, dqkv}) ||
+      (normalised(layout) && any_null({qkv_or_null, inv_q_or_null, inv_k_or_null})))
     return MGRPO_INVALID_ARGUMENT;
-  const int64_t width = width_of(how), queries = how.heads * how.hd, keys = how.kv_heads * how.hd;
+  const int64_t width = width_of(layout), queries = layout.heads * layout.hd, keys = layout.kv_heads * layout.hd;
   const double work = static_cast<double>(rows) * width;
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       float *to = dqkv + r * width;
-      turn(how, r, dq + r * queries, how.heads, to, -1);
-      turn(how, r, dk + r * keys, how.kv_heads, to + queries, -1);
+      turn(layout, r, dq + r * queries, layout.heads, to, -1);
+      turn(layout, r, dk + r * keys, layout.kv_heads, to + queries, -1);
       copy(dv + r * keys, keys, to + queries + keys);
     }
   });
-  if (!normalised(how)) return MGRPO_OK;
+  if (!normalised(layout)) return MGRPO_OK;
   // dw first: then the gradients of the normalised values become gradients of the product in place.
-  if (dw_q_or_null != nullptr) add_dw(how, how.heads, 0, dqkv, qkv_or_null, inv_q_or_null, dw_q_or_null, rows);
-  if (dw_k_or_null != nullptr) add_dw(how, how.kv_heads, queries, dqkv, qkv_or_null, inv_k_or_null, dw_k_or_null, rows);
+  if (dw_q_or_null != nullptr) add_dw(layout, layout.heads, 0, dqkv, qkv_or_null, inv_q_or_null, dw_q_or_null, rows);
+  if (dw_k_or_null != nullptr) add_dw(layout, layout.kv_heads, queries, dqkv, qkv_or_null, inv_k_or_null, dw_k_or_null, rows);
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     const auto back = [&](int64_t r, int64_t from, int64_t heads, const void *norm, const float *inv_rms) {
-      const int64_t groups = groups_of(how, heads), at = r * width + from;
-      layer_loops().rms_norm_dx(dqkv + at, qkv_or_null + at, static_cast<const float *>(norm), how.offset, inv_rms + r * groups, nullptr,
-                                dqkv + at, groups, group_of(how, heads));
+      const int64_t groups = groups_of(layout, heads), at = r * width + from;
+      layer_loops().rms_norm_dx(dqkv + at, qkv_or_null + at, static_cast<const float *>(norm), layout.offset, inv_rms + r * groups, nullptr,
+                                dqkv + at, groups, group_of(layout, heads));
     };
     for (int64_t r = begin; r < end; r++) {
-      back(r, 0, how.heads, how.q_norm, inv_q_or_null);
-      back(r, queries, how.kv_heads, how.k_norm, inv_k_or_null);
+      back(r, 0, layout.heads, layout.q_norm, inv_q_or_null);
+      back(r, queries, layout.kv_heads, layout.k_norm, inv_k_or_null);
     }
   });
   return MGRPO_OK;

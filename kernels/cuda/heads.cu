@@ -189,9 +189,9 @@ bool whole_heads(const Layout<T> &in, bool each, std::initializer_list<const voi
 }
 
 template <class T, class Places>
-int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, const Places &places, cudaStream_t stream) {
+int32_t forward(const void *qkv, const mgrpo_heads &layout, const Layout<T> &in, const Places &places, cudaStream_t stream) {
   const T *product = static_cast<const T *>(qkv);
-  if (whole_heads(in, !how.whole || !normalised(how), {qkv}))
+  if (whole_heads(in, !layout.whole || !normalised(layout), {qkv}))
     return for_lanes<T>(in.hd, [&](auto lanes) {
       const int teams = kHeadThreads / lanes;
       const auto runs = [&](int64_t heads) {
@@ -199,33 +199,33 @@ int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, co
         const int64_t all = in.rows * heads, each = (all + teams - 1) / teams, fewer = max(each / 4, kFew);
         return Runs(all, min(each, min(fewer, kMostDwParts)), teams);
       };
-      const WholeHeads<T> work{in, {{runs(how.heads), nullptr}, {runs(how.kv_heads), nullptr}}};
+      const WholeHeads<T> work{in, {{runs(layout.heads), nullptr}, {runs(layout.kv_heads), nullptr}}};
       return launch(whole_heads_kernel<T, lanes, Places>, work.shape(), stream, product, work, places);
     });
-  const size_t room = normalised(how) ? static_cast<size_t>(groups_of(how, how.heads)) * sizeof(float) : 0;
+  const size_t room = normalised(layout) ? static_cast<size_t>(groups_of(layout, layout.heads)) * sizeof(float) : 0;
   return launch(heads_kernel<T, Places>, {block_count(in.rows * kParts), kHeadThreads, room}, stream, product, in, places);
 }
 
 template <class T>
-int32_t backward(const T *qkv, const mgrpo_heads &how, const Layout<T> &in, T *dqkv, float *dw_q, float *dw_k, cudaStream_t stream) {
+int32_t backward(const T *qkv, const mgrpo_heads &layout, const Layout<T> &in, T *dqkv, float *dw_q, float *dw_k, cudaStream_t stream) {
   WeightGradients<T> both{{{in.part[0], runs_of<T>(in.rows * in.part[0].groups, in.part[0].group), nullptr},
                            {in.part[1], runs_of<T>(in.rows * in.part[1].groups, in.part[1].group), nullptr}}};
   AllDwParts all{{{nullptr, dw_q, 0, 0}, {nullptr, dw_k, 0, 0}}};
   Scratch<float> q_parts(stream), k_parts(stream);
   Scratch<float> *const room[] = {&q_parts, &k_parts};
-  for (int i = 0; normalised(how) && i < 2; i++) {
+  for (int i = 0; normalised(layout) && i < 2; i++) {
     if (all.of[i].dw == nullptr) continue;
     WeightGradient<T> &w = both.of[i];
     MGRPO_TRY(room[i]->allocate(w.runs.parts * w.part.group));
     w.parts = room[i]->get();
     all.of[i] = {w.parts, all.of[i].dw, w.runs.parts, w.part.group};
   }
-  if (whole_heads(in, !how.whole || !normalised(how), {normalised(how) ? qkv : nullptr, dqkv})) {
+  if (whole_heads(in, !layout.whole || !normalised(layout), {normalised(layout) ? qkv : nullptr, dqkv})) {
     MGRPO_TRY(for_lanes<T>(in.hd, [&](auto lanes) {
       const auto work_of = [&](int i, int64_t heads) {
-        return HeadWork{normalised(how) ? both.of[i].runs : runs_of<T>(in.rows * heads, in.hd), both.of[i].parts};
+        return HeadWork{normalised(layout) ? both.of[i].runs : runs_of<T>(in.rows * heads, in.hd), both.of[i].parts};
       };
-      const WholeHeads<T> work{in, {work_of(0, how.heads), work_of(1, how.kv_heads)}};
+      const WholeHeads<T> work{in, {work_of(0, layout.heads), work_of(1, layout.kv_heads)}};
       return launch(whole_heads_bwd_kernel<T, lanes>, work.shape(), stream, qkv, work, dqkv);
     }));
   } else {
@@ -244,44 +244,45 @@ int32_t backward(const T *qkv, const mgrpo_heads &how, const Layout<T> &in, T *d
 using namespace mgrpo;
 using namespace mgrpo::cuda;
 
-int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
+int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
                                float *inv_k_or_null, int64_t rows, void *stream) {
-  if (!valid_heads(how, rows)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_heads(layout, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (!has_angles(how) || any_null({qkv, q, k, v})) return MGRPO_INVALID_ARGUMENT;
+  if (!has_angles(layout) || any_null({qkv, q, k, v})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return forward<T>(qkv, how, layout_of<T>(how, q, k, v, inv_q_or_null, inv_k_or_null, rows), InRows{}, stream_of(stream));
+    return forward<T>(qkv, layout, layout_of<T>(layout, q, k, v, inv_q_or_null, inv_k_or_null, rows), InRows{}, stream_of(stream));
   });
 }
 
-int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
+int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
                                const int32_t *sequence, int64_t rows, void *stream) {
-  if (!valid_heads(how, rows) || !valid_pages(pages) || pages.kv_heads != how.kv_heads || pages.hd != how.hd) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_heads(layout, rows) || !valid_pages(pages) || pages.kv_heads != layout.kv_heads || pages.hd != layout.hd)
+    return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (!has_angles(how) || any_null({qkv, q, how.pos, sequence}) || (pages.sequences * pages.width > 0 && pages.table == nullptr) ||
+  if (!has_angles(layout) || any_null({qkv, q, layout.pos, sequence}) || (pages.sequences * pages.width > 0 && pages.table == nullptr) ||
       (pages.blocks > 0 && any_null({k_cache, v_cache})))
     return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    InCache places{Pages(pages), sequence, how.pos, rows, nullptr, 0};
+    InCache places{Pages(pages), sequence, layout.pos, rows, nullptr, 0};
     Scratch<InCache::Row> table(stream_of(stream));
     MGRPO_TRY(fill_table(&places, &table, stream_of(stream)));
-    return forward<T>(qkv, how, layout_of<T>(how, q, k_cache, v_cache, nullptr, nullptr, rows), places, stream_of(stream));
+    return forward<T>(qkv, layout, layout_of<T>(layout, q, k_cache, v_cache, nullptr, nullptr, rows), places, stream_of(stream));
   });
 }
 
-int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads how,
+int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads layout,
                                    const float *inv_q_or_null, const float *inv_k_or_null, int32_t dtype, void *dqkv, float *dw_q_or_null,
                                    float *dw_k_or_null, int64_t rows, void *stream) {
-  if (!valid_heads(how, rows)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_heads(layout, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (!has_angles(how) || any_null({dq, dk, dv, dqkv}) || (normalised(how) && any_null({qkv_or_null, inv_q_or_null, inv_k_or_null})))
+  if (!has_angles(layout) || any_null({dq, dk, dv, dqkv}) || (normalised(layout) && any_null({qkv_or_null, inv_q_or_null, inv_k_or_null})))
     return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto *qkv = static_cast<const T *>(qkv_or_null);
-    const Layout<T> in = layout_of<T>(how, dq, dk, dv, inv_q_or_null, inv_k_or_null, rows);
-    return backward<T>(qkv, how, in, static_cast<T *>(dqkv), dw_q_or_null, dw_k_or_null, stream_of(stream));
+    const Layout<T> in = layout_of<T>(layout, dq, dk, dv, inv_q_or_null, inv_k_or_null, rows);
+    return backward<T>(qkv, layout, in, static_cast<T *>(dqkv), dw_q_or_null, dw_k_or_null, stream_of(stream));
   });
 }

@@ -287,9 +287,9 @@ void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks
     Array product(backend, MGRPO_FLOAT32, qkv), queries(backend, MGRPO_FLOAT32, tokens * cache.row()),
         in_k(backend, MGRPO_FLOAT32, elements), in_v(backend, MGRPO_FLOAT32, elements);
     Buffer<int32_t> s(backend, slot), p(backend, pos), t(backend, table.entries);
-    mgrpo_heads how{};
-    how.heads = heads, how.kv_heads = kv_heads, how.hd = hd, how.pos = p.get();
-    ASSERT_EQ(backend.cache_heads(product.get(), how, MGRPO_FLOAT32, queries.get(), in_k.get(), in_v.get(),
+    mgrpo_heads layout{};
+    layout.heads = heads, layout.kv_heads = kv_heads, layout.hd = hd, layout.pos = p.get();
+    ASSERT_EQ(backend.cache_heads(product.get(), layout, MGRPO_FLOAT32, queries.get(), in_k.get(), in_v.get(),
                                   table.pages(t.get(), kv_heads, hd), s.get(), tokens),
               MGRPO_OK);
     ASSERT_TRUE(same_bits(queries.values(), q));

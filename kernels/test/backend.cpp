@@ -74,18 +74,19 @@ const Backend &cpu() {
       [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_sigmoid_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
-      [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_cpu(floats(qkv), how, floats(q), floats(k), floats(v), inv_q, inv_k, rows));
-      },
-      [](const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k,
-         int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(
-            mgrpo_split_heads_bwd_cpu(floats(dq), floats(dk), floats(dv), floats(qkv), how, inv_q, inv_k, floats(dqkv), dw_q, dw_k, rows));
-      },
-      [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages, const int32_t *sequence,
+      [](const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
          int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_cpu(floats(qkv), layout, floats(q), floats(k), floats(v), inv_q, inv_k, rows));
+      },
+      [](const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads layout, const float *inv_q, const float *inv_k,
+         int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_bwd_cpu(floats(dq), floats(dk), floats(dv), floats(qkv), layout, inv_q, inv_k,
+                                                            floats(dqkv), dw_q, dw_k, rows));
+      },
+      [](const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
+         const int32_t *sequence, int64_t rows) -> int32_t {
         return MGRPO_FLOAT32_ONLY(
-            mgrpo_cache_heads_cpu(floats(qkv), how, floats(q), floats(k_cache), floats(v_cache), pages, sequence, rows));
+            mgrpo_cache_heads_cpu(floats(qkv), layout, floats(q), floats(k_cache), floats(v_cache), pages, sequence, rows));
       },
       [](const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
          const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {

@@ -65,11 +65,11 @@ struct Backend {
   decltype(swiglu_bwd) clamped_glu_bwd;
   decltype(swiglu) sigmoid_glu;
   decltype(swiglu_bwd) sigmoid_glu_bwd;
-  int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
+  int32_t (*split_heads)(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
                          int64_t rows);
-  int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q,
+  int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads layout, const float *inv_q,
                              const float *inv_k, int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows);
-  int32_t (*cache_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
+  int32_t (*cache_heads)(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
                          const int32_t *sequence, int64_t rows);
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
                               const int32_t *length, const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale,

@@ -95,7 +95,7 @@ struct There {
         sin(b, p.sin, aligned),
         pos(b, p.pos) {}
 
-  mgrpo_heads how() {
+  mgrpo_heads layout() {
     const bool normed = p.norms != kNone;
     return {p.of.heads,
             p.of.kv_heads,
@@ -114,7 +114,7 @@ struct There {
   Split split() {
     Array q(b, dtype, p.rows * p.queries(), aligned), k(b, dtype, p.rows * p.keys(), aligned), v(b, dtype, p.rows * p.keys(), aligned),
         inv_q(b, MGRPO_FLOAT32, p.rows * p.groups(p.of.heads)), inv_k(b, MGRPO_FLOAT32, p.rows * p.groups(p.of.kv_heads));
-    EXPECT_EQ(b.split_heads(qkv.get(), how(), dtype, q.get(), k.get(), v.get(), static_cast<float *>(inv_q.get()),
+    EXPECT_EQ(b.split_heads(qkv.get(), layout(), dtype, q.get(), k.get(), v.get(), static_cast<float *>(inv_q.get()),
                             static_cast<float *>(inv_k.get()), p.rows),
               MGRPO_OK);
     if (p.norms != kNone) return {q.values(), k.values(), v.values(), inv_q.values(), inv_k.values()};
@@ -240,7 +240,7 @@ Gradients back(const Backend &b, const Product &p, const Split &grads, const Flo
   const bool normed = p.norms != kNone;
   const auto or_null = [](Array &a, bool there) { return there ? static_cast<float *>(a.get()) : nullptr; };
   EXPECT_EQ(
-      b.split_heads_bwd(dq.get(), dk.get(), dv.get(), normed ? there.qkv.get() : nullptr, there.how(), or_null(inv_of_q, normed),
+      b.split_heads_bwd(dq.get(), dk.get(), dv.get(), normed ? there.qkv.get() : nullptr, there.layout(), or_null(inv_of_q, normed),
                         or_null(inv_of_k, normed), dtype, dqkv.get(), or_null(dw_q, !dw_q0.empty()), or_null(dw_k, !dw_k0.empty()), p.rows),
       MGRPO_OK);
   return {dqkv.values(), dw_q.values(), dw_k.values()};
@@ -416,7 +416,7 @@ TEST_P(Heads, PositionOutsideTheTable) {
     }
     There there(backend(), p);
     Array q(backend(), MGRPO_FLOAT32, 20), k(backend(), MGRPO_FLOAT32, 10), v(backend(), MGRPO_FLOAT32, 10);
-    EXPECT_EQ(backend().split_heads(there.qkv.get(), there.how(), MGRPO_FLOAT32, q.get(), k.get(), v.get(), nullptr, nullptr, 2),
+    EXPECT_EQ(backend().split_heads(there.qkv.get(), there.layout(), MGRPO_FLOAT32, q.get(), k.get(), v.get(), nullptr, nullptr, 2),
               MGRPO_INVALID_ARGUMENT);
     EXPECT_TRUE(q.unwritten() && k.unwritten() && v.unwritten());
   }
@@ -434,7 +434,7 @@ Cached cached(const Backend &b, const Product &p, const Table &table, const Ints
   There there(b, p, dtype, aligned);
   Array q(b, dtype, p.rows * p.queries(), aligned), k(b, dtype, k_before, aligned), v(b, dtype, v_before, aligned);
   Buffer<int32_t> entries(b, table.entries), in(b, sequence);
-  const int32_t status = b.cache_heads(there.qkv.get(), there.how(), dtype, q.get(), k.get(), v.get(),
+  const int32_t status = b.cache_heads(there.qkv.get(), there.layout(), dtype, q.get(), k.get(), v.get(),
                                        table.pages(entries.get(), p.of.kv_heads, p.of.hd), in.get(), p.rows);
   if (status != MGRPO_OK) {
     EXPECT_TRUE(q.unwritten());
@@ -542,24 +542,24 @@ TEST_P(Heads, EmptyAndInvalid) {
   Array q(b, MGRPO_FLOAT32, 8), k(b, MGRPO_FLOAT32, table.blocks * 16), v(b, MGRPO_FLOAT32, table.blocks * 16), dqkv(b, MGRPO_FLOAT32, 16);
   Buffer<int32_t> entries(b, table.entries), sequence(b, Ints{0});
   Buffer<float> inv(b, Floats{1, 1});
-  const auto every = [&](mgrpo_heads how, int64_t rows, int32_t want, bool null = false) {
+  const auto every = [&](mgrpo_heads layout, int64_t rows, int32_t want, bool null = false) {
     void *to = null ? nullptr : q.get();
-    mgrpo_pages pages = table.pages(entries.get(), how.kv_heads, how.hd);
-    EXPECT_EQ(b.split_heads(there.qkv.get(), how, MGRPO_FLOAT32, to, k.get(), v.get(), nullptr, nullptr, rows), want);
-    EXPECT_EQ(b.cache_heads(there.qkv.get(), how, MGRPO_FLOAT32, to, k.get(), v.get(), pages, sequence.get(), rows), want);
-    EXPECT_EQ(b.split_heads_bwd(to, k.get(), v.get(), there.qkv.get(), how, inv.get(), inv.get(), MGRPO_FLOAT32, dqkv.get(), nullptr,
+    mgrpo_pages pages = table.pages(entries.get(), layout.kv_heads, layout.hd);
+    EXPECT_EQ(b.split_heads(there.qkv.get(), layout, MGRPO_FLOAT32, to, k.get(), v.get(), nullptr, nullptr, rows), want);
+    EXPECT_EQ(b.cache_heads(there.qkv.get(), layout, MGRPO_FLOAT32, to, k.get(), v.get(), pages, sequence.get(), rows), want);
+    EXPECT_EQ(b.split_heads_bwd(to, k.get(), v.get(), there.qkv.get(), layout, inv.get(), inv.get(), MGRPO_FLOAT32, dqkv.get(), nullptr,
                                 nullptr, rows),
               want);
   };
   const auto with = [&](auto change) {
-    mgrpo_heads how = there.how();
-    change(how);
-    every(how, 1, MGRPO_INVALID_ARGUMENT);
+    mgrpo_heads layout = there.layout();
+    change(layout);
+    every(layout, 1, MGRPO_INVALID_ARGUMENT);
   };
-  every(there.how(), 0, MGRPO_OK, true);
-  every(there.how(), -1, MGRPO_INVALID_ARGUMENT);
-  every(there.how(), int64_t{1} << 58, MGRPO_INVALID_ARGUMENT);
-  every(there.how(), 1, MGRPO_INVALID_ARGUMENT, true);
+  every(there.layout(), 0, MGRPO_OK, true);
+  every(there.layout(), -1, MGRPO_INVALID_ARGUMENT);
+  every(there.layout(), int64_t{1} << 58, MGRPO_INVALID_ARGUMENT);
+  every(there.layout(), 1, MGRPO_INVALID_ARGUMENT, true);
   with([](mgrpo_heads &h) { h.rotary = 3; });
   with([](mgrpo_heads &h) { h.rotary = -2; });
   with([](mgrpo_heads &h) { h.rotary = 6; });
@@ -579,7 +579,7 @@ TEST_P(Heads, EmptyAndInvalid) {
   with([](mgrpo_heads &h) { h.pos = nullptr; });
   mgrpo_pages pages = table.pages(entries.get(), 1, 4);
   const auto to_cache = [&](mgrpo_pages to, void *keys) {
-    return b.cache_heads(there.qkv.get(), there.how(), MGRPO_FLOAT32, q.get(), keys, v.get(), to, sequence.get(), 1);
+    return b.cache_heads(there.qkv.get(), there.layout(), MGRPO_FLOAT32, q.get(), keys, v.get(), to, sequence.get(), 1);
   };
   EXPECT_EQ(to_cache(pages, nullptr), MGRPO_INVALID_ARGUMENT);
   pages.hd = 5;
@@ -588,7 +588,7 @@ TEST_P(Heads, EmptyAndInvalid) {
   EXPECT_EQ(to_cache(pages, k.get()), MGRPO_INVALID_ARGUMENT);
   pages.kv_heads = 1, pages.blocks = int64_t{1} << 58;
   EXPECT_EQ(to_cache(pages, k.get()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(b.split_heads_bwd(q.get(), k.get(), v.get(), there.qkv.get(), there.how(), nullptr, inv.get(), MGRPO_FLOAT32, dqkv.get(),
+  EXPECT_EQ(b.split_heads_bwd(q.get(), k.get(), v.get(), there.qkv.get(), there.layout(), nullptr, inv.get(), MGRPO_FLOAT32, dqkv.get(),
                               nullptr, nullptr, 1),
             MGRPO_INVALID_ARGUMENT);
   EXPECT_TRUE(q.unwritten() && k.unwritten() && v.unwritten() && dqkv.unwritten());

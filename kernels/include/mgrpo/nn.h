@@ -90,12 +90,12 @@ typedef struct mgrpo_heads {
 
 // q [rows, heads, hd], k, v [rows, kv_heads, hd].  For normalised heads inv_q_or_null and inv_k_or_null [rows, groups] are
 // written for the backward pass. A group is a head, or the heads of a row together.
-MGRPO_API int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q_or_null,
+MGRPO_API int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, float *inv_q_or_null,
                                         float *inv_k_or_null, int64_t rows);
 
 // The backward pass. dqkv is written, dw_q_or_null and dw_k_or_null are accumulated into, as by mgrpo_rms_norm_bwd_cpu. qkv_or_null,
 // inv_q_or_null and inv_k_or_null are read only if heads are normalised.
-MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads how,
+MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads layout,
                                             const float *inv_q_or_null, const float *inv_k_or_null, float *dqkv, float *dw_q_or_null,
                                             float *dw_k_or_null, int64_t rows);
 
@@ -131,10 +131,10 @@ typedef struct mgrpo_pages {
   int64_t blocks, kv_heads, block, hd;
 } mgrpo_pages;
 
-// mgrpo_split_heads_cpu, which writes keys and values to caches: row r is written to position how.pos[r] of sequence[r].
-// k_cache and v_cache have the shape of pages; sequence [rows] in [0, sequences), how.pos [rows] in [0, width * block), and
+// mgrpo_split_heads_cpu, which writes keys and values to caches: row r is written to position layout.pos[r] of sequence[r].
+// k_cache and v_cache have the shape of pages; sequence [rows] in [0, sequences), layout.pos [rows] in [0, width * block), and
 // their blocks in the table in [0, blocks), else MGRPO_INVALID_ARGUMENT. If rows name the same place, the last one remains.
-MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
+MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
                                         const int32_t *sequence, int64_t rows);
 
 // Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last window of them. Other
@@ -175,12 +175,12 @@ MGRPO_API int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up
 MGRPO_API int32_t mgrpo_sigmoid_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_sigmoid_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                              void *stream);
-MGRPO_API int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
-                                         float *inv_k_or_null, int64_t rows, void *stream);
-MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads how,
+MGRPO_API int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v,
+                                         float *inv_q_or_null, float *inv_k_or_null, int64_t rows, void *stream);
+MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads layout,
                                              const float *inv_q_or_null, const float *inv_k_or_null, int32_t dtype, void *dqkv,
                                              float *dw_q_or_null, float *dw_k_or_null, int64_t rows, void *stream);
-MGRPO_API int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache,
+MGRPO_API int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k_cache, void *v_cache,
                                          mgrpo_pages pages, const int32_t *sequence, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
                                               const int32_t *sequence, const int32_t *length, const float *sinks_or_null, int32_t dtype,

@@ -83,17 +83,18 @@ WRONG(clamped_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows
 WRONG(sigmoid_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("sigmoid_glu", y, rows *f))
 WRONG(sigmoid_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("sigmoid_glu_bwd", dg, 2 * rows * f))
-WRONG(split_heads, (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
-      (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows *how.heads *how.hd);
-      spoil("split_heads k", k, rows *how.kv_heads *how.hd); spoil("split_heads v", v, rows *how.kv_heads *how.hd))
+WRONG(split_heads, (const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
+      (qkv, layout, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows *layout.heads *layout.hd);
+      spoil("split_heads k", k, rows *layout.kv_heads *layout.hd); spoil("split_heads v", v, rows *layout.kv_heads *layout.hd))
 WRONG(split_heads_bwd,
-      (const float *dq, const float *dk, const float *dv, const float *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k,
+      (const float *dq, const float *dk, const float *dv, const float *qkv, mgrpo_heads layout, const float *inv_q, const float *inv_k,
        float *dqkv, float *dw_q, float *dw_k, int64_t rows),
-      (dq, dk, dv, qkv, how, inv_q, inv_k, dqkv, dw_q, dw_k, rows),
-      spoil("split_heads_bwd", dqkv, rows *(how.heads + 2 * how.kv_heads) * how.hd);
-      spoil("split_heads_bwd dw_q", dw_q, how.hd); spoil("split_heads_bwd dw_k", dw_k, how.hd))
-WRONG(cache_heads, (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
-      (qkv, how, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows *how.heads *how.hd);
+      (dq, dk, dv, qkv, layout, inv_q, inv_k, dqkv, dw_q, dw_k, rows),
+      spoil("split_heads_bwd", dqkv, rows *(layout.heads + 2 * layout.kv_heads) * layout.hd);
+      spoil("split_heads_bwd dw_q", dw_q, layout.hd); spoil("split_heads_bwd dw_k", dw_k, layout.hd))
+WRONG(cache_heads,
+      (const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
+      (qkv, layout, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows *layout.heads *layout.hd);
       spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd);
       spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_packed,
