@@ -54,12 +54,12 @@ var bugs = []bug{
 	}, {
 		Name: "a writer's fencing token is not checked",
 		File: "trainer/team/store/scripts.go",
-		Old:  "~= ARGV[2] then return {'fenced'", New: "== '' then return {'fenced'",
+		Old:  "~= token then return {'fenced'", New: "== '' then return {'fenced'",
 		Suite: storeTests("TestTakeover|TestRewind"),
 	}, {
 		Name: "a new round has the name of the one before",
 		File: "trainer/team/store/join.go",
-		Old:  "  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end\n", New: "",
+		Old:  "  for _, name in ipairs(agents) do redis.call('HINCRBY', epochs, name, 1) end\n", New: "",
 		Suite: storeTests("TestRewind|TestForgottenRound"),
 	}, {
 		Name: "a write whose reply was lost fails when it is sent again",
@@ -69,27 +69,27 @@ var bugs = []bug{
 	}, {
 		Name: "the second of two different values replaces the first",
 		File: "trainer/team/store/scripts.go",
-		Old: `  if there == ARGV[4] then return {'same'} end
+		Old: `  if there == value then return {'same'} end
   return {'conflict'}
 end
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
-redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+redis.call('HSET', hash, field, value)
+redis.call('ZADD', phases, step, phase)
 `,
 		New: `end
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
-redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+redis.call('HSET', hash, field, value)
+redis.call('ZADD', phases, step, phase)
 `,
 		Suite: storeTests("TestWriteOnce"),
 	}, {
 		Name:  "a worker that takes a place over gets only invocations that no worker has claimed before",
 		File:  "trainer/team/store/claims.go",
 		Old:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
-		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', KEYS[5], id) == 1 then return {'none'} end\n",
+		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', lost, id) == 1 then return {'none'} end\n",
 		Suite: storeTests("TestTakeover|TestPoison"),
 	}, {
 		Name: "a place is taken over from any checkpoint",
 		File: "trainer/team/store/join.go",
-		Old:  "  again = ARGV[8] == '1' and", New: "  again = true or",
+		Old:  "  again = repeatable == '1' and", New: "  again = true or",
 		Suite: storeTests("TestRewind"),
 	}, {
 		Name: "a worker that waited for a place offers its checkpoints from before the wait",

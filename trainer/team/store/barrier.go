@@ -21,7 +21,7 @@ const (
 func (m *Member) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
 	key := m.key("met", string(p))
-	if _, err := m.write(ctx, barrierScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
+	if _, err := m.write(ctx, barrierScript, "being "+string(p), values{"events": m.key("events"), "met": key, "topic": "met/" + string(p)}); err != nil {
 		return err
 	}
 	failpoint.Here("meet", string(p), "after")
@@ -42,7 +42,7 @@ func (m *Member) Barrier(ctx context.Context, p Point, waiting func(agents []str
 // ConfirmPlace returns a FencedError if the place no longer belongs to this member. A worker that was suspended detects
 // this before it touches files that its successor may use.
 func (m *Member) ConfirmPlace(ctx context.Context) error {
-	_, err := m.write(ctx, placeScript, "the place of "+m.agent, nil)
+	_, err := m.write(ctx, placeScript, "the place of "+m.agent, values{})
 	return err
 }
 

@@ -23,8 +23,8 @@ func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err erro
 	}
 	p := v.Phase.String()
 	reply, err := m.write(ctx, submitScript, "invocation "+v.ID()+" of "+p,
-		[]string{m.key("events", v.Agent), m.key("call", p), m.key("phases"), m.key("stream", p, v.Agent)},
-		v.ID(), value, "call/"+p+"/"+v.Agent, p, v.Phase.Step)
+		values{"events": m.key("events", v.Agent), "hash": m.key("call", p), "phases": m.key("phases"), "stream": m.key("stream", p, v.Agent),
+			"field": v.ID(), "value": value, "topic": "call/" + p + "/" + v.Agent, "phase": p, "step": v.Phase.Step})
 	return word(reply, 0) == "new", err
 }
 
@@ -78,6 +78,7 @@ func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	}
 	p := v.Phase.String()
 	_, err = m.write(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
-		[]string{m.key("events", m.allAgents()[0]), m.key("result", p), m.key("claimed", m.agent)}, v.ID(), value, answerTopic(v), p)
+		values{"events": m.key("events", m.allAgents()[0]), "results": m.key("result", p), "claimed": m.key("claimed", m.agent),
+			"id": v.ID(), "value": value, "topic": answerTopic(v), "phase": p})
 	return err
 }

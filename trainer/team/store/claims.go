@@ -7,27 +7,24 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // claimScript returns the entries that follow the worker's position in its agent's stream, and stores the claims. It
-// returns at most ARGV[5] - 1 entries, and whether more entries follow. With each entry it returns how many workers were
+// returns fewer entries than the limit, and whether more entries follow. With each entry it returns how many workers were
 // lost while they had claimed it. The same position results in the same entries, and perhaps later ones, so a claim whose
-// reply was lost can be repeated. KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, fencing token,
-// phase, position, limit + 1.
-var claimScript = redis.NewScript(fence + `
-local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])
+// reply was lost can be repeated.
+var claimScript = fencedScript("plan stream claimed lost", "phase position limit", `
+local found = redis.call('XRANGE', stream, position, '+', 'COUNT', limit)
 if not found[1] then
-  if redis.call('HGET', KEYS[2], 'ended') then return {'ended'} end
+  if redis.call('HGET', plan, 'ended') then return {'ended'} end
   return {'none'}
 end
-local more = #found == tonumber(ARGV[5])
+local more = #found == tonumber(limit)
 local reply = {'entries', more and 'more' or ''}
 for i = 1, more and #found - 1 or #found do
   local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''
-  redis.call('HSET', KEYS[4], ARGV[3] .. ' ' .. id, entry)
-  for _, part in ipairs({entry, value, id, redis.call('HGET', KEYS[5], id) or '0'}) do reply[#reply + 1] = part end
+  redis.call('HSET', claimed, phase .. ' ' .. id, entry)
+  for _, part in ipairs({entry, value, id, redis.call('HGET', lost, id) or '0'}) do reply[#reply + 1] = part end
 end
 return reply
 `)
@@ -131,9 +128,10 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 // requests again. An empty result without an error means that there is no invocation yet.
 func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
 	stream := m.key("stream", p.String(), m.agent)
-	keys := []string{m.key("plan", p.String()), stream, m.key("claimed", m.agent), m.key("lost", p.String())}
 	for len(vs) == 0 {
-		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), keys, p.String(), q.position, n+1)
+		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), values{
+			"plan": m.key("plan", p.String()), "stream": stream, "claimed": m.key("claimed", m.agent), "lost": m.key("lost", p.String()),
+			"phase": p.String(), "position": q.position, "limit": n + 1})
 		if err != nil {
 			return nil, err
 		}

@@ -110,14 +110,13 @@ func (r *JoinRequest) renew() (err error) {
 	return err
 }
 
-// joining is a request for a place, with the keys and arguments of joinScript.
+// joining is a request for a place, with the values for joinScript.
 type joining struct {
 	s        *Store
 	agent    string
 	greeting greeting
 	offers   offers
-	keys     []string
-	args     []any
+	values   values
 }
 
 func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
@@ -138,13 +137,17 @@ func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: the offers: %w", err)
 	}
-	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
-		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
-	j.args = []any{agent, m.leaseToken, s.opts.Lease.Milliseconds(), own, offered, s.key(""), rand.Text(), bit(r.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(r.Finished)}
-	for _, a := range r.Agents {
-		j.keys = append(j.keys, s.key("lease", a))
-		j.args = append(j.args, a)
+	leases := make([]string, len(r.Agents))
+	for i, a := range r.Agents {
+		leases[i] = s.key("lease", a)
 	}
+	j.values = values{
+		"epochs": s.key("epochs"), "events": s.key("events"), "meta": s.key("meta"), "versions": s.key("versions"), "phases": s.key("phases"),
+		"stop": s.key("stop"), "offers": s.key("offers"), "record": s.key("record"), "claimed": s.key("claimed", agent),
+		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
+		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "greeting": own, "ownOffers": offered,
+		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": bit(r.Deterministic), "ownVersions": strings.Join(j.offers.versions(), " "),
+		"process": s.opts.process, "nothingLeft": bit(r.Finished), "agents...": r.Agents}
 	return j, nil
 }
 
@@ -168,8 +171,9 @@ type joinAnswer struct {
 // ask requests the place once. If the worker gets it, ask fills in m.
 func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	var reply []any
+	keys, args := joinScript.inOrder(j.values)
 	err := j.s.retry(ctx, "a place for "+j.agent, func(ctx context.Context) (err error) {
-		reply, err = joinScript.Run(ctx, j.s.rdb, j.keys, j.args...).Slice()
+		reply, err = joinScript.Run(ctx, j.s.rdb, keys, args...).Slice()
 		return err
 	})
 	if err != nil {
@@ -217,76 +221,72 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 // of workers that were lost while they had claimed invocations. Every other worker must have an equal greeting. A worker
 // that follows a lost worker within the round takes over its place and reads its streams from the beginning, or rewinds the
 // team.
-//
-// KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met: finished, own
-// lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce, 1 if places may be taken over,
-// offered versions separated by spaces, process, 1 if nothing is left to do, agents...
-var joinScript = redis.NewScript(`
-local agent, firstLease, firstAgent = ARGV[1], 13, 12
-local own = redis.call('GET', KEYS[12])
-if own == ARGV[2] then
-  return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
+var joinScript = newScript("epochs events meta versions phases stop offers record claimed ready finished lease leases...",
+	"agent leaseToken milliseconds greeting ownOffers prefix nonce repeatable ownVersions process nothingLeft agents...", `
+local own = redis.call('GET', lease)
+if own == leaseToken then
+  return {'joined', redis.call('HGET', epochs, agent), redis.call('HGET', meta, 'nonce')}
 end
 if own then return {'taken', ''} end
 local alive = ''
-for i = firstLease, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
+for i, name in ipairs(agents) do
+  if redis.call('EXISTS', leases[i]) == 1 then alive = alive .. ' ' .. name end
 end
-if alive == '' and ARGV[11] == '1' then
+if alive == '' and nothingLeft == '1' then
   local over = true
-  for i = firstAgent, #ARGV do over = over and redis.call('HEXISTS', KEYS[11], ARGV[i]) == 1 end
+  for _, name in ipairs(agents) do over = over and redis.call('HEXISTS', finished, name) == 1 end
   if over then return {'over'} end
 end
-` + drop + `
+`+drop+`
 -- Each invocation that the last worker had claimed may be the reason why it was lost, so its count of lost workers goes
 -- up. If this process had the place itself, no worker was lost.
-if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
-  for _, claim in ipairs(redis.call('HKEYS', KEYS[9])) do
+if redis.call('HGET', epochs, ':process:' .. agent) ~= process then
+  for _, claim in ipairs(redis.call('HKEYS', claimed)) do
     local phase, id = string.match(claim, '^(%S+) (.*)$')
     local step = phase and string.match(phase, '%-(%d+)$')
     if step then
-      redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1)
-      redis.call('ZADD', ARGV[6] .. 'losses', step, phase)
+      redis.call('HINCRBY', prefix .. 'lost:' .. phase, id, 1)
+      redis.call('ZADD', prefix .. 'losses', step, phase)
     end
   end
 end
-redis.call('UNLINK', KEYS[9])
+redis.call('UNLINK', claimed)
 local function place()
-  local epoch = redis.call('HINCRBY', KEYS[1], agent, 1)
-  redis.call('HSET', KEYS[1], ':process:' .. agent, ARGV[10])
-  redis.call('HSET', KEYS[7], agent, ARGV[5])
-  redis.call('SET', KEYS[12], ARGV[2], 'PX', ARGV[3])
-  redis.call('PUBLISH', KEYS[2], 'offers')
-  return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
+  local epoch = redis.call('HINCRBY', epochs, agent, 1)
+  redis.call('HSET', epochs, ':process:' .. agent, process)
+  redis.call('HSET', offers, agent, ownOffers)
+  redis.call('SET', lease, leaseToken, 'PX', milliseconds)
+  redis.call('PUBLISH', events, 'offers')
+  return {'joined', tostring(epoch), redis.call('HGET', meta, 'nonce')}
 end
 if alive == '' then
-  dropPhases(ARGV[6], KEYS[5], '-inf', '+inf', firstAgent)
-  redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[7], KEYS[10], KEYS[11])
-  redis.call('HDEL', KEYS[3], 'asked', 'afresh')
-  redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
-  local round = redis.call('HINCRBY', KEYS[3], 'round', 1)
-  redis.call('HSET', KEYS[1], ':nonce', ARGV[7])
-  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end
-  redis.call('XADD', KEYS[8], 'MAXLEN', '~', '1000000', '*', 'event', 'round', 'round', round, 'agent', agent)
+  dropPhases('-inf', '+inf')
+  redis.call('UNLINK', versions, stop, offers, ready, finished)
+  redis.call('HDEL', meta, 'asked', 'afresh')
+  redis.call('HSET', meta, 'hello', greeting, 'nonce', nonce)
+  local round = redis.call('HINCRBY', meta, 'round', 1)
+  redis.call('HSET', epochs, ':nonce', nonce)
+  for _, name in ipairs(agents) do redis.call('HINCRBY', epochs, name, 1) end
+  redis.call('XADD', record, 'MAXLEN', '~', '1000000', '*', 'event', 'round', 'round', round, 'agent', agent)
   return place()
 end
-if redis.call('EXISTS', KEYS[6]) == 1 then
-  return {'stopping', alive, redis.call('HGET', KEYS[6], 'agent') or '', redis.call('HGET', KEYS[6], 'reason') or ''}
+if redis.call('EXISTS', stop) == 1 then
+  return {'stopping', alive, redis.call('HGET', stop, 'agent') or '', redis.call('HGET', stop, 'reason') or ''}
 end
-local hello = redis.call('HGET', KEYS[3], 'hello')
-if hello ~= ARGV[4] then return {'differs', alive, hello or ''} end
-local offered, version = redis.call('HGET', KEYS[7], agent), redis.call('HGET', KEYS[4], agent)
+local hello = redis.call('HGET', meta, 'hello')
+if hello ~= greeting then return {'differs', alive, hello or ''} end
+local offered, version = redis.call('HGET', offers, agent), redis.call('HGET', versions, agent)
 if not offered then return place() end
-local again = offered == ARGV[5]
+local again = offered == ownOffers
 if version then
-  local function offers(state) return string.find(' ' .. ARGV[9] .. ' ', ' ' .. state .. ' ', 1, true) end
-  local beginning = version == '0' and redis.call('HGET', KEYS[3], 'afresh')
-  again = ARGV[8] == '1' and (offers(version) or beginning and offers('afresh'))
+  local function has(state) return string.find(' ' .. ownVersions .. ' ', ' ' .. state .. ' ', 1, true) end
+  local beginning = version == '0' and redis.call('HGET', meta, 'afresh')
+  again = repeatable == '1' and (has(version) or beginning and has('afresh'))
 end
 if not again then
   local reason = 'its worker was lost, and the successor cannot continue from version ' .. (version or '(none yet)')
-  redis.call('HSET', KEYS[6], 'agent', agent, 'reason', reason, 'kind', 'rewind')
-  redis.call('PUBLISH', KEYS[2], 'stop')
+  redis.call('HSET', stop, 'agent', agent, 'reason', reason, 'kind', 'rewind')
+  redis.call('PUBLISH', events, 'stop')
   return {'stopping', alive, agent, reason}
 end
 return place()
@@ -339,7 +339,9 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		return Start{}, err
 	}
 	defer failpoint.Around("join.start")()
-	_, err = m.write(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest, start.Date)
+	_, err = m.write(ctx, startScript, "the start", values{
+		"versions": m.key("versions"), "record": m.key("record"), "meta": m.key("meta"),
+		"version": max(start.Version, 0), "offered": start.Version, "digest": start.Digest, "date": start.Date})
 	return start, err
 }
 
@@ -376,12 +378,11 @@ func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 }
 
 // startScript sets the first version of an agent in a round, once.
-// KEYS: epochs, versions, record, meta. ARGV: agent, fencing token, version, offered version, digest, date.
-var startScript = redis.NewScript(fence + `
-redis.call('HSET', KEYS[4], 'date', ARGV[6])
-if tonumber(ARGV[4]) < 0 then redis.call('HSET', KEYS[4], 'afresh', '1') end
-if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 1 then
-  redis.call('XADD', KEYS[3], '*', 'event', 'start', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[4], 'digest', ARGV[5])
+var startScript = fencedScript("versions record meta", "version offered digest date", `
+redis.call('HSET', meta, 'date', date)
+if tonumber(offered) < 0 then redis.call('HSET', meta, 'afresh', '1') end
+if redis.call('HSETNX', versions, agent, version) == 1 then
+  redis.call('XADD', record, '*', 'event', 'start', 'agent', agent, 'epoch', epoch, 'version', offered, 'digest', digest)
 end
 return {'new'}
 `)

@@ -57,7 +57,7 @@ func (m *Member) Leave(ctx context.Context) error {
 	m.cancel(ErrClosed)
 	m.beats.Wait()
 	m.queues.close()
-	_, err := m.write(ctx, leaveScript, "leaving", []string{m.key("lease", m.agent), m.key("claimed", m.agent)}, m.leaseToken)
+	_, err := m.write(ctx, leaveScript, "leaving", values{"lease": m.key("lease", m.agent), "claimed": m.key("claimed", m.agent), "leaseToken": m.leaseToken})
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
 		return nil // another worker already has the place
@@ -78,8 +78,9 @@ func (m *Member) beat() {
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, m.opts.Lease/2)
 		// The script is not sent in a batch, so that it never waits for other commands.
-		reply, err := beatScript.Run(ctx, m.rdb, []string{m.key("epochs"), m.key("lease", m.agent), m.key("stop")},
-			m.agent, m.fencingToken(), m.leaseToken, m.opts.Lease.Milliseconds()).Slice()
+		keys, args := beatScript.inOrder(values{"lease": m.key("lease", m.agent), "stop": m.key("stop"),
+			"leaseToken": m.leaseToken, "milliseconds": m.opts.Lease.Milliseconds()}.writtenBy(m))
+		reply, err := beatScript.Run(ctx, m.rdb, keys, args...).Slice()
 		switch {
 		case err != nil:
 		case word(reply, 0) == "fenced":

@@ -34,8 +34,9 @@ func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v a
 	if err != nil {
 		return fmt.Errorf("store: %s: %w", what, err)
 	}
-	_, err = m.write(ctx, writeScript, what+" of "+p.String(), []string{m.key("events"), m.key(kind, p.String()), m.key("phases")},
-		field, value, topic+"/"+p.String(), p.String(), p.Step)
+	_, err = m.write(ctx, writeScript, what+" of "+p.String(), values{
+		"events": m.key("events"), "hash": m.key(kind, p.String()), "phases": m.key("phases"),
+		"field": field, "value": value, "topic": topic + "/" + p.String(), "phase": p.String(), "step": p.Step})
 	return err
 }
 

@@ -30,7 +30,7 @@ func (m *Member) PublishRecord(ctx context.Context, record []byte) error {
 	if err := checkShown(record); err != nil {
 		return fmt.Errorf("store: a record: %w", err)
 	}
-	_, err := m.write(ctx, recordScript, "a record", []string{m.key("records")}, maxRecords, string(record))
+	_, err := m.write(ctx, recordScript, "a record", values{"records": m.key("records"), "kept": maxRecords, "record": string(record)})
 	return err
 }
 
@@ -40,7 +40,7 @@ func (m *Member) PublishActivity(ctx context.Context, activity []byte) error {
 	if err := checkShown(activity); err != nil {
 		return fmt.Errorf("store: an activity: %w", err)
 	}
-	_, err := m.write(ctx, activityScript, "an activity", []string{m.key("activity")}, string(activity))
+	_, err := m.write(ctx, activityScript, "an activity", values{"activities": m.key("activity"), "activity": string(activity)})
 	return err
 }
 

@@ -1,152 +1,212 @@
 package store
 
-import "github.com/redis/go-redis/v9"
+import (
+	"fmt"
+	"strings"
 
-// Every write is one of these scripts. A script is atomic, and can safely be repeated when its reply was lost. KEYS[1] is
-// the hash of epochs, ARGV[1] the writer's agent, and ARGV[2] its fencing token (epoch:nonce). A writer whose fencing token
-// is not the newest does not change anything. In scripts that publish a topic, KEYS[2] is the channel. A reply is an array;
-// its first word is the result.
+	"github.com/redis/go-redis/v9"
+)
 
-// fence is the beginning of every script except join.
+// script is a Lua script whose keys and arguments have names. In its text the names are local variables. Every write is a script. It is
+// atomic, and can safely be repeated when its reply was lost. A reply is an array; its first word is the result.
+type script struct {
+	*redis.Script
+	keys, args []string
+}
+
+// newScript creates a script from the names of its keys and of its arguments, separated by spaces. The last name of either may end in
+// "..."; its variable is an array of all further ones.
+func newScript(keys, args, text string) *script {
+	s := &script{keys: strings.Fields(keys), args: strings.Fields(args)}
+	s.Script = redis.NewScript(locals("KEYS", s.keys) + locals("ARGV", s.args) + text)
+	return s
+}
+
+// locals declares local variables for the elements of a Lua array.
+func locals(array string, names []string) string {
+	var text strings.Builder
+	for i, name := range names {
+		if list, ok := strings.CutSuffix(name, "..."); ok {
+			fmt.Fprintf(&text, "local %s = {}\nfor i = %d, #%s do %s[i - %d] = %s[i] end\n", list, i+1, array, list, i, array)
+		} else {
+			fmt.Fprintf(&text, "local %s = %s[%d]\n", name, array, i+1)
+		}
+	}
+	return text.String()
+}
+
+// values holds the keys and arguments of a call by their names in the script. The value of a name with "..." is a []string.
+type values map[string]any
+
+// inOrder returns the keys and arguments in the script's order. It panics if their names are not the names of the script.
+func (s *script) inOrder(v values) (keys []string, args []any) {
+	if len(v) != len(s.keys)+len(s.args) {
+		panic(fmt.Sprintf("store: a script with the names %v %v is called with %v", s.keys, s.args, v))
+	}
+	for _, name := range s.keys {
+		if list, ok := v[name].([]string); ok {
+			keys = append(keys, list...)
+		} else {
+			keys = append(keys, v[name].(string))
+		}
+	}
+	for _, name := range s.args {
+		switch x := v[name].(type) {
+		case nil:
+			panic(fmt.Sprintf("store: a script is called without its argument %s", name))
+		case []string:
+			for _, element := range x {
+				args = append(args, element)
+			}
+		default:
+			args = append(args, x)
+		}
+	}
+	return keys, args
+}
+
+// fencedScript creates a script that does not change anything if the writer's fencing token is not the newest. It has these names in
+// addition: epochs, the key of the hash of epochs, the writer's agent, and its token (epoch:nonce). In scripts that publish a topic,
+// events is the channel.
+func fencedScript(keys, args, text string) *script {
+	return newScript("epochs "+keys, "agent token "+args, fence+text)
+}
+
+// writtenBy adds the values that every fencedScript needs.
+func (v values) writtenBy(m *Member) values {
+	v["epochs"], v["agent"], v["token"] = m.key("epochs"), m.agent, m.fencingToken()
+	return v
+}
+
 const fence = `
-local own = redis.call('HMGET', KEYS[1], ARGV[1], ':nonce')
-if (own[1] or '') .. ':' .. (own[2] or '') ~= ARGV[2] then return {'fenced', own[1] or ''} end
+local own = redis.call('HMGET', epochs, agent, ':nonce')
+if (own[1] or '') .. ':' .. (own[2] or '') ~= token then return {'fenced', own[1] or ''} end
 local epoch = own[1]
 local function announce(channel, topic) redis.call('PUBLISH', channel, topic) end
 `
 
 // writeOnce is the beginning of scripts that write a value once and remember its phase for Trim.
-const writeOnce = fence + `
-local there = redis.call('HGET', KEYS[3], ARGV[3])
+const writeOnce = `
+local there = redis.call('HGET', hash, field)
 if there then
-  if there == ARGV[4] then return {'same'} end
+  if there == value then return {'same'} end
   return {'conflict'}
 end
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
-redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+redis.call('HSET', hash, field, value)
+redis.call('ZADD', phases, step, phase)
 `
 
 // writeScript writes a value once, remembers the phase for Trim, and publishes the topic.
-// KEYS: epochs, events, hash, phases. ARGV: agent, fencing token, field, value, topic, phase, step.
-var writeScript = redis.NewScript(writeOnce + `
-announce(KEYS[2], ARGV[5])
+var writeScript = fencedScript("events hash phases", "field value topic phase step", writeOnce+`
+announce(events, topic)
 return {'new'}
 `)
 
 // submitScript writes an invocation once and, the first time, appends it to its agent's stream.
-// KEYS: epochs, events, calls, phases, stream. ARGV: agent, fencing token, id, value, topic, phase, step.
-var submitScript = redis.NewScript(writeOnce + `
-redis.call('XADD', KEYS[5], '*', 'id', ARGV[3], 'v', ARGV[4])
-announce(KEYS[2], ARGV[5])
+var submitScript = fencedScript("events hash phases stream", "field value topic phase step", writeOnce+`
+redis.call('XADD', stream, '*', 'id', field, 'v', value)
+announce(events, topic)
 return {'new'}
 `)
 
 // completeScript writes an answer once and ends the claim on the invocation.
-// KEYS: epochs, events, results, claimed by the agent. ARGV: agent, fencing token, id, value, topic, phase.
-var completeScript = redis.NewScript(fence + `
-local there = redis.call('HGET', KEYS[3], ARGV[3])
+var completeScript = fencedScript("events results claimed", "id value topic phase", `
+local there = redis.call('HGET', results, id)
 local said = 'new'
 if there then
-  said = (there == ARGV[4]) and 'same' or 'conflict'
+  said = (there == value) and 'same' or 'conflict'
 else
-  redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
+  redis.call('HSET', results, id, value)
 end
-redis.call('HDEL', KEYS[4], ARGV[6] .. ' ' .. ARGV[3])
-if said == 'new' then announce(KEYS[2], ARGV[5]) end
+redis.call('HDEL', claimed, phase .. ' ' .. id)
+if said == 'new' then announce(events, topic) end
 return {said}
 `)
 
 // versionScript raises an agent's version by one.
-// KEYS: epochs, events, versions, record. ARGV: agent, fencing token, version.
-var versionScript = redis.NewScript(fence + `
-local was = redis.call('HGET', KEYS[3], ARGV[1])
-if was == ARGV[3] then return {'same'} end
-if not was or tonumber(was) + 1 ~= tonumber(ARGV[3]) then return {'order', was or '(none: it has not started)'} end
-redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])
-redis.call('XADD', KEYS[4], '*', 'event', 'version', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[3])
-announce(KEYS[2], 'version')
+var versionScript = fencedScript("events versions record", "version", `
+local was = redis.call('HGET', versions, agent)
+if was == version then return {'same'} end
+if not was or tonumber(was) + 1 ~= tonumber(version) then return {'order', was or '(none: it has not started)'} end
+redis.call('HSET', versions, agent, version)
+redis.call('XADD', record, '*', 'event', 'version', 'agent', agent, 'epoch', epoch, 'version', version)
+announce(events, 'version')
 return {'new'}
 `)
 
-// stopScript ends the round. The first reason is kept. KEYS: epochs, events, stop. ARGV: agent, fencing token, reason,
-// kind.
-var stopScript = redis.NewScript(fence + `
-if redis.call('EXISTS', KEYS[3]) == 0 then
-  redis.call('HSET', KEYS[3], 'agent', ARGV[1], 'reason', ARGV[3], 'kind', ARGV[4])
+// stopScript ends the round. The first reason is kept.
+var stopScript = fencedScript("events stop", "reason kind", `
+if redis.call('EXISTS', stop) == 0 then
+  redis.call('HSET', stop, 'agent', agent, 'reason', reason, 'kind', kind)
 end
-announce(KEYS[2], 'stop')
+announce(events, 'stop')
 return {'new'}
 `)
 
-// placeScript only checks the fencing token. KEYS: epochs. ARGV: agent, fencing token.
-var placeScript = redis.NewScript(fence + `return {'yours'}`)
+// placeScript only checks the fencing token.
+var placeScript = fencedScript("", "", `return {'yours'}`)
 
-// askScript stores the first agent that asked for a stop. KEYS: epochs, meta. ARGV: agent, fencing token.
-var askScript = redis.NewScript(fence + `
-redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
+// askScript stores the first agent that asked for a stop.
+var askScript = fencedScript("meta", "", `
+redis.call('HSETNX', meta, 'asked', agent)
 return {'new'}
 `)
 
-// barrierScript stores that an agent's worker has reached a barrier. KEYS: epochs, events, met. ARGV: agent, fencing
-// token, topic.
-var barrierScript = redis.NewScript(fence + `
-redis.call('HSET', KEYS[3], ARGV[1], epoch)
-announce(KEYS[2], ARGV[3])
+// barrierScript stores that an agent's worker has reached a barrier.
+var barrierScript = fencedScript("events met", "topic", `
+redis.call('HSET', met, agent, epoch)
+announce(events, topic)
 return {'new'}
 `)
 
 // recordScript appends a record of the run's numbers, and drops the oldest ones.
-// KEYS: epochs, records. ARGV: agent, fencing token, records to keep, record.
-var recordScript = redis.NewScript(fence + `
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'agent', ARGV[1], 'record', ARGV[4])
+var recordScript = fencedScript("records", "kept record", `
+redis.call('XADD', records, 'MAXLEN', '~', kept, '*', 'agent', agent, 'record', record)
 return {'new'}
 `)
 
-// activityScript stores the worker's current activity. KEYS: epochs, activity. ARGV: agent, fencing token, activity.
-var activityScript = redis.NewScript(fence + `
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+// activityScript stores the worker's current activity.
+var activityScript = fencedScript("activities", "activity", `
+redis.call('HSET', activities, agent, activity)
 return {'new'}
 `)
 
 // trimScript deletes the phases up to a step, and the counts of workers that were lost in them, including phases that
 // were not begun again after a new round.
-// KEYS: epochs, phases. ARGV: agent, fencing token, step, key prefix, agents...
-var trimScript = redis.NewScript(fence + drop + `
-for _, phase in ipairs(redis.call('ZRANGEBYSCORE', ARGV[4] .. 'losses', '-inf', ARGV[3])) do
-  redis.call('UNLINK', ARGV[4] .. 'lost:' .. phase)
-  redis.call('ZREM', ARGV[4] .. 'losses', phase)
+var trimScript = fencedScript("phases", "step prefix agents...", drop+`
+for _, phase in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'losses', '-inf', step)) do
+  redis.call('UNLINK', prefix .. 'lost:' .. phase)
+  redis.call('ZREM', prefix .. 'losses', phase)
 end
-dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
+dropPhases('-inf', step)
 return {'new'}
 `)
 
-// drop deletes all keys of a range of phases. It forms the names of the keys from the prefix; its hash tag keeps them on
+// drop deletes all keys of a range of phases of the agents. It forms the names of the keys from the prefix; its hash tag keeps them on
 // one node.
 const drop = `
-local function dropPhases(prefix, phases, from, to, firstAgent)
+local function dropPhases(from, to)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
     for _, kind in ipairs({'plan', 'call', 'result', 'outcome', 'trajectories', 'part', 'manifest'}) do
       redis.call('UNLINK', prefix .. kind .. ':' .. phase)
     end
-    for i = firstAgent, #ARGV do
-      redis.call('UNLINK', prefix .. 'stream:' .. phase .. ':' .. ARGV[i])
+    for _, name in ipairs(agents) do
+      redis.call('UNLINK', prefix .. 'stream:' .. phase .. ':' .. name)
     end
     redis.call('ZREM', phases, phase)
   end
 end
 `
 
-// beatScript renews a lease. It also returns whether the round was stopped, in case the published message was lost. KEYS:
-// epochs, lease, stop. ARGV: agent, fencing token, token, lease in ms.
-var beatScript = redis.NewScript(fence + `
-redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'stopped'} end
+// beatScript renews a lease. It also returns whether the round was stopped, in case the published message was lost.
+var beatScript = fencedScript("lease stop", "leaseToken milliseconds", `
+redis.call('SET', lease, leaseToken, 'PX', milliseconds)
+if redis.call('EXISTS', stop) == 1 then return {'stopped'} end
 return {'new'}
 `)
 
 // leaveScript deletes the lease, and the worker's claims, which it will not answer.
-// KEYS: epochs, lease, claimed by the agent. ARGV: agent, fencing token, token.
-var leaveScript = redis.NewScript(fence + `
-if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('UNLINK', KEYS[2], KEYS[3]) end
+var leaveScript = fencedScript("lease claimed", "leaseToken", `
+if redis.call('GET', lease) == leaseToken then redis.call('UNLINK', lease, claimed) end
 return {'new'}
 `)

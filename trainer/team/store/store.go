@@ -170,10 +170,10 @@ func (s *Store) key(parts ...string) string {
 
 // write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to the
 // store's timeout. `what` names the written value in errors.
-func (m *Member) write(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
-	args = append([]any{m.agent, m.fencingToken()}, args...)
+func (m *Member) write(ctx context.Context, script *script, what string, v values) (reply []any, err error) {
+	keys, args := script.inOrder(v.writtenBy(m))
 	err = m.retry(ctx, what, func(ctx context.Context) error {
-		reply, err = m.batches.eval(ctx, script, append([]string{m.key("epochs")}, keys...), args)
+		reply, err = m.batches.eval(ctx, script.Script, keys, args)
 		return err
 	})
 	if err != nil {

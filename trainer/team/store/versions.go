@@ -16,7 +16,8 @@ import (
 func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	defer failpoint.Around("commit.version")()
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
-	reply, err := m.write(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
+	reply, err := m.write(ctx, versionScript, what, values{
+		"events": m.key("events"), "versions": m.key("versions"), "record": m.key("record"), "version": strconv.FormatInt(version, 10)})
 	if err == nil && word(reply, 0) == "order" {
 		return &ConflictError{What: what, Why: "it does not follow the stored version, " + clip(word(reply, 1))}
 	}
@@ -75,14 +76,15 @@ func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(
 func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
 
 func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
-	_, err := m.write(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), string(kind))
+	_, err := m.write(ctx, stopScript, "the end of the run", values{
+		"events": m.key("events"), "stop": m.key("stop"), "reason": clip(reason), "kind": string(kind)})
 	return err
 }
 
 // AskStop asks the main agent to end the run at its next phase. The request remains in the store until the next round. It
 // does not stop any worker by itself.
 func (m *Member) AskStop(ctx context.Context) error {
-	_, err := m.write(ctx, askScript, "asking for a stop", []string{m.key("meta")})
+	_, err := m.write(ctx, askScript, "asking for a stop", values{"meta": m.key("meta")})
 	return err
 }
 
@@ -101,10 +103,7 @@ func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 // Trim deletes the phases up to step. Call it when the results of these phases are in every agent's checkpoint.
 func (m *Member) Trim(ctx context.Context, step int64) error {
 	defer failpoint.Around("checkpoint.trim")()
-	args := []any{step, m.key("")}
-	for _, a := range m.allAgents() {
-		args = append(args, a)
-	}
-	_, err := m.write(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases")}, args...)
+	_, err := m.write(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), values{
+		"phases": m.key("phases"), "step": step, "prefix": m.key(""), "agents...": m.allAgents()})
 	return err
 }
