@@ -176,14 +176,14 @@ func TestHotKernels(t *testing.T) {
 	if h, err := readHotKernels(dir, "x"); h != nil || err != nil {
 		t.Errorf("without the call: %+v, %v", h, err)
 	}
-	write("call-x.json", `{"begun": "2026-11-27 22:28:11", "driver": "580", "program": "mgrpo     v1", "torch": "2.11.0", "note": "The GPU was hot."}`)
+	write("call-x.json", `{"begun": "2026-11-27 22:28:11", "driver": "580", "program": "mgrpo     v1", "torch": "2.11.0"}`)
 	h, err := readHotKernels(dir, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
 	h.write(&b)
-	for _, want := range []string{"on 2026-11-27 22:28:11 UTC with mgrpo v1, PyTorch 2.11.0 and driver 580.", "a copy (3.00 TB/s)", "norm. The GPU was hot.\n\n| kernel |",
+	for _, want := range []string{"on 2026-11-27 22:28:11 UTC with mgrpo v1, PyTorch 2.11.0 and driver 580.", "a copy (3.00 TB/s)", "norm.\n\n| kernel |",
 		"| swiglu | 2e-03 | 50 µs | 1.25 | 100 µs | 2.00 |", "| adamw | 1e-08 | 1.35 ms | 1.00 |  |  |", "| heads | wrong:  |", "| sample | wrong: status 2 |"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
