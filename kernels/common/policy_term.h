@@ -4,13 +4,13 @@
 #include <math.h>
 
 #include "mgrpo/policy_loss.h"
+#include "nonfinite.h"
 
 namespace mgrpo {
 
 constexpr double kMaxExponent = 88.0;  // exp overflows float32 above
 constexpr double kMaxLogProb = 1e-3;   // a larger log-probability is a bug upstream, not rounding
 constexpr int64_t kNoKey = INT64_MAX;
-constexpr double kInfinity = __builtin_huge_val();
 
 MGRPO_HOST_DEVICE inline double min_of(double a, double b) { return b < a ? b : a; }
 MGRPO_HOST_DEVICE inline double max_of(double a, double b) { return b > a ? b : a; }
@@ -71,7 +71,10 @@ struct PolicyTerm {
 MGRPO_HOST_DEVICE inline PolicyTerm cispo_term(const mgrpo_loss_config &c, Exponent delta, double a, double logp_new) {
   const double rho = exp(delta.value), low = 1 - c.cispo_low, high = 1 + c.cispo_high;
   const double weight = max_of(low, min_of(rho, high));
-  return {-weight * a * logp_new, -weight * a, rho, rho<low, rho> high, false, delta.moved};
+  PolicyTerm t{-weight * a * logp_new, -weight * a, rho, false, false, false, delta.moved};
+  t.clip_low = rho < low;
+  t.clip_high = rho > high;
+  return t;
 }
 
 // Ties take the unclipped branch, with the full gradient.
@@ -158,8 +161,8 @@ struct TrajectoryScan {
 
 MGRPO_HOST_DEVICE inline void init_sums(mgrpo_loss_sums &s) {
   s = mgrpo_loss_sums{};
-  s.ratio_min = kInfinity;
-  s.ratio_max = s.tis_max = s.behaviour_gap_max = -kInfinity;
+  s.ratio_min = kInf;
+  s.ratio_max = s.tis_max = s.behaviour_gap_max = -kInf;
 }
 
 MGRPO_HOST_DEVICE inline void merge_sums(mgrpo_loss_sums &s, const mgrpo_loss_sums &o) {

@@ -96,7 +96,7 @@ struct GroupQuad {
   Quad sigma, scale;
   QuadInt degenerate, empty;
 
-  // The groups from the offset on; false if they are too large, or reach to the element `limit` as vectors.
+  // Takes the four groups that begin at the offset. Returns false if one is too large, or if their vectors reach the element `limit`.
   MGRPO_INLINE bool begin(const int64_t *offset, int64_t limit) {
     first = offset;
     sizes = *reinterpret_cast<const QuadIntUnaligned *>(offset + 1) - *reinterpret_cast<const QuadIntUnaligned *>(offset);

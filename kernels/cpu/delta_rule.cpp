@@ -326,14 +326,12 @@ int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *x, const f
   const Rows in(rule, x, ba, rows);
   Floats dqk(in.qk.size()), dg(in.decay.size()), dbeta(dg.size());
   const int64_t group = rule.value_heads / rule.key_heads;
-  std::atomic<bool> failed{false};  // no exception may leave a parallel region
+  std::atomic<bool> failed{false};
   parallel_for(rule.key_heads, 24.0 * rows * rule.value_heads * in.state_size(), [&](int64_t key_head) {
-    try {
+    note_bad_alloc(&failed, [&] {
       HeadBackward back(in, pieces, dy, r, states);
       for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) back.run(h, dqk.data(), dg.data(), dbeta.data(), dx);
-    } catch (const std::bad_alloc &) {
-      failed = true;
-    }
+    });
   });
   if (failed) return MGRPO_OUT_OF_MEMORY;
   back_to_inputs(in, dqk, dg, dbeta, dx, dba);

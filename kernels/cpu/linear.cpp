@@ -16,15 +16,17 @@ int32_t linear(Loop loop, const float *x, const Weight *w, const float *b, float
   if (rows == 0 || n == 0) return MGRPO_OK;
   if (y == nullptr || (k > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
   const double work = static_cast<double>(rows) * k * n;
-  if (rows > n) {
-    parallel_blocks(rows, kRowBlock, work,
-                    [=](int64_t begin, int64_t end) { loop(x + begin * k, k, w, k, b, y + begin * n, n, end - begin, k, n); });
-    return MGRPO_OK;
-  }
-  parallel_blocks(n, kOutputBlock, work, [=](int64_t begin, int64_t end) {
-    loop(x, k, w + begin * k, k, b != nullptr ? b + begin : nullptr, y + begin, n, rows, k, end - begin);
-  });
-  return MGRPO_OK;
+  std::atomic<bool> failed{false};
+  if (rows > n)
+    parallel_blocks(rows, kRowBlock, work, [&](int64_t begin, int64_t end) {
+      note_bad_alloc(&failed, [&] { loop(x + begin * k, k, w, k, b, y + begin * n, n, end - begin, k, n); });
+    });
+  else
+    parallel_blocks(n, kOutputBlock, work, [&](int64_t begin, int64_t end) {
+      note_bad_alloc(&failed,
+                     [&] { loop(x, k, w + begin * k, k, b != nullptr ? b + begin : nullptr, y + begin, n, rows, k, end - begin); });
+    });
+  return failed ? MGRPO_OUT_OF_MEMORY : MGRPO_OK;
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "first_row.h"
 #include "logits_loops.h"
+#include "nonfinite.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -104,7 +104,7 @@ struct DoubleRow {
   using Output = double;
   double *z;
   int64_t vocab;
-  double tau, max_z = -std::numeric_limits<double>::infinity(), s = 0, weighted = 0;
+  double tau, max_z = -kInf, s = 0, weighted = 0;
   bool ok = true;
 
   DoubleRow(double *row, int64_t vocab, double tau, int32_t, RowScratch &) : z(row), vocab(vocab), tau(tau) {
@@ -112,7 +112,7 @@ struct DoubleRow {
       ok = ok && !std::isnan(z[v]);
       max_z = z[v] > max_z ? z[v] : max_z;
     }
-    ok = ok && std::isless(max_z, std::numeric_limits<double>::infinity());
+    ok = ok && std::isless(max_z, kInf);
     if (!ok || std::isinf(max_z)) return;
     for (int64_t v = 0; v < vocab; v++) {
       const double d = (z[v] - max_z) / tau, e = std::exp(d);
@@ -146,7 +146,7 @@ std::vector<RowScratch> row_scratch(double work, int64_t vocab) {
 // Whether every column has probability 0.
 template <class Row>
 bool all_impossible(const Row &row) {
-  return row.max() == -std::numeric_limits<double>::infinity();
+  return row.max() == -kInf;
 }
 
 struct TokenProb {
@@ -156,7 +156,7 @@ struct TokenProb {
 // Of a readable row.
 template <class Row>
 TokenProb token_prob(const Row &row, int32_t target) {
-  if (all_impossible(row)) return {-std::numeric_limits<double>::infinity(), 0};
+  if (all_impossible(row)) return {-kInf, 0};
   const double log_sum = std::log(row.sum());
   return {row.exponent(target) - log_sum, log_sum - row.mean_exponent()};
 }

@@ -1,19 +1,17 @@
 #include "mgrpo/logprob.h"
 
 #include <cmath>
-#include <limits>
 #include <new>
 #include <vector>
 
 #include "check.h"
 #include "logits_row.h"
+#include "nonfinite.h"
 #include "parallel.h"
 #include "temperature.h"
 
 namespace mgrpo::cpu {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Rows {
   void *logits;

@@ -35,13 +35,16 @@ int32_t linear(Loop loop, const float *x, const Weight *w, const int32_t *first,
   if (entries == 0 || out == 0) return MGRPO_OK;
   if (y == nullptr || (in > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
   const int64_t blocks = (out + kOutputBlock - 1) / kOutputBlock;
-  parallel_for(experts * blocks, static_cast<double>(entries) * in * out, [=](int64_t i) {
+  std::atomic<bool> failed{false};
+  parallel_for(experts * blocks, static_cast<double>(entries) * in * out, [&](int64_t i) {
     const int64_t e = i / blocks, from = first[e], rows = first[e + 1] - from;
     if (rows == 0) return;
     const int64_t begin = i % blocks * kOutputBlock, end = std::min(begin + kOutputBlock, out);
-    loop(x + from * in, in, w + (e * out + begin) * in, in, nullptr, y + from * out + begin, out, rows, in, end - begin);
+    note_bad_alloc(&failed, [&] {
+      loop(x + from * in, in, w + (e * out + begin) * in, in, nullptr, y + from * out + begin, out, rows, in, end - begin);
+    });
   });
-  return MGRPO_OK;
+  return failed ? MGRPO_OUT_OF_MEMORY : MGRPO_OK;
 }
 
 }  // namespace

@@ -2,12 +2,24 @@
 #pragma once
 #include <omp.h>
 
+#include <atomic>
 #include <cstdint>
+#include <new>
 
 namespace mgrpo::cpu {
 
 // Multiply-adds (or elements of comparable cost) below which starting a team costs more than it gains.
 constexpr double kMinParallelWork = 1 << 18;
+
+// Calls f, and sets *failed if there was no memory for it: no exception may leave a parallel region.
+template <class F>
+void note_bad_alloc(std::atomic<bool> *failed, const F &f) {
+  try {
+    f();
+  } catch (const std::bad_alloc &) {
+    *failed = true;
+  }
+}
 
 inline int thread_count(double work) { return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads(); }
 

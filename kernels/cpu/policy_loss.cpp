@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nonfinite.h"
 #include "parallel.h"
 #include "policy_rules.h"
 
@@ -11,7 +12,6 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr double kTokenWork = 200;  // a token's exponentials in multiply-adds
-constexpr double kNaN = __builtin_nan("");
 
 template <class T>
 int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy, mgrpo_loss_sums *sums,
@@ -144,8 +144,8 @@ void mgrpo_loss_sums_merge(mgrpo_loss_sums *into, const mgrpo_loss_sums *part) {
 
 void mgrpo_loss_stats_finalize(const mgrpo_loss_sums *sums, const mgrpo_loss_totals *totals, mgrpo_loss_stats *stats) {
   const mgrpo_loss_sums &s = *sums;
-  const auto mean = [&s](double sum, bool collected = true) { return collected ? sum / s.weight : cpu::kNaN; };
-  const auto when = [](bool collected, double value) { return collected ? value : cpu::kNaN; };
+  const auto mean = [&s](double sum, bool collected = true) { return collected ? sum / s.weight : kNaN; };
+  const auto when = [](bool collected, double value) { return collected ? value : kNaN; };
   *stats = {
       .loss = s.loss_policy + s.loss_kl + s.loss_entropy,
       .loss_policy = s.loss_policy,

@@ -4,13 +4,12 @@
 
 #include "check.h"
 #include "logits_row.h"
+#include "nonfinite.h"
 #include "parallel.h"
 #include "policy_rules.h"
 
 namespace mgrpo::cpu {
 namespace {
-
-constexpr double kNaN = __builtin_nan("");
 
 template <class Row>
 void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,

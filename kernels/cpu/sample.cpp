@@ -11,14 +11,12 @@
 #include "check.h"
 #include "logits_loops.h"
 #include "logits_row.h"
+#include "nonfinite.h"
 #include "parallel.h"
 #include "sampling_filter.h"
 
 namespace mgrpo::cpu {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Draw {
   int32_t token;
@@ -176,7 +174,7 @@ int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const m
       Row<T> row(logits + r * ld, vocab, sampling[r], exps.data() + t * vocab, block_sums.data() + t * blocks,
                  filtered ? descending.data() + t * vocab : nullptr);
       if (!row.readable()) bad[t] = std::min(bad[t], r);
-      out.store(r, row.readable() ? row.draw() : Draw{-1, kNaN, kNaN});
+      out.store(r, row.readable() ? row.draw() : Draw{-1, static_cast<float>(kNaN), static_cast<float>(kNaN)});
     }
   }
   const int64_t first = *std::min_element(bad.begin(), bad.end());

@@ -1,7 +1,8 @@
 // Memory of a thread that outlives a call, on the boundary of a cache line.
 #pragma once
 #include <stdint.h>
-#include <stdlib.h>
+
+#include <new>
 
 namespace mgrpo::cpu {
 namespace {
@@ -10,17 +11,22 @@ struct Scratch {
   char *memory = nullptr;
   int64_t size = 0;
 
-  // The same memory as before, unless it was smaller.
+  // Returns the same memory as before, unless it was smaller. Throws std::bad_alloc.
   char *at_least(int64_t bytes) {
     if (bytes > size) {
-      free(memory);
-      memory = static_cast<char *>(aligned_alloc(64, static_cast<size_t>(bytes)));
-      if (memory == nullptr) abort();
+      release();
+      memory = static_cast<char *>(::operator new(static_cast<size_t>(bytes), kLine));
       size = bytes;
     }
     return memory;
   }
-  ~Scratch() { free(memory); }
+  void release() {
+    ::operator delete(memory, kLine);
+    memory = nullptr, size = 0;
+  }
+  ~Scratch() { release(); }
+
+  static constexpr std::align_val_t kLine{64};
 };
 
 }  // namespace

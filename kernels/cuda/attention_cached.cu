@@ -227,8 +227,8 @@ Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
   return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<64, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<64, 8>, 8};
 }
 
-// Blocks for a GPU that holds some four a multiprocessor at once, several times over: those that end early make room. A row's parts
-// have at least four, so that a long row among many is not the last to end.
+// Chooses the number of blocks that divide a row's parts: enough to fill a GPU several times, with about four blocks on a multiprocessor at
+// once, because blocks that end early make room. There are at least four, so that a long row among many is not the last to end.
 int32_t splits_of(int64_t sets, int parts, int *splits) {
   constexpr int64_t kBlocks = 16, kLeast = 4;
   int device, multiprocessors;

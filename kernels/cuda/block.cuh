@@ -10,6 +10,10 @@ namespace mgrpo::cuda {
 constexpr int kWarp = 32;                    // threads of a warp
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;  // the mask of all of them
 
+// Return the thread's lane in its warp, and its warp in the block. Blocks have one dimension.
+__device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
+
 // Room for one T a thread in shared memory, which can hold no type with a constructor.
 template <class T, int kThreads>
 struct Storage {
@@ -40,11 +44,10 @@ __device__ T lanes_sum(T value) {
 template <int kCount>
 __device__ float lanes_sums(float (&values)[kCount]) {
   static_assert(kCount <= kWarp && (kCount & (kCount - 1)) == 0, "halves need a power of two");
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int half = kCount / 2; half > 0; half /= 2) {
     const int by = half * (kWarp / kCount);
-    const bool upper = (lane & by) != 0;
+    const bool upper = (lane() & by) != 0;
 #pragma unroll
     for (int i = 0; i < kCount / 2; i++) {
       if (i >= half) break;

@@ -64,7 +64,7 @@ struct Slots {
   __device__ bool begins(int64_t row) const { return row == 0 || slot[row - 1] != slot[row]; }
   // How many rows from `row` on have its slot, at most kWarp. All lanes of a warp call.
   __device__ int next(int64_t row, int32_t its) const {
-    const int64_t at = row + static_cast<int>(threadIdx.x) % kWarp;
+    const int64_t at = row + lane();
     const unsigned same = __ballot_sync(kAllLanes, at < rows && slot[at] == its);
     return same == kAllLanes ? kWarp : __ffs(static_cast<int>(~same)) - 1;
   }

@@ -30,7 +30,7 @@ __device__ void gather(const Rule<T> &in, const Chains &chains, const Columns &c
                        Column<kLanes> &column) {
   column.clear();
   for (int64_t base = (chains.chains - 1) / kWarp * kWarp; base >= 0; base -= kWarp) {
-    const int64_t c = base + static_cast<int>(threadIdx.x) % kWarp;
+    const int64_t c = base + lane();
     unsigned after = __ballot_sync(kAllLanes, c < chains.chains && chains.before[chains.chain[c]] == piece);
     for (; after != 0; after &= ~(1u << (31 - __clz(static_cast<int>(after)))))
       column.add(in, columns, before + ((base + 31 - __clz(static_cast<int>(after))) * in.value_heads + columns.head) * in.state());
@@ -181,8 +181,6 @@ class Piece {
   }
 
  private:
-  static __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-  static __device__ int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   static constexpr int kWarps = kBackThreads / kWarp;
 
   // The factors that make q' and k' of the piece's rows.

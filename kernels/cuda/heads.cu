@@ -38,7 +38,7 @@ __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int hal
 // f(number, its first value) for the groups of a part that the thread's warp has, or the block if a group is wide.
 template <class T, class F>
 __device__ void for_each_group(const HeadGroup<T> &p, bool narrow, const F &f) {
-  const int first = narrow ? static_cast<int>(threadIdx.x) / kWarp : 0, step = narrow ? kHeadThreads / kWarp : 1;
+  const int first = narrow ? warp() : 0, step = narrow ? kHeadThreads / kWarp : 1;
   for (int g = first; g < p.groups; g += step) f(g, g * p.group);
 }
 
@@ -180,7 +180,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, co
   }
 }
 
-// Whether heads are whole packs that lie aligned, and are normalised each or not at all.
+// Returns whether heads are whole packs at aligned addresses. `each`: every head is normalised by itself, or none is normalised.
 template <class T>
 bool whole_heads(const Layout<T> &in, bool each, std::initializer_list<const void *> products) {
   const auto &[q, k, v] = in.part;

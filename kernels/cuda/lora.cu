@@ -120,8 +120,9 @@ __device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bo
   return p;
 }
 
-// Adds scale * B u to the columns of y that a part has in common with the block's, which begin at `columns`, in the rows of a mask. y and
-// u begin with the tile's first row. Not inlined: the compiler would keep what depends on the tile alone, and spill it.
+// Adds scale * B u to y: to the columns that the part and the block share, in the rows of a mask. The block's columns begin at `columns`. y
+// and u begin with the tile's first row. The function is not inlined, because the compiler would keep values that depend on the tile alone,
+// and spill them.
 template <class T>
 __attribute__((noinline)) __device__ void expand(Columns part, const float *u, int rank, unsigned mask, T *y, int64_t n, int64_t columns) {
   alignas(16) __shared__ float products[kExpandRows][kDepth];

@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #include "block.cuh"
+#include "nonfinite.h"
 
 namespace mgrpo::cuda {
 
 constexpr int kRowThreads = 512;
-constexpr double kInf = HUGE_VAL;
 
 // The type a logit is computed in.
 template <class T>

@@ -10,6 +10,7 @@
 #include "cluster.cuh"
 #include "device.h"
 #include "mgrpo/sample.h"
+#include "nonfinite.h"
 #include "row.cuh"
 #include "sampling_filter.h"
 
@@ -20,9 +21,6 @@ constexpr int kChunks = 128, kChunksOfLane = kChunks / kWarp;
 constexpr int kResident = 2;  // blocks that a multiprocessor holds
 constexpr int kBinBits = 12, kBins = 1 << kBinBits;
 static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
-
-__device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-__device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
@@ -102,7 +100,7 @@ struct Bins {
   Bin found;
 };
 
-// A row under its settings. Methods are called by all threads of all its blocks, those that say so by a warp.
+// A row of logits and the settings of its draw. All threads of all its blocks call a method, unless its comment names a warp.
 template <class T>
 struct Row {
   static constexpr int kWidth = Pack<T>::kWidth;
@@ -177,7 +175,8 @@ struct Row {
     for_each_pack_ahead(chunk_at(c), tokens(c), lane(), 32, g);
   }
 
-  // Has a chunk, if it is one, come to the L2 cache, by a warp: its loads wait for each other, a few at a time.
+  // Prefetches a chunk into the L2 cache if there is one with this number: loads of a chunk wait for each other, a few at a time. A warp
+  // calls it.
   __device__ void bring(int c) const {
     constexpr int kLine = 128;
     if (c >= kChunks) return;
@@ -187,7 +186,7 @@ struct Row {
     for (int at = lane() * kLine; at < size; at += 32 * kLine) prefetch(bytes + at);
   }
 
-  // By a warp.
+  // Returns the largest logit of a chunk and the sum of its exponentials. A warp calls it.
   __device__ Chunk exponentials(int c) const {
     if (tokens(c) == 0) return {-HUGE_VALF, 0};
     OnlineSums<float> mine;
@@ -197,7 +196,7 @@ struct Row {
     return {most, lanes_sum<kWarp>(mine.unreadable ? NAN : mine.sum)};
   }
 
-  // By chunk, the sum of exponentials of the logits from `least` on.
+  // Gives every chunk the sum of the exponentials of its logits from `least` on.
   __device__ void add_up(float least) {
     for_own_chunks([&](int c) {
       const float most = shared.chunk[c].max;
@@ -214,7 +213,7 @@ struct Row {
     });
   }
 
-  // Of f(chunk) over the row.
+  // Returns the sum of f(chunk) over the row.
   template <class F>
   __device__ double total(const F &f) const {
     double mine = 0;
@@ -229,7 +228,7 @@ struct Row {
     return mass();
   }
 
-  // By two additions that a GPU has an instruction for.
+  // Adds with two additions of 32 bits, for which a GPU has an instruction.
   __device__ void add_to_bin(unsigned bin, uint64_t weight) {
     const auto low = static_cast<unsigned>(weight);
     const unsigned old = atomicAdd(&bins.sum[bin].x, low), high = static_cast<unsigned>(weight >> 32) + (old + low < old);
@@ -237,7 +236,8 @@ struct Row {
   }
   __device__ static uint64_t sum_of(uint2 bin) { return static_cast<uint64_t>(bin.y) << 32 | bin.x; }
 
-  // Adds weight(logit) up by bin, for keys in [from, to]; bin 0 is the uppermost. A block then has its share of the bins, of all blocks.
+  // Adds up weight(logit) by bin, for keys in [from, to]; bin 0 is the uppermost. Each block then holds the sums of all blocks for its
+  // share of the bins.
   template <class Weight>
   __device__ void fill_bins(uint32_t from, uint32_t to, int shift, const Weight &weight) {
     auto blocks = cluster();
@@ -305,7 +305,7 @@ struct Row {
     return bins.found;
   }
 
-  // The least key in [from, to] of whose greater logits the weights add up to less than the budget, which is above 0.
+  // Returns the least key in [from, to] for which the weights of all greater logits add up to less than the budget. The budget is above 0.
   template <class Weight>
   __device__ uint32_t least_key(uint32_t from, uint32_t to, double budget, const Weight &weight) {
     for (uint64_t above = 0;;) {

@@ -149,7 +149,7 @@ __device__ void convolve(const Conv<T, kSilu> &in, int64_t begin, int count, con
   }
 }
 
-// The rows [0, count) before a row, itself first. unknown: one of them is not known.
+// A row and the rows before it that its convolution reads, `count` in all. unknown: one of them is not known.
 struct Taken {
   int64_t at[kMostTaps];
   int count;

@@ -291,6 +291,53 @@ TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
     }
 }
 
+// A GPU gives up to 256 members to eight lanes and more to a warp. Groups of both kinds are neighbours here.
+TEST_P(Advantage, LargeGroupsAmongSmallOnes) {
+  Groups in;
+  std::vector<double> want;
+  for (size_t n : {257, 3, 1000, 255, 256, 0, 5, 257, 1000}) {
+    const auto rewards = normals(n, static_cast<unsigned>(in.count()));
+    const std::vector<double> weights(n, 1), expected = n > 0 ? oracle(rewards, weights) : rewards;
+    want.insert(want.end(), expected.begin(), expected.end());
+    in.add(rewards);
+  }
+  const Result r = run(backend(), in);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  expect_near(r.advantages, want, 1e-9, "advantage");
+  for (size_t g = 0; g < in.count(); g++) EXPECT_EQ(r.stats[g].weight_sum, static_cast<double>(in.offsets[g + 1] - in.offsets[g])) << g;
+}
+
+// Returns the sum of the squares in the order of so many lanes: strided shares, then a tree.
+double sum_of_squares(const std::vector<double> &values, size_t lanes) {
+  std::vector<double> sums(lanes);
+  for (size_t i = 0; i < values.size(); i++) sums[i % lanes] += values[i] * values[i];
+  for (size_t by = lanes / 2; by > 0; by /= 2)
+    for (size_t i = 0; i < by; i++) sums[i] += sums[i + by];
+  return sums[0];
+}
+
+// A lane that has a large square loses the small ones, so the sum shows the number of lanes. A CPU has one.
+TEST_P(Advantage, LanesDependOnTheNumberOfMembers) {
+  const auto sigma = [&](const std::vector<double> &rewards) {
+    const size_t lanes = &backend() == &cpu() ? 1 : rewards.size() > 256 ? 32 : 8;
+    return std::sqrt(sum_of_squares(rewards, lanes) / static_cast<double>(rewards.size()));
+  };
+  Groups in;
+  for (size_t n : {255, 256, 257, 1000}) {
+    std::vector<double> rewards(n);  // with mean 0
+    for (size_t i = 0; i < n / 2 * 2; i++) rewards[i] = (i < 8 ? 0x1p27 : 1.25) * (i % 2 == 0 ? 1 : -1);
+    ASSERT_NE(sum_of_squares(rewards, 8), sum_of_squares(rewards, 32)) << n;
+    in.add(rewards);
+  }
+  const Result r = run(backend(), in);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  for (size_t g = 0; g < in.count(); g++) {
+    const std::vector<double> rewards(in.rewards.begin() + in.offsets[g], in.rewards.begin() + in.offsets[g + 1]);
+    EXPECT_EQ(r.stats[g].mean, 0) << rewards.size();
+    EXPECT_EQ(r.stats[g].std_population, sigma(rewards)) << rewards.size();
+  }
+}
+
 // Returns sets of 32 groups whose float32 rewards are at most n powers of two apart, for n from `from` to `to`. The sums of the first
 // sets are exact without compensation. Some groups have identical rewards, only zeros or no members.
 Groups runs_apart(int from, int to) {

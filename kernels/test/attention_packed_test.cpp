@@ -17,11 +17,7 @@ struct Problem {
   int64_t window = 0;
   Floats sinks = {};  // by head; if empty, there are no sinks
 
-  Ints cu() const {
-    Ints c{0};
-    for (int32_t n : lengths) c.push_back(c.back() + n);
-    return c;
-  }
+  Ints cu() const { return boundaries(lengths); }
   int64_t rows() const { return cu().back(); }
   int64_t q_size() const { return rows() * heads * hd; }
   int64_t kv_size() const { return rows() * kv_heads * hd; }

@@ -18,11 +18,7 @@ struct Problem {
   int64_t key_heads, value_heads, key_dim, value_dim;
   Ints follows = {};  // by segment; if empty, every segment is a sequence
 
-  Ints cu() const {
-    Ints c{0};
-    for (int32_t n : lengths) c.push_back(c.back() + n);
-    return c;
-  }
+  Ints cu() const { return boundaries(lengths); }
   int64_t rows() const { return cu().back(); }
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   int64_t keys() const { return key_heads * key_dim; }
@@ -30,13 +26,7 @@ struct Problem {
   int64_t width() const { return 2 * keys() + values(); }
   int64_t state() const { return key_dim * value_dim; }
   int64_t key_head(int64_t head) const { return head / (value_heads / key_heads); }
-  // Returns the row before `row`, or -1 at the beginning of a sequence.
-  int64_t before(int64_t row) const {
-    const Ints c = cu();
-    for (size_t s = 0; s < lengths.size(); s++)
-      if (row == c[s] && c[s + 1] > row) return follows.empty() ? -1 : follows[s];
-    return row - 1;
-  }
+  int64_t before(int64_t row) const { return row_before(lengths, follows, row); }
 };
 
 const Problem kProblems[] = {
@@ -481,11 +471,7 @@ struct Alone {
   Inputs in;
 
   Alone(const Problem &whole, const Inputs &all, int64_t last)
-      : rows([&] {
-          std::vector<int64_t> path;
-          for (int64_t r = last; r >= 0; r = whole.before(r)) path.insert(path.begin(), r);
-          return path;
-        }()),
+      : rows(rows_up_to(whole.lengths, whole.follows, last)),
         p{{static_cast<int32_t>(rows.size())}, whole.key_heads, whole.value_heads, whole.key_dim, whole.value_dim},
         in(p) {
     in.a_log = all.a_log, in.dt_bias = all.dt_bias;

@@ -125,6 +125,29 @@ inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<
   return ::testing::AssertionSuccess();
 }
 
+// Returns the first row of each segment and the number of rows.
+inline Ints boundaries(const Ints &lengths) {
+  Ints cu{0};
+  for (int32_t n : lengths) cu.push_back(cu.back() + n);
+  return cu;
+}
+
+// Returns the row before `row` in its sequence, or -1. Segments follow rows as in mgrpo_attention_packed_cpu; if `follows` is empty, each
+// segment is a sequence.
+inline int64_t row_before(const Ints &lengths, const Ints &follows, int64_t row) {
+  const Ints cu = boundaries(lengths);
+  for (size_t s = 0; s < lengths.size(); s++)
+    if (row == cu[s] && cu[s + 1] > row) return follows.empty() ? -1 : follows[s];
+  return row - 1;
+}
+
+// Returns the rows of a sequence up to `last`.
+inline std::vector<int64_t> rows_up_to(const Ints &lengths, const Ints &follows, int64_t last) {
+  std::vector<int64_t> rows;
+  for (int64_t r = last; r >= 0; r = row_before(lengths, follows, r)) rows.insert(rows.begin(), r);
+  return rows;
+}
+
 // Block table of sequences with up to max_len positions. The blocks are in random order, and some belong to no sequence.
 struct Table {
   int64_t sequences, width, blocks, block;

@@ -1,5 +1,6 @@
 #include "layer_testing.h"
 #include "mgrpo/matmul.h"
+#include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 
 using namespace layer_testing;
@@ -92,6 +93,20 @@ TEST(LinearRounded, ToNearestEven) {
   Guarded y(static_cast<int64_t>(x.size()));
   ASSERT_EQ(mgrpo_linear_bf16_cpu(x.data(), &one, nullptr, y.begin(), static_cast<int64_t>(x.size()), 1, 1, 1), MGRPO_OK);
   EXPECT_EQ(y.values(), want);
+}
+
+TEST(LinearRounded, NoMemoryForARow) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitiser ends the process";
+#endif
+  if (!rounds_x() && !in_tiles()) GTEST_SKIP() << "no scratch is needed";
+  const float x = 0;
+  const uint16_t w = 0;
+  const int32_t first[] = {0, 1};
+  Guarded y(1);
+  constexpr int64_t kAddresses = int64_t{1} << 47;  // bytes that a process has
+  EXPECT_EQ(mgrpo_linear_bf16_cpu(&x, &w, nullptr, y.begin(), 1, kAddresses / 2, 1, 1), MGRPO_OUT_OF_MEMORY);
+  EXPECT_EQ(mgrpo_moe_linear_bf16_cpu(&x, &w, first, y.begin(), 1, 1, kAddresses / 2, 1, 1), MGRPO_OUT_OF_MEMORY);
 }
 
 TEST_P(Linear, RowDoesNotDependOnItsCompany) {

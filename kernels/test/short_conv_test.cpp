@@ -20,20 +20,10 @@ struct Problem {
   bool bias = false, silu = false;
 
   int64_t width_of_product() const { return silu ? d : 3 * d; }
-  Ints cu() const {
-    Ints c{0};
-    for (int32_t n : lengths) c.push_back(c.back() + n);
-    return c;
-  }
+  Ints cu() const { return boundaries(lengths); }
   int64_t rows() const { return cu().back(); }
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
-  // Returns the row before `row`, or -1 at the beginning of a sequence.
-  int64_t before(int64_t row) const {
-    const Ints c = cu();
-    for (size_t s = 0; s < lengths.size(); s++)
-      if (row == c[s] && c[s + 1] > row) return follows.empty() ? -1 : follows[s];
-    return row - 1;
-  }
+  int64_t before(int64_t row) const { return row_before(lengths, follows, row); }
 };
 
 const Problem kProblems[] = {
@@ -194,11 +184,7 @@ struct Alone {
   Inputs in;
 
   Alone(const Problem &whole, const Inputs &all, int64_t last)
-      : rows([&] {
-          std::vector<int64_t> path;
-          for (int64_t r = last; r >= 0; r = whole.before(r)) path.insert(path.begin(), r);
-          return path;
-        }()),
+      : rows(rows_up_to(whole.lengths, whole.follows, last)),
         p{{static_cast<int32_t>(rows.size())}, whole.d, whole.width, {}, whole.bias, whole.silu},
         in(p) {
     in.w = all.w, in.bias = all.bias;

@@ -48,8 +48,8 @@ MGRPO_API int32_t mgrpo_delta_rule_packed_cpu(const float *x, const float *ba, m
                                               float *r, float *states);
 
 // dx and dba, of the sizes of x and ba, are written; da_log_or_null and ddt_bias_or_null [value_heads] are accumulated into, with the rows
-// in order. Computed piece by piece in the WY form of the paper; r and states are those of the forward pass. The gradient of a
-// state that several pieces come after is the sum of theirs, the last one first.
+// in order. r and states are results of the forward pass. Gradients are computed piece by piece in the WY form of the paper. If
+// several pieces come after a state, its gradient is the sum of their gradients, the last piece first.
 MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *x, const float *ba, const float *r, const float *states,
                                                   mgrpo_delta_rule rule, mgrpo_pieces pieces, float *dx, float *dba, float *da_log_or_null,
                                                   float *ddt_bias_or_null);

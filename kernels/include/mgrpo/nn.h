@@ -28,8 +28,8 @@ MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *
 // The same with w in bfloat16: each weight is widened, products and sums are float32. With "amx" x is the sum of two
 // bfloat16, which differs from it by at most 2^-17 of each number. x is rounded to the
 // nearest bfloat16, ties to even, if three conditions hold: `round` is not 0, the set in use is "avx512", and the CPU has avx512_bf16.
-// Subnormal numbers and sums then become 0, and many rows take half the time. The process ends if a thread cannot allocate its rounded rows
-// or tiles.
+// Subnormal numbers and sums then become 0, and many rows take half the time. MGRPO_OUT_OF_MEMORY if a thread cannot allocate its rounded
+// rows or tiles; y is then unspecified.
 MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y, int64_t rows, int64_t k,
                                         int64_t n, int32_t round);
 
@@ -99,13 +99,12 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
                                             const float *inv_q_or_null, const float *inv_k_or_null, float *dqkv, float *dw_q_or_null,
                                             float *dw_k_or_null, int64_t rows);
 
-// Causal self-attention of `batch` segments packed end to end; grouped queries: query head h reads
-// key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
-// cu[0] = 0, not decreasing; T = cu[batch].  q, out [T, heads, hd], k, v [T, kv_heads, hd],
-// lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 512].
+// Computes causal self-attention of `batch` segments, packed end to end. Queries are grouped: query head h reads key/value head
+// h / (heads / kv_heads). Segment s has the rows [cu[s], cu[s+1]); cu [batch + 1], cu[0] = 0, not decreasing; T = cu[batch].
+// q, out [T, heads, hd], k, v [T, kv_heads, hd], lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 512].
 // A row attends to itself and to the rows that the row before it attends to. The first row of segment s follows the row
-// follows[s], which must be in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT. -1 means that the segment begins a sequence; so do
-// all segments if follows_or_null is null. So sequences with a common beginning contain its rows once.
+// follows[s], which must be in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT. The segment begins a sequence if follows[s] is -1 or
+// follows_or_null is null. A beginning that several sequences share is therefore a segment of its own, with its rows once.
 // With a window above 0 the query at position i of its sequence attends to keys i - window + 1 to i only; 0 means no window.
 // sinks_or_null [heads]: exp(sinks[h]) is one more term of the softmax's denominator, and of the sum in lse. It has no value vector.
 // Row t has the same bits as in mgrpo_attention_cached_cpu for the same query, keys and values, for any division of its
@@ -123,23 +122,23 @@ MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float 
                                                  float *dq, float *dk, float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale,
                                                  int64_t window);
 
-// A key-value cache [blocks, kv_heads, block, hd], in blocks of `block` tokens, a power of two, at most 2^31 tokens a sequence.
-// Position p of sequence s is place p % block in block table[s, p / block].
+// The shape of a key-value cache [blocks, kv_heads, block, hd]. A block has `block` tokens, a power of two, and a sequence has at most
+// 2^31 tokens. Position p of sequence s is place p % block in block table[s, p / block].
 typedef struct mgrpo_pages {
   const int32_t *table;  // [sequences, width]: blocks, in the order of the positions
   int64_t sequences, width;
   int64_t blocks, kv_heads, block, hd;
 } mgrpo_pages;
 
-// mgrpo_split_heads_cpu, which writes keys and values to caches: row r is written to position layout.pos[r] of sequence[r].
+// Does what mgrpo_split_heads_cpu does, but writes keys and values to caches: row r to position layout.pos[r] of sequence[r].
 // k_cache and v_cache have the shape of pages; sequence [rows] in [0, sequences), layout.pos [rows] in [0, width * block), and
 // their blocks in the table in [0, blocks), else MGRPO_INVALID_ARGUMENT. If rows name the same place, the last one remains.
 MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
                                         const int32_t *sequence, int64_t rows);
 
-// Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last window of them. Other
-// positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the shape of
-// pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
+// Computes attention to a cache. Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last
+// `window` of these. Other positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the
+// shape of pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
 // MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null has the meaning described at
 // mgrpo_attention_packed_cpu. The bits depend neither on the blocks of a sequence nor on their
 // size. hd in [1, 512] on a CPU, [1, 256] on a GPU. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with

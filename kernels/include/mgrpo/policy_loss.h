@@ -148,7 +148,7 @@ MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgr
 MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                          void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream);
 
-// Sets the sums to those of no tokens.
+// Sets the sums to their values for a batch without tokens.
 MGRPO_API void mgrpo_loss_sums_init(mgrpo_loss_sums *sums);
 // Adds part to into. The order of parts changes only the last bits.
 MGRPO_API void mgrpo_loss_sums_merge(mgrpo_loss_sums *into, const mgrpo_loss_sums *part);

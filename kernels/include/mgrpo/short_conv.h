@@ -32,7 +32,7 @@ MGRPO_API int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *
                                                   float *dbias_or_null);
 
 // The same against a cache [blocks, 1, block, d] of u, with pages.kv_heads 1 and pages.hd d. Row r is position pos[r] of sequence[r]: its
-// u is written there, and read are those of the width - 1 positions before it. Rows of a sequence may come in one call or in many. If rows
+// u is written there, and u of the width - 1 positions before it is read. Rows of a sequence may come in one call or in many. If rows
 // name the same place, the last one remains. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. sequence, pos and blocks must be in
 // range as for mgrpo_cache_heads_cpu.
 MGRPO_API int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, float *cache, mgrpo_pages pages,

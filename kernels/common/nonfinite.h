@@ -1,0 +1,9 @@
+// Infinity and NaN, for CPU and GPU.
+#pragma once
+
+namespace mgrpo {
+
+constexpr double kInf = __builtin_huge_val();
+constexpr double kNaN = __builtin_nan("");
+
+}  // namespace mgrpo
