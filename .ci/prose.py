@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """prose.py [--show ROOM] [--lower]: counts hard-to-read constructions per thousand words, room by room.
 
-It reads Go comments and sentences in Go strings, C++ comments, Markdown, and the comments and docstrings of scripts: Python, shell and the
-Makefile. Generated documents are left out. Tests are rooms of their own, and so are scripts. A room may have LIMIT per thousand words, or
-its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above its limit.
+It reads comments and sentences in strings of Go and JavaScript, the help texts of commands, C++ comments, Markdown, and the comments and
+docstrings of scripts: Python, shell, the Makefile, CMake and YAML. Generated documents are left out. Tests are rooms of their own, and so
+are scripts. A room may have LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is
+above its limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
   --lower       lower the figures in ABOVE to today's
 """
@@ -56,7 +57,7 @@ DOC = re.compile(r"^(?:// )(\w+) (?:is|are|says|tells|was|were)\b")  # of a func
 
 GO = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`|\'(?:\\.|[^\'\\\n])+\'', re.S)
 CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
-# In a shell script and the Makefile, # begins a comment only after white space.
+# In a shell script, the Makefile, CMake and YAML, # begins a comment only after white space.
 SHELL = re.compile(r"(?:^|(?<=[ \t]))#+(?:[ \t][^\n]*|$)", re.M)
 # A docstring begins its line; other strings are skipped, with any # in them.
 PYTHON = re.compile(r'(?P<doc>^[ \t]*[rR]?"""(?:\\.|.)*?""")|"""(?:\\.|.)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*', re.S | re.M)
@@ -76,8 +77,8 @@ def room(path):
 
 
 def script(path):
-    """Reports whether a file is the Makefile, a Python file or a shell script, with or without an ending."""
-    if path == "Makefile" or path.endswith((".py", ".sh", ".sbatch")):
+    """Reports whether a file is the Makefile, a CMake, YAML or Python file, or a shell script, with or without an ending."""
+    if path == "Makefile" or path.endswith((".py", ".sh", ".sbatch", ".cmake", "CMakeLists.txt", ".yaml", ".yml")):
         return True
     if "." in path.split("/")[-1]:
         return False
@@ -122,17 +123,22 @@ def blocks(path, text):
         elif path.endswith(".py"):
             if m.lastgroup == "doc":
                 yield line, "doc" if QUESTION.match(token) else "comment", token
-        elif path.endswith(".go") and token[0] in '"`' and len(re.findall(r"[a-z]{2,}", token)) >= 4 and (token[0] == '"' or 'doc:"' in token):
+        elif path.endswith((".go", ".js")) and len(re.findall(r"[a-z]{2,}", token)) >= 4 and (token[0] == '"' or prints(token, text[:m.start()])):
             yield line, "string", token
     if run:
         yield at, kind_of(text, run, last), clean(run)
+
+
+def prints(token, before):
+    """Reports whether a Go string in backquotes is a tag with a description, or the help of a command."""
+    return token[0] == "`" and (re.search(r'\b(?:doc|help):"', token) or before.endswith("Help() string {\n\treturn "))
 
 
 def syntax(path):
     """Returns the expression that finds comments and strings."""
     if script(path):
         return PYTHON if path.endswith(".py") else SHELL
-    return GO if path.endswith(".go") else CPP
+    return GO if path.endswith((".go", ".js")) else CPP
 
 
 def paragraphs(text):
@@ -174,9 +180,9 @@ def hits(path, text):
 
 def files():
     for path in subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines():
-        if path in GENERATED or "third_party" in path or "testdata/" in path and not script(path):
+        if path in GENERATED or "third_party" in path or "testdata/" in path and not path.endswith((".py", ".sh")):
             continue
-        if script(path) or re.search(r"\.(?:go|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
+        if script(path) or re.search(r"\.(?:go|js|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
             yield path
 
 

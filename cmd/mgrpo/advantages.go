@@ -13,16 +13,17 @@ import (
 
 type advantagesCmd struct {
 	linesFlags
-	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from a NumPy file instead of lines, and write their advantages to the NumPy file --output."`
-	Weights    string `placeholder:"FILE" help:"With --npy: weights of the rewards' shape, float64. 0 leaves a rollout out."`
-	Convention string `default:"mgrpo" placeholder:"NAME" help:"With --npy: the convention, named after the library that has it (mgrpo, trl, verl, rloo, dr_grpo...)."`
+	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from this NumPy file instead of lines, and write advantages to the NumPy file --output."`
+	Weights    string `placeholder:"FILE" help:"With --npy: weights, a float64 array of the rewards' shape. 0 leaves a rollout out."`
+	Convention string `default:"mgrpo" placeholder:"NAME" help:"With --npy: the convention of normalisation, named after a library that uses it (mgrpo, trl, verl, rloo, dr_grpo...)."`
 }
 
 func (advantagesCmd) Help() string {
-	return `Lines {"groups": [{"rewards", "weights"?}], "convention"?} are answered with {"groups": [{"advantage", "mean",
-"std_population", "degenerate"}]}, computed by the kernel that training uses; lines {"run_seed", "query",
-"rollout", "agent", "d", "d_k"} with the alignment's {"multiplicity", "draws"}. A line that is refused gets
-{"error"}.
+	return `A line {"groups": [{"rewards", "weights"?}], "convention"?} is answered with {"groups": [{"advantage", "mean",
+"std_population", "degenerate"}]}, computed by the kernel that training uses.
+
+A line {"run_seed", "query", "rollout", "agent", "d", "d_k"} is answered with the alignment's {"multiplicity",
+"draws"}. An invalid line is answered with {"error"}.
 
   echo '{"groups": [{"rewards": [1, 0, 0.5]}]}' | mgrpo advantages
   mgrpo advantages --npy rewards.npy --output advantages.npy`

@@ -14,37 +14,37 @@ import (
 )
 
 type benchCmd struct {
-	Kernels benchKernelsCmd `cmd:"" help:"Every kernel, compared with PyTorch."`
-	Rollout benchRolloutCmd `cmd:"" help:"Sampling, compared with transformers' generate."`
-	Learner benchLearnerCmd `cmd:"" help:"An update, compared with transformers' forward and backward pass."`
-	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO, compared with TRL."`
+	Kernels benchKernelsCmd `cmd:"" help:"Measure every kernel, and compare it with PyTorch."`
+	Rollout benchRolloutCmd `cmd:"" help:"Measure sampling, and compare it with transformers' generate."`
+	Learner benchLearnerCmd `cmd:"" help:"Measure an update, and compare it with transformers' forward and backward pass."`
+	Step    benchStepCmd    `cmd:"" help:"Measure a whole step of GRPO, and compare it with TRL."`
 
-	Decode benchDecodeCmd `cmd:"" help:"Passes over GGUF files of each type, compared with llama.cpp."`
+	Decode benchDecodeCmd `cmd:"" help:"Measure passes over GGUF files of each type, and compare them with llama.cpp."`
 
-	Roofline benchRooflineCmd `cmd:"" help:"How long a step takes at least on a GPU, from bytes, operations and launches."`
+	Roofline benchRooflineCmd `cmd:"" help:"Compute the least time of a step on a GPU from bytes, operations and launches."`
 
-	Store benchStoreCmd `cmd:"" help:"The store: bytes, round trips, latency, and the capacity of one Redis."`
+	Store benchStoreCmd `cmd:"" help:"Measure the store: bytes, round trips, latency, and the capacity of one Redis."`
 
-	Compare benchCompareCmd `cmd:"" help:"Two files of results, side by side."`
+	Compare benchCompareCmd `cmd:"" help:"Print two files of results side by side."`
 
 	StoreClient benchStoreClientCmd `cmd:"" hidden:""`
 }
 
 func (benchCmd) Help() string {
-	return `Measures this machine: prints a table and writes JSON. Run it in the root of the repository on a machine that does
-nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says what the numbers mean.`
+	return `Measures this machine, prints a table and writes a JSON file. Run it in the root of the repository, on a machine
+without other load. make bench-peers installs the peers. docs/benchmarks.md explains the numbers.`
 }
 
 // benchFlags are the flags of every suite.
 type benchFlags struct {
-	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file, if there is one."`
+	Out     string `placeholder:"FILE" help:"JSON file of the results, rewritten after every row. With --only, new rows replace the rows of the same cases in an existing file. Absent: bench/results/SUITE-MACHINE.json, or no file with --quick or --only."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
-	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
-	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Where every provider computes."`
-	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
-	Brief   bool   `help:"Three samples of each provider."`
-	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
-	CSV     bool   `help:"Print the rows as CSV in place of the table."`
+	Only    string `placeholder:"NAME" help:"Measure only cases whose name contains NAME."`
+	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Device on which mgrpo and its peers compute."`
+	Threads int    `placeholder:"N" help:"OpenMP threads of mgrpo and of each peer; absent: one for each core."`
+	Brief   bool   `help:"Take only three samples of each case."`
+	Quick   bool   `help:"Use tiny shapes, two samples and no peers, to see that everything runs."`
+	CSV     bool   `help:"Print the rows as CSV instead of a table."`
 }
 
 // options returns the flags with their defaults filled in.
@@ -98,9 +98,9 @@ func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, forma
 
 type benchKernelsCmd struct {
 	benchFlags
-	List  bool   `help:"Instead, list the kernels with the numbers that a shape has; with --only, those whose name contains it."`
-	Shape string `placeholder:"NxM" help:"Sizes in place of the suite's, for the kernel that --only names: 4096x151936."`
-	DType string `name:"dtype" default:"" enum:",fp32,bf16" placeholder:"fp32|bf16" help:"Type of the numbers with --shape (fp32)."`
+	List  bool   `help:"Instead, list the kernels with the dimensions of their shapes; with --only, only kernels whose name contains NAME."`
+	Shape string `placeholder:"NxM" help:"Measure the kernel that --only names with this shape, such as 4096x151936, instead of the suite's shapes."`
+	DType string `name:"dtype" default:"" enum:",fp32,bf16" placeholder:"fp32|bf16" help:"With --shape: type of the numbers; absent: fp32."`
 }
 
 func (c *benchKernelsCmd) Run(ctx context.Context) error {

@@ -12,10 +12,10 @@ import (
 
 type benchRolloutCmd struct {
 	benchFlags
-	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite: compare our rollouts with a running server's, with the same weights and prompts in one run. Start the server as in docs/engines.md; it computes on its own device."`
+	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite, compare mgrpo's rollouts with a running server's, with the same weights and prompts. Start the server as in docs/engines.md; it computes on its own device."`
 	URL    string `name:"url" placeholder:"URL" help:"With --engine: the server's address, such as http://127.0.0.1:8000."`
-	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: the folder that it serves."`
-	DType  string `name:"dtype" enum:"float32,bfloat16" default:"float32" help:"With --engine: of the weights that ours samples from."`
+	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: folder of the model that the server serves."`
+	DType  string `name:"dtype" enum:"float32,bfloat16" default:"float32" help:"With --engine: type of the weights that mgrpo uses."`
 }
 
 func (c *benchRolloutCmd) Run(ctx context.Context) error {
@@ -36,7 +36,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 
 type benchLearnerCmd struct {
 	benchFlags
-	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite: compare an update of an agent with N devices, one process each, with the update of an agent with one. With --device cuda these are the first N GPUs."`
+	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite, compare the update of an agent with N devices, one process each, with the update of an agent with one device. With --device cuda the devices are the first N GPUs."`
 }
 
 func (c *benchLearnerCmd) Run(ctx context.Context) error {
@@ -56,7 +56,7 @@ func (c *benchLearnerCmd) Run(ctx context.Context) error {
 
 type benchStepCmd struct {
 	benchFlags
-	Profile bool `help:"Measure nothing: say where the time of a TRL step goes, by part and by operator."`
+	Profile bool `help:"Instead of the suite, print the time of each part and operator of a TRL step."`
 }
 
 func (c *benchStepCmd) Run(ctx context.Context) error {

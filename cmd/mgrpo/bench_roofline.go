@@ -14,17 +14,17 @@ import (
 
 type benchRooflineCmd struct {
 	requiredConfig
-	On      []string `default:"h100,h200,b200" placeholder:"DEVICE" help:"Kinds of device: h100, h200, b200, or results of mgrpo bench kernels on a CPU, a file that ends in .json."`
+	On      []string `default:"h100,h200,b200" placeholder:"DEVICE" help:"Kinds of device: h100, h200, b200, or the .json file of mgrpo bench kernels on a CPU."`
 	Prompt  int      `default:"1000" placeholder:"N" help:"Tokens of a prompt."`
 	Turns   int      `default:"4" placeholder:"N" help:"Turns of a conversation."`
 	Sampled int      `default:"250" placeholder:"N" help:"Tokens sampled in a turn."`
-	Results int      `default:"500" placeholder:"N" help:"Tokens of results between two turns."`
+	Results int      `default:"500" placeholder:"N" help:"Tokens of tool results and answers between two turns."`
 	Calls   int      `default:"2" placeholder:"N" help:"Calls of each sub-agent in a rollout."`
 }
 
 func (benchRooflineCmd) Help() string {
-	return `Measures nothing: says from bytes, operations and launches how long a step of a configuration takes at least on a device,
-and where the time goes (docs/roofline.md).`
+	return `Computes the least time of a configuration's step on a device, from bytes, operations and launches, and prints each
+part's share (docs/roofline.md). It measures nothing.`
 }
 
 // Validate checks the options. kong calls it before the command runs.

@@ -10,17 +10,17 @@ import (
 )
 
 type benchStoreCmd struct {
-	Out     string    `placeholder:"FILE" help:"Results (bench/results/store-MACHINE.json; none with --quick)."`
-	Workers int       `default:"999" help:"Simulated workers, in addition to the main agent's."`
-	Clients int       `default:"1" help:"Processes for them, in addition to the main agent's."`
-	Rates   []float64 `default:"2000,5000,10000" help:"Invocations that become due in a second, of one load each."`
-	Seconds float64   `default:"60" help:"How long the load with the highest rate lasts; the others last a third."`
-	Quick   bool      `help:"A few workers for a second: shows that everything runs, measures nothing."`
+	Out     string    `placeholder:"FILE" help:"JSON file of the results. Absent: bench/results/store-MACHINE.json, or no file with --quick."`
+	Workers int       `default:"999" help:"Number of simulated workers, in addition to the main agent's."`
+	Clients int       `default:"1" help:"Number of processes for the simulated workers, in addition to the main agent's process."`
+	Rates   []float64 `default:"2000,5000,10000" help:"Rates of the loads, in invocations that become due in a second."`
+	Seconds float64   `default:"60" help:"Duration of the load with the highest rate; the others last a third of it."`
+	Quick   bool      `help:"Simulate a few workers for a second, to see that everything runs."`
 }
 
 func (benchStoreCmd) Help() string {
-	return `Starts a redis-server with appendfsync always on the loopback, plays steps through a counting proxy, and then
-puts the load of many workers on it, without TLS and with it. Needs redis-server.`
+	return `Starts a redis-server on this machine with appendfsync always. First plays steps through a proxy that counts bytes and
+round trips. Then applies the load of many workers, without TLS and with TLS. Needs the program redis-server.`
 }
 
 func (c *benchStoreCmd) Run(ctx context.Context) error {

@@ -19,18 +19,20 @@ type chatCmd struct {
 	optionalConfig
 	optionalModelFlags
 	samplingFlags
-	Checkpoint string `placeholder:"DIR" help:"Of a team: the folder of a step; absent: the run's newest."`
-	System     string `placeholder:"TEXT" help:"With --model: system message."`
-	Context    int    `default:"4096" help:"With --model: tokens of the whole conversation, up to the model's own limit; 0: that limit."`
+	Checkpoint string `placeholder:"DIR" help:"With a team: folder of a step; absent: the run's newest."`
+	System     string `placeholder:"TEXT" help:"With --model: the system message."`
+	Context    int    `default:"4096" help:"With --model: largest number of tokens of the conversation, within the model's own limit; 0: that limit."`
 }
 
 func (chatCmd) Help() string {
-	return `With --model: a conversation with one model. With a configuration, such as mgrpo chat team.yaml: questions to the team
-as it was trained, each a task of its own; what the main agent asks the others, and their answers, are shown as they happen.
-A team samples as in its evaluations: --set eval.temperature=0.
+	return `With --model: a conversation with one model.
 
-One message a line, from a terminal or a pipe. /reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer
-short.`
+With a configuration, such as mgrpo chat team.yaml: questions to the trained team, each a task of its own. The main
+agent's calls of the other agents and their answers are shown as they happen. A team samples as in its evaluations;
+--set eval.temperature=0 makes it greedy.
+
+Each line is a message, from a terminal or a pipe. /reset starts over, /exit or Ctrl-D ends the conversation, and Ctrl-C
+stops an answer.`
 }
 
 func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {

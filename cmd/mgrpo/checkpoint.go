@@ -15,16 +15,16 @@ import (
 
 type checkpointCmd struct {
 	List   checkpointListCmd   `cmd:"" help:"List the checkpoints."`
-	Verify checkpointVerifyCmd `cmd:"" help:"Read every byte and name every fault; exit status 1 if there is one."`
-	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all but the newest, the best and the cold start's."`
+	Verify checkpointVerifyCmd `cmd:"" help:"Read every byte and report every fault; the exit status is 1 if there is a fault."`
+	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all checkpoints except the newest, the best and the cold start's."`
 }
 
 // checkpointFlags select the checkpoints.
 type checkpointFlags struct {
 	Run    string   `arg:"" optional:"" name:"RUN" help:"Folder of the run, such as runs/NAME, or its configuration."`
-	Config string   `short:"c" placeholder:"FILE" help:"Configuration, in place of RUN."`
-	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key. May be repeated."`
-	Agent  []string `placeholder:"NAME" help:"Look at this agent's files alone: the others' are on their own servers. May be repeated."`
+	Config string   `short:"c" placeholder:"FILE" help:"The configuration, in place of the argument RUN."`
+	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key of the configuration. May be repeated."`
+	Agent  []string `placeholder:"NAME" help:"Consider only this agent's files, if the other agents' files are on other servers. May be repeated."`
 }
 
 // open finds the run's checkpoints and the number of them to keep.
@@ -168,7 +168,7 @@ func (c *checkpointVerifyCmd) Run() error {
 type checkpointPruneCmd struct {
 	checkpointFlags
 	Keep   *int `placeholder:"N" help:"Number of newest checkpoints to keep, in addition to the best and step 0; absent: run.keep, or 2."`
-	DryRun bool `help:"List what would be removed, and remove nothing."`
+	DryRun bool `help:"List what would be removed, without removing it."`
 }
 
 func (c *checkpointPruneCmd) Run() error {

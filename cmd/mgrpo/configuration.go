@@ -13,7 +13,7 @@ import (
 // optionalConfig names the configuration of a command that also works without one: mgrpo doctor team.yaml, or -c
 // team.yaml.
 type optionalConfig struct {
-	File   string   `arg:"" optional:"" name:"FILE" help:"Configuration (docs/config.md)."`
+	File   string   `arg:"" optional:"" name:"FILE" help:"Configuration file (docs/config.md)."`
 	Config string   `short:"c" placeholder:"FILE" help:"The configuration, in place of the argument FILE."`
 	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key, such as run.steps=3. May be repeated."`
 }

@@ -12,15 +12,18 @@ import (
 
 type doctorCmd struct {
 	optionalConfig
-	Agent   []string `placeholder:"NAME" help:"Check only the needs of these agents' workers on this machine (repeatable)."`
-	Kernels bool     `help:"Instead, try every kernel on every instruction set and GPU of this machine against float64."`
+	Agent   []string `placeholder:"NAME" help:"Check only the needs of this agent's worker on this machine. May be repeated."`
+	Kernels bool     `help:"Instead, compare every kernel with float64, on every instruction set and GPU of this machine."`
 }
 
 func (doctorCmd) Help() string {
-	return `Looks at LibTorch, CPU, memory, GPUs, Redis and disk and, with a configuration, at its task, its models and the
-memory each agent will need. With --agent it looks at what one worker needs on its machine. With --kernels it prints, for each kernel and for each instruction set and GPU,
-the largest difference from float64, as a part of the largest value, and millions of values a second on small
-inputs. Exit status 1 if something would stop a run.`
+	return `Checks LibTorch, CPU, memory, GPUs, Redis and disk. With a configuration it also checks the task, the models and the
+memory that each agent will need. With --agent it checks only the needs of one worker on its machine.
+
+With --kernels it prints, for each kernel, instruction set and GPU, the largest difference from float64 as a fraction
+of the largest value, and the speed on small inputs in millions of values a second.
+
+The exit status is 1 if a problem would stop a run.`
 }
 
 func (c *doctorCmd) Run(ctx context.Context) (err error) {

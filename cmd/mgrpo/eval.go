@@ -14,20 +14,20 @@ import (
 
 type evalCmd struct {
 	requiredConfig
-	Agent      string `placeholder:"NAME" help:"The only agent here. The others are evaluated elsewhere by this command, as workers are: all meet in the run's Redis. Absent: all agents are here."`
+	Agent      string `placeholder:"NAME" help:"Run only this agent here. The same command runs the others on their servers, and they communicate through the run's Redis. Absent: all agents run here."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
-	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
-	JSON       bool   `help:"Print the evaluation as JSON, in place of tables."`
-	Samples    int    `placeholder:"N" help:"Rollouts of each, in place of eval.samples."`
-	Against    string `placeholder:"FILE" help:"An evaluation of the same questions, as --json prints it: the difference is shown, with its interval, paired by question."`
+	Queries    int    `placeholder:"N" help:"Number of held-out queries, in place of eval.queries."`
+	JSON       bool   `help:"Print the evaluation as JSON instead of tables."`
+	Samples    int    `placeholder:"N" help:"Number of rollouts of each query, in place of eval.samples."`
+	Against    string `placeholder:"FILE" help:"File with an evaluation of the same questions, as --json prints it. The difference is shown with its interval, paired by question."`
 }
 
 func (evalCmd) Help() string {
-	return `Plays the rollouts that the run itself plays when it evaluates this version, with the same random numbers, and so
-gives the same figures. Other sampling than the run's: --set eval.temperature=0 and the like.
+	return `Repeats the run's own evaluation of the checkpoint: the same rollouts with the same random numbers, and therefore the
+same scores. Use --set for other sampling, such as --set eval.temperature=0.
 
-Where each agent has a server, run it on each with --agent. The main agent's prints the scores; what the run itself has
-in the Redis stays as it is.`
+If each agent has its own server, run this command on each with --agent. The main agent's command prints the scores. The
+run's own data in Redis does not change.`
 }
 
 func (c *evalCmd) Run(ctx context.Context) error {

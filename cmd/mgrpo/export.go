@@ -9,16 +9,18 @@ import (
 )
 
 type exportCmd struct {
-	Model   string `required:"" placeholder:"MODEL" help:"A Hugging Face folder, such as an agent's in a checkpoint, a GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
-	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter, as PEFT writes it, to merge into the model."`
+	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder (such as an agent's in a checkpoint), GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format, to merge into the model."`
 	GGUF    string `name:"gguf" required:"" placeholder:"FILE" help:"GGUF file to write."`
 	Type    string `default:"BF16" enum:"F32,BF16,F16,Q8_0" help:"Type of the matrices: F32, BF16, F16 or Q8_0."`
 }
 
 func (exportCmd) Help() string {
-	return `Writes a GGUF file with weights, tokenizer and chat template, which llama.cpp reads. A setting that the format has no key for is refused by name.
+	return `Writes weights, tokenizer and chat template into a GGUF file that llama.cpp reads. If the format has no key for one of
+the model's settings, the command fails and names the setting.
 
-  mgrpo export --model runs/x/checkpoints/step-000020/planner --gguf planner.gguf --type Q8_0`
+  mgrpo export --model runs/x/checkpoints/step-000020/planner \
+    --gguf planner.gguf --type Q8_0`
 }
 
 func (c *exportCmd) Run(ctx context.Context) error {

@@ -14,15 +14,17 @@ type generateCmd struct {
 	modelFlags
 	samplingFlags
 	linesFlags
-	Slots   int `default:"8" help:"Lines sampled at once."`
-	Context int `default:"2048" help:"Tokens of prompt and answer, up to the model's own limit; 0: that limit."`
+	Slots   int `default:"8" help:"Number of lines sampled at once."`
+	Context int `default:"2048" help:"Largest number of tokens of prompt and answer, within the model's own limit; 0: that limit."`
 }
 
 func (generateCmd) Help() string {
-	return `Every input line is {"ids": [...]}, {"text": "..."} or {"messages": [...]}, where messages may come with the
-chat template's other inputs ("tools", "enable_thinking", "template_kwargs"). It is answered, in order, with
-{"ids", "text", "logprobs", "finish_reason"}; an "id" is given back. A line that cannot be answered gets
-{"error"} and makes the exit status 1. Answers depend on the seed, the line's number and its prompt alone.
+	return `An input line is {"ids": [...]}, {"text": "..."} or {"messages": [...]}. A line with messages may also contain other
+inputs of the chat template: "tools", "enable_thinking", "template_kwargs".
+
+Lines are answered in order with {"ids", "text", "logprobs", "finish_reason"}. A line's "id" is copied to its answer. A
+line that cannot be answered gets {"error"}, and the exit status is then 1. An answer depends only on the seed, the
+line's number and its prompt.
 
   echo '{"text": "Once upon a time"}' | mgrpo generate --model DIR`
 }

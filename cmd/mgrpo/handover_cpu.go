@@ -28,7 +28,7 @@ func handOver() (reason string) {
 	return fmt.Sprintf("%s: %v", program, err) // Exec returns only when it failed
 }
 
-// cudaProgram returns the program next to self to hand over to, or the reason why there is none.
+// cudaProgram returns the program next to self to hand over to, or the reason why there is no such program.
 func cudaProgram(self string, driverFiles []string) (path, reason string) {
 	if os.Getenv(noCUDAEnv) != "" {
 		return "", noCUDAEnv + " is set"

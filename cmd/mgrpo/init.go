@@ -11,12 +11,12 @@ import (
 )
 
 type initCmd struct {
-	File     string `arg:"" optional:"" default:"team.yaml" help:"Configuration to write (${default}), or a folder for a team.yaml; its data goes into the same folder."`
-	Template string `default:"quickstart" enum:"quickstart,own-task,research,program" help:"What to begin with: ${enum}."`
+	File     string `arg:"" optional:"" name:"FILE" default:"team.yaml" help:"Configuration to write (${default}), or a folder for team.yaml. Its data files go into the same folder."`
+	Template string `default:"quickstart" enum:"quickstart,own-task,research,program" help:"Template to start from: ${enum}."`
 }
 
 func (initCmd) Help() string {
-	return `Writes a commented configuration with all the files it names.
+	return `Writes a commented configuration and all files that it names.
 
     quickstart  two small random models and the built-in task; no download
     own-task    questions and answers in JSON lines, prompts, demonstrations

@@ -21,35 +21,35 @@ var version = "unknown"
 // cli is the command line: one field and one file a command.
 type cli struct {
 	Train      trainCmd      `cmd:"" help:"Train every agent of a team in this process."`
-	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
-	Rollout    rolloutCmd    `cmd:"" help:"Have a program on this machine play rollouts of a run."`
+	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server. Workers may start in any order."`
+	Rollout    rolloutCmd    `cmd:"" help:"Play a run's rollouts with a program on this machine."`
 	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions, leases and waits."`
 	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
 	Track      trackCmd      `cmd:"" help:"Forward a run's records to Weights & Biases or MLflow."`
 	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
-	Store      storeCmd      `cmd:"" help:"Print users and settings of the run for a Redis server."`
+	Store      storeCmd      `cmd:"" help:"Print the Redis ACL rules of a run."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`
-	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, and suggest a remedy for each problem."`
 	Export     exportCmd     `cmd:"" help:"Write a model as a GGUF file."`
-	Merge      mergeCmd      `cmd:"" help:"Write a model with a LoRA adapter merged into it as a checkpoint of its own."`
+	Merge      mergeCmd      `cmd:"" help:"Merge a LoRA adapter into a model, and write a complete checkpoint."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
-	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
+	Chat       chatCmd       `cmd:"" help:"Talk to a model or to a trained team."`
 	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`
 	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases, and compare them with peers."`
-	Version    versionCmd    `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
+	Version    versionCmd    `cmd:"" help:"Print the versions of mgrpo, LibTorch and Go, and the CPU and GPUs."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 
 	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`
-	Score      scoreCmd      `cmd:"" group:"lines" help:"Log-probs and entropies of token ids."`
-	Tokenize   tokenizeCmd   `cmd:"" group:"lines" help:"Text to token ids, or back."`
-	Render     renderCmd     `cmd:"" group:"lines" help:"Chats to prompts, through the model's template."`
-	Advantages advantagesCmd `cmd:"" group:"lines" help:"Group advantages and alignment draws."`
+	Score      scoreCmd      `cmd:"" group:"lines" help:"Compute log-probs and entropies of token ids."`
+	Tokenize   tokenizeCmd   `cmd:"" group:"lines" help:"Turn text into token ids, or token ids into text."`
+	Render     renderCmd     `cmd:"" group:"lines" help:"Turn chats into prompts with the model's chat template."`
+	Advantages advantagesCmd `cmd:"" group:"lines" help:"Compute group advantages and alignment draws."`
 }
 
 // Exit statuses. A process that a signal ended has 128 plus the signal's number, as shells report it.
 const (
-	exitFailed      = 1   // an error that a repetition would not change
-	exitStopped     = 75  // stopped before the end: as asked, because others did not appear, or because a GPU needs a new process; continue with --resume (EX_TEMPFAIL)
+	exitFailed      = 1   // an error that would occur again
+	exitStopped     = 75  // stopped before the end by a request, because other workers did not appear, or because a GPU needs a new process; --resume continues (EX_TEMPFAIL)
 	exitUsage       = 80  // a wrong command line
 	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )

@@ -108,7 +108,8 @@ func TestWrongCommand(t *testing.T) {
 }
 
 func TestHelpFits80Columns(t *testing.T) {
-	commands := []string{"", "train", "worker", "status", "report", "init", "doctor", "eval", "chat", "version", "generate", "score", "tokenize", "render", "advantages"}
+	commands := []string{"", "train", "worker", "rollout", "status", "report", "track", "init", "doctor", "export", "merge", "eval", "chat", "serve", "version", "completion",
+		"generate", "score", "tokenize", "render", "advantages"}
 	for _, command := range commands {
 		args := []string{command, "--help"}
 		if command == "" {

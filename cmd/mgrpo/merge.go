@@ -8,16 +8,17 @@ import (
 )
 
 type mergeCmd struct {
-	Model   string `required:"" placeholder:"MODEL" help:"The base: a Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
-	Adapter string `required:"" placeholder:"DIR" help:"Folder of a LoRA adapter, as PEFT writes it."`
+	Model   string `required:"" placeholder:"MODEL" help:"The base: Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Adapter string `required:"" placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format."`
 	Out     string `required:"" placeholder:"DIR" help:"Folder to write; it must not exist."`
 }
 
 func (mergeCmd) Help() string {
-	return `Writes a complete checkpoint, for programs that read no adapters. Weights keep the type of the base's files; a changed
-weight, W + scale B A, is computed in float32 and rounded once.
+	return `Writes a complete checkpoint, for programs that do not read adapters. Weights keep the type of the base's files. A
+changed weight, W + scale B A, is computed in float32 and rounded once.
 
-  mgrpo merge --model models/SmolLM2-135M --adapter runs/x/checkpoints/step-000020/planner --out merged`
+  mgrpo merge --model models/SmolLM2-135M --out merged \
+    --adapter runs/x/checkpoints/step-000020/planner`
 }
 
 func (c *mergeCmd) Run(ctx context.Context) (err error) {

@@ -25,11 +25,11 @@ func (f modelFlags) Validate() error {
 
 // optionalModelFlags are the model flags of commands that also work without a model.
 type optionalModelFlags struct {
-	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
-	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`
+	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format, such as an agent's in a checkpoint of a run that trains adapters."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
-	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"auto: fp32 on the CPU, bf16 on a GPU. quantised: as the GGUF file has them."`
-	Threads int    `placeholder:"N" help:"CPU threads; default: one for each core."`
+	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"Type of the weights: auto (fp32 on a CPU, bf16 on a GPU), fp32, bf16, or quantised (the types of the GGUF file)."`
+	Threads int    `placeholder:"N" help:"CPU threads; absent: one for each core."`
 }
 
 // open checks the kernels of the device and loads the checkpoint.
@@ -57,11 +57,11 @@ func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.P
 // samplingFlags are the settings for drawing tokens.
 type samplingFlags struct {
 	Temperature float64  `default:"1" help:"Divides the logits; 0 is greedy."`
-	TopK        int      `placeholder:"K" help:"Sample from the K likeliest tokens."`
-	TopP        float64  `placeholder:"P" help:"Sample from the smallest set of tokens of probability P."`
-	MinP        float64  `placeholder:"P" help:"Leave out tokens less likely than P times the likeliest."`
-	MaxNew      int      `default:"512" help:"Most tokens of an answer."`
-	Stop        []string `sep:"none" placeholder:"TEXT" help:"End an answer at TEXT too. May be repeated."`
+	TopK        int      `placeholder:"K" help:"Sample from the K most likely tokens."`
+	TopP        float64  `placeholder:"P" help:"Sample from the smallest set of tokens whose total probability is at least P."`
+	MinP        float64  `placeholder:"P" help:"Leave out tokens with less than P times the probability of the most likely token."`
+	MaxNew      int      `default:"512" help:"Largest number of tokens of an answer."`
+	Stop        []string `sep:"none" placeholder:"TEXT" help:"End an answer at TEXT. May be repeated."`
 	Seed        uint64   `help:"Seed of the random numbers." default:"0"`
 }
 

@@ -13,8 +13,8 @@ type renderCmd struct {
 }
 
 func (renderCmd) Help() string {
-	return `Turns lines {"messages": [...]} into {"text", "ids"} with the model's chat template. A line may also hold
-"tools", "add_generation_prompt", "enable_thinking" and "template_kwargs".`
+	return `Turns lines {"messages": [...]} into {"text", "ids"} with the model's chat template. A line may also contain "tools",
+"add_generation_prompt", "enable_thinking" and "template_kwargs".`
 }
 
 func (c *renderCmd) Run() error {

@@ -13,11 +13,11 @@ import (
 )
 
 type reportCmd struct {
-	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME; where its agents wrote to folders of their own, all of them. Folders of several runs compare them."`
-	Out       string   `short:"o" placeholder:"FILE" help:"File to write; absent: report.html, or comparison.html of several runs, in the first folder."`
-	Steps     int      `default:"5" help:"Training steps to include trajectories of."`
-	Queries   int      `default:"6" help:"Queries of each of them."`
-	Megabytes int      `default:"4" help:"Most that all trajectories together may take."`
+	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. If its agents wrote to separate folders, name all these folders. Folders of several runs are compared."`
+	Out       string   `short:"o" placeholder:"FILE" help:"File to write. Absent: report.html in the first folder, or comparison.html for several runs."`
+	Steps     int      `default:"5" help:"Number of training steps whose trajectories are shown."`
+	Queries   int      `default:"6" help:"Number of queries shown in each of these steps."`
+	Megabytes int      `default:"4" help:"Largest total size of the trajectories, in megabytes."`
 }
 
 // Run writes the report and prints its path.

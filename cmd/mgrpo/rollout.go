@@ -14,15 +14,15 @@ import (
 
 type rolloutCmd struct {
 	URL      string `required:"" placeholder:"URL" help:"Gateway of the main agent's worker, such as http://node0:9464."`
-	Exec     string `required:"" placeholder:"COMMAND" help:"Program and arguments, separated by spaces, that plays one rollout."`
-	TokenEnv string `required:"" placeholder:"NAME" help:"Environment variable with the token of the run's gateway.token_env."`
-	Parallel int    `default:"1" help:"Rollouts at once."`
+	Exec     string `required:"" placeholder:"COMMAND" help:"Program that plays one rollout, and its arguments, separated by spaces."`
+	TokenEnv string `required:"" placeholder:"NAME" help:"Environment variable with the gateway's token, which the run reads from gateway.token_env."`
+	Parallel int    `default:"1" help:"Number of rollouts at once."`
 }
 
 func (rolloutCmd) Help() string {
-	return `Asks a run for rollouts and has the command play them, until Ctrl-C. The command finds the team's endpoint in
-OPENAI_BASE_URL and OPENAI_API_KEY and the question in MGRPO_QUERY; its last line of output is the result
-(docs/programs.md). A rollout that a killed machine leaves is given to another.`
+	return `Requests rollouts from a run and starts the command for each, until Ctrl-C. The command reads the team's endpoint from
+OPENAI_BASE_URL and OPENAI_API_KEY, and the question from MGRPO_QUERY. The last line of its output is the result
+(docs/programs.md). If this machine dies, another machine plays its rollouts.`
 }
 
 func (c *rolloutCmd) Run(ctx context.Context) error {

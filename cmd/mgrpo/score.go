@@ -13,13 +13,14 @@ type scoreCmd struct {
 	modelFlags
 	linesFlags
 	Temperature float64 `default:"1" help:"Divides the logits."`
-	BatchTokens int     `default:"4096" help:"Tokens of one forward pass."`
+	BatchTokens int     `default:"4096" help:"Largest number of tokens of a forward pass."`
 }
 
 func (scoreCmd) Help() string {
-	return `Every input line is {"ids": [...]}, for which the weights are enough, or {"text": "..."}. It is answered, in
-order, with {"logprobs", "entropy"} in nats, one entry for each id but the first; an "id" is given back. A
-line that cannot be answered gets {"error"} and makes the exit status 1.
+	return `An input line is {"text": "..."}, or {"ids": [...]}, which also works for a model without a tokenizer.
+
+Lines are answered in order with {"logprobs", "entropy"} in nats, one entry for each id except the first. A line's "id"
+is copied to its answer. A line that cannot be answered gets {"error"}, and the exit status is then 1.
 
   echo '{"ids": [5, 17, 9]}' | mgrpo score --model DIR`
 }

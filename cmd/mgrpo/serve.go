@@ -18,19 +18,19 @@ import (
 
 type serveCmd struct {
 	optionalConfig
-	Model      string `placeholder:"DIR" help:"Serve one model, in place of a team: a Hugging Face folder, a GGUF file or the name of a model in the Hub's local cache."`
-	Name       string `default:"model" help:"With --model: the name that requests give it."`
+	Model      string `placeholder:"MODEL" help:"Serve one model instead of a team: Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Name       string `default:"model" help:"With --model: the model's name in requests."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step; absent: the run's newest."`
-	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at. HOST is 127.0.0.1 if it is left out."`
-	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests need; other machines reach the server only with one."`
+	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at. Without HOST: 127.0.0.1."`
+	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests must send. Required if other machines can reach the address of --listen."`
 	Device     string `default:"cpu" help:"With --model: cpu, cuda or cuda:N."`
-	Slots      int    `default:"16" help:"With --model: conversations at once."`
-	Context    int    `default:"4096" help:"With --model: tokens of a conversation, up to the model's own limit; 0: that limit."`
+	Slots      int    `default:"16" help:"With --model: number of conversations at once."`
+	Context    int    `default:"4096" help:"With --model: largest number of tokens of a conversation, within the model's own limit; 0: that limit."`
 }
 
 func (serveCmd) Help() string {
-	return `An OpenAI endpoint: the models are the agents of a team as it was trained, or one model. Nothing is trained and nothing
-is kept. Any client will do: base_url http://HOST:PORT/v1.`
+	return `Serves an OpenAI endpoint. Its models are the agents of a trained team, or one model. Nothing is trained or stored. Any
+OpenAI client works, with base_url http://HOST:PORT/v1.`
 }
 
 func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {

@@ -21,13 +21,13 @@ import (
 
 type statusCmd struct {
 	requiredConfig
-	JSON  bool `name:"json" xor:"form" help:"Print one JSON object, with more in it."`
-	Watch bool `xor:"form" help:"Draw the status anew every two seconds, until Ctrl-C."`
+	JSON  bool `name:"json" xor:"form" help:"Print one JSON object, which has more fields."`
+	Watch bool `xor:"form" help:"Redraw the status every two seconds, until Ctrl-C."`
 }
 
 func (statusCmd) Help() string {
-	return `Reads the store and changes nothing there: which agents have a worker, until when it is taken for alive, which
-version each has come to, and what the run waits for.`
+	return `Shows which agents have a worker, when the worker's lease ends, the version of each agent, and the workers or events
+that the run waits for. Reads the store and changes nothing in it.`
 }
 
 // statusPatience bounds the time for the store's reply.

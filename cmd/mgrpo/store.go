@@ -12,23 +12,23 @@ import (
 )
 
 type storeCmd struct {
-	ACL storeACLCmd `cmd:"" name:"acl" help:"Print the rules of the server's users, one a worker."`
+	ACL storeACLCmd `cmd:"" name:"acl" help:"Print the Redis ACL rules of a run, with a user for each worker."`
 }
 
 type storeACLCmd struct {
 	requiredConfig
-	Agent  string `placeholder:"NAME" help:"Only the user of this agent's worker."`
-	File   bool   `help:"Lines of an ACL file, with the hash of the password that the configuration names."`
-	Redis6 bool   `name:"redis6" help:"For Redis 6.2, which cannot bind commands to keys."`
+	Agent  string `placeholder:"NAME" help:"Print only the user of this agent's worker."`
+	File   bool   `help:"Print the lines of an ACL file, with the hash of the configuration's password."`
+	Redis6 bool   `name:"redis6" help:"Print rules for Redis 6.2, which cannot restrict commands to certain keys."`
 }
 
 func (storeACLCmd) Help() string {
-	return `Prints a line for each user of the run: RUN for mgrpo train, which holds all agents, RUN-AGENT for the worker of
-each, RUN-status for mgrpo status. A user may do what the protocol needs and nothing else.
+	return `Prints a line for each user of the run. RUN is the user for mgrpo train, which runs all agents; RUN-AGENT for the worker
+of an agent; RUN-status for mgrpo status. A user may execute only the commands that the protocol needs.
 
-The lines are ACL SETUSER commands that leave passwords as they are; a user needs one, by
-ACL SETUSER NAME '>PASSWORD'. With --file they are those of an ACL file, and the password is that of
-store.password_env or store.password_file.
+The lines are ACL SETUSER commands. They do not change passwords: set a user's password with ACL SETUSER NAME
+'>PASSWORD'. With --file they are lines of an ACL file, with the password of store.password_env or
+store.password_file.
 
   mgrpo store acl -c team.yaml | redis-cli --user admin`
 }

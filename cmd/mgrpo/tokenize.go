@@ -9,18 +9,18 @@ import (
 
 // tokenizerFlag names a model. Only the files of its tokenizer are needed.
 type tokenizerFlag struct {
-	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
+	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
 }
 
 type tokenizeCmd struct {
 	tokenizerFlag
 	linesFlags
-	Decode bool `help:"Turn ids into text."`
+	Decode bool `help:"Turn token ids into text."`
 }
 
 func (tokenizeCmd) Help() string {
-	return `Turns lines {"text": "..."} into {"ids": [...]}, with --decode the other way round. Nothing is added before or
-after a text; added tokens in it, such as <|im_end|>, are recognised.`
+	return `Turns lines {"text": "..."} into {"ids": [...]}, or the reverse with --decode. No token is added before or after a text.
+Added tokens in the text, such as <|im_end|>, are recognised.`
 }
 
 func (c *tokenizeCmd) Run() error {

@@ -12,15 +12,15 @@ import (
 
 type trackCmd struct {
 	Dir    string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME."`
-	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"A project of Weights & Biases. One of --wandb and --mlflow is required."`
-	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"An experiment on the MLflow server of MLFLOW_TRACKING_URI."`
+	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"Project of Weights & Biases. One of --wandb and --mlflow is required."`
+	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"Experiment on the MLflow server of MLFLOW_TRACKING_URI."`
 	Follow bool   `short:"f" help:"Wait for further records until the run is complete."`
-	Python string `default:"python3" help:"The Python that has the package wandb or mlflow."`
+	Python string `default:"python3" help:"Python interpreter that has the package wandb or mlflow."`
 }
 
 func (trackCmd) Help() string {
-	return `Forwards the records of a run, while it lasts or afterwards, and nothing twice: the same command goes on where it was.
-docs/tracking.md says what arrives, and which environment variables the trackers read.`
+	return `Forwards the records of a run, during the run or after it. No record is forwarded twice: the same command continues
+where it stopped. docs/tracking.md lists the forwarded records and the environment variables of the trackers.`
 }
 
 // Run forwards the records and prints their number.

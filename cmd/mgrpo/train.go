@@ -8,8 +8,8 @@ import (
 
 type trainCmd struct {
 	requiredConfig
-	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
-	Listen string `placeholder:"[HOST:]PORT" help:"Show the run at http://HOST:PORT/live while it lasts. HOST is 127.0.0.1 if it is left out. The same as --set health.address."`
+	Resume bool   `help:"Continue from the newest complete checkpoint of the run."`
+	Listen string `placeholder:"[HOST:]PORT" help:"Show the run at http://HOST:PORT/live while it lasts. Without HOST: 127.0.0.1. The same as --set health.address."`
 }
 
 func (c *trainCmd) Run(ctx context.Context) error {

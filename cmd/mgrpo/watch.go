@@ -57,7 +57,7 @@ func watchStatus(ctx context.Context, read func(context.Context) (*store.Status,
 	}
 }
 
-// drawStatus replaces the content of a terminal with `rows` rows by a status, or by the reason why there is none.
+// drawStatus replaces the content of a terminal with `rows` rows by a status, or by the reason why no status is available.
 func drawStatus(w io.Writer, s *store.Status, why error, rows int) error {
 	var text strings.Builder
 	if why != nil {

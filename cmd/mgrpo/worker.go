@@ -13,16 +13,21 @@ import (
 
 type workerCmd struct {
 	requiredConfig
-	Agent   string `required:"" help:"Name of the agent to train here."`
-	Machine int    `default:"0" placeholder:"N" help:"Number of this machine, if the agent has several. Machine 0 runs the worker, and the others lend it their devices."`
-	Resume  bool   `help:"Go on from the newest complete checkpoint of the run."`
+	Agent   string `required:"" placeholder:"NAME" help:"The agent to train here."`
+	Machine int    `default:"0" placeholder:"N" help:"Number of this machine, if the agent has several. Machine 0 runs the worker; the others serve their devices to it."`
+	Resume  bool   `help:"Continue from the newest complete checkpoint of the run."`
 }
 
 func (workerCmd) Help() string {
-	return `Exit status: 0 when the run is complete; 75 when it was stopped, by Ctrl-C, SIGTERM or another worker that was
-told to stop, when a worker that it waited for did not come, or when its GPU needs a new process: --resume goes on
-from the newest checkpoint; 130 when a second signal broke it off; 1 for an error. A worker that dies of a signal is
-started again by whoever started it: deploy/ has such scripts.`
+	return `Exit status:
+
+    0    the run is complete
+    1    error
+    75   stopped before the end; --resume continues from the newest checkpoint
+    130  a second Ctrl-C or SIGTERM ended the worker at once
+
+Causes of 75 are Ctrl-C, SIGTERM, a worker of the run that was stopped, a worker that did not appear in time, and a GPU
+that needs a new process. The scripts in deploy/ start a worker again if a signal killed it.`
 }
 
 func (c *workerCmd) Run(ctx context.Context) error {
@@ -34,7 +39,7 @@ func (c *workerCmd) Run(ctx context.Context) error {
 		return serveMachine(ctx, cfg, c.Agent, c.Machine)
 	}
 	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // reported before a memory plan is printed
-		return errors.New("store.url is not set: agents in separate processes need a Redis to meet in; mgrpo train runs all of them in one process")
+		return errors.New("store.url is not set: agents in separate processes communicate through a Redis; mgrpo train runs all agents in one process")
 	}
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
 }

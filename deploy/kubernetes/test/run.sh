@@ -78,7 +78,7 @@ kubectl apply --dry-run=server --validate=strict -f deploy/kubernetes/machines/p
 kubectl apply --validate=strict -k deploy/kubernetes
 for team in workers:kubernetes/agents gpu:kubernetes-gpu; do
   if ! diff <(kubectl kustomize "deploy/${team#*:}") <(tail -n +2 "deploy/kubernetes/testdata/${team%:*}.yaml"); then
-    echo "test-kubernetes: testdata/${team%:*}.yaml is not what ${team#*:} makes: its first line names the command" >&2
+    echo "test-kubernetes: testdata/${team%:*}.yaml differs from the output of the command that its first line names" >&2
     exit 1
   fi
 done

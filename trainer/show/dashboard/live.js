@@ -1,12 +1,12 @@
 
-// What a page of a run that goes on adds to its charts. All that the events bring was escaped where it was made.
+// The page of a running training. The server escapes all text in the events' HTML.
 const since = () => document.querySelectorAll("[data-since]").forEach((e) => {
   const s = Math.max(0, Math.round((Date.now() - Number(e.dataset.since)) / 1000));
   e.textContent = "for " + (s < 120 ? s + " s" : s < 7200 ? Math.floor(s / 60) + " min" : Math.floor(s / 3600) + " h");
 });
 setInterval(since, 1000);
 
-// fill replaces a section. What was unfolded stays unfolded.
+// fill replaces a section's content and keeps its open details open.
 const named = (s) => (s.closest("article")?.ariaLabel ?? "") + s.textContent;
 function fill(section, html) {
   const unfolded = [...section.querySelectorAll("details[open] > summary")].map(named);

@@ -1,9 +1,10 @@
 #!/bin/sh
-# The Redis server of this pod: the master, or a replica of it. Sentinels have it write a changed role into its file, which is made anew at each start.
+# Starts the Redis server of this pod as the master or as a replica. Its configuration file is written anew at each start; while the server
+# runs, Sentinels change its role in that file.
 set -eu
 me=$POD_NAME.mgrpo-redis
-# The other pods' Sentinels know the present master. If none answers, all are starting: this pod's Sentinel knew the last one, and the first
-# master ever is pod 0. Sentinels correct a server that is wrong here.
+# The other pods' Sentinels name the current master. If no Sentinel answers, all pods are starting: then the master is the last one that
+# this pod's Sentinel recorded, or pod 0 at the very first start. If the choice is wrong, the Sentinels correct it.
 master=
 for i in 0 1 2; do
   [ -n "$master" ] || master=$(timeout 3 redis-cli -h "mgrpo-redis-$i.mgrpo-redis" -p 26379 sentinel get-master-addr-by-name team 2>/dev/null | head -n 1) || true
@@ -16,7 +17,7 @@ bind $POD_IP
 replica-announce-ip $me
 masteruser redis:replica
 masterauth $REPLICA_PASSWORD
-# A master that the others have lost takes no writes.
+# A master without a connected replica refuses writes.
 min-replicas-to-write 1
 min-replicas-max-lag 10
 TEXT

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The Sentinel of this pod. What it has learnt, such as the present master, it keeps in /data.
+# Starts the Sentinel of this pod. It keeps its state, such as the current master, in /data.
 set -eu
 file=/data/sentinel.conf
 [ -s "$file" ] || cat >"$file" <<TEXT
@@ -9,7 +9,7 @@ sentinel monitor team mgrpo-redis-0.mgrpo-redis 6379 2
 sentinel down-after-milliseconds team 10000
 sentinel failover-timeout team 60000
 TEXT
-# Address and password may be new.
+# The address and the password may have changed since the last start.
 sed -i '/^bind \|^protected-mode \|^sentinel announce-ip \|^sentinel auth-/d' "$file"
 cat >>"$file" <<TEXT
 bind $POD_IP

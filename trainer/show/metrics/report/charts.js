@@ -1,5 +1,5 @@
 "use strict";
-// Everything that came from a model is put in with textContent, never as markup.
+// Text from a model is inserted with textContent, never as markup.
 function el(tag, attrs, ...children) {
   const e = document.createElement(tag);
   for (const [k, v] of Object.entries(attrs || {})) {
@@ -14,7 +14,7 @@ const byId = (id) => document.getElementById(id);
 const num = (v, digits) => v.toFixed(digits === undefined ? 2 : digits).replace("-", "−");
 const signed = (v) => (v > 0 ? "+" : "") + num(v);
 
-// A curve tells its values at the step under the pointer, or chosen with the arrow keys.
+// readOut shows the values of a chart's curves at the step that the pointer or the arrow keys select.
 const tip = byId("tip");
 function readOut(svg) {
   const curves = JSON.parse(svg.dataset.curves);
@@ -57,8 +57,7 @@ function readOut(svg) {
   });
 }
 
-// charted is called for each part of a page that has charts. Smoothed curves stand over the steps themselves, or make way
-// for them.
+// charted prepares the charts of a part of a page. The checkbox shows or hides the smoothed curves.
 function charted(root) {
   root.querySelectorAll("svg.chart").forEach(readOut);
   const smooth = root.querySelector("#smooth");

@@ -1,6 +1,6 @@
 charted(document);
 
-// Trajectories: a list of rollouts, filtered, one of them shown.
+// Trajectories: a filtered list of rollouts, and the one that is shown.
 const data = JSON.parse(byId("data").textContent);
 function reader() {
   const controls = ["phase", "query", "reward", "find"].map(byId);
@@ -50,7 +50,7 @@ function reader() {
   };
   const address = (r) => "t/" + [r.phase, encodeURIComponent(r.query), r.k].join("/");
 
-  // The rollouts of a query are compared with each other: all of them, with reward and advantage.
+  // All rollouts of a query, with reward and advantage, because the advantage compares them with each other.
   const group = (r) => {
     const peers = data.rollouts.filter((o) => o.phase === r.phase && o.query === r.query);
     return el("div", { class: "group" }, el("span", {}, data.phases[r.phase]), el("b", {}, r.query), el("span", {}, "rollouts, with reward:"),
@@ -131,8 +131,8 @@ function reader() {
     else if (e.key === "ArrowRight" || e.key === "j") go(at + 1);
   });
 
-  // Begin where the address says, else with what reads well: of the last step, a rollout that was better
-  // than its group and delegated about twice.
+  // Show the rollout that the address names. Without one, show a rollout of the last step that was better than its group and
+  // delegated about twice.
   fillQueries();
   const wanted = decodeURIComponent(location.hash);
   const named = data.rollouts.find((r) => "#t/" + [r.phase, r.query, r.k].join("/") === wanted);
