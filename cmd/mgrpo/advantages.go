@@ -13,7 +13,7 @@ import (
 
 type advantagesCmd struct {
 	linesFlags
-	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from this NumPy file instead of lines, and write advantages to the NumPy file --output."`
+	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from this NumPy file instead of lines, and write advantages to the NumPy file --out."`
 	Weights    string `placeholder:"FILE" help:"With --npy: weights, a float64 array of the rewards' shape. 0 leaves a rollout out."`
 	Convention string `default:"mgrpo" placeholder:"NAME" help:"With --npy: the convention of normalisation, named after a library that uses it (mgrpo, trl, verl, rloo, dr_grpo...)."`
 }
@@ -26,7 +26,7 @@ A line {"run_seed", "query", "rollout", "agent", "d", "d_k"} is answered with th
 "draws"}. An invalid line is answered with {"error"}.
 
   echo '{"groups": [{"rewards": [1, 0, 0.5]}]}' | mgrpo advantages
-  mgrpo advantages --npy rewards.npy --output advantages.npy`
+  mgrpo advantages --npy rewards.npy --out advantages.npy`
 }
 
 func (c *advantagesCmd) Run() error {
@@ -41,17 +41,17 @@ func (c *advantagesCmd) Run() error {
 
 // arrays reads and writes NumPy files.
 func (c *advantagesCmd) arrays() (err error) {
-	if c.Input != "-" || c.Output == "-" {
-		return errors.New("--npy FILE needs --output FILE for the advantages, and no --input")
+	if c.Input != "-" || c.Out == "-" {
+		return errors.New("--npy FILE needs --out FILE for the advantages, and no --input")
 	}
 	convention, err := mgrpo.ConventionByName(c.Convention)
 	if err != nil {
 		return fmt.Errorf("--convention: %w", err)
 	}
-	queries, flat, err := advantages.Files(c.Npy, c.Weights, c.Output, convention)
+	queries, flat, err := advantages.Files(c.Npy, c.Weights, c.Out, convention)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d queries, %d of them without a signal (equal rewards or no rollout)\n", c.Output, queries, flat)
+	fmt.Printf("%s: %d queries, %d of them without a signal (equal rewards or no rollout)\n", c.Out, queries, flat)
 	return nil
 }

@@ -15,7 +15,7 @@ type benchRolloutCmd struct {
 	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite, compare mgrpo's rollouts with a running server's, with the same weights and prompts. Start the server as in docs/engines.md; it computes on its own device."`
 	URL    string `name:"url" placeholder:"URL" help:"With --engine: the server's address, such as http://127.0.0.1:8000."`
 	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: folder of the model that the server serves."`
-	DType  string `name:"dtype" enum:"float32,bfloat16" default:"float32" help:"With --engine: type of the weights that mgrpo uses."`
+	DType  string `name:"dtype" enum:"fp32,bf16" default:"fp32" help:"With --engine: type of the weights that mgrpo uses."`
 }
 
 func (c *benchRolloutCmd) Run(ctx context.Context) error {
@@ -25,7 +25,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 	if c.URL == "" || c.Model == "" {
 		return errors.New("--engine also needs --url, the server's address, and --model, the folder that it serves")
 	}
-	s := phases.Server{Kind: remote.Kind(c.Engine), URL: c.URL, Model: c.Model, Half: c.DType == "bfloat16"}
+	s := phases.Server{Kind: remote.Kind(c.Engine), URL: c.URL, Model: c.Model, Half: c.DType == "bf16"}
 	return c.suite(func(o measure.Options) (*measure.Results, error) {
 		if c.Out == "" {
 			o.Save = nil // it is not a row of the suite's file

@@ -10,7 +10,7 @@ import (
 )
 
 type benchStoreCmd struct {
-	Out     string    `placeholder:"FILE" help:"JSON file of the results. Absent: bench/results/store-MACHINE.json, or no file with --quick."`
+	Out     string    `short:"o" placeholder:"FILE" help:"JSON file of the results. Absent: bench/results/store-MACHINE.json, or no file with --quick."`
 	Workers int       `default:"999" help:"Number of simulated workers, in addition to the main agent's."`
 	Clients int       `default:"1" help:"Number of processes for the simulated workers, in addition to the main agent's process."`
 	Rates   []float64 `default:"2000,5000,10000" help:"Rates of the loads, in invocations that become due in a second."`

@@ -91,8 +91,8 @@ func (f samplingFlags) sampling() (policy.Sampling, error) {
 
 // linesFlags are shared by the commands that read and write JSON lines.
 type linesFlags struct {
-	Input  string `short:"i" default:"-" placeholder:"FILE" help:"Read JSON lines from FILE instead of standard input."`
-	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write JSON lines to FILE instead of standard output."`
+	Input string `short:"i" default:"-" placeholder:"FILE" help:"Read JSON lines from FILE instead of standard input."`
+	Out   string `short:"o" default:"-" placeholder:"FILE" help:"Write JSON lines to FILE instead of standard output."`
 }
 
 // convert opens the input and the output, calls work with them, and closes them.
@@ -104,8 +104,8 @@ func (f linesFlags) convert(work func(r io.Reader, w io.Writer) error) (err erro
 		}
 		defer in.Close()
 	}
-	if f.Output != "-" {
-		if out, err = os.Create(f.Output); err != nil {
+	if f.Out != "-" {
+		if out, err = os.Create(f.Out); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, out.Close()) }()
