@@ -1,7 +1,7 @@
 // Package trainer trains, evaluates and serves teams of language-model agents with M-GRPO (arXiv:2511.13288).
 //
-// Train runs the agents of a team, each with a model of its own, until the last step that the configuration asks for. It
-// writes checkpoints and reports its measurements to an observer. This is a whole program:
+// Train runs the agents of a team, each with its own model, until the configured last step. It writes checkpoints and
+// reports its measurements to an observer. This is a whole program:
 //
 //	func main() {
 //		trainer.ServeChild()
@@ -14,8 +14,13 @@
 //		}
 //	}
 //
-// ServeChild comes first in main, because a run starts its own program again: as a sandbox for the tools that execute code,
-// and as a follower for each device of an agent except the first.
+// main must call ServeChild first, because a run starts its own program again: as a sandbox for the tools that execute
+// code, and as a follower for each device of an agent except the first. In such a process ServeChild does the work and does
+// not return.
+//
+// To stop a run, close Options.Stop: every agent finishes the current step and writes a checkpoint, and Train returns
+// ErrStopped. If the context ends, the run stops at once. Options.Resume continues it in both cases. The package does not
+// handle signals: a program that should stop on Ctrl-C closes the channel when it receives os.Interrupt.
 //
 // Evaluate measures the accuracy of a checkpoint, Chat and Serve use one, and ServeMachine gives an agent the devices of
 // a further machine. docs/library.md lists the packages that a program may import, and explains how to write tasks, tools
