@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// retryKind is the kind of a round's end after which another round may succeed.
+// retryKind is a kind of cause that ends a round and after which another round may succeed.
 type retryKind int
 
 const (
@@ -39,11 +39,11 @@ func retryCauseOf(err error, start, reached int64) retryCause {
 	return retryCause{}
 }
 
-// mayRetry reports whether another round may help: not after the same cause twice in a row.
+// mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
 func (c retryCause) mayRetry(before retryCause) bool { return c.kind != noRetry && c != before }
 
-// lostGPU returns err. If one of the agent's GPUs was lost, and was also lost in the previous process at the same version,
-// the result states that another process will not help, and is no longer a LostError.
+// lostGPU returns err. If the previous process also lost one of the agent's GPUs at this version, the returned error
+// states that another process will not help, and it is not a LostError.
 func lostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError

@@ -49,9 +49,11 @@ func (o Options) agents(cfg *config.Config) []string {
 // a checkpoint, unless there was no step to finish or the other workers were missing.
 var ErrStopped = worker.ErrStopped
 
-// Resumable reports whether the same command can continue a run that ended with this error: a stop was requested, here or
-// at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its version
-// and a new process is needed; or a follower was lost again.
+// Resumable reports whether the same command can continue a run that ended with this error:
+//   - a stop was requested, here or at another worker;
+//   - a worker or a sampling server did not appear in time;
+//   - a GPU was lost for the first time at its version, and a new process is needed; or
+//   - a follower was lost again.
 func Resumable(err error) bool { return worker.Resumable(err) }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and without store.url, the
@@ -88,7 +90,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 	}
-	err = errors.New("the worker's process failed") // sent to further machines after a panic here
+	err = errors.New("the worker's process failed") // dismissMachines sends this error to further machines if this process panics
 	for {
 		cause, err := trainRound(ctx, cfg, opt)
 		switch {
@@ -117,7 +119,7 @@ func observed(o metrics.Observer) metrics.Observer {
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause retryCause, err error) {
-	own := *cfg // gets the date that the team agrees on
+	own := *cfg // a copy, which gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
 	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}

@@ -41,7 +41,7 @@ type setup struct {
 	Health     *health.Server     // publishes the workers' states; may be nil
 	Dashboard  *dashboard.Page    // shows the workers; may be nil
 	Offers     offeredCheckpoints // the available checkpoints
-	Date       string             // YYYY-MM-DD, the date of the run as far as it is known to this process
+	Date       string             // YYYY-MM-DD, the date of the run, if this process has it
 	Gateway    *Gateway           // of this process; may be nil
 	BeforeLoad func()             // called before the first worker opens; may be nil
 }
@@ -86,8 +86,8 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, t.close(context.WithoutCancel(ctx)))
 }
 
-// enter joins the run for all agents of this process and sets the state from which it starts. enter
-// reads the states that s offers again when the process has its places.
+// enter joins the run for all agents of this process and sets the state from which it starts. When the process has its
+// places, enter reads the states of s.Offers again.
 func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
@@ -243,7 +243,8 @@ func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, conte
 	return err
 }
 
-// patience limits the wait for a store that must receive an end, or a place's release: a lease expires without it.
+// patience limits the wait for a store that must receive the end of a round or the release of a place. Without a
+// release the lease expires.
 const patience = 5 * time.Second
 
 // breakOff publishes the reason why the round ends, and leaves the round.

@@ -34,8 +34,9 @@ type mixture struct {
 	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output
 }
 
-// beside holds the weights of a mixture of experts beside a dense MLP: norms of the experts' inputs, of their sum and of the dense MLP's
-// result [Hidden], the weight of the norm of the router's inputs [Hidden], and factors of the experts' weights [E].
+// beside holds the weights that a family adds for a mixture of experts next to a dense MLP: norms [Hidden] of the
+// experts' inputs, of their sum and of the dense MLP's result, the weight [Hidden] of the norm of the router's inputs,
+// and factors [E] of the experts' weights.
 type beside struct{ input, output, dense, router, scales *torch.Tensor }
 
 // besideMLP returns the sum of the experts' output for x [T, Hidden] and the dense MLP's, each after its norm.

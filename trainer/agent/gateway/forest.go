@@ -37,8 +37,9 @@ type root struct {
 	turns   []*turn
 }
 
-// anchor identifies the main agent's call to which a root belongs: the number of turns that the main agent had sampled,
-// and the index of the call, within the last of these turns, that has the root's task among its arguments.
+// anchor identifies the call of the main agent to which a root belongs: the number of turns that the main agent had
+// sampled, and the index of the call. The call is in the last of these turns and has the root's task among its
+// arguments.
 type anchor struct{ Turn, Call int }
 
 // turn is one sampled turn.

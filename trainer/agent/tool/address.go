@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// special are the blocks of addresses that are not publicly reachable, or that contain the addresses of such blocks
-// (IANA's registries of special-purpose addresses, RFC 6890), in addition to the blocks that net/netip recognises.
+// special are blocks of addresses that are not publicly reachable, or that contain such addresses in another notation
+// (IANA's registries of special-purpose addresses, RFC 6890). net/netip recognises further blocks.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this network
 	netip.MustParsePrefix("100.64.0.0/10"),    // shared with a provider's customers

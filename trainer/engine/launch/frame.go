@@ -28,8 +28,9 @@ const (
 	endedFrame     frameKind = 'e' // JSON of an exitReport; the last frame
 )
 
-// longest returns the largest content of a kind, in bytes. An order contains a whole configuration. A sequence or a
-// turn has at most as many tokens as a model's context, with some hundred bytes of experts for each token of a mixture.
+// longest returns the largest size in bytes of a frame's content of this kind. An order contains a whole configuration.
+// A sequence or a turn has at most as many tokens as a model's context, and for each token of a mixture some hundred
+// bytes of experts.
 func (k frameKind) longest() uint32 {
 	switch k {
 	case orderFrame:

@@ -38,7 +38,7 @@ type RunEnd struct {
 	Stopped bool   `json:"stopped,omitempty"` // the run can be continued
 }
 
-// errComplete is the end of a complete run.
+// errComplete is the error with which a complete run ends for a machine.
 var errComplete = errors.New("launch: the run is complete")
 
 func (o RunEnd) err(agent string) error {
@@ -58,7 +58,7 @@ func (e *RunEndedError) Error() string {
 	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
 }
 
-// AbsentError reports that the wait for another machine ended without success.
+// AbsentError reports that another machine did not connect in time.
 type AbsentError struct {
 	Who     string
 	Waited  time.Duration

@@ -28,9 +28,9 @@ type received struct {
 	err   error
 }
 
-// Follower returns the inbox of a process that StartGroup started, and nil in any other process. From then on the process
-// ends when rank 0 does, whatever it is computing. It ignores the signals with which a terminal or a service manager
-// asks for an end, because rank 0 receives them, too.
+// Follower returns the inbox of a process that StartGroup started, and nil in any other process. From then on the
+// process ends when rank 0 ends, even in the middle of a computation. It ignores the signals with which a terminal or a
+// service manager requests an end, because rank 0 receives them, too.
 func Follower() *Inbox {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))
 	if err != nil || lease < heartbeatsPerLease {

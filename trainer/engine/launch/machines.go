@@ -132,7 +132,7 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		if !errors.Is(err, io.EOF) { // else the machine closed it, because another of its connections was refused
+		if !errors.Is(err, io.EOF) { // otherwise the machine closed it, because another of its connections was refused
 			m.noteRefusal(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		}
 		return
@@ -151,13 +151,14 @@ func (m *Machines) admit(conn net.Conn) {
 	m.enter(l)
 }
 
-// addressMismatch returns the reason why ranks could not meet at the two ends of a connection, or "" if they can.
+// addressMismatch returns the reason why ranks cannot use the addresses at the two ends of a connection to reach each
+// other, or "" if they can.
 func (m *Machines) addressMismatch(here, there string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.conns {
 		if other.here != here {
-			return fmt.Sprintf("it reached this machine at %s, but another machine at %s, but ranks must meet at one address: set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
+			return fmt.Sprintf("it reached this machine at %s and another machine reached it at %s, but all ranks must use one address: set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
 		}
 	}
 	if isLoopback(there) != isLoopback(here) {

@@ -22,7 +22,8 @@ type FurtherMachine struct {
 	Asked   <-chan struct{} // closed to request a clean stop of the run; may be nil
 }
 
-// ErrStopped is the end of a machine that was asked to stop while there was no worker to forward it to.
+// ErrStopped is the error of a machine that was asked to stop while it had no worker to which it could forward the
+// request.
 var ErrStopped = errors.New("launch: stopped, as asked")
 
 // ServeMachine starts a follower on each device of this machine for every round of an agent's run, until the run is over.
@@ -53,11 +54,11 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 			ended <- m.serveDevice(ctx, i)
 		})
 	}
-	err = <-ended // the others end for the same reason, or because this one has ended
+	err = <-ended // if one device has ended, the others end for the same reason or because of it
 	over(errEnded)
 	devices.Wait()
 	close(ended)
-	for other := range ended { // one device may have missed the worker's last message that another received
+	for other := range ended { // a device may have missed the last message of the worker, which another device received
 		if runEnded := new(*RunEndedError); err == ErrStopped && (other == errComplete || errors.As(other, runEnded)) {
 			err = other
 		}

@@ -41,7 +41,7 @@ func (p *process) start(agent string, rank int, device string, environ []string)
 		return errors.Join(err, theirOrders.Close(), orders.Close())
 	}
 	p.orders, p.replies, p.said = orders, replies, &tail.Writer{Max: 4 << 10}
-	// The file that is running, even if it was replaced since: both ends then speak the same protocol.
+	// Start the file that is running, even if another one has replaced it since: then both ends use the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}
 	p.cmd.Env = environ

@@ -17,8 +17,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. One goroutine
-// gives orders. After an order fails the group has ended: its processes may be at any point of the order.
+// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. Only one
+// goroutine gives orders. After a failed order the group has ended, because its processes may have executed any part of
+// the order.
 type RankGroup struct {
 	lease     time.Duration
 	followers []*follower
@@ -41,7 +42,8 @@ type GroupSettings struct {
 	Without  []string      // environment variables that followers do not inherit
 }
 
-// LostError reports a follower that is gone or no longer answers. The order that it was executing need not be wrong.
+// LostError reports a follower that is gone or no longer answers. The cause may be unrelated to the order that it was
+// executing.
 type LostError struct {
 	Follower string // rank, agent and device
 	How      string // how it was lost
@@ -292,7 +294,8 @@ func (g *RankGroup) watch(f *follower) {
 	}
 }
 
-// Each has every follower execute the order of its rank, while own does rank 0's part.
+// Each sends every follower the order of its rank and calls own, which does rank 0's part, at the same time. It returns
+// the replies.
 func (g *RankGroup) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
 	orders := make([][][]byte, len(g.followers))
 	for i, f := range g.followers {
@@ -304,8 +307,8 @@ func (g *RankGroup) Each(ctx context.Context, of func(rank int) Order, own func(
 	return g.do(ctx, orders, own)
 }
 
-// Do sends every follower an order with its batch, while own does rank 0's part, and returns the replies. The context
-// of own ends when a follower is lost. The loss is then the error, whatever own returns.
+// Do sends every follower an order with its batch and calls own, which does rank 0's part, at the same time. It returns
+// the replies. The context of own ends when a follower is lost; Do then returns the loss instead of own's error.
 func (g *RankGroup) Do(ctx context.Context, o Order, batch []*learner.Sequence, own func(context.Context) error) ([]Reply, error) {
 	if g == nil {
 		return nil, own(ctx)
@@ -317,7 +320,7 @@ func (g *RankGroup) Do(ctx context.Context, o Order, batch []*learner.Sequence, 
 	return g.do(ctx, slices.Repeat([][][]byte{frames}, len(g.followers)), own)
 }
 
-// do sends each follower the frames of its order. A follower that does not read them is noticed by watch.
+// do sends each follower the frames of its order. If a follower does not read them, watch detects it.
 func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
 	g.ordering.Lock()
 	defer g.ordering.Unlock()

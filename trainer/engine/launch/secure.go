@@ -23,9 +23,9 @@ import (
 // errKey means that the other end of a connection has proven that its key is a different one.
 var errKey = errors.New("its key differs from this machine's, or it is not a worker of mgrpo: check machines.key_env or key_file, and machines.address")
 
-// secured returns the TLS 1.3 configuration with which both ends of a connection between an agent's machines prove that
-// they have the same key: a certificate of a key pair that is derived from it. No authority signs certificates, and
-// their names and dates have no meaning.
+// secured returns a TLS 1.3 configuration with which both ends of a connection between an agent's machines prove that
+// they have the same key. Each end derives a key pair from the key and shows a certificate of that pair. No authority
+// signs the certificates, and their names and dates have no meaning.
 func secured(key []byte) (*tls.Config, error) {
 	seed, err := hkdf.Key(sha256.New, key, nil, "mgrpo: machines of an agent", ed25519.SeedSize)
 	if err != nil {
@@ -42,7 +42,7 @@ func secured(key []byte) (*tls.Config, error) {
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: pair}},
 		ClientAuth:             tls.RequireAnyClientCert,
-		InsecureSkipVerify:     true, // by authorities and names; instead VerifyConnection compares the key, and the handshake proves it
+		InsecureSkipVerify:     true, // authorities and names are not checked; VerifyConnection compares the key, and the handshake proves it
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) > 0 {

@@ -29,5 +29,5 @@ func (t Turn) check(r policy.Request, model arch.Config) error {
 	if err := t.Completion.Check(r.Sampling.MaxNew); err != nil {
 		return err
 	}
-	return model.CheckRoutes(t.Routes, len(r.Tokens)+len(t.Tokens)-1) // the newest token was not computed
+	return model.CheckRoutes(t.Routes, len(r.Tokens)+len(t.Tokens)-1) // the newest token has not gone through the model
 }

@@ -63,7 +63,7 @@ func (p *Inbox) begin(content []byte) error {
 // cancel ends the turn of a request, which may have ended already.
 func (t *turns) cancel(content []byte) error {
 	if len(content) != 8 {
-		return errors.New("launch: a frame that cancels is malformed")
+		return errors.New("launch: a malformed frame to cancel a turn")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

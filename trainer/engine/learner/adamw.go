@@ -19,7 +19,8 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	if norm, err = l.norm(ctx); err != nil {
 		return norm, err
 	}
-	// The other ranks make the update, so this rank does, too. If ctx has ended, it gives up the group afterwards.
+	// The other ranks make the update, so this rank makes it, too, even if ctx has ended. It gives up the group
+	// afterwards.
 	err = l.runOrGiveUp(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		err = l.adamW(s, norm, lr)
 		if refused(err) { // by all ranks, as they have the same norm
@@ -123,7 +124,7 @@ func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 	return norm, err
 }
 
-// whole returns the buffers of weights that every rank has complete: those that forward passes read.
+// whole returns the buffers of weights that every rank has completely, which forward passes read.
 func (l *Learner) whole() (all []*torch.Tensor) {
 	for _, flat := range []*torch.Tensor{l.params.Master().Tensor, l.params.Half()} {
 		if flat != nil && flat.Numel() == l.params.Numel() {

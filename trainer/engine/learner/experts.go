@@ -49,7 +49,7 @@ func (l *Learner) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, 
 	return back, err
 }
 
-// attempt returns the error with which an operation of torch ends f.
+// attempt calls f and returns the error of the torch operation that ended it, or nil.
 func attempt(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -80,8 +80,8 @@ func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Ten
 	return in, nil
 }
 
-// rowCounts holds the numbers of a layer's rows that this rank sends to each rank and receives from it, and for each
-// received row the index of its expert among this rank's.
+// rowCounts holds the number of a layer's rows that this rank sends to each rank, the number that it receives from each
+// rank, and for each received row the index of its expert among this rank's experts.
 type rowCounts struct {
 	sent, came []int64
 	experts    []int32

@@ -8,9 +8,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// partial is the gradient of one micro-batch in the compute type, in cases where only the share's gradient is
-// accumulated in fp32. If a backward pass goes layer by layer, the layers use one buffer in turn: the gradient of each
-// is collected before the next one's begins.
+// partial holds the gradient of one micro-batch in the compute type. It exists if only the gradient of the share is
+// accumulated in fp32. In a backward pass that goes layer by layer, all layers use one buffer: the gradient of a layer
+// is collected before the next layer begins.
 type partial struct {
 	flat   *torch.Tensor
 	places []ranks.Placement // in the order in which they are collected
@@ -52,9 +52,9 @@ func (l *Learner) collectBlock(ctx context.Context, b ranks.Placement) error {
 	return nil
 }
 
-// sumOfHead returns the view of grad that is the head's gradient, if this rank has all of it in fp32 while the leaves'
-// gradients are in half precision. On a GPU a micro-batch's products are added to it directly and are not rounded
-// before.
+// sumOfHead returns the part of grad that holds the head's gradient, if this rank has all of it in fp32 while the
+// gradients of the leaves are in half precision. On a GPU, products of a micro-batch are added to it directly and are
+// not rounded first.
 func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor {
 	if l.part == nil || !l.model.Device.IsCUDA() || l.group.Size() > 1 {
 		return nil

@@ -142,7 +142,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	return l, nil
 }
 
-// complete gathers the weights that passes always read, of a model that no rank has complete.
+// complete gathers the weights that every pass reads, for a model that no rank has completely.
 func (l *Learner) complete(ctx context.Context, m *model.Model) error {
 	if !m.Gathered() {
 		return nil

@@ -85,8 +85,8 @@ func (l *Learner) collectsOf(layer int) (all []exchange) {
 	return all
 }
 
-// each runs passes over m: as many as the rank with the most micro-batches has. mine are this rank's micro-batches. A
-// rank with fewer, or one that failed, makes the exchanges of the remaining passes with zeros, or after a failure with
+// each runs passes over m: as many as the rank with the most micro-batches needs. mine are this rank's micro-batches. A
+// rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has failed takes part with
 // any values, since no update will follow.
 func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error,
 	pass func(micro []*Sequence) error) error {
@@ -149,7 +149,7 @@ func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Mod
 	return back, err
 }
 
-// gatherRest gathers the weights outside of layers, of a model that no rank has complete.
+// gatherRest gathers the weights outside of layers, for a model that no rank has completely.
 func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
 	return m.Gather(0, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
 }

@@ -45,7 +45,7 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 	return known, fresh
 }
 
-// routing holds, in addition to the sequences, what the experts of an update's micro-batches depend on.
+// routing holds the settings that determine, together with the sequences, the experts of an update's micro-batches.
 type routing struct {
 	cfg     arch.Config
 	balance float64 // coefficient of the load-balancing loss

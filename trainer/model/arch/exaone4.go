@@ -28,8 +28,9 @@ func init() {
 	})
 }
 
-// exaone4Windows reads from layer_types which layers have a window. If the key is absent, it reads sliding_window_pattern
-// n: all layers have a window, except each n-th. If there is a sliding_window, layers without a window have no positions.
+// exaone4Windows reads from layer_types which layers have a window. If the key is absent, it reads
+// sliding_window_pattern n: all layers have a window, except every n-th. If there is a sliding_window, layers without a
+// window have no positions.
 func (k *keys) exaone4Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	slides, given := k.layerTypes(c, slidingAttention)

@@ -19,7 +19,7 @@ const maxDeltaDim = 256
 // linearAttention is the type of such a layer in layer_types.
 const linearAttention = "linear_attention"
 
-// Keys returns the number of values of all key heads, which is that of all query heads.
+// Keys returns the number of values of all key heads. The query heads have the same number.
 func (g *GatedDelta) Keys() int { return g.KeyHeads * g.KeyDim }
 
 // Values returns the number of values of all value heads.
@@ -38,8 +38,8 @@ func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recur
 // computes: its rows are a head's queries, then that head's gates.
 func (c Config) GatedAttention() bool { return families[c.Family].gatedAttention }
 
-// RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule, and that of
-// the inputs of their convolutions.
+// RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule,
+// and the size of the inputs of their convolutions.
 func (c Config) RecurrentState() (states, inputs int64) {
 	for i := range c.Layers {
 		if g := c.GatedDelta; c.Recurs(i) {
@@ -124,14 +124,14 @@ func (l *layer) gatedDelta() {
 	l.linear("delta_out", Residual, g.Values(), false, part("out_proj", "ssm_out", d, values))
 }
 
-// vector returns t with the names and the shape of a parameter that is no weight or bias of a module.
+// vector returns t with the names and the shape of a parameter that is neither a weight nor a bias of a module.
 func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
 	t.Name, t.GGUF, t.Shape = fmt.Sprintf("model.layers.%d.%s", l.index, name), fmt.Sprintf("blk.%d.%s", l.index, gguf), []int64{int64(size)}
 	return t
 }
 
-// gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all but every
-// full_attention_interval-th.
+// gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all
+// except every full_attention_interval-th.
 func (k *keys) gatedDelta(c *Config) {
 	g := &GatedDelta{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
 	k.integer("linear_num_key_heads", &g.KeyHeads)

@@ -60,8 +60,8 @@ func (k *keys) gemma3Scalars(c *Config) {
 	}
 }
 
-// gemma3Windows reads from layer_types which layers have a window. If the key is absent, all layers have one, except each
-// sliding_window_pattern-th.
+// gemma3Windows reads from layer_types which layers have a window. If the key is absent, all layers have one, except
+// every sliding_window_pattern-th.
 func (k *keys) gemma3Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	if slides, given := k.layerTypes(c, slidingAttention); given {
@@ -108,7 +108,7 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	}
 }
 
-// writeGemma3GGUF writes the window. In every Gemma 3 the same layers have it: all but each sixth.
+// writeGemma3GGUF writes the window. In every Gemma 3 all layers have a window, except every sixth.
 func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	if c.Windows != nil {
 		set("attention.sliding_window", uint32(c.window()))
@@ -116,8 +116,9 @@ func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	set("rope.freq_base_swa", float32(c.LocalTheta))
 }
 
-// slidingPattern reads a pattern of windows. It is a number p: all layers but each p-th have a window (0: all have one). Or
-// it is a list with one value per layer, which slidingPattern returns.
+// slidingPattern reads which layers have a window. The key is a list with one value per layer, which slidingPattern
+// returns, or a number p, which it stores in pattern. The number means that all layers have a window, except every p-th
+// (0: all have one).
 func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides []bool) {
 	switch list := m.values[key].(type) {
 	case []bool:

@@ -74,7 +74,8 @@ func (k *keys) bidirectional() {
 	}
 }
 
-// gemma4Windows reads which layers slide: those of layer_types, or else all but each sixth. The last layer never does.
+// gemma4Windows reads which layers slide: those of layer_types or, without this key, all except every sixth. The last
+// layer never does.
 func (k *keys) gemma4Windows(c *Config) {
 	window := k.slidingWindow(512)
 	slides, given := k.layerTypes(c, slidingAttention)

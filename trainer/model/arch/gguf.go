@@ -22,7 +22,7 @@ type gguf struct {
 
 	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
 
-	readOnly bool // such files are read, and not written
+	readOnly bool // this package reads such files and does not write them
 }
 
 // Names in GGUF files.
@@ -255,7 +255,7 @@ func (m *metadata) byLayer(key string, layers int) []int {
 	return all
 }
 
-// windows reads which layers have a window: those of a pattern, or else all but each n-th.
+// windows reads which layers have a window: those of a pattern or, without one, all except every n-th.
 func (m *metadata) windows(prefix string, n int, c *Config) {
 	window := 0
 	m.integer(prefix+"attention.sliding_window", &window)

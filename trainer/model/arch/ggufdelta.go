@@ -77,7 +77,8 @@ func gatedDeltaGGUF(m *metadata, prefix string, c *Config) {
 // deltaEps is added to the squared lengths of queries and keys in gated delta rules.
 const deltaEps = 1e-6
 
-// deltaLayers reads which layers have a gated delta rule: those of a list, or all but each full_attention_interval-th.
+// deltaLayers reads which layers have a gated delta rule: those of a list, or all except every
+// full_attention_interval-th.
 func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int) {
 	interval := 4
 	m.integer(prefix+"full_attention_interval", &interval)

@@ -20,8 +20,8 @@ func init() {
 // ggufMultipliers lists the keys of the factors in GGUF files, in the order of multiplierKeys.
 var ggufMultipliers = []string{"embedding_scale", "residual_scale", "attention.scale", "logit_scale"}
 
-// graniteGGUF reads the factors. llama.cpp requires all of them. 0 stands for the factor that changes nothing. For
-// llama.cpp, a file whose scaling is not "finetuned" is a model without positions.
+// graniteGGUF reads the factors. llama.cpp requires all of them. A factor of 0 means that the factor changes nothing.
+// For llama.cpp, a file whose scaling is not "finetuned" is a model without positions.
 func graniteGGUF(m *metadata, prefix string, c *Config) {
 	for i, k := range c.multiplierKeys() {
 		key := prefix + ggufMultipliers[i]

@@ -89,10 +89,10 @@ type Layout struct {
 	Numel  int64
 }
 
-// Vector reports whether the leaf is no matrix: its values are multiplied or added element by element.
+// Vector reports whether the leaf is not a matrix: its values are multiplied or added element by element.
 func (l Leaf) Vector() bool { return len(l.Shape) == 1 || l.Kind == Taps }
 
-// Vectors returns the number of values in leaves that are no matrices.
+// Vectors returns the number of values in leaves that are not matrices.
 func (l *Layout) Vectors() (n int64) {
 	for _, leaf := range l.Leaves {
 		if leaf.Vector() {

@@ -78,7 +78,7 @@ func (p *Parts) adapt(ctx context.Context, want AgentSpec, a *config.Agent) erro
 	return nil
 }
 
-// hold makes adapters of the base. They are freed with it.
+// hold creates adapters of the base, which are freed together with the base.
 func (p *Parts) hold(ctx context.Context, c lora.PEFT, l *lora.Layout, read func(from int64, dst []float32) error) (*model.Adapters, error) {
 	adapted, err := model.Adapt(ctx, p.base.model, c, l, read)
 	if err == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
+// An agent with several devices has a process for each of them (docs/ranks.md). This process is rank 0 and starts the
+// others.
 
 // lead loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.

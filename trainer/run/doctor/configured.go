@@ -142,7 +142,7 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	return []Finding{{OK, "tracking", strings.Join(to, "; "), ""}}
 }
 
-// servers asks those that sample for an agent what they are.
+// servers requests the descriptions of the servers that sample for an agent.
 func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Finding) {
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -14,10 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
-// Kernels tries every kernel with every instruction set and on every GPU of this machine. It prints a table of the largest
-// differences from float64 and of the rates in values per second, on one core. The inputs are small, so a rate only shows
-// that it is not absurdly low. failed reports whether a kernel fails. Nothing else may compute in this process at the same
-// time.
+// Kernels tries every kernel with every instruction set and on every GPU of this machine. It prints a table of the
+// largest differences from float64 and of the rates in values per second, on one core. The inputs are small, so a rate
+// only shows whether a kernel is far too slow. failed reports whether a kernel fails. Nothing else may compute in this
+// process at the same time.
 func Kernels(ctx context.Context, w io.Writer) (failed bool, err error) {
 	results, err := tryAll(ctx)
 	if err != nil {

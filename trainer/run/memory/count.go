@@ -16,19 +16,19 @@ import (
 // Kind is the purpose of a piece of memory.
 type Kind string
 
-// All kinds but Activations, Overhead and Routes are exact to the byte; allocators may round each allocation up.
+// All kinds except Activations, Overhead and Routes are exact to the byte; allocators may round each allocation up.
 const (
-	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
-	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
-	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
+	Weights     Kind = "weights"     // read by forward passes; may be quantised; with the rotary tables and copies for sampling
+	Master      Kind = "master"      // fp32 weights, if Weights are bf16 and trained
+	Adapters    Kind = "adapters"    // fp32; trained in place of the weights
 	Gradients   Kind = "gradients"   // fp32; also the bf16 gradients of one micro-batch if Weights are bf16
-	Moments     Kind = "moments"     // AdamW's, fp32
+	Moments     Kind = "moments"     // AdamW's moments, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
-	States      Kind = "states"      // recurrent states of sequences in flight, and as many again
-	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
+	States      Kind = "states"      // recurrent states of an engine: as many as arch.RecurrentStates returns
+	Activations Kind = "activations" // of a micro-batch in training or of a pass of sampling, the larger of the two; an estimate
 	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories
-	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and gaps between tensors; an estimate
+	Overhead    Kind = "overhead"    // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 

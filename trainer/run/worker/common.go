@@ -25,7 +25,7 @@ func (s *common) trains() bool { return s.learner != nil }
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
 func (s *common) trained() bool { return s.trains() && s.learner.Steps() > 0 }
 
-// WaitsFor publishes the agents that take longer than this one.
+// WaitsFor reports that this agent waits at a barrier for other agents.
 func (s *common) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }

@@ -125,8 +125,8 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
 }
 
-// maxRefusedSteps is the number of consecutive steps with refused updates after which the run ends. One such step may be
-// due to its batch, several are not.
+// maxRefusedSteps is the number of consecutive steps with refused updates after which the run ends. A single refused
+// update may be caused by its batch; several in a row have another cause.
 const maxRefusedSteps = 3
 
 // countRefusals returns an error if too many consecutive steps had refused updates.

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// ledgerLine returns the line of a step's rollouts. It is in the ledger before the step is published, so the ledger
-// names exactly the rollouts that the weights were trained on.
+// ledgerLine returns the ledger's line for the rollouts of a step. It is written before the step is published, so the
+// ledger names exactly the rollouts that the weights were trained on.
 func (s *steps) ledgerLine(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) archive.LedgerLine {
 	trained := s.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}

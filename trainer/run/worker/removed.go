@@ -64,8 +64,8 @@ func (u *unscored) first() string {
 	return ""
 }
 
-// maxRemovedSteps is the number of consecutive steps with too many removed rollouts after which the run ends. One such step
-// may be due to a temporary outage, several are not.
+// maxRemovedSteps is the number of consecutive steps with too many removed rollouts after which the run ends. A single
+// such step may be caused by a short outage; several in a row have another cause.
 const maxRemovedSteps = 3
 
 // countRemovals reports a step's removed rollouts, and returns an error if there are too many in several consecutive steps.

@@ -155,7 +155,8 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 	rp.describeTools(r)
 }
 
-// describeCalls adds the distribution of d_k: for the main agent of all its calls, for a sub-agent of the calls to it.
+// describeCalls adds the distribution of d_k: over all its calls for the main agent, and over the calls to it for a
+// sub-agent.
 func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {

@@ -64,7 +64,7 @@ func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *exper
 func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, err error) {
 	defer func() {
 		if err == nil {
-			err = ro.lost() // a program may have treated the loss of the place as a failed turn
+			err = ro.lost() // a program may have treated the loss of this worker's place as a failed turn
 		}
 	}()
 	if !ro.main {
@@ -81,7 +81,7 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 		var conflict *store.ConflictError
 		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
-		} // an earlier worker of this agent had already begun the phase: the phase is ended first
+		} // if an earlier worker of this agent had already begun the phase, end it first
 	}
 	queries, rollouts := ro.queries().forPhase(p)
 	return ro.playAsMain(ctx, p, queries, rollouts)

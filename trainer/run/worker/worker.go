@@ -1,5 +1,5 @@
-// Package worker is one agent's part in a run. Read it together with the paper's algorithm: step.go contains one step, and
-// this file contains the actions before, between and after the steps.
+// Package worker contains one agent's part in a run. Read it together with the paper's algorithm: step.go contains one
+// step, and this file contains the actions before, between and after the steps.
 package worker
 
 import (

@@ -37,8 +37,8 @@ func newProcessState(o Options) processState {
 		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 
-// Joined tells the server that an agent's model is loaded and has a place in the run. It is called again for a new place.
-// On a nil Server it does nothing.
+// Joined adds an agent of this process to the server, when the agent's model is loaded and has a place in the run. It
+// is called again for a new place. On a nil Server it does nothing.
 func (s *Server) Joined(agent string, probe Probe, p Place) {
 	if s == nil {
 		return

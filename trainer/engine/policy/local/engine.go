@@ -216,9 +216,9 @@ func (e *Engine) land(q *sequence) {
 	q.cached, q.slot = nil, -1
 }
 
-// gather yields to all runnable goroutines, so that conversations that are about to request a turn join the next pass:
-// those whose turn has just ended, and those that a reply of the store has woken. Without gather the first of them would
-// get a pass alone, which costs as much as a pass for all. gather returns at once if no goroutine is runnable.
+// gather yields to all runnable goroutines, so that further turns join the next pass: turns of conversations whose last
+// turn has just ended, and of conversations that a reply of the store has woken. Without gather, the first of them
+// would get a pass alone, which costs as much as a pass for all. gather returns at once if no goroutine is runnable.
 func (e *Engine) gather() {
 	e.mu.Unlock()
 	runtime.Gosched()
@@ -254,7 +254,8 @@ func (e *Engine) admit() (moves []move) {
 }
 
 // sortQueue sorts the queue by the number of rows to compute, smallest first, so that cached prefixes are used before
-// others evict them. Each time a sequence is overtaken it counts as one block cheaper, so that none waits for ever.
+// others evict them. Each time a sequence is overtaken it counts as one block cheaper, so that every sequence is
+// admitted in the end.
 func (e *Engine) sortQueue() {
 	for _, q := range e.queue {
 		from, _ := e.pages.find(q.tenant, q.tokens)

@@ -102,7 +102,7 @@ func forwardWhile(ctx context.Context, dir string, more func() bool, open Opener
 	}
 }
 
-// begin opens the tracker when there is something to forward: the run has its configuration by then.
+// begin opens the tracker when there is a record to forward, because the run has written its configuration by then.
 func begin(ctx context.Context, log *tail, first Row, open Opener) (Tracker, error) {
 	cfg, err := config.Load(filepath.Join(log.dir, "config.yaml"), nil)
 	if err != nil {
