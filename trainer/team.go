@@ -61,7 +61,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		options.Aside = store.Evaluation
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
-	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
+	s.Config, s.Task, s.Observer, s.Process, s.Stop, s.Terms = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop, opt.Terms
 	s.Health, s.Dashboard, s.Gateway, s.BeforeLoad = opt.Health, opt.Dashboard, opt.Gateway, opt.BeforeLoad
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err

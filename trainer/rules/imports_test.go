@@ -18,9 +18,9 @@ func TestImports(t *testing.T) {
 			refuse("no program links the emulator")
 		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/run/selftest") && !test:
 			refuse("only tests and trainer/run/selftest compare with the oracle")
-		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
-			refuse("gotch is built by bindings/torch/gotchx alone")
-		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo", "bindings/torch/gotchx"):
+		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx", "examples/head-in-go"):
+			refuse("gotch is built by bindings/torch/gotchx alone, and by the example of its users")
+		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo", "bindings/torch/gotchx", "examples/head-in-go"):
 			refuse("a program that imports gotchx needs gotch, which compiles for minutes")
 		case within(imported+"/", "gorgonia.org/cu") && !within(file, "cuda"):
 			refuse("gorgonia/cu ends the process if there is no driver: only cuda/ imports it, with a build tag")

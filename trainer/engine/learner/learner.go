@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
@@ -31,6 +32,8 @@ type Options struct {
 	// load-balancing loss.
 	Replay  bool
 	Balance float64
+
+	Term term.Term // a program's own loss term; nil: none. One rank only
 }
 
 // Adam holds the optimizer's constants; each update receives its learning rate separately.
@@ -106,6 +109,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	if m := mod.Config.Mixture; m != nil && m.Sigmoid != nil && opt.Balance != 0 {
 		return nil, fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, since its routers have no probabilities: set the key to 0", mod.Config.Family)
+	}
+	if opt.Term != nil && l.group.Size() > 1 {
+		return nil, errors.New("learner: a loss term of a program works with one device only: its own parameters have no ranks")
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
@@ -241,13 +247,15 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 		err = l.zeroGrad(ctx)
 	}
 	if err := l.passes(ctx, batch, loss, lr, err); err != nil {
-		return Report{}, err
+		return Report{}, loss.added.ended(ctx, l.model.Device, lr, &Report{}, err)
 	}
 	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
-	if r.Skipped {
-		return r, nil
+	if still, err := loss.added.still(ctx, l); still || err != nil || r.Skipped {
+		r.Skipped = true
+		return r, loss.added.ended(ctx, l.model.Device, lr, &r, err)
 	}
 	norm, err := l.apply(ctx, lr)
+	err = loss.added.ended(ctx, l.model.Device, lr, &r, err)
 	r.Values["grad_norm"], r.Values["lr"] = norm, lr
 	if err != nil {
 		return r, err

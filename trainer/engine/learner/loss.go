@@ -23,6 +23,7 @@ type minibatchLoss struct {
 
 	learning []*Sequence // sequences with a gradient
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
+	added    *addedTerm
 }
 
 // lossPart holds sums over the micro-batches of a rank.
@@ -63,6 +64,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 			p.learning = append(p.learning, q)
 		}
 	}
+	p.added = addTerm(l.opt.Term, l.steps, p)
 	return p, nil
 }
 
@@ -94,7 +96,7 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		b := pack(s, micro, packsApart(l.model))
 		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns, &p.Routed)
 		objective := l.lossOfLogProbs
-		if learns && l.opt.Loss.Ratio.TokenLevel() {
+		if learns && l.opt.Loss.Ratio.TokenLevel() && p.added == nil {
 			objective = l.lossOfHidden
 		}
 		var err error
@@ -150,7 +152,15 @@ func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequ
 	} else {
 		p.merge(sums, logp.Detach(), micro)
 	}
-	return []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}, err
+	outputs, grads = []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}
+	if err == nil {
+		var more, moreGrads []*torch.Tensor
+		if more, moreGrads, err = p.added.of(s, micro, rows, logp); err != nil {
+			err = fmt.Errorf("learner: the program's loss term: %w", err)
+		}
+		outputs, grads = append(outputs, more...), append(grads, moreGrads...)
+	}
+	return outputs, grads, err
 }
 
 // head computes log-prob and entropy of the trained tokens. It reads no masked row, so these may have any values.

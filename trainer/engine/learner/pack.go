@@ -20,6 +20,8 @@ type Sequence struct {
 	Group     int64     // sequences with the same number are compared with each other: the query
 	Weight    float64   // alignment weight; 0: dropped
 	Advantage float64
+	Reward    float64  // the trajectory's, before normalisation; read by a program's loss term only, like Step
+	Step      int64    // training step, from 0
 	Stale     bool     // sampled by a policy version older than the trained one
 	Routes    []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: unknown
 

@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
@@ -50,8 +51,9 @@ type AgentSpec struct {
 	Config  *config.Config
 	Agent   string
 	Task    task.Task
-	Weights string // a checkpoint's folder; "": the configured model
-	Learns  bool   // the agent needs a learner
+	Weights string    // a checkpoint's folder; "": the configured model
+	Learns  bool      // the agent needs a learner
+	Term    term.Term // the program's loss term for the agent; nil: none
 	Process *Process
 
 	// For a learning agent with several devices: this process's rank, the number of processes with a share of the trained
@@ -196,7 +198,7 @@ func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, gro
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostState: a.State == "host",
-		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
+		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef, Term: want.Term,
 	})
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
 					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
-					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: row.Version != n,
+					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Reward: m.Reward, Step: n, Stale: row.Version != n,
 				})
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -24,12 +25,13 @@ type Setup struct {
 	Dir         string // run.dir, resolved
 	Task        task.Task
 	Observer    metrics.Observer
-	From        *archive.Manifest // the checkpoint to continue from; nil: start from the beginning
-	Checkpoints string            // folder of the run's checkpoints; "": within Dir
-	Process     *assemble.Process // holds the devices and models of the agents here
-	NoTraining  bool              // evaluation: without a learner
-	FS          durable.FS        // file system for checkpoints and ledgers; nil: the disk
-	Stop        <-chan struct{}   // closed to request a clean stop; may be nil
+	From        *archive.Manifest    // the checkpoint to continue from; nil: start from the beginning
+	Checkpoints string               // folder of the run's checkpoints; "": within Dir
+	Process     *assemble.Process    // holds the devices and models of the agents here
+	NoTraining  bool                 // evaluation: without a learner
+	Terms       map[string]term.Term // loss terms of the program, by agent; may be nil
+	FS          durable.FS           // file system for checkpoints and ledgers; nil: the disk
+	Stop        <-chan struct{}      // closed to request a clean stop; may be nil
 }
 
 // Open builds the worker of a member's agent from the state s.From.
@@ -78,7 +80,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 
 // assemble loads the agent and gives each part of the worker the objects it needs.
 func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
-	want := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
+	want := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name],
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
 	if s.From != nil {

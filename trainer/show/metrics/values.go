@@ -82,6 +82,8 @@ var Sections = []Section{
 		{"expert_entropy", "share", inStep, "Entropy of the experts' shares of tokens divided by the entropy of equal shares; mean over the layers."},
 		{"experts_idle", "share", inStep, "Share of experts without a token in an update's micro-batches, over all layers."},
 		{"router_aux_loss", "ratio", inStep, "Load-balancing loss without its coefficient (1: balanced); present with grpo.router_aux_coef."},
+		{"term_loss", "", inStep, "Loss term of the program (docs/library.md#a-loss-term), which is not part of `loss`; mean over the updates."},
+		{"term_NAME", "", inStep, "A value that the program's loss term reported."},
 		{"behaviour_gap_mean", "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
 		{"behaviour_gap_max", "nats", inStep, "Largest of these differences."},
 		{"tis_mean", "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
@@ -97,7 +99,7 @@ var Sections = []Section{
 		{"lr", "", inStep, "Learning rate."},
 		{"grad_norm", "", inStep, "Norm of the whole gradient before clipping."},
 		{"updates", "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
-		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on."},
+		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a program's loss term with a gradient for the policy."},
 		{"updates_failed", "count", inStep, "Updates refused because a number was not finite; the weights did not change."},
 		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, including prompts and observations; mean over the updates."},
 		{"trained_tokens", "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
@@ -160,6 +162,9 @@ func Find(name string) (v Value, ok bool) {
 	}
 	if strings.HasPrefix(name, "groups_on_") {
 		name = "groups_on_BACKEND"
+	}
+	if strings.HasPrefix(name, "term_") && name != "term_loss" {
+		name = "term_NAME"
 	}
 	for _, s := range append(Sections[:len(Sections):len(Sections)], ByTool) {
 		for _, v := range s.Values {

@@ -1,0 +1,106 @@
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// addedTerm is the loss term of a program in one minibatch. nil: the program has none.
+type addedTerm struct {
+	term.Term
+	minibatch term.Minibatch
+	alone     bool    // no sequence has a gradient from the policy loss
+	called    bool    // Loss was called
+	loss      float64 // sum over micro-batches
+}
+
+// addTerm adds the program's term, if there is one, to a minibatch's loss. All sequences with a coefficient learn then, also those of advantage 0, since the term may
+// have a gradient for them.
+func addTerm(added term.Term, updates int64, p *minibatchLoss) *addedTerm {
+	if added == nil {
+		return nil
+	}
+	t := &addedTerm{Term: added, alone: len(p.learning) == 0}
+	p.learning, p.observed = byID(append(p.learning, p.observed...)), nil
+	for _, q := range p.learning {
+		t.minibatch.Step = q.Step
+		t.minibatch.Tokens += len(q.trained())
+	}
+	t.minibatch.Update, t.minibatch.Sequences = updates, len(p.learning)
+	return t
+}
+
+// of returns the term's loss of a micro-batch, as a list for Objective with its gradient 1. rows are the hidden states of the trained tokens.
+func (t *addedTerm) of(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+	if t == nil {
+		return nil, nil, nil
+	}
+	b := term.Batch{Hidden: rows, LogProb: logp, Part: term.Part{Minibatch: t.minibatch}}
+	at := 0
+	for _, q := range micro {
+		from := at
+		at += len(q.trained())
+		b.Sequences = append(b.Sequences, term.Sequence{ID: q.ID, Trajectory: q.Whole, From: from, To: at, Group: q.Group,
+			Reward: q.Reward, Advantage: q.Advantage, Weight: q.Weight})
+	}
+	t.called = true
+	loss, err := t.Loss(s, b)
+	if err != nil || loss == nil {
+		return nil, nil, err
+	}
+	if kind := loss.DType(); kind != torch.Float32 && kind != torch.Float64 || loss.Numel() != 1 {
+		return nil, nil, fmt.Errorf("returned %v %v, not a float32 or float64 scalar", kind, loss.Shape())
+	}
+	value := loss.Detach().Item()
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return nil, nil, &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "term_loss", Message: fmt.Sprintf("the program's loss term is %v", value)}
+	}
+	t.loss += value
+	return []*torch.Tensor{loss}, []*torch.Tensor{s.Full(loss.DType(), 1, loss.Shape()...)}, nil
+}
+
+// ended tells the term that the update was made or, after err, not made, and adds its values to the report. It returns err, or the term's error.
+func (t *addedTerm) ended(ctx context.Context, device *torch.Device, lr float64, r *Report, err error) error {
+	if t == nil || !t.called {
+		return err
+	}
+	failed := device.Do(context.WithoutCancel(ctx), func(s *torch.Scope) error {
+		values, failed := t.Updated(s, term.Update{Minibatch: t.minibatch, LR: lr, Refused: err})
+		if failed != nil || r.Values == nil {
+			return failed
+		}
+		r.Values["term_loss"] = t.loss
+		for name, v := range values {
+			if name == "loss" {
+				return errors.New("returned a value named loss, which is reserved for the term's own")
+			}
+			r.Values["term_"+name] = v
+		}
+		return nil
+	})
+	if failed != nil {
+		failed = fmt.Errorf("learner: the program's loss term: %w", failed)
+	}
+	if err != nil && !refused(err) {
+		return errors.Join(err, failed)
+	}
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// still reports whether an update has nothing to change: only the term could have a gradient for the policy's parameters, and it has none.
+func (t *addedTerm) still(ctx context.Context, l *Learner) (bool, error) {
+	if t == nil || !t.alone {
+		return false, nil
+	}
+	norm, err := l.norm(ctx)
+	return norm == 0 && err == nil, err
+}
