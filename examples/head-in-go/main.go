@@ -19,6 +19,7 @@ import (
 // settings change the quickstart: a shorter cold start, and each trajectory trains once, so the head is measured on trajectories that are new to it.
 var settings = []string{
 	"run.name=head-in-go", "run.dir=run", "run.checkpoint_every=0", "eval.every=0", "grpo.epochs=1", "grpo.minibatches=8",
+	"agents.planner.optimizer.decay_steps=30", "agents.researcher.optimizer.decay_steps=30",
 	"cold_start.queries=8192", "agents.planner.cold_start.steps=350", "agents.researcher.cold_start.steps=800",
 }
 

@@ -217,7 +217,9 @@ func TestTermIsLinear(t *testing.T) {
 		"bf16": func(added term.Term) *Learner {
 			return tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), tinyOptions(func(o *Options) { o.Term = added }))
 		},
-		"adapters": func(added term.Term) *Learner { return adapterLearner(t, tinyOptions(func(o *Options) { o.Term = added })) },
+		"adapters": func(added term.Term) *Learner {
+			return adapterLearner(t, tinyOptions(func(o *Options) { o.Term = added }))
+		},
 	} {
 		var grads [3][]float32
 		for i := range grads {
