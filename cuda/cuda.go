@@ -1,6 +1,6 @@
-// Package cuda queries GPUs through gorgonia/cu: which GPUs this machine has, their free memory, and the duration of work on a stream. Builds
-// without the tag `cuda` have the same functions and find no GPU: gorgonia/cu ends the process if no driver answers, so only bin/mgrpo-cuda
-// links it.
+// Package cuda calls the CUDA driver through gorgonia/cu: which GPUs this machine has, their free memory, the duration of work on a stream, and
+// kernels that files hold. Builds without the tag `cuda` have the same functions and find no GPU: gorgonia/cu ends the process if no driver
+// answers, so only bin/mgrpo-cuda links it.
 package cuda
 
 import (

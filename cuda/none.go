@@ -30,3 +30,17 @@ func (*Timer) Stop() (time.Duration, error) { return 0, ErrNoCUDA }
 
 // Close frees the timer.
 func (*Timer) Close() error { return ErrNoCUDA }
+
+// Kernel is a function of a module, which is a file of compiled CUDA code, on one GPU.
+type Kernel struct{}
+
+// LoadKernel loads a file that nvcc compiled on GPU index, and finds one of its functions.
+func LoadKernel(index int, file, function string) (*Kernel, error) { return nil, ErrNoCUDA }
+
+// Launch launches the function on a CUDA stream (nil: the default stream).
+func (*Kernel) Launch(blocks, threads int, stream unsafe.Pointer, parameters ...uint64) error {
+	return ErrNoCUDA
+}
+
+// Close unloads the module.
+func (*Kernel) Close() error { return ErrNoCUDA }

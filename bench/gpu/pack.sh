@@ -9,6 +9,7 @@ rm -rf $pack
 mkdir -p $pack/bin $pack/lib $pack/test
 strip --strip-unneeded -o $pack/bin/mgrpo-cuda bin/mgrpo-cuda
 for name in torch torch_cuda kernels kernels_cuda; do strip --strip-unneeded -o $pack/lib/libmgrpo_$name.so build/lib/libmgrpo_$name.so; done
+cp build/lib/mgrpo_group_advantage.fatbin $pack/lib/ # loaded by a test of bindings/kernels
 strip --strip-unneeded -o $pack/test/kernels_test build/test/kernels_test
 
 # The name of a Go test program is the folder in which it has to run: bindings.torch runs in bindings/torch.
@@ -19,5 +20,6 @@ done
 # The machine has the C and C++ libraries, the libraries in the wheels of torch and CUDA, and the driver.
 known='^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|torch_cpu|torch_cuda|torch|c10|c10_cuda|cudart|cuda|mgrpo_[a-z_]+)\.so|ld-linux)'
 for program in "$pack"/*/*; do
+  [[ $program != *.fatbin ]] || continue
   if objdump -p "$program" | awk '$1 == "NEEDED" { print $2 }' | grep -Ev "$known" | sed "s|^|$program needs a library that a GPU machine may lack: |" >&2; then exit 1; fi
 done
