@@ -71,7 +71,7 @@ type Results struct {
 	LoadBefore float64         `json:"load_before"`
 	Settings   []string        `json:"redis_settings"`
 	Costs      []Cost          `json:"costs"`
-	Loads      []LoadResult         `json:"loads"`
+	Loads      []LoadResult    `json:"loads"`
 }
 
 // Write replaces the file at path.

@@ -13,7 +13,6 @@ constexpr int kThreads = 128;
 constexpr int kLanesOfSmall = 8;       // lanes that share a small group
 constexpr int64_t kMostOfSmall = 256;  // members of a small group
 
-
 // The results of a group's first pass. A refusal's key is member * 4 + code, so that the least is the first member's.
 struct GroupPass {
   double weight = 0, least = HUGE_VAL, most = -HUGE_VAL;

@@ -54,7 +54,7 @@ var (
 		"bench/phases.workload":                  22,
 		"bench/roofline.Agent":                   16,
 		"bench/roofline.Device":                  19,
-		"bench/store.LoadResult":                      18,
+		"bench/store.LoadResult":                 18,
 		"bindings/torch.Device":                  16,
 		"cmd/mgrpo.chatCmd":                      18,
 		"cmd/mgrpo.cli":                          23,

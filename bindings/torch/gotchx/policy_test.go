@@ -100,7 +100,7 @@ func gradients(t *testing.T, m *model.Model) map[string][]float32 {
 	}
 	defer l.Close(t.Context())
 	before := parameters(t, m)
-	if _, err := l.Supervise(t.Context(), demonstrations(m.Config.VocabSize), eps); err != nil {
+	if _, err := l.ColdStartUpdate(t.Context(), demonstrations(m.Config.VocabSize), eps); err != nil {
 		t.Fatal(err)
 	}
 	after := parameters(t, m)
@@ -143,7 +143,7 @@ func TestModuleTrains(t *testing.T) {
 		}
 		defer l.Close(t.Context())
 		for range 3 {
-			r, err := l.Supervise(t.Context(), demonstrations(m.Config.VocabSize), 1e-2)
+			r, err := l.ColdStartUpdate(t.Context(), demonstrations(m.Config.VocabSize), 1e-2)
 			if err != nil {
 				t.Fatal(err)
 			}
