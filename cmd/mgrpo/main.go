@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	_ "github.com/mgrpo/mgrpo/trainer/withgotch"
 )
 
 // version is set by the linker to the commit.

@@ -26,7 +26,7 @@ type ScriptOpener func(s *torch.Scope, path string) (Script, error)
 
 var openScript ScriptOpener
 
-// SetScriptOpener sets the function that opens TorchScript modules. Programs that are built with gotch call it.
+// SetScriptOpener sets the function that opens TorchScript modules. Package withgotch calls it.
 func SetScriptOpener(open ScriptOpener) { openScript = open }
 
 // bindScript opens the module of the file and makes its parameters the leaves: they then are views of Master.
@@ -35,7 +35,7 @@ func bindScript(m *Model, s *torch.Scope, path string) error {
 	case path == "":
 		return errors.New("config.json has model_type torchscript, whose module is a program: name it in the configuration, as in model: {torchscript: FOLDER/policy.pt}")
 	case openScript == nil:
-		return errors.New("this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or call model.SetScriptOpener")
+		return errors.New("this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import trainer/withgotch")
 	}
 	script, err := openScript(s, path)
 	if err != nil {

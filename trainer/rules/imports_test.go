@@ -20,8 +20,10 @@ func TestImports(t *testing.T) {
 			refuse("only tests and trainer/run/selftest compare with the oracle")
 		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx", "examples/head-in-go"):
 			refuse("gotch is built by bindings/torch/gotchx alone, and by the example of its users")
-		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo", "bindings/torch/gotchx", "examples/head-in-go"):
+		case imported == module+"bindings/torch/gotchx" && !within(file, "trainer/withgotch", "bindings/torch/gotchx", "examples/head-in-go"):
 			refuse("a program that imports gotchx needs gotch, which compiles for minutes")
+		case imported == module+"trainer/withgotch" && !within(file, "cmd/mgrpo", "examples"):
+			refuse("it links gotch, which compiles for minutes")
 		case within(imported+"/", "gorgonia.org/cu") && !within(file, "cuda"):
 			refuse("gorgonia/cu ends the process if there is no driver: only cuda/ imports it, with a build tag")
 		}

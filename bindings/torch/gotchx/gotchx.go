@@ -1,6 +1,7 @@
 // Package gotchx connects bindings/torch with gotch. Tensors of one become tensors of the other and share storage. So a gotch module can be a
 // reward model or a custom head, and gotch's reader can read PyTorch's checkpoint files. Build gotch modules inside Scope.Grad(true): some of
-// gotch's constructors transform their weights once, and without recording these get no gradient. It is the only package that imports gotch.
+// gotch's constructors transform their weights once, and without recording these get no gradient. In this repository only it and
+// examples/head-in-go import gotch.
 // Building it needs the environment that env.sh prints.
 package gotchx
 

@@ -98,20 +98,8 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
-	if mod.Gathered() && !opt.Checkpoint {
-		return nil, errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
-	}
-	if mod.Config.Script != nil && (opt.Checkpoint || l.group.Size() > 1) {
-		return nil, errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
-	}
-	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
-		return nil, fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
-	}
-	if m := mod.Config.Mixture; m != nil && m.Sigmoid != nil && opt.Balance != 0 {
-		return nil, fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, since its routers have no probabilities: set the key to 0", mod.Config.Family)
-	}
-	if opt.Term != nil && l.group.Size() > 1 {
-		return nil, errors.New("learner: a loss term of a program works with one device only: its own parameters have no ranks")
+	if err := impossible(l); err != nil {
+		return nil, err
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
@@ -146,6 +134,27 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
 	}
 	return l, nil
+}
+
+// impossible returns an error for options that do not fit the model or the group.
+func impossible(l *Learner) error {
+	n := l.params.Numel()
+	if l.model.Gathered() && !l.opt.Checkpoint {
+		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
+	}
+	if l.model.Config.Script != nil && (l.opt.Checkpoint || l.group.Size() > 1) {
+		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
+	}
+	if held := l.params.Master().Numel(); held != n && held != l.share.Numel() {
+		return fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
+	}
+	if m := l.model.Config.Mixture; m != nil && m.Sigmoid != nil && l.opt.Balance != 0 {
+		return fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, since its routers have no probabilities: set the key to 0", l.model.Config.Family)
+	}
+	if l.opt.Term != nil && l.group.Size() > 1 {
+		return errors.New("learner: a loss term of a program works with one device only: its own parameters have no ranks")
+	}
+	return nil
 }
 
 // complete gathers the weights that every pass reads, for a model that no rank has completely.

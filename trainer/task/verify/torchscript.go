@@ -27,7 +27,7 @@ type ModuleOpener func(path, device string, threads int) (Module, error)
 
 var openModule ModuleOpener
 
-// SetModuleOpener sets the function that opens TorchScript modules. Programs that are built with gotch call it.
+// SetModuleOpener sets the function that opens TorchScript modules. Package withgotch calls it.
 func SetModuleOpener(open ModuleOpener) { openModule = open }
 
 // maxBatch is the largest batch of answers for a module.
@@ -67,7 +67,7 @@ var errModuleClosed = errors.New("the run is over")
 
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
-		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or call verify.SetModuleOpener")
+		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import trainer/withgotch")
 	}
 	if s.Device == nil {
 		s.Device = func(string) string { return "cpu" }

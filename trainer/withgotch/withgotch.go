@@ -1,4 +1,6 @@
-package main
+// Package withgotch links gotch into a program, which imports it for its effect: models and verifiers of the kind torchscript then work, and
+// gotch's reader checks PyTorch's checkpoint files in addition to the project's own. gotch takes minutes to build.
+package withgotch
 
 import (
 	"context"
