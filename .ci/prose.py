@@ -130,8 +130,8 @@ def blocks(path, text):
 
 
 def prints(token, before):
-    """Reports whether a Go string in backquotes is a tag with a description, or the help of a command."""
-    return token[0] == "`" and (re.search(r'\b(?:doc|help):"', token) or before.endswith("Help() string {\n\treturn "))
+    """Reports whether a Go string in backquotes is the help of a flag or of a command."""
+    return token[0] == "`" and (re.search(r'[` ]help:"', token) or before.endswith("Help() string {\n\treturn "))
 
 
 def syntax(path):

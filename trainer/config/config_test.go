@@ -354,7 +354,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	if err != nil || string(got) != want {
-		t.Errorf("docs/config.md is not what the schema says (%v): run go test ./trainer/config -update", err)
+		t.Errorf("docs/config.md differs from the schema (%v): run go test ./trainer/config -update", err)
 	}
 }
 
@@ -362,7 +362,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 func TestEveryKeyIsDocumented(t *testing.T) {
 	for _, r := range reference() {
 		if r.doc == "" {
-			t.Errorf("%s has no doc tag", r.key)
+			t.Errorf("the field of %s has no comment above it", r.key)
 		}
 	}
 }

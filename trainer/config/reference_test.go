@@ -2,6 +2,11 @@ package config
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"path/filepath"
 	"reflect"
 	"strings"
 )
@@ -12,13 +17,55 @@ type row struct {
 	section, common             bool
 }
 
+// meanings returns the comments above the fields of the schema's structs, by package, struct and field.
+func meanings() map[string]string {
+	out := map[string]string{}
+	for _, pattern := range []string{"*.go", "../mgrpo/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			panic(fmt.Sprint(pattern, ": ", err))
+		}
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				panic(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				spec, ok := n.(*ast.TypeSpec)
+				if !ok {
+					return true
+				}
+				if s, ok := spec.Type.(*ast.StructType); ok {
+					for _, f := range s.Fields.List {
+						for _, name := range f.Names {
+							out[file.Name.Name+"."+spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+						}
+					}
+				}
+				return false
+			})
+		}
+	}
+	return out
+}
+
+// meaningOf returns the comment above a field of t or of a struct that t inlines.
+func meaningOf(meanings map[string]string, t reflect.Type, f field) string {
+	last := len(f.index) - 1
+	if last > 0 {
+		t = t.FieldByIndex(f.index[:last]).Type
+	}
+	return meanings[path.Base(t.PkgPath())+"."+t.Name()+"."+t.Field(f.index[last]).Name]
+}
+
 // reference returns all keys in the schema's order, with NAME for the names of agents and tools.
 func reference() []row {
 	var out []row
+	meanings := meanings()
 	var walk func(t reflect.Type, path, change, inherits string)
 	walk = func(t reflect.Type, path, change, inherits string) {
 		for _, f := range fields(t) {
-			r := row{key: join(path, f.key), doc: f.tag.Get("doc"), change: change, common: f.tag.Get("common") == "true"}
+			r := row{key: join(path, f.key), doc: meaningOf(meanings, t, f), change: change, common: f.tag.Get("common") == "true"}
 			if own := f.tag.Get("change"); own != "" && change != "worker" {
 				r.change = own
 			}
@@ -116,7 +163,7 @@ func defaultText(f field, inherits string) string {
 
 const referenceIntro = `# Configuration
 
-<!-- Generated from trainer/config/config.go: go test ./trainer/config -update -->
+<!-- Generated from the structs of trainer/config: go test ./trainer/config -update -->
 
 One YAML file describes a run. Before a command does anything else, it reports all unknown keys and bad values, with file,
 line, column and the nearest valid key. ` + "`--set KEY=VALUE`" + ` overrides any key for one command, for

@@ -26,7 +26,10 @@ type Model struct {
 
 // Script is a model whose forward pass is a program that its user exported.
 type Script struct {
-	TorchScript Path `yaml:"torchscript" required:"true" doc:"A file of torch.jit.save, a module forward(tokens, positions, segments) -> hidden states. Its folder also has config.json, the parameters in model.safetensors, and tokenizer.json. The module is a program that runs in the worker: name only files whose author you trust."`
+	// A file of torch.jit.save, a module forward(tokens, positions, segments) -> hidden states. Its folder also has
+	// config.json, the parameters in model.safetensors, and tokenizer.json. The module is a program that runs in the
+	// worker: name only files whose author you trust.
+	TorchScript Path `yaml:"torchscript" required:"true"`
 }
 
 // Folder returns the folder of the module's weights and tokenizer.
@@ -47,33 +50,79 @@ func (m Model) section() (keys reflect.Value, ok bool) {
 
 // Endpoint is a model on another party's server.
 type Endpoint struct {
-	Kind    string        `yaml:"kind" required:"true" enum:"openai" doc:"openai: the model is hosted behind an OpenAI-compatible API and takes part frozen; the next five keys are its own."`
-	URL     string        `yaml:"url" required:"true" doc:"Base URL of the API, such as https://host/v1." change:"resume"`
-	Name    string        `yaml:"name" required:"true" doc:"Model name sent to it."`
-	KeyEnv  string        `yaml:"key_env" doc:"Environment variable with the API key. Absent: no key is sent." change:"worker"`
-	Timeout time.Duration `yaml:"timeout" default:"2m" above:"0s" doc:"Longest wait for one reply." change:"worker"`
-	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"Number of times that a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After. After the last failure the rollout is removed." change:"worker"`
+	// openai: the model is hosted behind an OpenAI-compatible API and takes part frozen; the next five keys are its
+	// own.
+	Kind string `yaml:"kind" required:"true" enum:"openai"`
+
+	// Base URL of the API, such as https://host/v1.
+	URL string `yaml:"url" required:"true" change:"resume"`
+
+	// Model name sent to it.
+	Name string `yaml:"name" required:"true"`
+
+	// Environment variable with the API key. Absent: no key is sent.
+	KeyEnv string `yaml:"key_env" change:"worker"`
+
+	// Longest wait for one reply.
+	Timeout time.Duration `yaml:"timeout" default:"2m" above:"0s" change:"worker"`
+
+	// Number of times that a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or
+	// 5xx. Pauses double from half a second, or follow Retry-After. After the last failure the rollout is removed.
+	Retries int `yaml:"retries" default:"5" min:"0" max:"20" change:"worker"`
 }
 
 // Shape describes a decoder with random initial weights.
 type Shape struct {
-	Family       string  `yaml:"family" default:"qwen3" family:"true" doc:"Architecture."`
-	Width        int     `yaml:"width" required:"true" min:"1" doc:"Hidden size."`
-	Layers       int     `yaml:"layers" required:"true" min:"1" max:"1000" doc:"Decoder layers."`
-	Heads        int     `yaml:"heads" required:"true" min:"1" doc:"Query heads."`
-	KVHeads      int     `yaml:"kv_heads" default:"0" min:"0" doc:"Key and value heads, a divisor of heads. 0: heads."`
-	HeadDim      int     `yaml:"head_dim" default:"0" min:"0" doc:"Size of a head, even. 0: width / heads."`
-	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
-	Experts      int     `yaml:"experts" default:"0" min:"0" doc:"Experts of each layer, in families with a mixture of experts. These families also need the next two keys."`
-	PerToken     int     `yaml:"experts_per_token" default:"0" min:"0" doc:"Experts that each token goes through."`
-	ExpertFFN    int     `yaml:"expert_ffn" default:"0" min:"0" doc:"Inner size of an expert."`
-	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
-	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
-	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Otherwise a folder with tokenizer.json, or a model on the Hub."`
-	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
-	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
-	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
-	InitSeed     uint64  `yaml:"init_seed" default:"0" doc:"Seed of the weights. 0: from run.seed and the agent's name."`
+	// Architecture.
+	Family string `yaml:"family" default:"qwen3" family:"true"`
+
+	// Hidden size.
+	Width int `yaml:"width" required:"true" min:"1"`
+
+	// Decoder layers.
+	Layers int `yaml:"layers" required:"true" min:"1" max:"1000"`
+
+	// Query heads.
+	Heads int `yaml:"heads" required:"true" min:"1"`
+
+	// Key and value heads, a divisor of heads. 0: heads.
+	KVHeads int `yaml:"kv_heads" default:"0" min:"0"`
+
+	// Size of a head, even. 0: width / heads.
+	HeadDim int `yaml:"head_dim" default:"0" min:"0"`
+
+	// Inner size of the feed-forward part.
+	FFN int `yaml:"ffn" required:"true" min:"1"`
+
+	// Experts of each layer, in families with a mixture of experts. These families also need the next two keys.
+	Experts int `yaml:"experts" default:"0" min:"0"`
+
+	// Experts that each token goes through.
+	PerToken int `yaml:"experts_per_token" default:"0" min:"0"`
+
+	// Inner size of an expert.
+	ExpertFFN int `yaml:"expert_ffn" default:"0" min:"0"`
+
+	// Embedding and output head share their weights.
+	Tied bool `yaml:"tied" default:"true"`
+
+	// Rows of the embedding. 0: the tokenizer's.
+	Vocab int `yaml:"vocab" default:"0" min:"0"`
+
+	// task: the task's own vocabulary. Otherwise a folder with tokenizer.json, or a model on the Hub.
+	Tokenizer Path `yaml:"tokenizer" default:"task" words:"task" hub:"true"`
+
+	// Longest sequence.
+	MaxPositions int `yaml:"max_positions" default:"1024" min:"1"`
+
+	// Base of the rotary embedding.
+	RopeTheta float64 `yaml:"rope_theta" default:"10000" above:"0"`
+
+	// Epsilon of RMSNorm.
+	NormEps float64 `yaml:"norm_eps" default:"1e-6" above:"0"`
+
+	// Seed of the weights. 0: from run.seed and the agent's name.
+	InitSeed uint64 `yaml:"init_seed" default:"0"`
 }
 
 // Variables holds names with values of any kind, as a JSON object; "" means none.

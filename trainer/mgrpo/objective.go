@@ -29,22 +29,48 @@ const (
 )
 
 // Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package
-// config reads names, defaults, bounds and documentation from their tags. A nil pointer means "none": the option is
+// config reads names, defaults and bounds from their tags, and docs/config.md has the comments above them. A nil pointer means "none": the option is
 // off.
 type Objective struct {
-	Ratio         Ratio       `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
-	EpsLow        float64     `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`
-	EpsHigh       float64     `json:"eps_high" yaml:"eps_high" default:"0.28" min:"0" doc:"Upper clip: ratio at most 1 + eps_high."`
-	DualClip      *float64    `json:"dual_clip" yaml:"dual_clip" default:"none" above:"1" doc:"Second clip of negative advantages (3 is usual)."`
-	CISPOLow      *float64    `json:"cispo_low" yaml:"cispo_low" default:"none" min:"0" max:"1" doc:"Lower clip of cispo; none: lower bound 0."`
-	CISPOHigh     float64     `json:"cispo_high" yaml:"cispo_high" default:"4" min:"0" doc:"Upper clip of cispo: ratio at most 1 + cispo_high."`
-	LogRatioClamp *float64    `json:"log_ratio_clamp" yaml:"log_ratio_clamp" default:"20" above:"0" max:"88" doc:"Bound on the exponent of the ratio, and on the difference of log-probs in the KL term."`
-	Aggregation   Aggregation `json:"aggregation" yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant" doc:"How token losses become one loss."`
-	MaxLength     int64       `json:"max_length" yaml:"max_length" default:"0" min:"0" doc:"Divisor of aggregation constant, which needs it."`
-	KL            KL          `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`
-	KLCoef        float64     `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0" doc:"Weight of the KL term."`
-	EntropyCoef   float64     `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0" doc:"Weight of the entropy bonus."`
-	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. If this key is absent, an agent's engine is vllm or sglang, and old is recomputed: 2."`
+	// Importance ratio.
+	Ratio Ratio `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo"`
+
+	// Lower clip: ratio at least 1 - eps_low.
+	EpsLow float64 `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1"`
+
+	// Upper clip: ratio at most 1 + eps_high.
+	EpsHigh float64 `json:"eps_high" yaml:"eps_high" default:"0.28" min:"0"`
+
+	// Second clip of negative advantages (3 is usual).
+	DualClip *float64 `json:"dual_clip" yaml:"dual_clip" default:"none" above:"1"`
+
+	// Lower clip of cispo; none: lower bound 0.
+	CISPOLow *float64 `json:"cispo_low" yaml:"cispo_low" default:"none" min:"0" max:"1"`
+
+	// Upper clip of cispo: ratio at most 1 + cispo_high.
+	CISPOHigh float64 `json:"cispo_high" yaml:"cispo_high" default:"4" min:"0"`
+
+	// Bound on the exponent of the ratio, and on the difference of log-probs in the KL term.
+	LogRatioClamp *float64 `json:"log_ratio_clamp" yaml:"log_ratio_clamp" default:"20" above:"0" max:"88"`
+
+	// How token losses become one loss.
+	Aggregation Aggregation `json:"aggregation" yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant"`
+
+	// Divisor of aggregation constant, which needs it.
+	MaxLength int64 `json:"max_length" yaml:"max_length" default:"0" min:"0"`
+
+	// KL estimator against the reference weights.
+	KL KL `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3"`
+
+	// Weight of the KL term.
+	KLCoef float64 `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0"`
+
+	// Weight of the entropy bonus.
+	EntropyCoef float64 `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0"`
+
+	// Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. If this key is
+	// absent, an agent's engine is vllm or sglang, and old is recomputed: 2.
+	TISCap *float64 `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0"`
 }
 
 // DefaultObjective returns the token-level clipped loss with asymmetric bounds 0.2 and 0.28.

@@ -5,21 +5,32 @@ import "math"
 // RewardWeights holds the weights of the parts of both rewards. The fields are keys of the configuration, as in
 // Objective. The defaults are from section 5.1 of the paper.
 type RewardWeights struct {
-	Main MainWeights `yaml:"main" doc:"Weights of the main agent's reward."`
-	Sub  SubWeights  `yaml:"sub" doc:"Weights of a sub-agent's reward."`
+	// Weights of the main agent's reward.
+	Main MainWeights `yaml:"main"`
+
+	// Weights of a sub-agent's reward.
+	Sub SubWeights `yaml:"sub"`
 }
 
 // MainWeights holds the weights of R_M (equation 4).
 type MainWeights struct {
-	Format  float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
-	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1" doc:"Correct answer."`
+	// Valid format.
+	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1"`
+
+	// Correct answer.
+	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1"`
 }
 
 // SubWeights holds the weights of R_S (equation 5).
 type SubWeights struct {
-	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
-	Main   float64 `yaml:"main" default:"0.4" min:"0" max:"1" doc:"The main agent's answer was correct."`
-	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
+	// Valid format.
+	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1"`
+
+	// The main agent's answer was correct.
+	Main float64 `yaml:"main" default:"0.4" min:"0" max:"1"`
+
+	// Expert score of the sub-agent's own answer.
+	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1"`
 }
 
 // MainReward returns R_M (equation 4): 0 for an invalid format, otherwise the weighted sum of format and correctness.
