@@ -172,7 +172,7 @@ func TestArmConfigs(t *testing.T) {
 		}
 		return cfg
 	}
-	for name, mode := range map[string]string{"draw": "draw", "balanced": "balanced", "none": "none", "draw-batch": "draw"} {
+	for name, mode := range map[string]string{"draw": "draw", "balanced": "balanced", "none": "none", "draw-batch": "draw", "lag-4-none": "none", "lag-4-balanced": "balanced", "lag-0-none": "none"} {
 		cfg := of(name)
 		if g := cfg.GRPO; g.Align.Mode != mode || g.Align.D != 4 || (g.SubGroup == "batch") != (name == "draw-batch") || cfg.Run.Arm != "team" {
 			t.Errorf("%s: %+v, arm %s", name, g, cfg.Run.Arm)
@@ -183,7 +183,7 @@ func TestArmConfigs(t *testing.T) {
 			t.Errorf("%s: %+v", name, g.Align)
 		}
 	}
-	for name, versions := range map[string]int64{"lag-0": 0, "lag-1": 1, "lag-4": 4} {
+	for name, versions := range map[string]int64{"lag-0": 0, "lag-1": 1, "lag-4": 4, "lag-0-none": 0, "lag-4-none": 4, "lag-4-balanced": 4} {
 		if g := of(name).GRPO; g.MaxLag != versions || g.ExactLag != (versions > 0) || g.Old != "recomputed" || g.TISCap == nil {
 			t.Errorf("%s: %+v", name, g)
 		}
@@ -192,6 +192,9 @@ func TestArmConfigs(t *testing.T) {
 		if w := of(name).GRPO.Reward.Sub; w.Main != want[0] || w.Expert != want[1] {
 			t.Errorf("%s: %+v", name, w)
 		}
+	}
+	if g := of("kl").GRPO; g.KL != "k3" || g.KLCoef != 0.02 || g.Reference != "start" {
+		t.Errorf("kl: %+v", g)
 	}
 	if cfg := of("main-only"); cfg.Learns(cfg.Agent("researcher")) || !cfg.Learns(cfg.Agent("planner")) {
 		t.Error("main-only trains the researcher")

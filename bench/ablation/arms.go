@@ -20,7 +20,10 @@ type arm struct {
 }
 
 // arms holds the rows of the table.
-var arms = []arm{
+var arms = slices.Concat(fanOut, furtherArms)
+
+// fanOut holds the arms of the study of fan-out questions, which run by default.
+var fanOut = []arm{
 	{"draw", "co-train, duplicate/drop, d = 4", "team", "", nil},
 	{"balanced", "co-train, balanced weights d/d_k", "team", "", []string{"grpo.align.mode=balanced"}},
 	{"none", "co-train, no alignment (each sub weight 1)", "team", "", []string{"grpo.align.mode=none"}},
@@ -33,11 +36,15 @@ var arms = []arm{
 	{"lag-0", "co-train, old log-probs recomputed, not stale", "team", "", lag(0)},
 	{"lag-1", "co-train, one version stale", "team", "lag-0", lag(1)},
 	{"lag-4", "co-train, four versions stale", "team", "lag-0", lag(4)},
+	{"no-expert", "co-train, sub reward without expert score", "team", "", []string{"grpo.reward.sub.main=0.9", "grpo.reward.sub.expert=0"}},
+	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
+}
+
+// furtherArms holds the arms of other studies.
+var furtherArms = []arm{
 	{"lag-0-none", "no alignment, old log-probs recomputed, not stale", "team", "lag-0", lag(0, "grpo.align.mode=none")},
 	{"lag-4-none", "no alignment, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=none")},
 	{"lag-4-balanced", "balanced weights d/d_k, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=balanced")},
-	{"no-expert", "co-train, sub reward without expert score", "team", "", []string{"grpo.reward.sub.main=0.9", "grpo.reward.sub.expert=0"}},
-	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
 	{"kl", "co-train, KL term to the cold start for both agents", "team", "", []string{"grpo.kl=k3", "grpo.kl_coef=0.02", "grpo.reference=start"}},
 }
 
@@ -72,13 +79,13 @@ func chosen(list string) ([]arm, error) {
 	}
 	for _, n := range names {
 		if !slices.ContainsFunc(arms, func(a arm) bool { return a.name == n }) {
-			return nil, fmt.Errorf("there is no arm %q: arms are %s", n, strings.Join(armNames(), ", "))
+			return nil, fmt.Errorf("there is no arm %q: arms are %s", n, strings.Join(armNames(arms), ", "))
 		}
 	}
 	return out, nil
 }
 
-func armNames() []string {
+func armNames(arms []arm) []string {
 	out := make([]string, len(arms))
 	for i, a := range arms {
 		out[i] = a.name

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string) error {
 	b := &bench{root: ".", log: os.Stderr}
 	var out string
 	seeds := flags.Int("seeds", 5, "run seeds 0 to this, exclusive")
-	list := flags.String("arms", strings.Join(armNames(), ","), "arms to run")
+	list := flags.String("arms", strings.Join(armNames(fanOut), ","), "arms to run")
 	flags.Float64Var(&b.tokens, "tokens", 600000, "rollout tokens of a run: prompts, sampled and observed, of all agents")
 	flags.IntVar(&b.parallel, "parallel", 2, "runs at a time")
 	flags.StringVar(&out, "out", "bench/results/ablation-fanout.json", "file of the results, written when all runs are finished")

@@ -22,7 +22,7 @@ func table(r *Results, arms []arm) string {
 			mean(c.steps), mean(c.tokens)/1000, mean(c.start), mean(c.average), spread(c.final), mean(c.greedy), hops(c.hops),
 			mean(c.callsStart), mean(c.withinStart), mean(c.callsEnd), mean(c.withinEnd), expert(c), difference(a, c.pairedAverage), difference(a, c.pairedFinal))
 	}
-	return b.String()
+	return b.String() + factorial(r)
 }
 
 // columns holds an arm's numbers, one for each seed.
@@ -130,8 +130,13 @@ func difference(a arm, paired []float64) string {
 	case 1:
 		return fmt.Sprintf("%+.3f to %s", paired[0], a.base())
 	}
-	half := halfWidth(paired)
-	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] to %s", mean(paired), mean(paired)-half, mean(paired)+half, a.base())
+	return interval(paired) + " to " + a.base()
+}
+
+// interval returns the mean of at least two values with its 95 % interval.
+func interval(values []float64) string {
+	half := halfWidth(values)
+	return fmt.Sprintf("%+.3f [%+.3f, %+.3f]", mean(values), mean(values)-half, mean(values)+half)
 }
 
 // halfWidth returns half the width of the 95 % interval of a mean, by Student's t. There are few seeds, and the interval must hold for

@@ -39,6 +39,29 @@ func TestAverage(t *testing.T) {
 	}
 }
 
+// The effects of a study in which staleness costs 0.3 with alignment and 0.2 without, and alignment alone costs nothing.
+func TestFactorial(t *testing.T) {
+	r := &Results{}
+	for seed, level := range []float64{0.7, 0.8, 0.9} {
+		for arm, final := range map[string]float64{"lag-0": level, "lag-0-none": level, "lag-4": level - 0.3, "lag-4-none": level - 0.2} {
+			r.Runs = append(r.Runs, Run{Arm: arm, Seed: seed, Final: Outcome{Accuracy: final}, Curve: []Point{{0, 0, 0}, {1, 1, final}}})
+		}
+	}
+	r.Runs = append(r.Runs, Run{Arm: "lag-0", Seed: 3, Final: Outcome{Accuracy: 0.1}, Curve: []Point{{0, 0, 0}, {1, 1, 0}}})
+	got := factorial(r)
+	for _, want := range []string{
+		"| effect, 3 seeds |", "| four versions stale | -0.125 [-0.125, -0.125] | -0.250 [-0.250, -0.250] |",
+		"| no alignment | +0.025 [+0.025, +0.025] | +0.050 [+0.050, +0.050] |", "minus no alignment when not | +0.050 [+0.050, +0.050] | +0.100 [+0.100, +0.100] |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	if got := factorial(&Results{Runs: r.Runs[:4]}); got != "" {
+		t.Errorf("one seed: %s", got)
+	}
+}
+
 // The table has means and sample deviations over seeds, and differences seed by seed.
 func TestTable(t *testing.T) {
 	expert := func(v float64) *float64 { return &v }
