@@ -117,7 +117,7 @@ func (r *Results) run(arm string, seed int) *Run {
 func (r *Results) sort() {
 	slices.SortFunc(r.Starts, func(a, b Start) int { return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(a.Name, b.Name)) })
 	slices.SortFunc(r.Runs, func(a, b Run) int {
-		return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(slices.Index(armNames(arms), a.Arm), slices.Index(armNames(), b.Arm)))
+		return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(slices.Index(armNames(arms), a.Arm), slices.Index(armNames(arms), b.Arm)))
 	})
 }
 
