@@ -49,7 +49,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 		}
 		ctx, end := context.WithCancel(ctx)
 		defer end()
-		return t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
+		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if !w.Main() {
 				<-ctx.Done()
 				return nil

@@ -33,7 +33,7 @@ func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) 
 	if err := os.WriteFile(filepath.Join(cfg.RunDir(), configFile), cfg.Dump(cfg.RunDir()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*worker.Worker).Run)
+	err = team.forEachWorker(t.Context(), (*worker.Worker).Run)
 	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
 }
 
@@ -263,7 +263,7 @@ func TestLedgerBeforeVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := team.each(t.Context(), (*worker.Worker).Run); !errors.Is(err, syscall.ENOSPC) {
+	if err := team.forEachWorker(t.Context(), (*worker.Worker).Run); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
 	}
 	versions, err := team.store.Versions(t.Context())

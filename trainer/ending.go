@@ -13,10 +13,10 @@ import (
 // ErrNothingTrained is the error of a run whose steps did not change any weight.
 var ErrNothingTrained = errors.New("nothing was trained")
 
-// sum checks the workers of this process after a completed run, and notes what an agent missed. If there were steps to learn
+// checkTrained checks the workers of this process after a completed run, and notes what an agent missed. If there were steps to learn
 // from and no weight changed, it instead returns an ErrNothingTrained with these reasons. A sub-agent that was never called is
 // an error of the main agent's process only.
-func (t *team) sum(o metrics.Observer) error {
+func (t *team) checkTrained(o metrics.Observer) error {
 	calls := slices.ContainsFunc(t.workers, (*worker.Worker).Main)
 	var missed []metrics.Note
 	var reasons []string

@@ -53,7 +53,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
-		return t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
+		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.HoldOut(ctx, from.Step)
 			if err != nil {
 				return err

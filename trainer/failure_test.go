@@ -64,7 +64,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 				return err
 			}
 		}
-		return team.each(t.Context(), (*worker.Worker).Run)
+		return team.forEachWorker(t.Context(), (*worker.Worker).Run)
 	})
 	if err := errs["planner"]; err == nil || !strings.HasPrefix(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "non-finite") {
 		t.Errorf("planner: %v", err)
@@ -84,7 +84,7 @@ func TestLostGPU(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	lose := func(version int64, lost error, before retryCause) (planner, researcher error) {
 		errs := eachAlone(t, dir, url, before, func(_ string, team *team) error {
-			return team.each(t.Context(), func(w *worker.Worker, ctx context.Context) error {
+			return team.forEachWorker(t.Context(), func(w *worker.Worker, ctx context.Context) error {
 				if w.Name() == "researcher" {
 					<-ctx.Done()
 					return context.Cause(ctx)
@@ -403,7 +403,7 @@ func TestMemoryFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), func(w *worker.Worker, ctx context.Context) error {
+	err = team.forEachWorker(t.Context(), func(w *worker.Worker, ctx context.Context) error {
 		if !w.Main() {
 			<-ctx.Done()
 			return context.Cause(ctx)

@@ -28,11 +28,11 @@ func ServeChild() {
 	if inbox == nil {
 		return
 	}
-	leave((&follower{inbox: inbox}).serve(context.Background()))
+	exitFollower((&follower{inbox: inbox}).serve(context.Background()))
 }
 
-// leave ends the process of a follower with the exit status for err.
-func leave(err error) {
+// exitFollower ends the process of a follower with the exit status for err.
+func exitFollower(err error) {
 	if err == nil {
 		os.Exit(0)
 	}
@@ -138,7 +138,7 @@ func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn)
 	t.Completion, err = f.engine.Generate(ctx, r)
 	var lost *torch.LostError
 	if errors.As(err, &lost) {
-		leave(err)
+		exitFollower(err)
 	}
 	if t.Stats = f.engine.Stats(); err != nil && (ctx.Err() == nil || t.Finish != policy.FinishCancelled) {
 		return launch.Turn{Reply: refusal(err), Stats: t.Stats}

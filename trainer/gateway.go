@@ -27,8 +27,8 @@ type Gateway struct {
 	Token string
 }
 
-// leave ends the round for the programs.
-func (g *Gateway) leave() {
+// endRound ends the round for the programs.
+func (g *Gateway) endRound() {
 	if g != nil {
 		g.Server.Enter(gateway.Round{}, nil)
 	}

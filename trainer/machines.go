@@ -13,9 +13,9 @@ import (
 
 // listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop that
 // is requested at one of them stops this process.
-func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) error {
+func (o *Options) listenForMachines(cfg *config.Config, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
-	asked := sync.OnceFunc(func() { close(stop) })
+	requestStop := sync.OnceFunc(func() { close(stop) })
 	o.machines = map[string]*launch.Machines{}
 	for _, name := range o.agents(cfg) {
 		a := cfg.Agent(name)
@@ -29,7 +29,7 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 		var first sync.Once
 		settings.Stop = func(machine int) {
 			first.Do(func() { settings.Note(fmt.Sprintf("machine %d was asked to stop the run", machine)) })
-			asked()
+			requestStop()
 		}
 		if o.machines[name], err = launch.Listen(settings); err != nil {
 			return err
@@ -42,8 +42,8 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 	go func() {
 		select {
 		case <-here:
-			asked()
-		case <-over:
+			requestStop()
+		case <-done:
 		}
 	}()
 	return nil
@@ -51,12 +51,12 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 
 // dismissMachines sends the end of the run to further machines.
 func (o Options) dismissMachines(ctx context.Context, err error) {
-	over := launch.RunEnd{}
+	end := launch.RunEnd{}
 	if err != nil && !errors.Is(err, ErrFinished) {
-		over = launch.RunEnd{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
+		end = launch.RunEnd{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
 	}
 	for _, m := range o.machines {
-		m.Close(over)
+		m.Close(end)
 	}
 }
 

@@ -372,7 +372,7 @@ func TestBestSurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*worker.Worker).Run)
+	err = team.forEachWorker(t.Context(), (*worker.Worker).Run)
 	if err = errors.Join(err, team.close(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,8 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // for all other errors whether Train can continue with Options.Resume.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
-	over := make(chan struct{})
-	defer close(over)
+	done := make(chan struct{})
+	defer close(done)
 	defer func() { opt.dismissMachines(ctx, err) }()
 	ctx, release, err := holdFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
 	if err != nil {
@@ -81,7 +81,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	if err = checkTerms(cfg, opt.Terms); err != nil {
 		return err
 	}
-	if err = opt.listenForMachines(cfg, over); err != nil {
+	if err = opt.listenForMachines(cfg, done); err != nil {
 		return err
 	}
 	if opt.Task == nil {
@@ -144,13 +144,13 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause ret
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
-	err = team.each(ctx, (*worker.Worker).Run)
+	err = team.forEachWorker(ctx, (*worker.Worker).Run)
 	switch {
 	case err != nil:
 	case slices.ContainsFunc(team.workers, (*worker.Worker).Stopped):
 		err = ErrStopped
 	default:
-		err = team.sum(opt.Observer)
+		err = team.checkTrained(opt.Observer)
 	}
 	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
@@ -159,13 +159,13 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause ret
 // other workers before the first step, when a stop need not wait for the end of a step.
 func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	over := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
 		select {
 		case <-stop:
 			cancel(ErrStopped)
-		case <-over:
+		case <-closed:
 		}
 	}()
-	return ctx, func() { close(over) }
+	return ctx, func() { close(closed) }
 }

@@ -189,16 +189,16 @@ func (t *team) finish(ctx context.Context) error {
 	return g.Wait()
 }
 
-// each runs f for every worker concurrently. The first error stops the others, here and on other servers. If there are
+// forEachWorker runs f for every worker concurrently. The first error stops the others, here and on other servers. If there are
 // several errors, it returns one that is not the consequence of another.
-func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context) error) error {
+func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	errs := make([]error, len(t.workers))
 	for i, w := range t.workers {
 		g.Go(func() error {
 			errs[i] = inPlace(gctx, w, f)
 			if errs[i] == nil {
-				t.leave(ctx, w.Member())
+				t.releasePlace(ctx, w.Member())
 				return nil
 			}
 			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.withRemedy(w.Name(), w.Parts().Policy.Version(), errs[i]))
@@ -243,13 +243,13 @@ func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, conte
 	return err
 }
 
-// patience limits the wait for a store that must receive the end of a round or the release of a place. Without a
+// releaseTimeout limits the wait for a store that must receive the end of a round or the release of a place. Without a
 // release the lease expires.
-const patience = 5 * time.Second
+const releaseTimeout = 5 * time.Second
 
 // breakOff publishes the reason why the round ends, and leaves the round.
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
-	publishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	publishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	cause := t.causeOf(m.Agent(), err)
 	switch {
@@ -265,19 +265,19 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	default:
 		_ = m.Fail(publishing, err.Error())
 	}
-	t.leave(publishing, m)
+	t.releasePlace(publishing, m)
 }
 
-// leave gives up a place.
-func (t *team) leave(ctx context.Context, m *store.Member) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+// releasePlace gives up a place.
+func (t *team) releasePlace(ctx context.Context, m *store.Member) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	_ = m.Leave(ctx)
 }
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	t.gateway.leave()
+	t.gateway.endRound()
 	for _, w := range t.workers {
 		errs = append(errs, w.Close(ctx))
 	}

@@ -79,8 +79,8 @@ func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
 }
 
 const (
-	tick     = 2 * time.Millisecond
-	patience = 2 * time.Minute // without a step, a kill or a start
+	tick         = 2 * time.Millisecond
+	stallTimeout = 2 * time.Minute // without a step, a kill or a start
 )
 
 // run supervises until every agent's worker has ended by itself, and all kills were made, in the phases that the check
@@ -146,8 +146,8 @@ func (c *chaos) look() error {
 			c.progress, c.stirred = p, time.Now()
 		}
 	}
-	if time.Since(c.stirred) > patience {
-		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", patience, c.progress, len(c.kills))
+	if time.Since(c.stirred) > stallTimeout {
+		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", stallTimeout, c.progress, len(c.kills))
 	}
 	return errors.Join(c.replaceSleepers(), c.killWhenDue())
 }
@@ -184,7 +184,7 @@ func (c *chaos) startSoon(agent string) {
 // rival starts a second worker of an agent.
 func (c *chaos) rival(p *process) error {
 	err := c.start(p.agent)
-	p.rival, c.of(p.agent).rival = true, true
+	p.rival, c.newestProcess(p.agent).rival = true, true
 	return err
 }
 
@@ -198,7 +198,7 @@ func (c *chaos) ended(e exit) error {
 	}
 	countPoints(e.p.log, c.counts[agent])
 	os.Remove(e.p.log)
-	another := c.of(agent) != nil
+	another := c.newestProcess(agent) != nil
 	switch {
 	case e.err == nil:
 		c.finished[agent] = true
@@ -240,8 +240,8 @@ func (c *chaos) killed(k kill) error {
 	return errors.Join(err, f.Close())
 }
 
-// of returns the newest process of an agent, or nil if it has none.
-func (c *chaos) of(agent string) *process {
+// newestProcess returns the newest process of an agent, or nil if it has none.
+func (c *chaos) newestProcess(agent string) *process {
 	for _, p := range slices.Backward(c.live) {
 		if p.agent == agent {
 			return p

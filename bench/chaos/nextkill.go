@@ -148,7 +148,7 @@ func (c *chaos) unhit(target string) []string {
 // atWork reports whether every agent has a worker that has finished joining.
 func (c *chaos) atWork() bool {
 	for _, agent := range c.t.names {
-		p := c.of(agent)
+		p := c.newestProcess(agent)
 		if p == nil {
 			return false
 		}
@@ -163,7 +163,7 @@ func (c *chaos) atWork() bool {
 // phaseNow returns the current phase of an agent or its follower. For Redis it returns the phase of the last failpoint of any agent.
 func (c *chaos) phaseNow(target string) string {
 	target, _, _ = strings.Cut(target, "/")
-	if p := c.of(target); p != nil {
+	if p := c.newestProcess(target); p != nil {
 		point, _ := lastPoint(p.log)
 		return phaseOf(point)
 	}
@@ -196,7 +196,7 @@ func (c *chaos) killOrSuspend() error {
 			return err
 		}
 	}
-	if p := c.of(target); p != nil {
+	if p := c.newestProcess(target); p != nil {
 		p.hit = true
 		return alive(p.cmd.Process.Kill())
 	}
@@ -206,7 +206,7 @@ func (c *chaos) killOrSuspend() error {
 // killFollower kills the process of an agent's further device, or stops it for ever. Its worker must notice both.
 func (c *chaos) killFollower(agent, rank string, stops bool) error {
 	c.next = nextKill{}
-	p := c.of(agent)
+	p := c.newestProcess(agent)
 	if p == nil {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (c *chaos) killRedis() error {
 // pause suspends a process for longer than its lease. Every other time it starts another worker in its place; the
 // suspended worker is then fenced when it continues.
 func (c *chaos) pause(target string) error {
-	process, p := c.r.cmd.Process, c.of(target)
+	process, p := c.r.cmd.Process, c.newestProcess(target)
 	if target != redis {
 		if p == nil || p.sleep || p.rival {
 			c.next = nextKill{}

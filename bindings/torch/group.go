@@ -359,9 +359,9 @@ func (g *Group) abandon(why error) error {
 	return why
 }
 
-// Over makes the ranks agree on the transport of tensors on GPUs, as the first call with such a tensor would. It returns "NCCL" with its
+// Transport makes the ranks agree on the transport of tensors on GPUs, as the first call with such a tensor would. It returns "NCCL" with its
 // version, or "Gloo" with the reason, and "" on a CPU.
-func (g *Group) Over(ctx context.Context, s *Scope) (over string, err error) {
+func (g *Group) Transport(ctx context.Context, s *Scope) (name string, err error) {
 	if !s.dev.cuda {
 		return "", nil
 	}

@@ -139,7 +139,7 @@ func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, uint64(g.Rank())))
 	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
 	err = d.Do(ctx, func(s *Scope) error {
-		if over, err = g.Over(ctx, s); err != nil {
+		if over, err = g.Transport(ctx, s); err != nil {
 			return err
 		}
 		for _, n := range groupSizes {

@@ -24,15 +24,15 @@ type Heads struct {
 
 // native checks h's tensors and returns h for C.
 func (h Heads) native(op string, s *Scope) C.mgt_heads {
-	of := func(t *Tensor) unsafe.Pointer {
+	pointer := func(t *Tensor) unsafe.Pointer {
 		if t == nil {
 			return nil
 		}
 		t.check(op, s)
 		return t.handle
 	}
-	return C.mgt_heads{heads: C.int64_t(h.Heads), kv_heads: C.int64_t(h.KVHeads), q_norm: of(h.QNorm), k_norm: of(h.KNorm),
-		offset: C.double(h.Offset), eps: C.double(h.Eps), cos: of(h.Cos), sin: of(h.Sin), pos: of(h.Pos)}
+	return C.mgt_heads{heads: C.int64_t(h.Heads), kv_heads: C.int64_t(h.KVHeads), q_norm: pointer(h.QNorm), k_norm: pointer(h.KNorm),
+		offset: C.double(h.Offset), eps: C.double(h.Eps), cos: pointer(h.Cos), sin: pointer(h.Sin), pos: pointer(h.Pos)}
 }
 
 // Split returns the heads of a product: q [T, Heads, hd], k and v [T, KVHeads, hd]. No gradient flows to Cos and Sin.

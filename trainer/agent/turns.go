@@ -130,12 +130,12 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	for same < min(len(text), len(beside)) && text[same] == beside[same] {
 		same++
 	}
-	return t.behindCalls(text, same)
+	return t.afterCallsIn(text, same)
 }
 
-// behindCalls returns a rendering from the end of the calls on. The calls belong to the turn after the first user's
+// afterCallsIn returns the part of a rendering after the calls. The calls belong to the turn after the first user's
 // message and end before the index before.
-func (t *Template) behindCalls(text string, before int) (string, error) {
+func (t *Template) afterCallsIn(text string, before int) (string, error) {
 	begin := strings.Index(text, probeUser) + len(probeUser)
 	begin += len(text[begin:]) - len(strings.TrimPrefix(text[begin:], t.opening))
 	if last := strings.LastIndex(text, probeArgument); last < begin || last > before {

@@ -27,8 +27,8 @@ func (b *binder) matrix(name string) *torch.Tensor { return b.find(name, b.matri
 
 func (b *binder) other(name string) *torch.Tensor { return b.find(name, b.rest) }
 
-// held returns the quantised matrix of a name if there is one, else the leaf.
-func (b *binder) held(name string, leaves []*torch.Tensor) torch.Matrix {
+// weight returns the quantised matrix of a name if there is one, else the leaf.
+func (b *binder) weight(name string, leaves []*torch.Tensor) torch.Matrix {
 	if i, ok := b.at[name]; ok && b.m.quantised != nil && b.m.quantised[i] != nil {
 		return b.m.quantised[i]
 	}
@@ -37,7 +37,7 @@ func (b *binder) held(name string, leaves []*torch.Tensor) torch.Matrix {
 
 // linear returns a linear map with its bias and its adapters.
 func (b *binder) linear(name string) linear {
-	return linear{b.held(name, b.matrices), b.other(name + "_bias"), named(b.adapters, name)}
+	return linear{b.weight(name, b.matrices), b.other(name + "_bias"), named(b.adapters, name)}
 }
 
 // layer returns layer i without its experts.
@@ -84,7 +84,7 @@ func (b *binder) mixture(p string, index int) *mixture {
 		hasShared:    cfg.Mixture.Shared > 0,
 		sharedGateUp: b.linear(p + "shared_gate_up"), sharedDown: b.linear(p + "shared_down"), sharedGate: b.linear(p + "shared_gate")}
 	if cfg.ExpertsBesideMLP() {
-		x.beside = &beside{input: b.other(p + "experts_norm"), output: b.other(p + "routed_norm"), dense: b.other(p + "dense_norm"),
+		x.parallel = &parallelWeights{input: b.other(p + "experts_norm"), output: b.other(p + "routed_norm"), dense: b.other(p + "dense_norm"),
 			router: b.other(p + "router_norm"), scales: b.other(p + "expert_scales")}
 	}
 	return x

@@ -64,12 +64,12 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 	for i, l := range m.Layout.Leaves {
 		b.at[l.Name] = i
 	}
-	d := Decoder{cfg: &m.Config, embed: b.held("embed", b.rest), norm: b.other("norm"), head: b.held("head", b.matrices)}
+	d := Decoder{cfg: &m.Config, embed: b.weight("embed", b.rest), norm: b.other("norm"), head: b.weight("head", b.matrices)}
 	if m.Config.LayerInputs() > 0 {
-		d.inputs = &inputs{embed: b.held("inputs_embed", b.rest), project: b.linear("inputs"), norm: b.other("inputs_norm")}
+		d.inputs = &inputs{embed: b.weight("inputs_embed", b.rest), project: b.linear("inputs"), norm: b.other("inputs_norm")}
 	}
 	if m.Config.Tied {
-		d.head = b.held("embed", b.matrices)
+		d.head = b.weight("embed", b.matrices)
 	}
 	routed := 0
 	for i := range m.Config.Layers {
@@ -202,7 +202,7 @@ func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.T
 	out = l.added(l.mlp(x, h, pass), l.mlpNorm)
 	if l.own != nil {
 		x = x.Add(out)
-		out = l.own.of(l, x, pass)
+		out = l.own.forward(l, x, pass)
 	}
 	if l.factor == nil {
 		return x, out
@@ -221,16 +221,16 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 	var out *torch.Tensor
 	switch {
 	case l.conv != nil:
-		out = l.conv.of(i, h, pass)
+		out = l.conv.forward(i, h, pass)
 	case l.delta != nil:
-		out = l.delta.of(i, h, pass)
+		out = l.delta.forward(i, h, pass)
 	default:
-		qkv := l.qkv.of(h, pass.Adapters)
+		qkv := l.qkv.apply(h, pass.Adapters)
 		a := pass.Attention.Attend(i, qkv, l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
 		if l.gates != nil {
 			a = torch.SigmoidGLU(qkv.IndexSelect(1, l.gates).Concat(a))
 		}
-		out = l.o.of(a, pass.Adapters)
+		out = l.o.apply(a, pass.Adapters)
 	}
 	return addNorm(l.cfg, x, l.added(out, l.attendedNorm), l.postNorm)
 }
@@ -253,17 +253,17 @@ func (l *layer) mlp(x, h *torch.Tensor, pass Pass) *torch.Tensor {
 	switch {
 	case l.mixture == nil:
 		return l.gated(h, pass)
-	case l.mixture.beside != nil:
-		return l.besideMLP(x, l.gated(h, pass), pass)
+	case l.mixture.parallel != nil:
+		return l.addParallel(x, l.gated(h, pass), pass)
 	}
-	return l.mixture.of(h, pass)
+	return l.mixture.forward(h, pass)
 }
 
 // gated applies the gated MLP to h [T, Hidden].
 func (l *layer) gated(h *torch.Tensor, pass Pass) *torch.Tensor {
-	gateUp := l.gateUp.of(h, pass.Adapters)
+	gateUp := l.gateUp.apply(h, pass.Adapters)
 	if l.cfg.GELU() {
-		return l.down.of(torch.GeGLU(gateUp), pass.Adapters)
+		return l.down.apply(torch.GeGLU(gateUp), pass.Adapters)
 	}
-	return l.down.of(torch.SwiGLU(gateUp), pass.Adapters)
+	return l.down.apply(torch.SwiGLU(gateUp), pass.Adapters)
 }

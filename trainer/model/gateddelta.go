@@ -15,17 +15,17 @@ type gatedDelta struct {
 	eps                float64
 }
 
-// of returns the term for the residual stream, given its norm h [T, Hidden]. The product of h holds queries, keys and values; gates of the
+// forward returns the term for the residual stream, given its norm h [T, Hidden]. The product of h holds queries, keys and values; gates of the
 // result; logits of step sizes; and inputs of decays.
-func (d *gatedDelta) of(layer int, h *torch.Tensor, pass Pass) *torch.Tensor {
-	product, channels, values := d.in.of(h, pass.Adapters), int64(d.sizes.Channels()), int64(d.sizes.Values())
+func (d *gatedDelta) forward(layer int, h *torch.Tensor, pass Pass) *torch.Tensor {
+	product, channels, values := d.in.apply(h, pass.Adapters), int64(d.sizes.Channels()), int64(d.sizes.Values())
 	qkv, gates := product.Narrow(1, 0, channels), product.Narrow(1, channels, values)
 	ba := product.Narrow(1, channels+values, 2*int64(d.sizes.ValueHeads))
 	rule := torch.DeltaRule{KeyHeads: d.sizes.KeyHeads, ValueHeads: d.sizes.ValueHeads, KeyDim: d.sizes.KeyDim, ValueDim: d.sizes.ValueDim,
 		ALog: d.aLog.To(torch.Float32), DtBias: d.dtBias.To(torch.Float32)}
 	y := pass.Attention.Recur(layer, qkv, ba, d.conv, rule, pass.Pos)
 	normed := torch.RMSNorm(y.View(-1, int64(d.sizes.ValueDim)), d.norm, 0, d.eps).View(-1, values)
-	return d.out.of(torch.SwiGLU(gates.Concat(normed)), pass.Adapters)
+	return d.out.apply(torch.SwiGLU(gates.Concat(normed)), pass.Adapters)
 }
 
 func (a packedAttention) Recur(_ int, qkv, ba *torch.Tensor, conv torch.ShortConv, rule torch.DeltaRule, _ *torch.Tensor) *torch.Tensor {
@@ -33,8 +33,8 @@ func (a packedAttention) Recur(_ int, qkv, ba *torch.Tensor, conv torch.ShortCon
 }
 
 func (a cachedAttention) Recur(layer int, qkv, ba *torch.Tensor, conv torch.ShortConv, rule torch.DeltaRule, pos *torch.Tensor) *torch.Tensor {
-	of := a.c.states[layer]
-	return rule.Advance(conv.Advance(qkv, of.inputs, a.rows.State, pos), ba, of.states, a.rows.State, pos)
+	state := a.c.states[layer]
+	return rule.Advance(conv.Advance(qkv, state.inputs, a.rows.State, pos), ba, state.states, a.rows.State, pos)
 }
 
 // recurrent holds the states of a layer with a gated delta rule, by number.

@@ -21,7 +21,7 @@ func (d *Decoder) inputsOf(s *torch.Scope, ids, embedded *torch.Tensor, pass Pas
 	}
 	s.Scoped(func() {
 		own := d.rowsOf(d.inputs.embed, ids, d.cfg.LayerInputScale())
-		projected := d.inputs.project.of(embedded, pass.Adapters).Scale(1 / math.Sqrt(float64(d.cfg.Hidden)))
+		projected := d.inputs.project.apply(embedded, pass.Adapters).Scale(1 / math.Sqrt(float64(d.cfg.Hidden)))
 		each := torch.RMSNorm(projected.View(-1, int64(d.cfg.LayerInputs())), d.inputs.norm, d.cfg.NormOffset(), d.cfg.RMSEps)
 		all = s.Hoist(each.View(own.Shape()...).Add(own).Scale(math.Sqrt2 / 2))
 	})
@@ -34,9 +34,9 @@ type ownInput struct {
 	norm     *torch.Tensor
 }
 
-// of returns the term for the residual stream x [T, Hidden].
-func (o *ownInput) of(l *layer, x *torch.Tensor, pass Pass) *torch.Tensor {
+// forward returns the term for the residual stream x [T, Hidden].
+func (o *ownInput) forward(l *layer, x *torch.Tensor, pass Pass) *torch.Tensor {
 	width := int64(l.cfg.LayerInputs())
 	own := pass.inputs.Narrow(1, int64(l.index)*width, width)
-	return norm(l.cfg, o.up.of(o.gate.of(x, pass.Adapters).GELU().Mul(own), pass.Adapters), o.norm)
+	return norm(l.cfg, o.up.apply(o.gate.apply(x, pass.Adapters).GELU().Mul(own), pass.Adapters), o.norm)
 }

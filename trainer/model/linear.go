@@ -10,8 +10,8 @@ type linear struct {
 	lora   []torch.LoRA // indexed by model; nil: no adapters
 }
 
-// of applies the map to x [T, K]. Row t uses adapter which[t]; if which is nil, all rows use the first one.
-func (l linear) of(x, which *torch.Tensor) *torch.Tensor {
+// apply applies the map to x [T, K]. Row t uses adapter which[t]; if which is nil, all rows use the first one.
+func (l linear) apply(x, which *torch.Tensor) *torch.Tensor {
 	y := torch.Linear(x, l.weight, l.bias)
 	if l.lora == nil {
 		return y

@@ -28,32 +28,32 @@ type mixture struct {
 	sigmoid    *arch.SigmoidRouter // nil: weights are softmaxes
 	choiceBias *torch.Tensor       // [E], of sigmoid.Bias; nil: none
 
-	beside *beside // nil: the mixture replaces the dense MLP
+	parallel *parallelWeights // nil: the mixture replaces the dense MLP
 
 	hasShared                            bool
 	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output
 }
 
-// beside holds the weights that a family adds for a mixture of experts next to a dense MLP: norms [Hidden] of the
+// parallelWeights holds the weights that a family adds for a mixture of experts next to a dense MLP: norms [Hidden] of the
 // experts' inputs, of their sum and of the dense MLP's result, the weight [Hidden] of the norm of the router's inputs,
 // and factors [E] of the experts' weights.
-type beside struct{ input, output, dense, router, scales *torch.Tensor }
+type parallelWeights struct{ input, output, dense, router, scales *torch.Tensor }
 
-// besideMLP returns the sum of the experts' output for x [T, Hidden] and the dense MLP's, each after its norm.
-func (l *layer) besideMLP(x, dense *torch.Tensor, pass Pass) *torch.Tensor {
+// addParallel returns the sum of the experts' output for x [T, Hidden] and the dense MLP's, each after its norm.
+func (l *layer) addParallel(x, dense *torch.Tensor, pass Pass) *torch.Tensor {
 	m := l.mixture
-	chosen, weight := m.route(m.beside.routerInput(l.cfg, x), pass.Routes)
-	out := torch.Experts(norm(l.cfg, x, m.beside.input), chosen, weight, m.experts)
-	return norm(l.cfg, dense, m.beside.dense).Add(norm(l.cfg, out, m.beside.output))
+	chosen, weight := m.route(m.parallel.routerInput(l.cfg, x), pass.Routes)
+	out := torch.Experts(norm(l.cfg, x, m.parallel.input), chosen, weight, m.experts)
+	return norm(l.cfg, dense, m.parallel.dense).Add(norm(l.cfg, out, m.parallel.output))
 }
 
 // routerInput returns the float32 input of the router for x.
-func (b *beside) routerInput(c *arch.Config, x *torch.Tensor) *torch.Tensor {
+func (b *parallelWeights) routerInput(c *arch.Config, x *torch.Tensor) *torch.Tensor {
 	return torch.RMSNorm(x.To(torch.Float32), b.router.To(torch.Float32), 0, c.RMSEps).Scale(1 / math.Sqrt(float64(c.Hidden)))
 }
 
 // scaled multiplies the weights of chosen experts, both [T, k], by the experts' factors.
-func (b *beside) scaled(chosen, weight *torch.Tensor) *torch.Tensor {
+func (b *parallelWeights) scaled(chosen, weight *torch.Tensor) *torch.Tensor {
 	factors := torch.Embedding(b.scales.To(torch.Float32).View(-1, 1), chosen.View(-1))
 	return weight.Mul(factors.View(weight.Shape()...))
 }
@@ -68,8 +68,8 @@ func gatesOf(c *arch.Config) torch.Gates {
 	return torch.SwiGLUGates
 }
 
-// of returns the mixture's output for h [T, Hidden].
-func (m *mixture) of(h *torch.Tensor, pass Pass) *torch.Tensor {
+// forward returns the mixture's output for h [T, Hidden].
+func (m *mixture) forward(h *torch.Tensor, pass Pass) *torch.Tensor {
 	chosen, weight := m.route(h, pass.Routes)
 	out := torch.Experts(h, chosen, weight, m.experts)
 	if shared := m.shared(h, pass); shared != nil {
@@ -83,8 +83,8 @@ func (m *mixture) shared(h *torch.Tensor, pass Pass) *torch.Tensor {
 	if !m.hasShared {
 		return nil
 	}
-	out := m.sharedDown.of(torch.SwiGLU(m.sharedGateUp.of(h, pass.Adapters)), pass.Adapters)
-	return out.Mul(m.sharedGate.of(h, pass.Adapters).Sigmoid())
+	out := m.sharedDown.apply(torch.SwiGLU(m.sharedGateUp.apply(h, pass.Adapters)), pass.Adapters)
+	return out.Mul(m.sharedGate.apply(h, pass.Adapters).Sigmoid())
 }
 
 // route chooses the experts of each row of h, int32 [T, k], and their weights.
@@ -105,8 +105,8 @@ func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.
 		return chosen, torch.SigmoidWeights(logits, chosen, m.normalise, m.sigmoid.Scale)
 	}
 	chosen, weight = torch.Route(logits, r)
-	if m.beside != nil {
-		weight = m.beside.scaled(chosen, weight)
+	if m.parallel != nil {
+		weight = m.parallel.scaled(chosen, weight)
 	}
 	return chosen, weight
 }

@@ -156,14 +156,14 @@ func TestGoldenRouterLogits(t *testing.T) {
 					continue
 				}
 				m := l.mixture
-				if m.beside != nil {
-					h = m.beside.routerInput(&f.m.Config, sum)
+				if m.parallel != nil {
+					h = m.parallel.routerInput(&f.m.Config, sum)
 				}
 				logits := floats(m.logits(h))
 				_, weight := m.route(h, nil)
 				experts, k := int64(f.m.Config.Mixture.Experts), int64(m.perToken)
 				want := f.unpadded(fmt.Sprintf("router_logits.%d", i), 0, experts)
-				if m.beside != nil {
+				if m.parallel != nil {
 					logits, want = logSoftmax(logits, int(experts)), logSoftmax(want, int(experts))
 				}
 				near(t, fmt.Sprint("router logits of layer ", i), logits, want, f.tolerance(t, "logits_max_abs", tolLogits))

@@ -8,9 +8,9 @@ type shortConv struct {
 	torch.ShortConv
 }
 
-// of returns the term for the residual stream, given its norm h [T, Hidden].
-func (c *shortConv) of(layer int, h *torch.Tensor, pass Pass) *torch.Tensor {
-	return c.out.of(pass.Attention.Convolve(layer, c.in.of(h, pass.Adapters), c.ShortConv, pass.Pos), pass.Adapters)
+// forward returns the term for the residual stream, given its norm h [T, Hidden].
+func (c *shortConv) forward(layer int, h *torch.Tensor, pass Pass) *torch.Tensor {
+	return c.out.apply(pass.Attention.Convolve(layer, c.in.apply(h, pass.Adapters), c.ShortConv, pass.Pos), pass.Adapters)
 }
 
 func (a packedAttention) Convolve(_ int, bcx *torch.Tensor, conv torch.ShortConv, _ *torch.Tensor) *torch.Tensor {

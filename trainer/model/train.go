@@ -189,7 +189,7 @@ func (l *layer) trained() bool {
 	if m := l.mixture; m != nil {
 		all = append(all, m.router, m.routerBias, m.experts.GateUp, m.experts.Down, m.experts.GateUpBias, m.experts.DownBias)
 		maps = append(maps, m.sharedGateUp, m.sharedDown, m.sharedGate)
-		if b := m.beside; b != nil {
+		if b := m.parallel; b != nil {
 			all = append(all, b.input, b.output, b.dense, b.router, b.scales)
 		}
 	}

@@ -245,7 +245,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "a late timer of an earlier lease takes the rollout from its program",
 		File: "trainer/agent/gateway/lease.go",
-		Old:  "	if job.over || job.attempt != attempt {\n", New: "	if job.over {\n",
+		Old:  "	if job.ended || job.attempt != attempt {\n", New: "	if job.ended {\n",
 		Suite: suite{Package: "trainer/agent/gateway", Tests: "TestLeaseTimeout"},
 	}, {
 		Name: "a server that was lost during a turn gets the next turns, too",

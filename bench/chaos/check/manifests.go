@@ -61,7 +61,7 @@ func (f *Findings) manifests(s settings) {
 		if !bytes.Equal(first, data) {
 			f.broken("%s: its manifest differs from that of %s", agent, s.agents[0])
 		}
-		part, expected := m.of(agent), want.of(agent)
+		part, expected := m.part(agent), want.part(agent)
 		f.onDisk(s.dirs[agent], agent, m.Step, part)
 		if why := differ(part, expected); why != "" {
 			f.Equal = false
@@ -107,7 +107,7 @@ func (f *Findings) onDisk(dir, agent string, step int64, part agentPart) {
 	}
 }
 
-func (m manifest) of(agent string) agentPart {
+func (m manifest) part(agent string) agentPart {
 	for _, a := range m.Agents {
 		if a.Name == agent {
 			return a

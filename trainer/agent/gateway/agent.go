@@ -133,9 +133,9 @@ func (a *AgentServer) notify() {
 // InFlight returns the number of turns being sampled.
 func (a *AgentServer) InFlight() int { return int(a.inFlight.Load()) }
 
-// enter finds the attempt of a ticket and registers the request with it; leave ends the request. If the phase has not
+// enter finds the attempt of a ticket and registers the request with it; endRequest ends the request. If the phase has not
 // begun here, enter waits for it.
-func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
+func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, endRequest func(), err error) {
 	for waiting := false; ; {
 		a.mu.Lock()
 		if a.closed {

@@ -108,7 +108,7 @@ type constraint struct {
 	anything []int32         // all tokens except those that end a turn
 	open     int32           // the token that begins thinking, while it is still allowed; -1: not allowed
 	thinks   bool            // the turn is inside its thinking
-	said     strings.Builder // text of the thinking
+	thinking strings.Builder // text of the thinking
 }
 
 func (c *constraint) Allowed() ([]int32, error) {
@@ -128,8 +128,8 @@ func (c *constraint) Accept(id int32) error {
 	if !c.thinks && !begins {
 		return c.matcher.Accept(id)
 	}
-	c.said.Write(c.tokens.TokenBytes(id))
-	c.thinks = !c.template.Partial(c.said.String(), false).Thought
+	c.thinking.Write(c.tokens.TokenBytes(id))
+	c.thinks = !c.template.Partial(c.thinking.String(), false).Thought
 	return nil
 }
 

@@ -44,25 +44,25 @@ type anchor struct{ Turn, Call int }
 
 // turn is one sampled turn.
 type turn struct {
-	root   *root
-	parent *turn // nil: the first turn of a row
-	asked  chain // chain of the messages before it
-	tools  string
-	branch int     // number of earlier turns of the root that answered the same request
-	anew   bool    // another turn with the same parent was answered before, and its text may be in the prompt
-	beside []*turn // turns with the same parent that were not answered yet when this one was requested
+	root           *root
+	parent         *turn // nil: the first turn of a row
+	asked          chain // chain of the messages before it
+	tools          string
+	branch         int     // number of earlier turns of the root that answered the same request
+	parentAnswered bool    // another turn with the same parent was answered before, and its text may be in the prompt
+	siblings       []*turn // turns with the same parent that were not answered yet when this one was requested
 
-	messages  []message // all messages before it
-	continued content   // content of the assistant's message that it continues
-	prompt    []int32   // tokens between the parent's turn and this one; for the first turn of a row, all tokens before it
-	text      string    // of prompt
-	out       policy.Completion
-	said      string // text of out
-	reply     reply  // its id is set before it is sampled
-	sampled   bool
-	refused   bool          // a limit left no room for it; its prompt stays in the trajectory, as in agent.Run
-	done      chan struct{} // closed when the turn is sampled or has failed
-	err       error
+	messages    []message // all messages before it
+	continued   content   // content of the assistant's message that it continues
+	prompt      []int32   // tokens between the parent's turn and this one; for the first turn of a row, all tokens before it
+	text        string    // of prompt
+	out         policy.Completion
+	sampledText string // text of out
+	reply       reply  // its id is set before it is sampled
+	sampled     bool
+	refused     bool          // a limit left no room for it; its prompt stays in the trajectory, as in agent.Run
+	done        chan struct{} // closed when the turn is sampled or has failed
+	err         error
 }
 
 // tokens returns all tokens up to the end of the turn.
@@ -127,11 +127,11 @@ func (f *forest) equal(asked chain, tools string, repeat int) *turn {
 // request repeats. If an equal turn was removed because its client had gone, a repeated request means the removed turn,
 // so answered returns nil.
 func (f *forest) answered(r request, c call) *turn {
-	anew := c.retried && c.repeat < 0 && f.missed[r] > 0
-	if anew {
+	wasRemoved := c.retried && c.repeat < 0 && f.missed[r] > 0
+	if wasRemoved {
 		f.missed[r]--
 	}
-	if t := f.equal(r.asked, r.tools, c.repeat); t != nil && (c.retried && !anew || t.refused) {
+	if t := f.equal(r.asked, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
 		return t
 	}
 	return nil
@@ -150,8 +150,8 @@ func (f *forest) rewritten(chains []chain) *root {
 	return nil
 }
 
-// plant adds a root. repeat is negative if the client did not number its equal calls.
-func (f *forest) plant(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
+// addRoot adds a root. repeat is negative if the client did not number its equal calls.
+func (f *forest) addRoot(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
 	r := &root{hash: policy.Root(prompt, 0), repeat: repeat, first: messages, opening: opening, anchor: at}
 	taken := map[int]bool{}
 	for _, other := range f.roots {
@@ -180,9 +180,9 @@ func (r *root) add(t *turn) error {
 		switch {
 		case other.parent != t.parent:
 		case !other.ended():
-			t.beside = append(t.beside, other)
+			t.siblings = append(t.siblings, other)
 		case other.asked != t.asked:
-			t.anew = true
+			t.parentAnswered = true
 		}
 	}
 	t.root, r.turns = r, append(r.turns, t)
@@ -229,7 +229,7 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 			for _, piece := range []struct {
 				text string
 				ids  []int32
-			}{{t.text, t.prompt}, {t.said, t.out.Tokens}} {
+			}{{t.text, t.prompt}, {t.sampledText, t.out.Tokens}} {
 				after, found := strings.CutPrefix(left, piece.text)
 				if !found {
 					break row
@@ -267,14 +267,14 @@ func (r *root) rows() []agent.Trajectory {
 			}
 			row.AppendObserved(role, t.prompt, t.text)
 			if trained[t] {
-				row.AppendObserved(agent.RoleObserved, t.out.Tokens, t.said)
+				row.AppendObserved(agent.RoleObserved, t.out.Tokens, t.sampledText)
 				continue
 			}
 			if trained[t] = true; t.refused {
 				continue
 			}
 			row.Version = min(row.Version, t.out.Version)
-			row.AppendSampled(t.out, t.said)
+			row.AppendSampled(t.out, t.sampledText)
 		}
 		rows = append(rows, row)
 	}
@@ -305,7 +305,7 @@ func (t *turn) ended() bool {
 func (r *root) last() *turn {
 	newest := r.turns[len(r.turns)-1]
 	last := newest
-	for _, t := range newest.beside {
+	for _, t := range newest.siblings {
 		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been removed
 			last = t
 		}

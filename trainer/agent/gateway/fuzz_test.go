@@ -117,15 +117,15 @@ func TestLeaseTimeout(t *testing.T) {
 		t.Fatalf("got attempt %d", second.Attempt)
 	}
 	l.expire(job, 1)
-	if len(l.waiting) != 0 || job.over {
-		t.Fatalf("after the late timer of the first attempt: %d jobs wait, over is %v", len(l.waiting), job.over)
+	if len(l.waiting) != 0 || job.ended {
+		t.Fatalf("after the late timer of the first attempt: %d jobs wait, over is %v", len(l.waiting), job.ended)
 	}
 	l.mu.Lock()
 	job.ends = time.Now()
 	l.mu.Unlock()
 	l.expire(job, 2)
 	l.mu.Lock()
-	over := job.over
+	over := job.ended
 	l.mu.Unlock()
 	if !over {
 		t.Fatal("the rollout of a program that timed out was leased again")

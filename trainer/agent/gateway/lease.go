@@ -42,7 +42,7 @@ type leased struct {
 	expires *time.Timer     // nil: the job waits for a program
 	ends    time.Time       // end of the attempt, regardless of renewals
 	done    chan JobOutcome // has room for one element
-	over    bool
+	ended   bool
 }
 
 // Lease is the reply that gives a program a rollout for a time.
@@ -142,7 +142,7 @@ func (l *Leases) queue(job *leased) {
 
 // drop forgets a job. The caller must hold the lock.
 func (l *Leases) drop(job *leased) {
-	job.over = true
+	job.ended = true
 	delete(l.byID, job.id)
 	if job.expires != nil {
 		job.expires.Stop()
@@ -180,7 +180,7 @@ func (l *Leases) grant(r *http.Request) (Lease, bool) {
 	for len(l.waiting) > 0 {
 		job := l.waiting[0]
 		l.waiting = l.waiting[1:]
-		if job.over {
+		if job.ended {
 			continue
 		}
 		job.attempt++
@@ -209,7 +209,7 @@ func (l *Leases) ticket(job *leased) Ticket {
 func (l *Leases) expire(job *leased, attempt int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if job.over || job.attempt != attempt {
+	if job.ended || job.attempt != attempt {
 		return
 	}
 	if !time.Now().Before(job.ends) {

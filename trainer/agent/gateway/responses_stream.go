@@ -31,7 +31,7 @@ type response struct {
 	number  int    // number of the next event
 	items   int    // number of complete items
 	kind    string // kind of the current item, reasoning or message; "": no current item
-	said    strings.Builder
+	written strings.Builder
 }
 
 func (s *response) open(id string) {
@@ -84,7 +84,7 @@ func (s *response) delta(kind, piece string) {
 		s.tell("response.output_item.added", object{"output_index": s.items, "item": item})
 		s.tell("response.content_part.added", s.part(), object{"part": part})
 	}
-	s.said.WriteString(piece)
+	s.written.WriteString(piece)
 	s.tell(s.name("delta"), s.part(), object{"delta": piece})
 }
 
@@ -93,13 +93,13 @@ func (s *response) complete() {
 	if s.kind == "" {
 		return
 	}
-	item, part := s.item(s.kind, s.said.String(), "completed")
-	s.tell(s.name("done"), s.part(), object{"text": s.said.String()})
+	item, part := s.item(s.kind, s.written.String(), "completed")
+	s.tell(s.name("done"), s.part(), object{"text": s.written.String()})
 	s.tell("response.content_part.done", s.part(), object{"part": part})
 	s.tell("response.output_item.done", object{"output_index": s.items, "item": item})
 	s.items++
 	s.kind = ""
-	s.said.Reset()
+	s.written.Reset()
 }
 
 // name returns the name of an event of the current item.

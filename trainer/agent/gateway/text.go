@@ -23,7 +23,7 @@ func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*tu
 		place: func(at *attempt, _ Rules) (*turn, bool, error) {
 			return at.placeText(&r.Prompt, a.Tokenizer.Encode, a.Tokenizer.Decode, c)
 		}, read: func(t *turn) reply {
-			t.said = a.Tokenizer.Decode(t.out.Tokens, false)
+			t.sampledText = a.Tokenizer.Decode(t.out.Tokens, false)
 			return reply{text: a.Tokenizer.Decode(t.out.Tokens, true)}
 		}})
 }
@@ -53,7 +53,7 @@ func (at *attempt) placeText(p *prompt, encode func(string) []int32, decode func
 		return nil, false, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
 	}
 	first := []message{{Role: "user", Content: content(t.text)}}
-	return t, false, at.forest.plant(t.prompt, c.repeat, first, t.asked, c.anchor).add(t)
+	return t, false, at.forest.addRoot(t.prompt, c.repeat, first, t.asked, c.anchor).add(t)
 }
 
 // prefixOf finds the longest sampled conversation that a prompt begins with, and returns its last turn and the rest of
@@ -88,7 +88,7 @@ func (t *turn) whole() string {
 	var b strings.Builder
 	for _, part := range t.path() {
 		b.WriteString(part.text)
-		b.WriteString(part.said)
+		b.WriteString(part.sampledText)
 	}
 	return b.String()
 }

@@ -47,7 +47,7 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		return at.placeChat(r.Messages, d, c)
 	}
 	how.read = func(t *turn) reply {
-		t.said = d.Text(t.out.Tokens)
+		t.sampledText = d.Text(t.out.Tokens)
 		out := r.read(d, t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
@@ -70,11 +70,11 @@ type asking struct {
 
 // answer finds or adds the turn that a request asks for, samples it and makes the reply.
 func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, error) {
-	at, rules, leave, err := a.enter(ctx, c.ticket)
+	at, rules, endRequest, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer endRequest()
 	sampling, err := how.sampling(rules)
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call, 
 // otherwise the positions would repeat random numbers whose results may be in the prompt.
 func (t *turn) row() uint64 {
 	first := t
-	for first.parent != nil && !first.anew {
+	for first.parent != nil && !first.parentAnswered {
 		first = first.parent
 	}
 	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
@@ -270,7 +270,7 @@ func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *
 	if len(at.forest.roots) >= maxRoots {
 		return refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
 	}
-	return at.forest.plant(ids, c.repeat, t.messages, opening, c.anchor).add(t)
+	return at.forest.addRoot(ids, c.repeat, t.messages, opening, c.anchor).add(t)
 }
 
 // extend sets the tokens between this turn and next. It returns false if the template no longer prints this turn and

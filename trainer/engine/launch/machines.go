@@ -31,7 +31,7 @@ type Machines struct {
 	conns      map[int]*deviceConn // open connections, by rank
 	changed    chan struct{}       // closed and replaced when a connection enters
 	unnotified map[int]bool        // machines that took part and have not received the end of the run
-	over       *RunEnd             // nil: the run continues
+	runEnd     *RunEnd             // nil: the run continues
 	refused    int                 // number of refused connections
 }
 
@@ -177,7 +177,7 @@ func (m *Machines) noteRefusal(text string) {
 	const most = 20
 	m.mu.Lock()
 	m.refused++
-	silent := m.refused > most || m.over != nil
+	silent := m.refused > most || m.runEnd != nil
 	m.mu.Unlock()
 	if !silent {
 		m.settings.Note(text)
@@ -187,7 +187,7 @@ func (m *Machines) noteRefusal(text string) {
 // enter keeps a connection for the next round, unless the run is over.
 func (m *Machines) enter(l *deviceConn) {
 	m.mu.Lock()
-	other, over := m.conns[l.rank], m.over
+	other, over := m.conns[l.rank], m.runEnd
 	enters := other == nil && over == nil
 	if enters && writeFrame(l.conn, controlFrame, control{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
 		m.conns[l.rank], m.unnotified[l.machine] = l, true
@@ -205,8 +205,8 @@ func (m *Machines) enter(l *deviceConn) {
 	}
 }
 
-// leave removes a connection.
-func (m *Machines) leave(l *deviceConn) {
+// remove removes a connection.
+func (m *Machines) remove(l *deviceConn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.conns[l.rank] == l {
@@ -228,7 +228,7 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 	if m == nil {
 		return nil, nil
 	}
-	late, said := time.After(m.settings.Timeout), ""
+	late, noted := time.After(m.settings.Timeout), ""
 	for {
 		m.mu.Lock()
 		missing := m.missing()
@@ -241,8 +241,8 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 		if missing == "" {
 			break
 		}
-		if missing != said {
-			said = missing
+		if missing != noted {
+			noted = missing
 			m.settings.Note("waits for " + missing + ", to come to " + m.settings.Address)
 		}
 		select {
@@ -281,8 +281,8 @@ func (m *Machines) Close(over RunEnd) {
 	}
 	over.Why = over.Why[:min(len(over.Why), longest)]
 	m.mu.Lock()
-	closed, idle := m.over != nil, m.conns
-	m.over, m.conns = &over, map[int]*deviceConn{}
+	closed, idle := m.runEnd != nil, m.conns
+	m.runEnd, m.conns = &over, map[int]*deviceConn{}
 	m.mu.Unlock()
 	if closed {
 		return
@@ -357,7 +357,7 @@ func (l *deviceConn) Read(b []byte) (int, error) {
 // kill closes the connection, which makes the machine kill the follower. It sends no TLS close message, which would
 // block if the other end does not read.
 func (l *deviceConn) kill() {
-	l.machines.leave(l)
+	l.machines.remove(l)
 	_ = l.conn.NetConn().Close()
 }
 

@@ -41,8 +41,8 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	if err != nil {
 		return err
 	}
-	ctx, over := context.WithCancelCause(ctx)
-	defer over(nil)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var devices sync.WaitGroup
 	m := &machineServer{FurtherMachine: s, program: digest, tls: config}
 	ended := make(chan error, len(s.Devices))
@@ -55,7 +55,7 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 		})
 	}
 	err = <-ended // if one device has ended, the others end for the same reason or because of it
-	over(errEnded)
+	stop(errEnded)
 	devices.Wait()
 	close(ended)
 	for other := range ended { // a device may have missed the last message of the worker, which another device received
@@ -74,17 +74,17 @@ type machineServer struct {
 	program string
 	tls     *tls.Config
 
-	mu    sync.Mutex
-	there bool      // whether a device takes part
-	said  time.Time // time of the last note about a wait
+	mu         sync.Mutex
+	takingPart bool      // whether a device takes part
+	noted      time.Time // time of the last note about a wait
 }
 
 // waits reports the wait, at once and then every minute, for all devices together.
 func (m *machineServer) waits(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.said) >= time.Minute || m.there {
-		m.said, m.there = time.Now(), false
+	if time.Since(m.noted) >= time.Minute || m.takingPart {
+		m.noted, m.takingPart = time.Now(), false
 		m.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", m.Agent, m.Address, err))
 	}
 }
@@ -93,8 +93,8 @@ func (m *machineServer) waits(err error) {
 func (m *machineServer) takesPart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.there {
-		m.there = true
+	if !m.takingPart {
+		m.takingPart = true
 		m.Note(fmt.Sprintf("machine %d takes part in %s at %s", m.Machine, m.Agent, m.Address))
 	}
 }
@@ -211,13 +211,13 @@ func (c call) readControl() (w control, err error) {
 // serveRound lets the worker use a device for a round. The error is the reason why no other round follows.
 func (m *machineServer) serveRound(ctx context.Context, c call, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
-	over := make(chan struct{})
-	defer close(over)
+	done := make(chan struct{})
+	defer close(done)
 	go func() {
 		select {
 		case <-m.Asked:
 			_ = writeFrame(c, stopFrame, nil) // if the worker is gone, there is nothing to stop
-		case <-over:
+		case <-done:
 		}
 	}()
 	m.takesPart()
@@ -262,11 +262,11 @@ func (m *machineServer) follow(c call, device int, lease time.Duration) {
 	orders.Wait()
 }
 
-// relay forwards a follower's frames until its output ends. It returns an error if a frame is wrong. patience is longer
-// than the worker's, and serves the case in which the worker itself is gone.
-func relay(to io.Writer, p *process, patience time.Duration) error {
+// relay forwards a follower's frames until its output ends. It returns an error if a frame is wrong. silence is the longest time
+// without a frame. It is longer than the worker's limit, and serves the case in which the worker itself is gone.
+func relay(to io.Writer, p *process, silence time.Duration) error {
 	for in := bufio.NewReader(p); ; {
-		if err := p.replies.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := p.replies.SetReadDeadline(time.Now().Add(silence)); err != nil {
 			return err
 		}
 		kind, content, err := readFrame(in, replyFrame, aliveFrame, turnFrame)
@@ -274,7 +274,7 @@ func relay(to io.Writer, p *process, patience time.Duration) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrClosed):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("has sent no heartbeat for %v", patience)
+			return fmt.Errorf("has sent no heartbeat for %v", silence)
 		case err != nil:
 			return fmt.Errorf("wrote something that is not a reply: %w", err)
 		}

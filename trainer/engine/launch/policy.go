@@ -88,7 +88,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	var t Turn
 	select {
 	case t = <-answer:
-	case <-p.group.over:
+	case <-p.group.ended:
 		return policy.Completion{Finish: policy.FinishCancelled}, p.group.Err()
 	}
 	if t.Error != "" {

@@ -27,7 +27,7 @@ type process struct {
 	cmd     *exec.Cmd
 	orders  *os.File
 	replies *os.File
-	said    *tail.Writer // the end of its standard output and error
+	output  *tail.Writer // the end of its standard output and error
 }
 
 // start starts this program again as a follower. The caller's thread must live as long as the process.
@@ -40,13 +40,13 @@ func (p *process) start(agent string, rank int, device string, environ []string)
 	if err != nil {
 		return errors.Join(err, theirOrders.Close(), orders.Close())
 	}
-	p.orders, p.replies, p.said = orders, replies, &tail.Writer{Max: 4 << 10}
+	p.orders, p.replies, p.output = orders, replies, &tail.Writer{Max: 4 << 10}
 	// Start the file that is running, even if another one has replaced it since: then both ends use the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}
 	p.cmd.Env = environ
 	p.cmd.ExtraFiles = []*os.File{theirOrders, theirReplies}
-	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	p.cmd.WaitDelay = time.Second
 	// A process group of its own, so that a terminal's Ctrl-C reaches rank 0 only, which ends its followers in order.
 	// The kernel kills the follower together with the worker's thread that started it: a stopped process does not
@@ -68,7 +68,7 @@ func (p *process) Read(b []byte) (int, error) { return p.replies.Read(b) }
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
 // lastOutput returns the end of its output as one line.
-func (p *process) lastOutput() string { return strings.Join(strings.Fields(p.said.String()), " ") }
+func (p *process) lastOutput() string { return strings.Join(strings.Fields(p.output.String()), " ") }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 

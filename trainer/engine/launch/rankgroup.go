@@ -27,10 +27,10 @@ type RankGroup struct {
 
 	ordering sync.Mutex // locked while an order is executed: a checkpoint of frozen weights reads them concurrently with steps
 
-	mu   sync.Mutex
-	why  error         // the cause of the end
-	over chan struct{} // closed when the group has ended
-	left sync.WaitGroup
+	mu    sync.Mutex
+	why   error         // the cause of the end
+	ended chan struct{} // closed when the group has ended
+	left  sync.WaitGroup
 }
 
 // GroupSettings are the settings of a group.
@@ -142,7 +142,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
-	c := &RankGroup{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
+	c := &RankGroup{lease: s.Lease, ended: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
 	far, err := s.Machines.take(ctx)
 	if err != nil {
 		return nil, err
@@ -277,18 +277,18 @@ const startTimeout = time.Minute
 func (g *RankGroup) watch(f *follower) {
 	look := time.NewTicker(g.lease / heartbeatsPerLease)
 	defer look.Stop()
-	patience, silent := max(g.lease, startTimeout), time.Duration(0)
+	limit, silent := max(g.lease, startTimeout), time.Duration(0)
 	for {
 		select {
-		case <-g.over:
+		case <-g.ended:
 			return
 		case <-look.C:
 		}
 		if silent += g.lease / heartbeatsPerLease; f.alive.Swap(false) {
-			patience, silent = g.lease, 0
+			limit, silent = g.lease, 0
 		}
-		if silent > patience {
-			g.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", patience)))
+		if silent > limit {
+			g.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", limit)))
 			return
 		}
 	}
@@ -296,11 +296,11 @@ func (g *RankGroup) watch(f *follower) {
 
 // Each sends every follower the order of its rank and calls own, which does rank 0's part, at the same time. It returns
 // the replies.
-func (g *RankGroup) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
+func (g *RankGroup) Each(ctx context.Context, orderOf func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
 	orders := make([][][]byte, len(g.followers))
 	for i, f := range g.followers {
 		var err error
-		if orders[i], err = encodeOrder(of(f.rank), nil); err != nil {
+		if orders[i], err = encodeOrder(orderOf(f.rank), nil); err != nil {
 			return nil, err
 		}
 	}
@@ -331,7 +331,7 @@ func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.
 	defer done(nil)
 	g.left.Go(func() {
 		select {
-		case <-g.over:
+		case <-g.ended:
 			done(g.Err())
 		case <-acting.Done():
 		}
@@ -348,7 +348,7 @@ func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.
 	for i, f := range g.followers {
 		select {
 		case replies[i] = <-f.answers:
-		case <-g.over:
+		case <-g.ended:
 			return nil, g.Err()
 		case <-ctx.Done():
 			return nil, g.end(context.Cause(ctx))
@@ -377,16 +377,16 @@ func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return g.end(context.Cause(ctx))
 	}
-	patience := lossTimeout
+	wait := lossTimeout
 	var own *torch.GroupError
 	var theirs *FailedError
 	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {
 		err = &LostError{Follower: "a rank of " + g.followers[0].agent, How: "was lost to the others: " + err.Error()}
-		patience *= 2
+		wait *= 2
 	}
 	select {
-	case <-g.over:
-	case <-time.After(patience):
+	case <-g.ended:
+	case <-time.After(wait):
 	}
 	return g.end(err)
 }
@@ -399,7 +399,7 @@ func (g *RankGroup) end(why error) error {
 		return g.why
 	}
 	g.why = why
-	close(g.over)
+	close(g.ended)
 	for _, f := range g.followers {
 		f.kill()
 	}

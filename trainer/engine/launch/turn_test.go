@@ -222,7 +222,7 @@ func TestLostTurn(t *testing.T) {
 				}
 				return
 			}
-			<-c.over
+			<-c.ended
 			for rollout := range 3 { // one for each rank
 				var lost *LostError
 				if _, err := p.Generate(t.Context(), ask(rollout, 1)); !errors.As(err, &lost) {

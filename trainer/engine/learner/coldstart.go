@@ -29,7 +29,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 		return Report{}, err
 	}
 	own := 0.0
-	err = l.each(ctx, l.model, mine, all.Passes, true, nil, func(micro []*Sequence) error {
+	err = l.runPasses(ctx, l.model, mine, all.Passes, true, nil, func(micro []*Sequence) error {
 		part, err := l.coldStartPass(ctx, micro, total)
 		own += part
 		return err

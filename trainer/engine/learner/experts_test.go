@@ -31,7 +31,7 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 		o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, opt.HostMaster
 		o.Loss.KL, o.Loss.KLCoef, o.Balance = mgrpo.KL3, 0.1, 0.05
 	})
-	opt = of(g, opt)
+	opt = withRank(g, opt)
 	opt.Gathered = divided
 	l := tinyLearnerOf(t, tinyModelOf(t, shape, device, 1, opt), o)
 	opt.Frozen, opt.HostMaster = true, false

@@ -58,7 +58,7 @@ func TestGradientByLayer(t *testing.T) {
 func TestCollectRest(t *testing.T) {
 	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Checkpoint = true }))
 	leaves := l.params.Leaves()
-	err := l.each(t.Context(), l.model, [][]*Sequence{nil}, 1, true, nil, func([]*Sequence) error {
+	err := l.runPasses(t.Context(), l.model, [][]*Sequence{nil}, 1, true, nil, func([]*Sequence) error {
 		inDevice(t, l.model, func(s *torch.Scope) {
 			for i, leaf := range leaves { // like a pass that ends after the last layer
 				if leaf.Layer != 1 {

@@ -288,9 +288,9 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 	}
 	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
 	l.done, l.of = 0, all.Passes+all.Observed
-	err = l.each(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
+	err = l.runPasses(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	err = l.each(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })
+	err = l.runPasses(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })
 	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
 	if err != nil {
 		return err

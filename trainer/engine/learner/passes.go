@@ -44,11 +44,11 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		slices.Reverse(down)
 		visits = append(visits, down...)
 	}
-	var there [model.ResidentLayers]int // or being gathered
+	var resident [model.ResidentLayers]int // or being gathered
 	coming := map[int]bool{}
 	for i, layer := range visits {
 		for _, next := range visits[i:min(i+model.ResidentLayers, len(visits))] {
-			if place := &there[next%model.ResidentLayers]; m.Gathered() && *place != next {
+			if place := &resident[next%model.ResidentLayers]; m.Gathered() && *place != next {
 				*place, coming[next] = next, true
 				all = append(all, exchange{start, next})
 			}
@@ -85,10 +85,10 @@ func (l *Learner) collectsOf(layer int) (all []exchange) {
 	return all
 }
 
-// each runs passes over m: as many as the rank with the most micro-batches needs. mine are this rank's micro-batches. A
+// runPasses runs passes over m: as many as the rank with the most micro-batches needs. mine are this rank's micro-batches. A
 // rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has failed takes part with
 // any values, since no update will follow.
-func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error,
+func (l *Learner) runPasses(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error,
 	pass func(micro []*Sequence) error) error {
 	for i := range passes {
 		l.ahead = l.exchangesOf(m, backward)
@@ -194,7 +194,7 @@ func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.
 // Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	one := [][]*Sequence{nil} // pass
-	err = l.each(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
+	err = l.runPasses(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
 		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) { return l.hidden(ctx, s, l.model, in) })
 		return err
 	})
@@ -203,5 +203,5 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 
 // JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
 func (l *Learner) JoinForward(ctx context.Context) error {
-	return l.each(ctx, l.model, nil, 1, false, nil, nil)
+	return l.runPasses(ctx, l.model, nil, 1, false, nil, nil)
 }

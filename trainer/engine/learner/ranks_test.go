@@ -119,8 +119,8 @@ func TestRanksGoOnWithOthers(t *testing.T) {
 	rankstest.Pass(t, 3, "continue with experts", dir)
 }
 
-// of returns the options of a model that the ranks of a group train together.
-func of(g ranks.Group, opt model.Options) model.Options {
+// withRank returns the options of a model that the ranks of a group train together.
+func withRank(g ranks.Group, opt model.Options) model.Options {
 	opt.Rank, opt.Size = g.Rank(), g.Size()
 	return opt
 }
@@ -243,7 +243,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	} {
 		learner := func(t *testing.T, g ranks.Group) *Learner {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
-			opt := of(g, c.model)
+			opt := withRank(g, c.model)
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
 			opt.HostMaster, o.Checkpoint = o.HostState, c.layers
 			if c.mixture {
@@ -327,7 +327,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 				o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, c.host
 				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
 			})
-			opt := of(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
+			opt := withRank(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
 			l := tinyLearnerOf(t, tinyModelOf(t, c.shape, device, 1, opt), o)
 			opt.Frozen, opt.HostMaster = true, false
 			ref := tinyModelOf(t, c.shape, device, 2, opt)
@@ -490,7 +490,7 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 		layers  bool // backward passes run layer by layer
 	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
 		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
-		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: c.compute})), o)
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: c.compute})), o)
 		wantRefusals(t, l, tinyBatch(t, l, 0.3))
 	}
 }
@@ -537,7 +537,7 @@ func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
 // ranksRefuseGradient: if one rank's share of the gradient is not finite, all ranks refuse the update, and neither weights nor moments change.
 func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
-		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
 		before, _, _ := stateOf(t, l)
 		if g.Rank() == 1 {
 			inDevice(t, l.model, func(*torch.Scope) { l.in(l.grad, l.share[0]).Fill_(math.NaN()) })

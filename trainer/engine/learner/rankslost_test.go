@@ -70,7 +70,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	case "layers":
 		o := l.opt
 		o.Checkpoint = true
-		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), o)
+		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: torch.BFloat16})), o)
 	case "experts":
 		l = keepingExperts(t, ends, 1)
 	}
@@ -120,7 +120,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 }
 
 func ranksLoseOne(t *testing.T, g ranks.Group) {
-	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), mixtureOptions(func(o *Options) { o.Group = g }))
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: torch.BFloat16})), mixtureOptions(func(o *Options) { o.Group = g }))
 	batch := tinyBatch(t, l, 0.3)
 	if err := l.Prepare(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -147,14 +147,14 @@ type kept struct {
 func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 })
-	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, of(g, model.Options{Compute: torch.BFloat16})), o)
+	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, withRank(g, model.Options{Compute: torch.BFloat16})), o)
 }
 
 // keepingExperts returns a learner for ranksSave and ranksGoOn, of a mixture whose experts the ranks divide.
 func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, true })
-	return tinyLearnerOf(t, mixtureModelIn(t, "cpu", seed, 5, of(g, model.Options{Compute: torch.Float32, Gathered: true})), o)
+	return tinyLearnerOf(t, mixtureModelIn(t, "cpu", seed, 5, withRank(g, model.Options{Compute: torch.Float32, Gathered: true})), o)
 }
 
 func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {

@@ -26,7 +26,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		}
 	}
 	l.done, l.of = 0, passes
-	err := l.each(ctx, m, mine, passes, false, nil, func(run []*Sequence) error {
+	err := l.runPasses(ctx, m, mine, passes, false, nil, func(run []*Sequence) error {
 		part, err := l.forward(ctx, m, run)
 		own.LogProbs = append(own.LogProbs, part...)
 		return err

@@ -19,8 +19,8 @@ type Process struct {
 	Agents   []string
 	Machines map[string]*launch.Machines // further machines with devices for agents, by agent
 
-	mu   sync.Mutex
-	held map[string]*base
+	mu    sync.Mutex
+	bases map[string]*base
 }
 
 // base is a model on its own device, and the engine that samples from it for all agents of the model.
@@ -37,36 +37,36 @@ type base struct {
 func (p *Process) take(key string, load func() (*model.Model, error)) (*base, func(context.Context) error, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	held := p.held[key]
-	if held == nil || key == "" {
+	shared := p.bases[key]
+	if shared == nil || key == "" {
 		m, err := load()
 		if err != nil {
 			return nil, nil, err
 		}
-		held = &base{model: m}
-		if p.held == nil {
-			p.held = map[string]*base{}
+		shared = &base{model: m}
+		if p.bases == nil {
+			p.bases = map[string]*base{}
 		}
-		p.held[key] = held
+		p.bases[key] = shared
 	}
-	held.users++
-	return held, func(ctx context.Context) error { return p.giveBack(ctx, key, held) }, nil
+	shared.users++
+	return shared, func(ctx context.Context) error { return p.giveBack(ctx, key, shared) }, nil
 }
 
-func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
+func (p *Process) giveBack(ctx context.Context, key string, shared *base) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if held.users--; held.users > 0 {
+	if shared.users--; shared.users > 0 {
 		return nil
 	}
-	if p.held[key] == held {
-		delete(p.held, key)
+	if p.bases[key] == shared {
+		delete(p.bases, key)
 	}
 	var err error
-	if held.engine != nil {
-		err = held.engine.Close(ctx)
+	if shared.engine != nil {
+		err = shared.engine.Close(ctx)
 	}
-	return errors.Join(err, held.model.Close(ctx), held.model.Device.Close())
+	return errors.Join(err, shared.model.Close(ctx), shared.model.Device.Close())
 }
 
 // sampler returns the base's engine, and opens it at the first call.

@@ -58,7 +58,7 @@ func TestBases(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if usable(bases[2]) || usable(bases[1]) || len(process.held) != 0 {
-		t.Errorf("bases are still open: %v", process.held)
+	if usable(bases[2]) || usable(bases[1]) || len(process.bases) != 0 {
+		t.Errorf("bases are still open: %v", process.bases)
 	}
 }

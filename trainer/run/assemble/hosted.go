@@ -35,8 +35,8 @@ func host(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task,
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	asked := policy.Sampling{Temperature: cfg.GRPO.Temperature, TopK: cfg.Eval.TopK, TopP: cfg.Eval.TopP, MinP: cfg.Eval.MinP}
-	if err := p.Check(ctx, asked); err != nil {
+	sampling := policy.Sampling{Temperature: cfg.GRPO.Temperature, TopK: cfg.Eval.TopK, TopP: cfg.Eval.TopP, MinP: cfg.Eval.MinP}
+	if err := p.Check(ctx, sampling); err != nil {
 		return nil, nil, errors.Join(cfg.Fault("agents."+a.Name+".model", err), p.Close(), m.Close(ctx))
 	}
 	return m, p, nil

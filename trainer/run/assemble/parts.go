@@ -77,7 +77,7 @@ func Trained(ctx context.Context, want AgentSpec) (*Parts, error) {
 
 func (p *Parts) openModel(ctx context.Context, want AgentSpec, a *config.Agent) error {
 	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
-		return p.lead(ctx, want, a)
+		return p.openOnRanks(ctx, want, a)
 	}
 	err := p.load(ctx, want, a)
 	if err == nil && want.Learns {

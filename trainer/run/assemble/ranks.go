@@ -15,9 +15,9 @@ import (
 // An agent with several devices has a process for each of them (docs/ranks.md). This process is rank 0 and starts the
 // others.
 
-// lead loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
+// openOnRanks loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.
-func (p *Parts) lead(ctx context.Context, want AgentSpec, a *config.Agent) (err error) {
+func (p *Parts) openOnRanks(ctx context.Context, want AgentSpec, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if want.Learns {
 		want.Size, want.Gathered = len(all), a.Shard == "full"
@@ -147,17 +147,17 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *P
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
 func (p *Parts) Join(ctx context.Context, want AgentSpec, g launch.Rendezvous, rank, size int) error {
-	patience := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
+	timeout := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
-		Rank: rank, Size: size, Join: patience, Timeout: patience})
+		Rank: rank, Size: size, Join: timeout, Timeout: timeout})
 	if err != nil {
 		return err
 	}
 	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
 	err = p.Device.Do(ctx, func(s *torch.Scope) error {
-		over, err := group.Over(ctx, s)
-		if over != "" && want.Note != nil {
-			want.Note("its devices exchange weights and gradients over " + over)
+		transport, err := group.Transport(ctx, s)
+		if transport != "" && want.Note != nil {
+			want.Note("its devices exchange weights and gradients over " + transport)
 		}
 		return err
 	})

@@ -40,8 +40,8 @@ func researchTask(cfg *config.Config) (task.Task, error) {
 // rows makes a task of questions and answers in files.
 func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	t := cfg.Task
-	train, held := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
-	for _, file := range []struct{ key, path string }{{"task.train", train}, {"task.eval", held}} {
+	train, heldOut := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
+	for _, file := range []struct{ key, path string }{{"task.train", train}, {"task.eval", heldOut}} {
 		if _, err := os.Stat(file.path); err != nil {
 			return nil, cfg.Fault(file.key, err)
 		}
@@ -67,7 +67,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	}
 	if t.Kind == "gsm8k" {
 		return gsm8k.Open(gsm8k.Settings{
-			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
+			Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
 		})
 	}
 	var sets []jsonl.Set
@@ -84,7 +84,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	}
 	return jsonl.Open(jsonl.Settings{
 		Stages: stages,
-		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
 		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts, Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})
 }

@@ -77,9 +77,9 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	if err := scores(ctx, cfg, t, agents); err != nil {
 		out = append(out, Finding{Fail, "verifier", oneLine(err), ""})
 	}
-	train, held := queries(cfg, t)
-	if known := repeated(train, held); known > 0 {
-		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(held)),
+	train, heldOut := queries(cfg, t)
+	if known := repeated(train, heldOut); known > 0 {
+		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(heldOut)),
 			"use other rows for task.eval: the accuracy must be measured on questions that no agent was trained on"})
 	}
 	for _, text := range assemble.FewRows(cfg, t) {
@@ -87,16 +87,16 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		out = append(out, Finding{Warn, "task", fault, cure})
 	}
 	for _, name := range agents {
-		var asked []task.Query
+		var checked []task.Query
 		if name == cfg.Main().Name { // a sub-agent's prompts depend on the main agent
-			asked = append(train, held...)
+			checked = append(train, heldOut...)
 		}
-		tooLong, err := assemble.DryRun(ctx, cfg, cfg.Agent(name), t, asked)
+		tooLong, err := assemble.DryRun(ctx, cfg, cfg.Agent(name), t, checked)
 		if err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}
 		if len(tooLong) > 0 {
-			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong), len(asked), tooLong[0].ID),
+			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong), len(checked), tooLong[0].ID),
 				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or remove the rows: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
@@ -120,7 +120,7 @@ func divergence(cfg *config.Config) []Finding {
 
 // tracking checks the experiment trackers that get the run's records.
 func tracking(ctx context.Context, cfg *config.Config) []Finding {
-	const patience = time.Minute // the import of the package mlflow takes seconds
+	const mlflowTimeout = time.Minute // the import of the package mlflow takes seconds
 	var to []string
 	if project := cfg.Tracking.WandB; project != "" {
 		to = append(to, "W&B, project "+project)
@@ -134,7 +134,7 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	if err := track.Check(ctx, cfg); err != nil {
 		return []Finding{{Fail, "tracking", oneLine(err), "otherwise remove the tracking section: a run does not start without its tracker"}}
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, mlflowTimeout)
 	defer cancel()
 	if err := track.Ask(ctx, cfg); err != nil {
 		return []Finding{{Warn, "tracking", "MLflow: " + oneLine(err), "start the server, or correct the address; else the run continues without it, and mgrpo track forwards the records later"}}
@@ -144,14 +144,14 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 
 // servers requests the descriptions of the servers that sample for an agent.
 func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Finding) {
-	const patience = 20 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const serverTimeout = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
 		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
-	said, err := assemble.Servers(ctx, cfg, a)
-	for _, text := range said {
+	answers, err := assemble.Servers(ctx, cfg, a)
+	for _, text := range answers {
 		out = append(out, Finding{OK, "engine", text, ""})
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ const mostQueries = 100_000
 
 // queries returns the training queries of the first epoch and the held-out queries. The lists are empty for a task with its
 // own language (task.WithDialect), since such a task makes queries that fit and do not repeat.
-func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
+func queries(cfg *config.Config, t task.Task) (train, heldOut []task.Query) {
 	if _, ok := t.(task.WithDialect); ok {
 		return nil, nil
 	}
@@ -180,13 +180,13 @@ func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
 }
 
 // repeated counts the held-out queries whose question is also a training question.
-func repeated(train, held []task.Query) (n int) {
-	asked := map[string]bool{}
+func repeated(train, heldOut []task.Query) (n int) {
+	trained := map[string]bool{}
 	for _, q := range train {
-		asked[q.Text] = true
+		trained[q.Text] = true
 	}
-	for _, q := range held {
-		if asked[q.Text] {
+	for _, q := range heldOut {
+		if trained[q.Text] {
 			n++
 		}
 	}

@@ -58,11 +58,11 @@ func (s seen) id(of []section) string {
 
 // events streams the sections of the page: first those that the viewer has not seen, then each section that changes.
 func (p *Page) events(w http.ResponseWriter, r *http.Request) {
-	if !p.enter() {
+	if !p.addViewer() {
 		http.Error(w, fmt.Sprintf("the page already has %d viewers", maxViewers), http.StatusServiceUnavailable)
 		return
 	}
-	defer p.leave()
+	defer p.removeViewer()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // makes proxies forward events at once
 	send := sender(w)
@@ -114,8 +114,8 @@ func (p *Page) current() ([]section, <-chan struct{}) {
 	return p.shown, p.changed
 }
 
-// enter counts a viewer; while there are viewers the page reads the store.
-func (p *Page) enter() bool {
+// addViewer counts a viewer; while there are viewers the page reads the store.
+func (p *Page) addViewer() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.viewers == maxViewers {
@@ -126,7 +126,7 @@ func (p *Page) enter() bool {
 	return true
 }
 
-func (p *Page) leave() {
+func (p *Page) removeViewer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.viewers--

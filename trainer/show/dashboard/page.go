@@ -20,10 +20,10 @@ import (
 // Path is the path of the page. Its events are at Path + "/events".
 const Path = "/live"
 
-// every is the time between two reads of the store, and patience bounds the time of a request to it.
+// every is the time between two reads of the store, and requestTimeout bounds the time of a request to it.
 const (
-	every    = time.Second
-	patience = 5 * time.Second
+	every          = time.Second
+	requestTimeout = 5 * time.Second
 )
 
 // Options are the options of a Page.

@@ -88,7 +88,7 @@ func activityOf(d activityNow, at place) activity {
 		a.Phase = d.Phase()
 	}
 	if len(d.conversations) > 0 {
-		ctx, cancel := context.WithTimeout(at.Context(), patience)
+		ctx, cancel := context.WithTimeout(at.Context(), requestTimeout)
 		defer cancel()
 		a.Conversations = shownConversations(ctx, at, d.conversations)
 	}
@@ -98,7 +98,7 @@ func activityOf(d activityNow, at place) activity {
 // publish executes a request for an agent, and reports its first failure. It does not report a failure due to a lost
 // place.
 func (p *Page) publish(agent string, at place, request func(context.Context) error) bool {
-	ctx, cancel := context.WithTimeout(at.Context(), patience)
+	ctx, cancel := context.WithTimeout(at.Context(), requestTimeout)
 	defer cancel()
 	err := request(ctx)
 	if err == nil || at.Context().Err() != nil {

@@ -50,7 +50,7 @@ func newRunState(o Options) runState {
 // look reads the store, through the place of any agent of this process, and draws the page.
 func (p *Page) look() []section {
 	b := &p.state
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.ctx, requestTimeout)
 	defer cancel()
 	b.problem = ""
 	if at, ok := p.anyPlace(); !ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// patience is the time limit of a check of a device or of the store.
-const patience = 2 * time.Second
+// checkTimeout is the time limit of a check of a device or of the store.
+const checkTimeout = 2 * time.Second
 
 // processState holds the state of the process that a Server shows.
 type processState struct {
@@ -84,7 +84,7 @@ func (b *processState) placed() map[string]worker {
 // alive lists the devices that have failed. A device that is busy for a long time has not failed. A worker without a place
 // is starting or ending, so its device is not checked.
 func (b *processState) alive(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var lost []string
 	for agent, w := range b.placed() {
@@ -117,12 +117,12 @@ func (b *processState) ready(ctx context.Context) []string {
 
 // ping measures a round trip to the store.
 func ping(ctx context.Context, p Place) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	start := time.Now()
 	err := p.Ping(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("no answer within %v", patience)
+		err = fmt.Errorf("no answer within %v", checkTimeout)
 	}
 	return time.Since(start), err
 }

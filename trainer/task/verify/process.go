@@ -21,7 +21,7 @@ type process struct {
 	stdin  io.WriteCloser
 	stdout io.ReadCloser
 	stderr *tail.Writer
-	over   chan struct{} // closed by reason
+	exited chan struct{} // closed by reason
 
 	mu     sync.Mutex
 	queue  [][]byte // lines to write
@@ -35,7 +35,7 @@ const grace = 2 * time.Second
 // startProcess starts a program in its own process group. The kernel kills the program when the calling thread ends, so
 // that it does not outlive this process. The goroutine keeps its thread until it calls reason.
 func startProcess(command []string, dir string) (*process, error) {
-	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail.Writer{Max: 2 << 10}, over: make(chan struct{})}
+	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail.Writer{Max: 2 << 10}, exited: make(chan struct{})}
 	p.filled = sync.NewCond(&p.mu)
 	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
 	p.cmd.WaitDelay = grace // in case a child of the program keeps standard error open
@@ -105,7 +105,7 @@ func (p *process) lines(max int, f func(line []byte) error) error {
 func (p *process) end() {
 	_ = p.stdin.Close()
 	select {
-	case <-p.over:
+	case <-p.exited:
 	case <-time.After(grace):
 		p.kill()
 		_ = p.stdout.Close() // a child in another process group may keep it open
@@ -123,7 +123,7 @@ func (p *process) reason(failed error) error {
 	late := time.AfterFunc(grace, p.kill)
 	err := p.cmd.Wait()
 	late.Stop()
-	close(p.over)
+	close(p.exited)
 	runtime.UnlockOSThread()
 	p.mu.Lock()
 	p.ended = true
@@ -135,11 +135,11 @@ func (p *process) reason(failed error) error {
 	case err == nil:
 		err = errors.New("it ended")
 	}
-	return fmt.Errorf("%w%s", err, p.said())
+	return fmt.Errorf("%w%s", err, p.errorOutput())
 }
 
-// said returns the last output on standard error, for the end of an error.
-func (p *process) said() string {
+// errorOutput returns the last output on standard error, for the end of an error.
+func (p *process) errorOutput() string {
 	if text := strings.TrimSpace(p.stderr.String()); text != "" {
 		return "; on standard error:\n" + text
 	}

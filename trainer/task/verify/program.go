@@ -191,7 +191,7 @@ func (v *programVerifier) abandon(id int64) string {
 	if v.process == nil {
 		return ""
 	}
-	return v.process.said()
+	return v.process.errorOutput()
 }
 
 // keep runs the program while cases are open.

@@ -41,7 +41,7 @@ type moduleVerifier struct {
 
 	mu     sync.Mutex
 	copies map[string]*moduleCopy // by device
-	over   context.Context
+	ctx    context.Context
 	end    context.CancelFunc
 	served sync.WaitGroup
 }
@@ -49,7 +49,7 @@ type moduleVerifier struct {
 // moduleCopy batches the answers that arrive while the module scores the previous batch.
 type moduleCopy struct {
 	asked  chan *moduleCase
-	over   context.Context
+	ctx    context.Context
 	closed error // error of closing the module
 }
 
@@ -74,7 +74,7 @@ func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	}
 	s.Threads = max(s.Threads, 1)
 	v := &moduleVerifier{settings: s, open: openModule, copies: map[string]*moduleCopy{}}
-	v.over, v.end = context.WithCancel(context.Background())
+	v.ctx, v.end = context.WithCancel(context.Background())
 	return v, nil
 }
 
@@ -103,8 +103,8 @@ func (v *moduleVerifier) copyOn(device string) *moduleCopy {
 	defer v.mu.Unlock()
 	m := v.copies[device]
 	if m == nil {
-		m = &moduleCopy{asked: make(chan *moduleCase), over: v.over}
-		if v.over.Err() == nil {
+		m = &moduleCopy{asked: make(chan *moduleCase), ctx: v.ctx}
+		if v.ctx.Err() == nil {
 			v.copies[device] = m
 			v.served.Go(func() { m.serve(v.open, v.settings, device) })
 		}
@@ -134,7 +134,7 @@ func (m *moduleCopy) ask(ctx context.Context, tokens []int32) moduleScore {
 		return <-mine.done
 	case <-ctx.Done():
 		return moduleScore{err: ctx.Err()}
-	case <-m.over.Done():
+	case <-m.ctx.Done():
 		return moduleScore{err: errModuleClosed}
 	}
 }
@@ -145,7 +145,7 @@ func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptSettings, device stri
 	module, failed := open(s.Path, device, s.Threads)
 	score := func([][]int32) ([]float32, error) { return nil, failed }
 	if failed == nil {
-		score = func(batch [][]int32) ([]float32, error) { return module.Score(m.over, batch) }
+		score = func(batch [][]int32) ([]float32, error) { return module.Score(m.ctx, batch) }
 		defer func() { m.closed = module.Close() }()
 	}
 	for {
@@ -153,7 +153,7 @@ func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptSettings, device stri
 		select {
 		case first := <-m.asked:
 			batch = append(batch, first)
-		case <-m.over.Done():
+		case <-m.ctx.Done():
 			return
 		}
 		for waiting := true; waiting && len(batch) < maxBatch; {
@@ -175,7 +175,7 @@ func (m *moduleCopy) distribute(batch []*moduleCase, score func([][]int32) ([]fl
 		tokens[i] = c.tokens
 	}
 	scores, err := score(tokens)
-	if err != nil && len(batch) > 1 && m.over.Err() == nil {
+	if err != nil && len(batch) > 1 && m.ctx.Err() == nil {
 		for i := range batch { // one answer may have made the whole batch fail
 			m.distribute(batch[i:i+1], score)
 		}

@@ -118,8 +118,8 @@ func isDigest(text string) bool {
 	return err == nil && len(sum) == sha256.Size
 }
 
-// of returns the parts of the named agents, or of all agents.
-func (m Manifest) of(names []string) ([]AgentFiles, error) {
+// agentFiles returns the parts of the named agents, or of all agents.
+func (m Manifest) agentFiles(names []string) ([]AgentFiles, error) {
 	if names == nil {
 		return m.Agents, nil
 	}
@@ -136,7 +136,7 @@ func (m Manifest) of(names []string) ([]AgentFiles, error) {
 
 // checkSizes compares the sizes of the named agents' files with the manifest (nil: of all agents).
 func (m Manifest) checkSizes(stepDir string, names []string) error {
-	agents, err := m.of(names)
+	agents, err := m.agentFiles(names)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	if err != nil {
 		return fail(err)
 	}
-	agents, err := m.of(names)
+	agents, err := m.agentFiles(names)
 	if err != nil {
 		return fail(err)
 	}

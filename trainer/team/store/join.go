@@ -76,11 +76,11 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 		if answer.refusal == nil {
 			break
 		}
-		patience := s.opts.Timeout
+		limit := s.opts.Timeout
 		if answer.taken { // the other worker may be dead
-			patience = s.opts.Lease + s.opts.Lease/4
+			limit = s.opts.Lease + s.opts.Lease/4
 		}
-		if answer.final || time.Since(since) > patience {
+		if answer.final || time.Since(since) > limit {
 			return nil, answer.refusal
 		}
 		if !refused {

@@ -13,8 +13,8 @@ const (
 	sayAgain = time.Minute
 )
 
-// patience limits the messages of all goroutines that wait.
-type patience struct {
+// messageLimit limits the messages of all goroutines that wait.
+type messageLimit struct {
 	mu   sync.Mutex
 	next time.Time // earliest time of the next message
 	gone time.Time // when the store was lost, if a message reported this; otherwise zero
@@ -25,12 +25,12 @@ func (s *Store) due(since time.Time) bool {
 	if s.opts.Waiting == nil || time.Since(since) < s.opts.sayAfter {
 		return false
 	}
-	s.patience.mu.Lock()
-	defer s.patience.mu.Unlock()
-	if time.Now().Before(s.patience.next) {
+	s.messageLimit.mu.Lock()
+	defer s.messageLimit.mu.Unlock()
+	if time.Now().Before(s.messageLimit.next) {
 		return false
 	}
-	s.patience.next = time.Now().Add(sayAgain)
+	s.messageLimit.next = time.Now().Add(sayAgain)
 	return true
 }
 
@@ -44,17 +44,17 @@ func (s *Store) noteStoreGone(since time.Time, err error) {
 		where = " at " + strings.Join(opts.Addrs, ", ")
 	}
 	s.opts.Waiting(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
-	s.patience.mu.Lock()
-	defer s.patience.mu.Unlock()
-	s.patience.gone = since
+	s.messageLimit.mu.Lock()
+	defer s.messageLimit.mu.Unlock()
+	s.messageLimit.gone = since
 }
 
 // noteStoreBack sends the message that the store answers again, if a message reported that it did not.
 func (s *Store) noteStoreBack() {
-	s.patience.mu.Lock()
-	since := s.patience.gone
-	s.patience.gone = time.Time{}
-	s.patience.mu.Unlock()
+	s.messageLimit.mu.Lock()
+	since := s.messageLimit.gone
+	s.messageLimit.gone = time.Time{}
+	s.messageLimit.mu.Unlock()
 	if since.IsZero() {
 		return
 	}
@@ -71,14 +71,14 @@ func (s *Store) noteDeadWorkers(since time.Time, awaited func() (agents []string
 	whom, dead, err := s.liveliness(agents)
 	switch {
 	case err != nil:
-		s.patience.forget() // no message was sent; noteStoreGone sends it once a read has failed
+		s.messageLimit.forget() // no message was sent; noteStoreGone sends it once a read has failed
 	case dead:
 		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}
 }
 
 // forget allows the next message at once.
-func (p *patience) forget() {
+func (p *messageLimit) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.next = time.Time{}

@@ -56,13 +56,13 @@ var thisProcess = rand.Text()
 
 // Store is a connection to the shared data of one run. Its methods may be called from any number of goroutines.
 type Store struct {
-	opts     Options
-	embedded *miniredis.Miniredis // nil with a real server
-	rdb      redis.UniversalClient
-	batches  batches       // groups commands that are sent together
-	channel  *redis.PubSub // published topics, on a separate connection
-	topics   topics
-	patience patience
+	opts         Options
+	embedded     *miniredis.Miniredis // nil with a real server
+	rdb          redis.UniversalClient
+	batches      batches       // groups commands that are sent together
+	channel      *redis.PubSub // published topics, on a separate connection
+	topics       topics
+	messageLimit messageLimit
 
 	ctx    context.Context // ends with the run, or with Close
 	cancel context.CancelCauseFunc

@@ -387,12 +387,12 @@ func TestWaitsAreTold(t *testing.T) {
 	must(t, server.Start())
 	must(t, <-written)
 	expect("the store answers again, after ")
-	s.patience.forget() // as if a minute had passed
+	s.messageLimit.forget() // as if a minute had passed
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { written <- boss.Barrier(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
 	server.Kill() // while Barrier waits for an event and writes nothing
-	s.patience.forget()
+	s.messageLimit.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())
 	expect("the store answers again, after ")

@@ -204,12 +204,12 @@ func (e *Engine) putBack(q *sequence) {
 	q.tenant.stats.PutBack++
 	q.computed = q.filled
 	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
-	e.land(q)
+	e.finishSlot(q)
 	e.queue = append(e.queue, q)
 }
 
-// land ends a sequence's flight.
-func (e *Engine) land(q *sequence) {
+// finishSlot ends a sequence's time in its slot.
+func (e *Engine) finishSlot(q *sequence) {
 	e.pages.close(q.cached)
 	q.tenant.inFlight--
 	e.slots = append(e.slots, q.slot)
@@ -246,7 +246,7 @@ func (e *Engine) admit() (moves []move) {
 			waiting = append(waiting, e.queue[i:]...)
 			break
 		}
-		moves = append(moves, e.launch(q, from)...)
+		moves = append(moves, e.start(q, from)...)
 	}
 	clear(e.queue[len(waiting):])
 	e.queue = waiting
@@ -266,8 +266,8 @@ func (e *Engine) sortQueue() {
 	})
 }
 
-// launch puts a sequence in flight.
-func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
+// start puts a sequence in flight.
+func (e *Engine) start(q *sequence, from prefix) (moves []move) {
 	q.cached, moves = e.pages.open(q.tenant, q.tokens, from)
 	q.filled = q.cached.filled
 	last := len(e.slots) - 1
@@ -298,7 +298,7 @@ func (e *Engine) drop(why func(*sequence) error) {
 		}
 		q.finish(policy.FinishCancelled, err)
 		if q.cached != nil {
-			e.land(q)
+			e.finishSlot(q)
 		}
 		return true
 	}
@@ -319,7 +319,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	for i, q := range b.ready {
 		if q.broken != nil {
 			q.finish(policy.FinishCancelled, q.broken)
-			e.land(q)
+			e.finishSlot(q)
 			continue
 		}
 		q.accept(sampled[i])
@@ -328,7 +328,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		if f, ended := q.ending.Add(sampled[i].id); ended {
 			q.out.Routes = slices.Clone(q.cached.routes)
 			q.finish(f, nil)
-			e.land(q)
+			e.finishSlot(q)
 		}
 	}
 	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })

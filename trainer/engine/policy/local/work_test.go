@@ -28,7 +28,7 @@ func TestWorkOfADecodePass(t *testing.T) {
 			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoRecordings: c.plain})
 			e, all := tenant.engine, make([]*sequence, 8)
 			for i := range all {
-				all[i] = &sequence{tenant: tenant, flight: flight{slot: i, listed: make([]int, 1)}}
+				all[i] = &sequence{tenant: tenant, slotState: slotState{slot: i, listed: make([]int, 1)}}
 			}
 			// decodeAt runs a decode pass in which every row has this position, the first of a block.
 			decodeAt := func(s *torch.Scope, position int) {

@@ -201,7 +201,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	for failed := 0; ; {
 		s := p.choose(r.Key)
 		out, err := s.turn(ctx, p, r)
-		p.leave(s)
+		p.endTurn(s)
 		var lost *lostError
 		if errors.As(err, &lost) && ctx.Err() == nil {
 			if lost.turn {

@@ -457,7 +457,7 @@ func TestSeveralServers(t *testing.T) {
 	homes := map[*replica]int{}
 	for _, query := range []string{"q1", "q2"} {
 		r := p.choose(policy.Key{Query: query})
-		p.leave(r)
+		p.endTurn(r)
 		homes[r]++
 	}
 	if len(homes) != 2 {

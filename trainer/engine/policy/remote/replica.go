@@ -162,8 +162,8 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 // that sampled it has the weights w.
 func (r *replica) ask(ctx context.Context, p *Policy, w *published, q prompt) (answer, error) {
 	path, body := r.api.request(q)
-	var over net.Conn
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { over = c.Conn }})
+	var conn net.Conn
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { conn = c.Conn }})
 	const perToken, around = 4 << 10, 1 << 20 // bytes
 	raw, err := r.call(traced, r.turns, http.MethodPost, path, body, around+int64(q.most)*perToken)
 	if err != nil {
@@ -179,7 +179,7 @@ func (r *replica) ask(ctx context.Context, p *Policy, w *published, q prompt) (a
 	if a.stamp != "" {
 		return a, sameWeights(a.stamp, w.stamp)
 	}
-	if r.known.has(over, w.stamp) {
+	if r.known.has(conn, w.stamp) {
 		return a, nil
 	}
 	stamp, err := r.api.stamp(ctx)
@@ -187,7 +187,7 @@ func (r *replica) ask(ctx context.Context, p *Policy, w *published, q prompt) (a
 		err = sameWeights(stamp, w.stamp)
 	}
 	if err == nil {
-		r.known.add(over, w.stamp)
+		r.known.add(conn, w.stamp)
 	}
 	return a, err
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// choose picks the server of a turn. It avoids lost servers while there are others. The caller calls leave when the
+// choose picks the server of a turn. It avoids lost servers while there are others. The caller calls endTurn when the
 // turn has ended.
 func (p *Policy) choose(k policy.Key) *replica {
 	return p.replicas[p.router.Enter(k, func(i int) bool { return !p.replicas[i].lost.Load() })]
 }
 
-// leave records the end of a turn at a server.
-func (p *Policy) leave(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
+// endTurn records the end of a turn at a server.
+func (p *Policy) endTurn(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
 
 // another reports whether any server is not lost.
 func (p *Policy) another() bool {

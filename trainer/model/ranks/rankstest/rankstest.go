@@ -39,12 +39,12 @@ func Run(t *testing.T, size int, part, dir string) []error {
 		t.Fatal(err)
 	}
 	defer meet.Close()
-	const patience = 3 * time.Minute // long enough for a machine that is busy with other work
+	const passTimeout = 3 * time.Minute // long enough for a machine that is busy with other work
 	errs := make([]error, size)
 	var all sync.WaitGroup
 	for rank := range size {
 		as, err := json.Marshal(started{part, dir, torch.GroupOptions{Rendezvous: meet.Addr(), Name: part, Bind: "127.0.0.1",
-			Rank: rank, Size: size, Join: patience, Timeout: patience}})
+			Rank: rank, Size: size, Join: passTimeout, Timeout: passTimeout}})
 		if err != nil {
 			t.Fatal(err)
 		}

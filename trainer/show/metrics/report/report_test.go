@@ -134,7 +134,7 @@ func TestTokensMakeTheTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokenizers, turns := r.speakers(), 0
+	tokenizers, turns := r.tokenizers(), 0
 	for _, f := range files {
 		queries, err := queriesIn(f.path)
 		if err != nil {

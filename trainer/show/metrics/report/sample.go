@@ -84,11 +84,11 @@ func (r *run) sample(opt Options) (reading, error) {
 	for _, f := range files {
 		byPhase[f.phase] = append(byPhase[f.phase], f)
 	}
-	left, speakers := opt.Bytes, r.speakers()
+	left, tokenizers := opt.Bytes, r.tokenizers()
 	phases := choosePhases(byPhase, opt.Steps)
 	for i, p := range phases {
 		share := left / (len(phases) - i)
-		rollouts, queries, all, err := r.rolloutsOf(byPhase[p], opt.Queries, speakers)
+		rollouts, queries, all, err := r.rolloutsOf(byPhase[p], opt.Queries, tokenizers)
 		if err != nil {
 			return out, err
 		}
@@ -115,7 +115,7 @@ func (r *run) sample(opt Options) (reading, error) {
 		out.Phases = append(out.Phases, p.label())
 		out.steps++
 	}
-	r.noteSpeakers(speakers)
+	r.noteSpeakers(tokenizers)
 	return out, nil
 }
 
@@ -165,7 +165,7 @@ func spread[T any](list []T, n int) []T {
 
 // rolloutsOf reads n queries of a phase. It returns their rollouts by query, the queries in order, and the number of
 // queries in the phase.
-func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQuery map[string][]rollout, queries []string, all int, err error) {
+func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) (byQuery map[string][]rollout, queries []string, all int, err error) {
 	for _, f := range files {
 		found, err := queriesIn(f.path)
 		if err != nil {
@@ -194,7 +194,7 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQ
 			r.lacks("%s: %d damaged trajectories of %s were skipped.", f.phase.label(), damaged, f.agent)
 		}
 		for _, l := range lines {
-			shown := speakers.show(l, slices.Index(r.agents, l.Agent))
+			shown := tokenizers.show(l, slices.Index(r.agents, l.Agent))
 			if l.isMain() {
 				at(l).Main = &shown
 			} else {

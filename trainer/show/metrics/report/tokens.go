@@ -16,18 +16,18 @@ const (
 	maxTurnTokens = 1500
 )
 
-// speakers decodes tokens with the tokenizers in the run's checkpoints.
-type speakers struct {
+// tokenizers decodes tokens with the tokenizers in the run's checkpoints.
+type tokenizers struct {
 	dirs   []string
 	loaded map[string]*tokenizer.Tokenizer // by agent; nil: no checkpoint contains the agent's tokenizer
 }
 
-func (r *run) speakers() *speakers {
-	return &speakers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
+func (r *run) tokenizers() *tokenizers {
+	return &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
 }
 
-// of returns an agent's tokenizer from the newest checkpoint that contains one, or nil.
-func (s *speakers) of(name string) *tokenizer.Tokenizer {
+// tokenizerOf returns an agent's tokenizer from the newest checkpoint that contains one, or nil.
+func (s *tokenizers) tokenizerOf(name string) *tokenizer.Tokenizer {
 	if t, ok := s.loaded[name]; ok {
 		return t
 	}
@@ -52,7 +52,7 @@ func (s *speakers) of(name string) *tokenizer.Tokenizer {
 }
 
 // show converts a trajectory for the report.
-func (s *speakers) show(l line, agentIndex int) trajectory {
+func (s *tokenizers) show(l line, agentIndex int) trajectory {
 	out := trajectory{
 		Agent: agentIndex, Invocation: l.Invocation, Task: clip(l.Task), Reward: l.Reward, Expert: l.Expert,
 		Weight: l.Weight, Advantage: l.Advantage, Valid: l.FormatValid, Malformed: l.Malformed, Finish: l.Finish,
@@ -61,7 +61,7 @@ func (s *speakers) show(l line, agentIndex int) trajectory {
 	out.Tokens, out.Sampled, _ = l.Size()
 	var tok *tokenizer.Tokenizer
 	if len(l.Tokens) > 0 { // otherwise the model is hosted
-		tok = s.of(l.Agent)
+		tok = s.tokenizerOf(l.Agent)
 	}
 	for _, row := range l.Rows() {
 		for _, t := range row.Turns {
@@ -111,7 +111,7 @@ func clip(s string) string {
 }
 
 // noteSpeakers adds a note for each agent without a tokenizer.
-func (r *run) noteSpeakers(s *speakers) {
+func (r *run) noteSpeakers(s *tokenizers) {
 	for _, name := range r.agents {
 		if t, asked := s.loaded[name]; asked && t == nil {
 			r.lacks("No checkpoint has %s's tokenizer: its trajectories are shown by turns, not by tokens.", name)
