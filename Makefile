@@ -218,7 +218,7 @@ svamp tables: build ## run: train a small team on word problems or on tables (AR
 	@examples/gsm8k/fetch.sh
 	@cd testdata/$@ && sha256sum --check --quiet SHA256SUMS
 	@dir=runs/$@-small; n=1; while [ -e $$dir ]; do n=$$((n + 1)); dir=runs/$@-small-$$n; done; \
-	.ci/untaught bin/mgrpo train examples/$@/team.yaml --set run.dir=$$PWD/$$dir $(SMALL) $(ARGS)
+	.ci/allow-nothing-trained bin/mgrpo train examples/$@/team.yaml --set run.dir=$$PWD/$$dir $(SMALL) $(ARGS)
 
 KILLS ?= 30
 

@@ -116,7 +116,7 @@ func want(t *testing.T, steps map[string]step, status string, names ...string) {
 const model, learner = "build/gpu/test/trainer.model.go_test", "build/gpu/test/trainer.engine.learner.go_test"
 
 // A program that fails, one that hangs and one that is absent are reported, and hide none behind them.
-func TestNoStepHidesAnother(t *testing.T) {
+func TestEachFailingStepIsReported(t *testing.T) {
 	m := newMachine(t, map[string]string{model: "echo the gradient is off; exit 1", "bench/gpu/first.py": "", "path/ncu": "sleep 600"})
 	if err := os.Remove(filepath.Join(m.root, "path/compute-sanitizer")); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ pack() {
   # Programs share much of their code, farther apart than xz looks by itself.
   {
     find build/gpu -type f -print0
-    git ls-files -z -- bench/gpu bench/peers .ci/{quickstart-small,untaught} examples/quickstart/team.yaml kernels/cuda kernels/common kernels/include \
+    git ls-files -z -- bench/gpu bench/peers .ci/{quickstart-small,allow-nothing-trained} examples/quickstart/team.yaml kernels/cuda kernels/common kernels/include \
       cuda bindings/kernels bindings/torch/testdata testdata/{models,families,lora,mgrpo,quant} |
       grep -zv '\.go$'
   } | tar --null --files-from=- --owner=0 --group=0 -c | xz -T1 --x86 --lzma2=preset=2,dict=192MiB >$folder/mgrpo.tar.xz
