@@ -34,6 +34,30 @@ func (e Evaluation) Err() error {
 	return nil
 }
 
+// Accuracy returns the main agent's accuracy on the held-out queries. It returns an error if some rollouts have no score, or
+// if the main agent runs elsewhere.
+func (e Evaluation) Accuracy() (float64, error) {
+	if err := e.Err(); err != nil {
+		return 0, err
+	}
+	for _, r := range e.Records {
+		if accuracy, ok := r.Values[metrics.Accuracy]; ok {
+			return accuracy, nil
+		}
+	}
+	return 0, errors.New("the evaluation has no record of the main agent")
+}
+
+// Record returns the record of an agent. ok is false if the agent runs elsewhere.
+func (e Evaluation) Record(agent string) (r metrics.Record, ok bool) {
+	for _, r := range e.Records {
+		if r.Agent == agent {
+			return r, true
+		}
+	}
+	return metrics.Record{}, false
+}
+
 // Scores returns scores by set, kind, level and number of parts.
 func (e Evaluation) Scores() []metrics.Score {
 	for _, r := range e.Records {
@@ -58,7 +82,7 @@ func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 		questions, tokens = questions+float64(s.Questions), tokens+float64(s.Questions*s.Samples)*s.Tokens
 	}
 	for _, r := range e.Records {
-		seconds = max(seconds, r.Values["rollout_seconds"])
+		seconds = max(seconds, r.Values[metrics.RolloutSeconds])
 	}
 	return tokens / questions, seconds / questions, questions > 0
 }
@@ -94,7 +118,7 @@ func (e Evaluation) String() string {
 		if r.Unknown != "" {
 			fmt.Fprintln(&b, metrics.Printable(r.Unknown))
 		}
-		accuracy, ok := r.Values["accuracy"]
+		accuracy, ok := r.Values[metrics.Accuracy]
 		if !ok {
 			continue
 		}
@@ -125,15 +149,15 @@ func (e Evaluation) String() string {
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
 	for _, r := range e.Records {
-		mean, ok := r.Values["accuracy"]
+		mean, ok := r.Values[metrics.Accuracy]
 		if !ok {
-			mean, ok = r.Values["expert_mean"]
+			mean, ok = r.Values[metrics.ExpertMean]
 		}
 		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], score.Figure(mean, ok, 3))
 		for _, c := range []struct {
 			name   string
 			digits int
-		}{{"format_valid", 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
+		}{{metrics.FormatValid, 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
 			v, ok := r.Values[c.name]
 			fmt.Fprint(t, "\t", score.Figure(v, ok, c.digits))
 		}

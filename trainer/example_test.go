@@ -35,11 +35,12 @@ func ExampleEvaluate() {
 		log.Fatal(err)
 	}
 	e, err := trainer.Evaluate(context.Background(), cfg, trainer.CheckpointOptions{})
-	if err == nil {
-		err = e.Err()
-	}
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(e.Checkpoint, e.Records[0].Values["accuracy"]) // the main agent's record is the first
+	accuracy, err := e.Accuracy()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(e.Checkpoint, accuracy)
 }

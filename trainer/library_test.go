@@ -20,8 +20,11 @@ func TestTaskFromGoProgram(t *testing.T) {
 	}
 	same := load(t, t.TempDir(), "run.steps=1", "eval.every=0")
 	want := mustTrain(t, same, Options{}).find(t, "eval", 1, "planner").Values["accuracy"]
-	if got := e.Records[0].Values["accuracy"]; got != want {
-		t.Errorf("accuracy %v, but %v if the configuration names the task", got, want)
+	if got, err := e.Accuracy(); err != nil || got != want {
+		t.Errorf("accuracy %v (%v), but %v if the configuration names the task", got, err, want)
+	}
+	if r, ok := e.Record("researcher"); !ok || r.Agent != "researcher" {
+		t.Errorf("record of the researcher: %+v, %v", r, ok)
 	}
 	for _, err := range []error{
 		Train(t.Context(), cfg, Options{Resume: true}),

@@ -235,10 +235,10 @@ func evaluation(path string) (e Evaluation, err error) {
 	}
 	e = Evaluation{Scores: said.Scores, Experts: map[string]float64{}}
 	for _, a := range said.Agents {
-		if score, ok := a.Values["expert_mean"]; ok {
+		if score, ok := a.Values[metrics.ExpertMean]; ok {
 			e.Experts[a.Agent] = score
 		}
-		e.Seconds = max(e.Seconds, a.Values["rollout_seconds"])
+		e.Seconds = max(e.Seconds, a.Values[metrics.RolloutSeconds])
 	}
 	return e, nil
 }
@@ -261,7 +261,7 @@ func (r *Result) follow(dir string) error {
 
 func (r *Result) add(record metrics.Record) {
 	v := record.Values
-	correct, main := v["accuracy"]
+	correct, main := v[metrics.Accuracy]
 	calls := v["calls_mean"]
 	switch record.Kind {
 	case metrics.KindColdStart:
@@ -270,7 +270,7 @@ func (r *Result) add(record metrics.Record) {
 		if main {
 			p := r.point(record.Step)
 			p.HeldOut, p.HeldCalls = &correct, &calls
-			r.Seconds.Evaluations += v["rollout_seconds"]
+			r.Seconds.Evaluations += v[metrics.RolloutSeconds]
 		}
 	case metrics.KindStep:
 		p := r.point(record.Step)
@@ -279,15 +279,15 @@ func (r *Result) add(record metrics.Record) {
 			if spread, ok := v["calls_std"]; ok {
 				p.Spread = &spread
 			}
-			r.Seconds.Steps += v["rollout_seconds"] + v["learn_seconds"]
+			r.Seconds.Steps += v[metrics.RolloutSeconds] + v["learn_seconds"]
 		}
 		if p.Entropy == nil {
 			p.Entropy, p.Degenerate = map[string]float64{}, map[string]float64{}
 		}
 		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v["entropy_mean"], v["groups_degenerate"]
-		r.Tokens["sampled"] += int64(v["sampled_tokens"])
-		r.Sampled[record.Agent] += int64(v["sampled_tokens"])
-		r.Tokens["learned"] += int64(v["trained_tokens"])
+		r.Tokens["sampled"] += int64(v[metrics.SampledTokens])
+		r.Sampled[record.Agent] += int64(v[metrics.SampledTokens])
+		r.Tokens["learned"] += int64(v[metrics.TrainedTokens])
 		p.Sampled = r.Tokens["sampled"]
 	}
 }

@@ -74,7 +74,7 @@ func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (a
 	if err != nil {
 		return 0, err
 	}
-	return e.Records[0].Values["accuracy"], nil // the main agent's record is the first
+	return e.Accuracy()
 }
 
 // progress is an observer that prints one line for each step.
@@ -93,6 +93,6 @@ func (progress) Report(r metrics.Record) {
 	case metrics.KindColdStart:
 		fmt.Printf("%-8s cold start: loss %.3f\n", r.Agent, r.Values["loss"])
 	case metrics.KindStep:
-		fmt.Printf("%-8s step %2d: mean reward %.3f\n", r.Agent, r.Step, r.Values["reward_mean"])
+		fmt.Printf("%-8s step %2d: mean reward %.3f\n", r.Agent, r.Step, r.Values[metrics.RewardMean])
 	}
 }

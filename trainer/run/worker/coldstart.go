@@ -103,7 +103,7 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 		cs.observer.Progress(metrics.Progress{Agent: cs.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
 	}
 	return cs.report(ctx, metrics.Record{Kind: metrics.KindColdStart, Agent: cs.name, Values: map[string]float64{
-		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), "trained_tokens": c.Tokens,
+		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), metrics.TrainedTokens: c.Tokens,
 		"learn_seconds": c.Seconds, "learn_tokens_per_second": c.Tokens / c.Seconds,
 	}})
 }

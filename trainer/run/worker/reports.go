@@ -72,11 +72,11 @@ func (rp *reports) step(s stepResult) metrics.Record {
 			rewards.Add(m.Reward)
 		}
 	}
-	rewards.Into(r.Values, "reward_mean")
+	rewards.Into(r.Values, metrics.RewardMean)
 	describeLearning(&r, s.updates)
-	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values["trained_tokens"] > 0 {
+	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values[metrics.TrainedTokens] > 0 {
 		r.Values["learn_seconds"] = seconds
-		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / seconds
+		r.Values["learn_tokens_per_second"] = r.Values[metrics.TrainedTokens] / seconds
 	}
 	rp.archive.Describe(r.Values)
 	rp.describeMemory(&r)
@@ -89,15 +89,15 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 	rp.describeRollouts(&r, exp, outcomes, clock)
 	if !rp.main {
 		if why := exp.unscored.first(); why != "" { // the rest is not a fair sample
-			delete(r.Values, "expert_mean")
+			delete(r.Values, metrics.ExpertMean)
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(exp.unscored.reasons), why))
 		}
 		return r
 	}
 	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {
-		delete(r.Values, "accuracy")
+		delete(r.Values, metrics.Accuracy)
 	} else {
-		r.Values["accuracy"] = accuracy(own)
+		r.Values[metrics.Accuracy] = accuracy(own)
 		describePassAtK(&r, own, exp.plan.Rollouts)
 	}
 	return r
@@ -127,12 +127,12 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		}
 		r.Values["rollouts_failed"] += score.Indicator(o.Failed != "")
 	}
-	format.Into(r.Values, "format_valid")
+	format.Into(r.Values, metrics.FormatValid)
 	turns.Into(r.Values, "turns_mean")
 	malformed.Into(r.Values, "malformed_mean")
-	expert.Into(r.Values, "expert_mean")
+	expert.Into(r.Values, metrics.ExpertMean)
 	if rp.main {
-		correct.Into(r.Values, "accuracy")
+		correct.Into(r.Values, metrics.Accuracy)
 	}
 	r.Values["trajectories"] = float64(len(exp.trajectories))
 	for _, t := range exp.trajectories {
@@ -140,11 +140,11 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 	}
 	seconds := clock.laps["rollout"]
 	if seconds > 0 {
-		r.Values["rollout_seconds"] = seconds
+		r.Values[metrics.RolloutSeconds] = seconds
 	}
 	if counted {
 		tokens.Into(r.Values, "tokens_mean")
-		r.Values["tokens"], r.Values["sampled_tokens"] = tokens.Sum, sampled.Sum
+		r.Values["tokens"], r.Values[metrics.SampledTokens] = tokens.Sum, sampled.Sum
 	}
 	if counted && seconds > 0 {
 		r.Values["rollout_tokens_per_second"] = sampled.Sum / seconds
@@ -270,9 +270,9 @@ func describeLearning(r *metrics.Record, updates []learner.Report) {
 	r.Values["updates"] = float64(len(updates))
 	if len(updates) > 0 {
 		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-		r.Values["trained_tokens"] = 0
+		r.Values[metrics.TrainedTokens] = 0
 		for _, u := range updates {
-			r.Values["trained_tokens"] += u.Values["batch_tokens"]
+			r.Values[metrics.TrainedTokens] += u.Values["batch_tokens"]
 		}
 	}
 }

@@ -192,9 +192,9 @@ func (c *Console) Summary(err error) {
 	var heldOut []Line // the main agent's evaluations
 	known := true      // every evaluation has an accuracy
 	for _, l := range c.run.Lines() {
-		sampled += l.Values["sampled_tokens"]
-		trained += l.Values["trained_tokens"]
-		_, evaluated := l.Values["accuracy"]
+		sampled += l.Values[SampledTokens]
+		trained += l.Values[TrainedTokens]
+		_, evaluated := l.Values[Accuracy]
 		switch {
 		case l.Kind == KindStep:
 			steps[l.Step] = true
@@ -214,9 +214,9 @@ func (c *Console) Summary(err error) {
 	if n := len(heldOut); n > 0 && !known {
 		summary += "; held-out accuracy unknown, see above"
 	} else if n > 0 {
-		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values["accuracy"], b.Values["accuracy"]) })
+		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values[Accuracy], b.Values[Accuracy]) })
 		summary += fmt.Sprintf("; held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
-			heldOut[0].Values["accuracy"], heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step)
+			heldOut[0].Values[Accuracy], heldOut[n-1].Values[Accuracy], best.Values[Accuracy], best.Step)
 		if heldOut[0].Step > 0 { // eval.before: false
 			summary += fmt.Sprintf(", the first after step %d", heldOut[0].Step)
 		}

@@ -17,9 +17,9 @@ type column struct {
 
 // columns and the agent's name take 79 columns of the terminal.
 var columns = []column{
-	{"reward", 6, []string{"reward_mean"}, fixed(3)},
-	{"score", 6, []string{"accuracy", "expert_mean"}, fixed(3)},
-	{"form", 5, []string{"format_valid"}, fixed(2)},
+	{"reward", 6, []string{RewardMean}, fixed(3)},
+	{"score", 6, []string{Accuracy, ExpertMean}, fixed(3)},
+	{"form", 5, []string{FormatValid}, fixed(2)},
 	{"d_k", 5, []string{"calls_mean"}, fixed(2)},
 	{"entr", 7, []string{"entropy_mean"}, fixed(3)},
 	{"clip-", 6, []string{"clip_frac_low"}, fixed(3)},
@@ -83,9 +83,9 @@ func (c *Console) stepTitle(t *table) string {
 	}
 	var seconds, sampled, trained, removed, failed, skipped, refused float64
 	for _, r := range t.records {
-		seconds = max(seconds, r.Values["rollout_seconds"]+LearnSeconds(r.Values))
-		sampled += r.Values["sampled_tokens"]
-		trained += r.Values["trained_tokens"]
+		seconds = max(seconds, r.Values[RolloutSeconds]+LearnSeconds(r.Values))
+		sampled += r.Values[SampledTokens]
+		trained += r.Values[TrainedTokens]
 		removed = max(removed, r.Values["rollouts_removed"])
 		failed = max(failed, r.Values["rollouts_failed"])
 		skipped += r.Values["updates_skipped"]
@@ -127,13 +127,13 @@ func (c *Console) evaluation(t *table) string {
 	var parts []string
 	seconds := 0.0
 	for _, r := range c.sorted(t) {
-		seconds = max(seconds, r.Values["rollout_seconds"])
-		if accuracy, ok := r.Values["accuracy"]; ok {
+		seconds = max(seconds, r.Values[RolloutSeconds])
+		if accuracy, ok := r.Values[Accuracy]; ok {
 			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+
 				fmt.Sprintf(", d_k %.2f", r.Values["calls_mean"]))
 		} else if r.Unknown != "" {
 			parts = append(parts, c.paint(yellow, "held-out "+Printable(r.Unknown)))
-		} else if expert, ok := r.Values["expert_mean"]; ok {
+		} else if expert, ok := r.Values[ExpertMean]; ok {
 			parts = append(parts, fmt.Sprintf("%s %.3f", r.Agent, expert))
 		}
 	}
@@ -159,5 +159,5 @@ func passAt(values map[string]float64) string {
 func (c *Console) coldStart(r Record) string {
 	v := r.Values
 	return fmt.Sprintf("cold start of %s: loss %.3f after %.0f updates, %s tokens in %.1fs\n",
-		r.Agent, v["loss"], v["updates"], count(v["trained_tokens"]), v["learn_seconds"])
+		r.Agent, v["loss"], v["updates"], count(v[TrainedTokens]), v["learn_seconds"])
 }

@@ -129,7 +129,7 @@ func HeldOut(dir string) (before, after float64, err error) {
 	}
 	var heldOut []Line
 	for _, l := range log.Records {
-		if _, ok := l.Values["accuracy"]; l.Kind == KindEval && (ok || l.Unknown != "") {
+		if _, ok := l.Values[Accuracy]; l.Kind == KindEval && (ok || l.Unknown != "") {
 			heldOut = append(heldOut, l)
 		}
 	}
@@ -141,5 +141,5 @@ func HeldOut(dir string) (before, after float64, err error) {
 			return 0, 0, fmt.Errorf("metrics: evaluation after step %d: %s", l.Step, l.Unknown)
 		}
 	}
-	return heldOut[0].Values["accuracy"], heldOut[len(heldOut)-1].Values["accuracy"], nil
+	return heldOut[0].Values[Accuracy], heldOut[len(heldOut)-1].Values[Accuracy], nil
 }

@@ -13,6 +13,17 @@ type Value struct {
 	Meaning string
 }
 
+// Names of Record.Values that several packages read. Sections lists all names.
+const (
+	Accuracy       = "accuracy"
+	ExpertMean     = "expert_mean"
+	FormatValid    = "format_valid"
+	RewardMean     = "reward_mean"
+	RolloutSeconds = "rollout_seconds"
+	SampledTokens  = "sampled_tokens"
+	TrainedTokens  = "trained_tokens"
+)
+
 // Section lists the values that come from one part of the program.
 type Section struct {
 	Title  string
@@ -29,12 +40,12 @@ const (
 // Sections lists all values. A run has only the values that its settings produce.
 var Sections = []Section{
 	{"Rollouts", "the conversations of one agent in one phase (`trainer/run/worker/reports.go`)", []Value{
-		{"accuracy", "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid format is worth 0. Main agent only. In evaluations: the held-out accuracy; absent if a rollout has no score, and `unknown` gives the reason."},
+		{Accuracy, "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid format is worth 0. Main agent only. In evaluations: the held-out accuracy; absent if a rollout has no score, and `unknown` gives the reason."},
 		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
 		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main agent only."},
-		{"reward_mean", "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent of its alignment weight."},
-		{"expert_mean", "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent from an evaluation in which an answer has no score."},
-		{"format_valid", "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
+		{RewardMean, "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent of its alignment weight."},
+		{ExpertMean, "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent from an evaluation in which an answer has no score."},
+		{FormatValid, "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
 		{"malformed_mean", "calls", inPhase, "Calls by a trajectory that could not be parsed and were answered with an error."},
 		{"calls_mean", "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
 		{"calls_std", "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their rollouts. Absent if queries have one rollout each."},
@@ -42,7 +53,7 @@ var Sections = []Section{
 		{"tokens_mean", "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. For a hosted model, its server counts them, also for `tokens` and `sampled_tokens`; all three are absent if it does not."},
 		{"trajectories", "count", inPhase, "Trajectories of the phase on this agent's worker."},
 		{"tokens", "tokens", inPhase, "Tokens of all these trajectories."},
-		{"sampled_tokens", "tokens", inPhase, "Tokens that the policy sampled."},
+		{SampledTokens, "tokens", inPhase, "Tokens that the policy sampled."},
 		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score because the verifier or the server of a hosted model failed."},
 		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and the weights that it trains; 0 unless `grpo.max_lag` is above 0."},
 		{"lag_max", "versions", inStep, "Largest value behind `lag_mean`."},
@@ -102,10 +113,10 @@ var Sections = []Section{
 		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a program's loss term with a gradient for the policy."},
 		{"updates_failed", "count", inStep, "Updates refused because a number was not finite; the weights did not change."},
 		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, including prompts and observations; mean over the updates."},
-		{"trained_tokens", "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
+		{TrainedTokens, "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
 	}},
 	{"Costs", "the clock and the device", []Value{
-		{"rollout_seconds", "s", inPhase, "From the start of the phase until all outcomes have arrived, including waits for other agents."},
+		{RolloutSeconds, "s", inPhase, "From the start of the phase until all outcomes have arrived, including waits for other agents."},
 		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
 		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine started (`engine.cache_tokens`)."},
 		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that continued after that and were computed again, since the engine started."},
@@ -189,7 +200,7 @@ func LearnSeconds(values map[string]float64) float64 {
 		return s
 	}
 	if rate := values["learn_tokens_per_second"]; rate > 0 {
-		return values["trained_tokens"] / rate
+		return values[TrainedTokens] / rate
 	}
 	return 0
 }

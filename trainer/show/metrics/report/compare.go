@@ -132,7 +132,7 @@ func (c compared) cards(agent string) []card {
 		return overlay(title, note, func(r *run) []point { return r.series(metrics.KindStep, agent, value) })
 	}
 	heldOut := overlay("Held-out accuracy", heldOutNote, func(r *run) []point { return r.accuracies(agent) })
-	expert := overlay("Held-out expert score", "dots are evaluations", func(r *run) []point { return r.series(metrics.KindEval, agent, "expert_mean") })
+	expert := overlay("Held-out expert score", "dots are evaluations", func(r *run) []point { return r.series(metrics.KindEval, agent, metrics.ExpertMean) })
 	for _, dotted := range []chart{heldOut, expert} {
 		for i := range dotted.Curves {
 			dotted.Curves[i].Dots = true
@@ -142,10 +142,10 @@ func (c compared) cards(agent string) []card {
 	loss.floor = unset
 	return cardsOver(last, []chart{
 		heldOut, expert,
-		step("Reward", "mean of the trajectories, before normalisation", "reward_mean"),
-		step("Training accuracy", "verified answers", "accuracy"),
-		step("Expert score", "in training", "expert_mean"),
-		step("Valid format", "share of trajectories", "format_valid"),
+		step("Reward", "mean of the trajectories, before normalisation", metrics.RewardMean),
+		step("Training accuracy", "verified answers", metrics.Accuracy),
+		step("Expert score", "in training", metrics.ExpertMean),
+		step("Valid format", "share of trajectories", metrics.FormatValid),
 		step("Delegations d_k", "mean calls per rollout", "calls_mean"),
 		step("Trajectory length", "mean tokens, read and written", "tokens_mean"),
 		step("Entropy", "nats per trained token", "entropy_mean"),
@@ -154,7 +154,7 @@ func (c compared) cards(agent string) []card {
 		step("Gradient norm", "before clipping", "grad_norm"),
 		step("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
 		loss,
-		step("Rollout", "seconds a step", "rollout_seconds"),
+		step("Rollout", "seconds a step", metrics.RolloutSeconds),
 		overlay("Learning", "seconds a step", func(r *run) []point {
 			return r.computed(metrics.KindStep, agent, func(v map[string]float64) (float64, bool) {
 				s := metrics.LearnSeconds(v)

@@ -100,8 +100,8 @@ var teamRows = []numberRow{
 		best := slices.MaxFunc(heldOut, func(a, b point) int { return cmp.Compare(a.y, b.y) })
 		return figure{best.y, best.spread, true}
 	}},
-	{"tokens sampled", number, func(r *run) figure { return r.sum("sampled_tokens") }},
-	{"tokens learned from", number, func(r *run) figure { return r.sum("trained_tokens") }},
+	{"tokens sampled", number, func(r *run) figure { return r.sum(metrics.SampledTokens) }},
+	{"tokens learned from", number, func(r *run) figure { return r.sum(metrics.TrainedTokens) }},
 	{"wall time, first to last record", func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() }, func(r *run) figure {
 		n := len(r.records)
 		if n < 2 {
@@ -118,14 +118,14 @@ func agentRows(agent string) []numberRow {
 		label, value string
 		format       func(float64) string
 	}{
-		{"reward", "reward_mean", decimals(3)},
-		{"training accuracy", "accuracy", decimals(3)},
-		{"expert score", "expert_mean", decimals(3)},
-		{"valid format", "format_valid", decimals(3)},
+		{"reward", metrics.RewardMean, decimals(3)},
+		{"training accuracy", metrics.Accuracy, decimals(3)},
+		{"expert score", metrics.ExpertMean, decimals(3)},
+		{"valid format", metrics.FormatValid, decimals(3)},
 		{"calls a rollout", "calls_mean", decimals(2)},
 		{"tokens a trajectory", "tokens_mean", decimals(1)},
 		{"entropy", "entropy_mean", decimals(3)},
-		{"seconds to roll out a step", "rollout_seconds", decimals(2)},
+		{"seconds to roll out a step", metrics.RolloutSeconds, decimals(2)},
 	} {
 		out = append(out, numberRow{agent + ": " + v.label, v.format, func(r *run) figure { return lately(r.series(metrics.KindStep, agent, v.value)) }})
 	}

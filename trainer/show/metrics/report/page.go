@@ -137,7 +137,7 @@ func (r *run) sections() page {
 // smoothed reports whether the run has enough steps for smoothed curves.
 func (r *run) smoothed() bool {
 	return slices.ContainsFunc(r.agents, func(name string) bool {
-		return len(r.series(metrics.KindStep, name, "reward_mean")) >= fewestToSmooth
+		return len(r.series(metrics.KindStep, name, metrics.RewardMean)) >= fewestToSmooth
 	})
 }
 
@@ -201,16 +201,16 @@ func (r *run) outcomeCharts() []chart {
 	for _, name := range r.agents {
 		heldOut.Curves = append(heldOut.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
 	}
-	for _, c := range r.perAgent(metrics.KindEval, "expert_mean", r.agents) {
+	for _, c := range r.perAgent(metrics.KindEval, metrics.ExpertMean, r.agents) {
 		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
 		heldOut.Curves = append(heldOut.Curves, c)
 	}
 	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
-	train.Curves = append(r.perAgent(metrics.KindStep, "accuracy", r.agents), r.perAgent(metrics.KindStep, "expert_mean", r.agents)...)
+	train.Curves = append(r.perAgent(metrics.KindStep, metrics.Accuracy, r.agents), r.perAgent(metrics.KindStep, metrics.ExpertMean, r.agents)...)
 	return []chart{
-		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "reward_mean", r.agents)},
+		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, metrics.RewardMean, r.agents)},
 		heldOut, train,
-		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, "format_valid", r.agents)},
+		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, metrics.FormatValid, r.agents)},
 		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
 	}
 }
@@ -241,7 +241,7 @@ func (r *run) learningCharts() []chart {
 
 func (r *run) costCharts() []chart {
 	seconds := chart{Title: "Seconds a step", Note: "solid: rollout, dashed: learning", floor: 0, ceil: unset}
-	seconds.Curves = r.perAgent(metrics.KindStep, "rollout_seconds", r.agents)
+	seconds.Curves = r.perAgent(metrics.KindStep, metrics.RolloutSeconds, r.agents)
 	memory := chart{Title: "Memory", Note: "MiB of tensors, highest so far", floor: 0, ceil: unset}
 	for _, name := range r.agents {
 		seconds.Curves = append(seconds.Curves, curve{Name: name + " (learning)", Class: r.class(name), Style: "dashed",

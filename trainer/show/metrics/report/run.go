@@ -93,7 +93,7 @@ func (r *run) nameAgents() error {
 	known := map[string]bool{}
 	for _, l := range r.records {
 		known[l.Agent] = true
-		if _, ok := l.Values["accuracy"]; ok && r.main == "" {
+		if _, ok := l.Values[metrics.Accuracy]; ok && r.main == "" {
 			r.main = l.Agent
 		}
 	}
@@ -128,7 +128,7 @@ func (r *run) nameAgents() error {
 func (r *run) lookForGaps() {
 	last, evaluations, steps := r.lastStep(), 0, 0
 	for _, l := range r.records {
-		if _, ok := l.Values["accuracy"]; ok && l.Kind == metrics.KindEval {
+		if _, ok := l.Values[metrics.Accuracy]; ok && l.Kind == metrics.KindEval {
 			evaluations++
 		}
 		if l.Kind == metrics.KindStep {
@@ -187,7 +187,7 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 
 // accuracies returns an agent's held-out accuracies by step, with their standard deviation over the samples.
 func (r *run) accuracies(agent string) []point {
-	out := r.series(metrics.KindEval, agent, "accuracy")
+	out := r.series(metrics.KindEval, agent, metrics.Accuracy)
 	for _, spread := range r.series(metrics.KindEval, agent, "accuracy_std") {
 		if i := slices.IndexFunc(out, func(p point) bool { return p.x == spread.x }); i >= 0 {
 			out[i].spread = spread.y

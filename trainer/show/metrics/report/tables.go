@@ -26,8 +26,8 @@ func (r *run) tiles() []tile {
 	}
 	var sampled, trained float64
 	for _, l := range r.records {
-		sampled += l.Values["sampled_tokens"]
-		trained += l.Values["trained_tokens"]
+		sampled += l.Values[metrics.SampledTokens]
+		trained += l.Values[metrics.TrainedTokens]
 	}
 	if sampled > 0 {
 		out = append(out, tile{"Tokens sampled", number(sampled), number(trained) + " learned from"})
@@ -64,7 +64,7 @@ func heldOutTiles(heldOut []point) []tile {
 // agent without a training step.
 func (r *run) rewardTile(name string) (t tile, ok bool) {
 	steps := r.computed(metrics.KindStep, name, func(map[string]float64) (float64, bool) { return 0, true })
-	reward := r.series(metrics.KindStep, name, "reward_mean")
+	reward := r.series(metrics.KindStep, name, metrics.RewardMean)
 	switch {
 	case len(steps) == 0:
 		return tile{}, false
@@ -89,20 +89,20 @@ func (r *run) evaluations() table {
 	bySubStep := map[string]map[int64]float64{}
 	for _, name := range subs {
 		bySubStep[name] = map[int64]float64{}
-		for _, p := range r.series(metrics.KindEval, name, "expert_mean") {
+		for _, p := range r.series(metrics.KindEval, name, metrics.ExpertMean) {
 			bySubStep[name][int64(p.x)] = p.y
 		}
 	}
 	for _, l := range r.records {
-		if _, ok := l.Values["accuracy"]; l.Kind != metrics.KindEval || !ok && l.Unknown == "" {
+		if _, ok := l.Values[metrics.Accuracy]; l.Kind != metrics.KindEval || !ok && l.Unknown == "" {
 			continue
 		}
-		accuracy := known(l.Values, "accuracy", 3)
+		accuracy := known(l.Values, metrics.Accuracy, 3)
 		if l.Unknown != "" {
 			accuracy = l.Unknown
 		}
 		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, "accuracy_std", 3), passAt(l.Values),
-			known(l.Values, "calls_mean", 2), known(l.Values, "format_valid", 3)}
+			known(l.Values, "calls_mean", 2), known(l.Values, metrics.FormatValid, 3)}
 		for _, name := range subs {
 			if v, ok := bySubStep[name][l.Step]; ok {
 				row = append(row, fmt.Sprintf("%.3f", v))
@@ -171,8 +171,8 @@ func (r *run) totals() table {
 			learning += metrics.LearnSeconds(l.Values)
 			peak = max(peak, l.Values["memory_peak_bytes"])
 		}
-		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum["sampled_tokens"]),
-			number(sum["trained_tokens"]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]), fmt.Sprintf("%.1f s", sum["rollout_seconds"]),
+		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum[metrics.SampledTokens]),
+			number(sum[metrics.TrainedTokens]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]), fmt.Sprintf("%.1f s", sum[metrics.RolloutSeconds]),
 			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
 	}
 	return t
