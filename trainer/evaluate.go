@@ -135,7 +135,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	dir := evaluationDir(cfg, what, stepDir)
 	if what == evaluates {
 		var release func() error
-		ctx, release, err = holdFolder(ctx, "the folder of the evaluation", dir, opt.Agents != nil, observer)
+		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, opt.Agents != nil, observer)
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	done := make(chan struct{})
 	defer close(done)
 	defer func() { opt.dismissMachines(ctx, err) }()
-	ctx, release, err := holdFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
+	ctx, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// holdFolder locks a folder against other processes until release is called; what names the folder in errors. The
+// lockFolder locks a folder against other processes until release is called; what names the folder in errors. The
 // returned context ends if another process takes the folder over because it considered this one dead. A folder in which
 // this process cannot write is not locked.
-func holdFolder(parent context.Context, what, dir string, s durable.Sharing, o metrics.Observer) (ctx context.Context, release func() error, err error) {
+func lockFolder(parent context.Context, what, dir string, s durable.Sharing, o metrics.Observer) (ctx context.Context, release func() error, err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	waiting := func(why string) { o.Note(metrics.Infof("", metrics.TopicWaiting, "%s %s", what, why)) }
 	l, err := durable.AcquireLock(ctx, dir, s, filepath.Base(os.Args[0]), waiting, func(err error) { cancel(fmt.Errorf("%s %w", what, err)) })

@@ -82,7 +82,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestUsageThatCannotBe(t *testing.T) {
+func TestInvalidUsageIsIgnored(t *testing.T) {
 	for _, usage := range []string{`null`, `{"prompt_tokens": -1, "completion_tokens": 3}`, `{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
 		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "hm"}}], "usage": `+usage+`}`)
@@ -234,8 +234,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: if no server listens, the error names the address once.
-func TestNobodyListens(t *testing.T) {
+// TestErrorNamesAbsentServerOnce: if no server listens, the error names the address once.
+func TestErrorNamesAbsentServerOnce(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	c, err := New(Settings{URL: server.URL})

@@ -247,9 +247,9 @@ func TestSumWithoutCalculator(t *testing.T) {
 	}
 }
 
-// TestPlannerBelievesWhatItIsTold: a planner continues with a wrong answer that it received. The next part asks about it, and the conclusion
+// TestPlannerUsesWrongAnswers: a planner continues with a wrong answer that it received. The next part asks about it, and the conclusion
 // follows from it.
-func TestPlannerBelievesWhatItIsTold(t *testing.T) {
+func TestPlannerUsesWrongAnswers(t *testing.T) {
 	wrong, misled := 0, Sloppiness{Misread: 0.5}
 	for seed := range uint64(20) {
 		hop := shown(t, planner, misled, seed, points...)[3]

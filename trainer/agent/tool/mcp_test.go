@@ -230,7 +230,7 @@ func TestMCPRefuses(t *testing.T) {
 	}
 }
 
-func TestMCPServerThatIsNone(t *testing.T) {
+func TestConnectMCPRefusesOtherServers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if m, err := ConnectMCP(ctx, MCPConfig{Command: []string{"/bin/cat"}}); err == nil {

@@ -110,7 +110,7 @@ func TestArrange(t *testing.T) {
 }
 
 // A part of a share keeps its place in the share's buffer.
-func TestWithinKeepsPlaces(t *testing.T) {
+func TestWithinKeepsBufferOffsets(t *testing.T) {
 	share := Share{{Span{10, 20}, 0}, {Span{30, 45}, 10}}
 	got := share.Within(Span{15, 42}).Cut(8)
 	want := Share{{Span{15, 20}, 5}, {Span{30, 38}, 10}, {Span{38, 42}, 18}}

@@ -64,7 +64,7 @@ func (r *reader) read(file *os.File) (at int, err error) {
 			return lines.Read()
 		})
 	case ".tsv":
-		return r.readSeparated(newTabbed(in, r.longest).read)
+		return r.readSeparated(newTSVReader(in, r.longest).read)
 	}
 	switch {
 	case bytes.HasPrefix(head, []byte("PAR1")):

@@ -7,31 +7,31 @@ import (
 	"io"
 )
 
-// tabbed reads values separated by tabs. A value may be quoted as in CSV, with line ends inside it and "" for a quote.
+// tsvReader reads values separated by tabs. A value may be quoted as in CSV, with line ends inside it and "" for a quote.
 // A value that begins with a quote but is not quoted as a whole, such as "Heroes" by Bowie, is read as it is. The
 // character after the second quote decides between the two.
-type tabbed struct {
+type tsvReader struct {
 	lines   *bufio.Scanner
 	values  []string // values of the scanner's current line
 	width   int      // number of values in the first line
 	longest int      // largest number of bytes in a line
 }
 
-func newTabbed(in io.Reader, longest int) *tabbed {
-	t := &tabbed{lines: bufio.NewScanner(in), longest: longest}
+func newTSVReader(in io.Reader, longest int) *tsvReader {
+	t := &tsvReader{lines: bufio.NewScanner(in), longest: longest}
 	t.lines.Buffer(nil, longest)
 	t.lines.Split(t.split)
 	return t
 }
 
 // split finds the end of a line by reading its values.
-func (t *tabbed) split(data []byte, atEOF bool) (int, []byte, error) {
+func (t *tsvReader) split(data []byte, atEOF bool) (int, []byte, error) {
 	t.values = nil
 	if len(data) == 0 {
 		return 0, nil, nil
 	}
 	for at := 0; ; {
-		value, n, last, whole := tabbedValue(data[at:], atEOF)
+		value, n, last, whole := tsvValue(data[at:], atEOF)
 		if !whole {
 			return 0, nil, nil
 		}
@@ -43,7 +43,7 @@ func (t *tabbed) split(data []byte, atEOF bool) (int, []byte, error) {
 }
 
 // read returns the values of the next line that is not empty.
-func (t *tabbed) read() ([]string, error) {
+func (t *tsvReader) read() ([]string, error) {
 	for t.lines.Scan() {
 		if len(bytes.TrimRight(t.lines.Bytes(), "\r\n")) == 0 {
 			continue
@@ -64,9 +64,9 @@ func (t *tabbed) read() ([]string, error) {
 	return nil, io.EOF
 }
 
-// tabbedValue reads the value at the beginning of data. The value has n bytes, including the tab or line end after it.
+// tsvValue reads the value at the beginning of data. The value has n bytes, including the tab or line end after it.
 // last reports whether it is the last value of its line, and whole whether more data would not change it.
-func tabbedValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool) {
+func tsvValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool) {
 	if value, n, whole := quotedValue(data, atEOF); !whole || n > 0 {
 		n, last = separatorAfter(data, n)
 		return value, n, last, whole

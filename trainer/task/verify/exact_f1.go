@@ -7,9 +7,9 @@ import (
 	"unicode"
 )
 
-// squad normalises an answer like the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA: lower case, without
+// normaliseAnswer normalises an answer like the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA: lower case, without
 // ASCII punctuation, without the articles a, an and the, single spaces.
-func squad(s string) string {
+func normaliseAnswer(s string) string {
 	const punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 	s = strings.Map(func(r rune) rune {
 		if strings.ContainsRune(punctuation, r) {
@@ -47,7 +47,7 @@ func withoutArticles(s string) string {
 
 // exactMatch reports whether both texts are equal after normalisation.
 func exactMatch(reference string, c Case) (bool, error) {
-	return squad(c.Attempt.Answer) == squad(reference), nil
+	return normaliseAnswer(c.Attempt.Answer) == normaliseAnswer(reference), nil
 }
 
 // f1 scores the words that an answer and the closest accepted answer have in common.
@@ -55,7 +55,7 @@ type f1 struct{}
 
 func (f1) Score(_ context.Context, c Case) (best float64, _ error) {
 	for _, reference := range c.Accepted() {
-		best = max(best, wordF1(squad(c.Attempt.Answer), squad(reference)))
+		best = max(best, wordF1(normaliseAnswer(c.Attempt.Answer), normaliseAnswer(reference)))
 	}
 	return best, nil
 }

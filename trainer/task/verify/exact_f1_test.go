@@ -24,7 +24,7 @@ func TestSquadNormalisation(t *testing.T) {
 		"A_The":                 "athe",
 		"“the”":                 "“ ”",
 	} {
-		if got := squad(text); got != want {
+		if got := normaliseAnswer(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
