@@ -54,7 +54,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			answers, err := w.HoldOut(ctx, from.Step)
+			answers, err := w.Evaluate(ctx, from.Step)
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 			e.Records = append(e.Records, r)
 		}
 	}
-	if store.Rewinds(err) {
+	if store.EndsRoundOnly(err) {
 		err = fmt.Errorf("a worker of the evaluation was lost: start the workers of all agents again (%w)", err)
 	}
 	if err == nil && e.Err() == nil && opt.Against != nil {

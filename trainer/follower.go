@@ -160,7 +160,7 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 		return err
 	}
 	f.rank, f.size = o.Rank, o.Size
-	f.Parts, f.wanted, err = assemble.Follower(ctx, cfg, o)
+	f.Parts, f.wanted, err = assemble.OpenFollower(ctx, cfg, o)
 	if err != nil || !o.NoTraining || o.Weights == "" {
 		return err
 	}

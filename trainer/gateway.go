@@ -30,7 +30,7 @@ type Gateway struct {
 // endRound ends the round for the programs.
 func (g *Gateway) endRound() {
 	if g != nil {
-		g.Server.Enter(gateway.Round{}, nil)
+		g.Server.BeginRound(gateway.Round{}, nil)
 	}
 }
 
@@ -77,7 +77,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
-	s.Gateway.Server.Enter(round, agents)
+	s.Gateway.Server.BeginRound(round, agents)
 	return nil
 }
 
@@ -117,7 +117,7 @@ func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gate
 		return errors.New("task.program.elsewhere: this process does not lease rollouts")
 	case p.Elsewhere:
 		g.Leases.Sign(secret)
-		w.PlayBy(g.Leases)
+		w.SetPlayer(g.Leases)
 		return nil
 	}
 	programs, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir), Timeout: p.Timeout,
@@ -126,7 +126,7 @@ func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gate
 	if err != nil {
 		return fmt.Errorf("task.program.command: %w", err)
 	}
-	w.PlayBy(programs)
+	w.SetPlayer(programs)
 	return nil
 }
 

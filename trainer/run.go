@@ -105,7 +105,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			opt.before = cause
 		case cause.kind != noRetry:
 			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, cause.version)
-		case Resumable(err) || !store.Rewinds(err):
+		case Resumable(err) || !store.EndsRoundOnly(err):
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))

@@ -48,7 +48,7 @@ func (t *team) served() (out []ServedAgent) {
 	for _, w := range t.workers {
 		s := ServedAgent{Name: w.Name()}
 		if g := w.Parts().Gateway; g != nil {
-			s.ContextTokens, s.ReplyTokens = g.Longest(), g.Limits.TurnTokens
+			s.ContextTokens, s.ReplyTokens = g.MaxTokens(), g.Limits.TurnTokens
 		}
 		out = append(out, s)
 	}

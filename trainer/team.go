@@ -255,7 +255,7 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	defer cancel()
 	cause := t.causeOf(m.Agent(), err)
 	switch {
-	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others already have this information
+	case store.EndsRoundOnly(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Stop(publishing, "interrupted")

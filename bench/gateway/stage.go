@@ -67,7 +67,7 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	}
 	s.agent = gateway.NewAgentServer(gateway.AgentSettings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
 	endpoint := gateway.NewServer()
-	endpoint.Enter(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})
+	endpoint.BeginRound(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})
 	s.server = httptest.NewServer(endpoint)
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: r.Conversations}}
 	return s, nil

@@ -130,8 +130,8 @@ func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, tok
 	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
-	endpoint.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
-	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.Longest()}})
+	endpoint.BeginRound(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
+	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.MaxTokens()}})
 	<-ctx.Done()
 	return nil
 }

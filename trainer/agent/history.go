@@ -42,7 +42,7 @@ func (t *Template) probeCalls() error {
 		if err != nil {
 			return err
 		}
-		if format := callformat.OfPrompt(prompt); format != nil {
+		if format := callformat.WriterForPrompt(prompt); format != nil {
 			t.calls = format
 			return nil
 		}
@@ -56,7 +56,7 @@ func (t *Template) probeCalls() error {
 func (t *Template) learnCalls() (format callformat.Format, err error) {
 	for _, t.history.asText = range []bool{false, true} {
 		var again error
-		if format, again = callformat.Learn(t.printCalls); again == nil {
+		if format, again = callformat.InferFormat(t.printCalls); again == nil {
 			return format, nil
 		}
 		if err == nil || errors.Is(again, callformat.ErrUnknown) {

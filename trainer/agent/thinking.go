@@ -134,16 +134,18 @@ func (t *Template) Partial(text string, offered bool) Partial {
 	case closed && rest == text && k.bare: // the whole text is thinking if a closing mark follows
 		return Partial{}
 	case !closed:
-		return Partial{Thinking: strings.TrimRight(Held(thought, k.close), Blanks)}
+		return Partial{Thinking: strings.TrimRight(SafePrefix(thought, k.close), Blanks)}
 	case !offered:
 		return Partial{thought, true, rest}
 	}
-	return Partial{thought, true, rest[:min(t.calls.Held(rest), callformat.Hermes.Held(rest))]}
+	return Partial{thought, true, rest[:min(t.calls.SafeLen(rest), callformat.Hermes.SafeLen(rest))]}
 }
 
-// Held returns the beginning of a text up to the first of the marks, without a tail that may be the beginning of a
+// SafePrefix returns the beginning of a text up to the first of the marks, without a tail that may be the beginning of a
 // mark.
-func Held(text string, marks ...string) string { return text[:callformat.Held(text, marks...)] }
+func SafePrefix(text string, marks ...string) string {
+	return text[:callformat.SafeLen(text, marks...)]
+}
 
 // WithoutThinking removes the thinking of a reasoning model's answer: the text between <think> and </think> at its
 // beginning, or everything up to a lone </think>. opened reports whether the prompt ended with <think>.

@@ -119,7 +119,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "a version is published before its line is in the ledger",
 		File: "trainer/run/worker/step.go",
-		Old: `	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
+		Old: `	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
@@ -133,7 +133,7 @@ redis.call('ZADD', phases, step, phase)
 		New: `	if err := s.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
-	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
+	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))

@@ -37,7 +37,7 @@ func (bare) begin(text string) int {
 	return at
 }
 
-func (b bare) Held(text string) int {
+func (b bare) SafeLen(text string) int {
 	at := b.begin(text)
 	if at == len(text) || text[at] == '{' || text[at] == '[' {
 		return 0

@@ -125,12 +125,12 @@ func corpus(t testing.TB) []string {
 
 // learn learns the format of a template that prints arguments given as objects, or else as texts.
 func learn(p *printer) (Format, error) {
-	f, err := Learn(p.probe)
+	f, err := InferFormat(p.probe)
 	if err == nil {
 		return f, nil
 	}
 	p.asText = true
-	g, again := Learn(p.probe)
+	g, again := InferFormat(p.probe)
 	if again != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func TestPrintedCallsAreReadBack(t *testing.T) {
 }
 
 // FuzzRead checks that no text makes a reader panic, that calls without a problem have a name and an object, and that
-// Held keeps its promise.
+// SafeLen keeps its promise.
 func FuzzRead(f *testing.F) {
 	var formats []Format
 	for _, file := range corpus(f) {
@@ -208,8 +208,8 @@ func FuzzRead(f *testing.F) {
 			if _, channels := format.(Harmony); channels {
 				continue // Split returns the certain part
 			}
-			if cut = min(max(cut, 0), len(text)); format.Held(text[:cut]) > r.Start {
-				t.Fatalf("%s: %q: the first call begins at %d, but of %q %d are certain", format.Name(), text, r.Start, text[:cut], format.Held(text[:cut]))
+			if cut = min(max(cut, 0), len(text)); format.SafeLen(text[:cut]) > r.Start {
+				t.Fatalf("%s: %q: the first call begins at %d, but of %q %d are certain", format.Name(), text, r.Start, text[:cut], format.SafeLen(text[:cut]))
 			}
 		}
 	})

@@ -20,8 +20,8 @@
 // each byte a bounded number of times. If it cannot read a call, it returns a Call whose Problem explains to the model
 // what to write instead.
 //
-// Streams: Held is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c
-// is at least Held(s). A client may therefore receive s[:Held(s)] while the model still samples.
+// Streams: SafeLen is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c
+// is at least SafeLen(s). A client may therefore receive s[:SafeLen(s)] while the model still samples.
 package callformat
 
 import (
@@ -57,8 +57,8 @@ type Format interface {
 	// Read returns the calls of a turn; the text must not contain the turn's thinking. The functions decide the types
 	// of values if the notation does not write them, and whether an object without a mark is a call.
 	Read(text string, functions Functions) Reading
-	// Held returns the length of the part of an unfinished text that comes before any call, however the text continues.
-	Held(text string) int
+	// SafeLen returns the length of the part of an unfinished text that comes before any call, however the text continues.
+	SafeLen(text string) int
 	// Hint returns an instruction that shows the model how to write a call.
 	Hint() string
 }
@@ -94,8 +94,8 @@ func quotedAt(text string, i, j int) bool {
 	return i > 0 && j < len(text) && text[i-1] == text[j] && strings.IndexByte("`'\"", text[j]) >= 0
 }
 
-// Held returns the length of text before the first of the marks, without a tail that may be the beginning of a mark.
-func Held(text string, marks ...string) int {
+// SafeLen returns the length of text before the first of the marks, without a tail that may be the beginning of a mark.
+func SafeLen(text string, marks ...string) int {
 	end := len(text)
 	for _, m := range marks {
 		if m == "" {

@@ -16,7 +16,7 @@ func (gemma) Hint() string { return gemmaHint }
 
 func (gemma) Mark() string { return gemmaOpen }
 
-func (gemma) Held(text string) int { return Held(text, gemmaOpen) }
+func (gemma) SafeLen(text string) int { return SafeLen(text, gemmaOpen) }
 
 func (gemma) Read(text string, _ Functions) Reading {
 	r := none(text)

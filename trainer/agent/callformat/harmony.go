@@ -29,8 +29,8 @@ func (Harmony) Hint() string { return harmonyHint }
 // Mark implements Format.
 func (Harmony) Mark() string { return harmonyChannel }
 
-// Held implements Format. Thinking and text are in separate messages; see Split.
-func (Harmony) Held(text string) int { return len(text) }
+// SafeLen implements Format. Thinking and text are in separate messages; see Split.
+func (Harmony) SafeLen(text string) int { return len(text) }
 
 // Read implements Format.
 func (Harmony) Read(text string, _ Functions) Reading {
@@ -92,7 +92,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 			}
 			m := harmonyPart{start: at, bodyAt: len(text) - len(body)}
 			m.channel, m.to = harmonyHeader(header)
-			end := Held(body, append([]string{harmonyStart, harmonyChannel}, harmonyEnds...)...)
+			end := SafeLen(body, append([]string{harmonyStart, harmonyChannel}, harmonyEnds...)...)
 			if m.to != "" {
 				if _, n, err := decode(body); err == nil {
 					end = n

@@ -27,7 +27,7 @@ func (hermes) Hint() string { return hermesHint }
 
 func (hermes) Mark() string { return HermesOpen }
 
-func (hermes) Held(text string) int { return Held(text, HermesOpen) }
+func (hermes) SafeLen(text string) int { return SafeLen(text, HermesOpen) }
 
 func (hermes) Read(text string, _ Functions) Reading {
 	r := none(text)

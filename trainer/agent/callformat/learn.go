@@ -55,9 +55,9 @@ type probes struct {
 	two           string // two calls with one argument each; "" if the template allows one call only
 }
 
-// Learn asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
+// InferFormat asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
 // returns a format only if the format reads back the printed calls.
-func Learn(print Printer) (Format, error) {
+func InferFormat(print Printer) (Format, error) {
 	p, err := takeProbes(print)
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ func (m mistral) Hint() string {
 
 func (mistral) Mark() string { return mistralMark }
 
-func (mistral) Held(text string) int { return Held(text, mistralMark) }
+func (mistral) SafeLen(text string) int { return SafeLen(text, mistralMark) }
 
 func (m mistral) Read(text string, _ Functions) Reading {
 	r := none(text)

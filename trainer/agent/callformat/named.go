@@ -22,7 +22,7 @@ func (n *named) Hint() string { return "Write " + n.hint + "." }
 
 func (n *named) Mark() string { return cmp.Or(n.section, n.mark) }
 
-func (n *named) Held(text string) int { return Held(text, n.section, n.mark) }
+func (n *named) SafeLen(text string) int { return SafeLen(text, n.section, n.mark) }
 
 func (n *named) Read(text string, _ Functions) Reading {
 	r := none(text)

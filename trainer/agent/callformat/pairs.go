@@ -38,9 +38,9 @@ func (f *pairs) Hint() string { return "Write " + f.hint + "." }
 
 func (f *pairs) Mark() string { return cmp.Or(f.section, f.mark) }
 
-func (f *pairs) Held(text string) int {
+func (f *pairs) SafeLen(text string) int {
 	first, _, _ := strings.Cut(f.mark, "\n")
-	return Held(text, f.section, strings.TrimSpace(first), f.inner)
+	return SafeLen(text, f.section, strings.TrimSpace(first), f.inner)
 }
 
 func (f *pairs) Read(text string, functions Functions) Reading {

@@ -14,7 +14,7 @@ func (p python) Hint() string { return `Write ` + p.open + `[NAME(KEY="...")]` +
 
 func (p python) Mark() string { return p.open }
 
-func (p python) Held(text string) int { return Held(text, p.open) }
+func (p python) SafeLen(text string) int { return SafeLen(text, p.open) }
 
 func (p python) Read(text string, _ Functions) Reading {
 	r := none(text)

@@ -39,7 +39,7 @@ func (t tagged) example() string {
 
 func (t tagged) Mark() string { return t.open }
 
-func (t tagged) Held(text string) int { return Held(text, t.open) }
+func (t tagged) SafeLen(text string) int { return SafeLen(text, t.open) }
 
 func (t tagged) Read(text string, _ Functions) Reading {
 	r := none(text)

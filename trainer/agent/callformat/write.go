@@ -27,9 +27,9 @@ var promptFormats = []struct {
 	{HermesOpen, hermes{}},
 }
 
-// OfPrompt returns the notation that a prompt with functions asks for, or nil if it is unknown. It serves templates that do
+// WriterForPrompt returns the notation that a prompt with functions asks for, or nil if it is unknown. It serves templates that do
 // not print calls.
-func OfPrompt(prompt string) Writer {
+func WriterForPrompt(prompt string) Writer {
 	for _, t := range promptFormats {
 		if strings.Contains(prompt, t.mark) {
 			return t.format

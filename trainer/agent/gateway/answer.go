@@ -74,7 +74,7 @@ func (a *AgentServer) serveText(w http.ResponseWriter, r *http.Request, request 
 		to.logProbs = func(t *turn) any { return a.textLogProbs(t) }
 	}
 	s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
-		return agent.Partial{Text: agent.Held(text, request.Stop...)}
+		return agent.Partial{Text: agent.SafePrefix(text, request.Stop...)}
 	}}
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) })
 }

@@ -71,7 +71,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok, says: says}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
-	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
+	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
 	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"},"word":{"type":"string","description":"w","maxLength":4}},"required":["answer","unit","word"],"additionalProperties":false}`
 	body, err := json.Marshal(object{"model": "model", "messages": []object{said("user", "?")}, "max_tokens": 400,
 		"tools":       []object{{"type": "function", "function": object{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},

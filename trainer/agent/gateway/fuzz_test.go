@@ -32,7 +32,7 @@ func FuzzRequest(f *testing.F) {
 		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 		defer a.End(phaseName)
 		d := NewServer()
-		d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*AgentServer{a})
+		d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*AgentServer{a})
 		ticket := ticketOf("q", 1)
 		r := httptest.NewRequest("POST", "/v1/"+path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))

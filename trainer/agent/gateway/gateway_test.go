@@ -604,7 +604,7 @@ func TestForwardedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := 0
-	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"},
+	d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"},
 		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*AgentServer{a})
 	s := &stage{t: t, url: server.URL}
 	status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}})

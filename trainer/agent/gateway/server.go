@@ -88,8 +88,8 @@ func (s *Server) handle(pattern string, h func(http.ResponseWriter, *http.Reques
 	})
 }
 
-// Enter joins a round with the agents that work here. It replaces the previous round, whose tickets become invalid.
-func (s *Server) Enter(r Round, agents []*AgentServer) {
+// BeginRound joins a round with the agents that work here. It replaces the previous round, whose tickets become invalid.
+func (s *Server) BeginRound(r Round, agents []*AgentServer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.round, s.agents = r, map[string]*AgentServer{}

@@ -94,7 +94,7 @@ func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) s
 		agents = append(agents, a)
 	}
 	d := NewServer()
-	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"}}, agents)
+	d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"}}, agents)
 	server := httptest.NewServer(d)
 	s.url = server.URL
 	t.Cleanup(func() {

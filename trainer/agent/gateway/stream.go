@@ -36,7 +36,7 @@ const begins = int32(-1)
 // run samples a turn and sends it. It returns errors that occur before sampling begins. The listener receives later
 // errors.
 func (s *stream) run(ctx context.Context, c call, sample func(context.Context, call) (*turn, error)) error {
-	sampled := make(chan int32, s.agent.Longest()+1)
+	sampled := make(chan int32, s.agent.MaxTokens()+1)
 	var id string
 	c.onTurn, c.onToken = func(of string) { id = of; sampled <- begins }, func(token int32) { sampled <- token }
 	var t *turn
@@ -91,11 +91,11 @@ func (s *stream) send(now agent.Partial) {
 
 // until cuts an unfinished reply before the client's stop strings, as cut does with a finished one.
 func until(stops []string, p agent.Partial) agent.Partial {
-	p.Text = agent.Held(p.Text, stops...)
+	p.Text = agent.SafePrefix(p.Text, stops...)
 	if p.Thought {
 		p.Thinking = cut(p.Thinking, stops)
 	} else {
-		p.Thinking = strings.TrimRight(agent.Held(p.Thinking, stops...), agent.Blanks)
+		p.Thinking = strings.TrimRight(agent.SafePrefix(p.Thinking, stops...), agent.Blanks)
 	}
 	return p
 }

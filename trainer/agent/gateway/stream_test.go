@@ -36,7 +36,7 @@ func newAlone(t *testing.T, name string) *alone {
 	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
-	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
+	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
 	return s
 }
 

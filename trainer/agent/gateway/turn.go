@@ -166,7 +166,7 @@ func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call, 
 	}
 	if room <= 0 {
 		return out, &apiError{status: 400, code: "context_length_exceeded", param: "messages",
-			message: fmt.Sprintf("the conversation has %d tokens, but the limit is %d: shorten it", len(tokens), a.Longest())}
+			message: fmt.Sprintf("the conversation has %d tokens, but the limit is %d: shorten it", len(tokens), a.MaxTokens())}
 	}
 	if c.ticket.Phase == OpenPhase {
 		if err := a.fits(len(tokens), s.MaxNew); err != nil {
@@ -200,8 +200,8 @@ func (t *turn) row() uint64 {
 	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
 }
 
-// Longest returns the largest number of tokens that a conversation may have.
-func (a *AgentServer) Longest() int {
+// MaxTokens returns the largest number of tokens that a conversation may have.
+func (a *AgentServer) MaxTokens() int {
 	n := a.Policy.ContextLimit()
 	if a.Limits.Tokens > 0 {
 		n = min(n, a.Limits.Tokens)
@@ -211,7 +211,7 @@ func (a *AgentServer) Longest() int {
 
 // room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
 func (a *AgentServer) room(n, asked int) int {
-	room := a.Longest() - n
+	room := a.MaxTokens() - n
 	for _, limit := range []int{a.Limits.TurnTokens, asked} {
 		if limit > 0 {
 			room = min(room, limit)
@@ -223,12 +223,12 @@ func (a *AgentServer) room(n, asked int) int {
 // fits returns an error if a client asks for more tokens than the context has room for after n tokens, as OpenAI's and vLLM's
 // servers do. A smaller limit of the agent's turns ends a reply with the finish reason length, like the client's own limit.
 func (a *AgentServer) fits(n, asked int) error {
-	free := a.Longest() - n
+	free := a.MaxTokens() - n
 	if asked <= free {
 		return nil
 	}
 	return &apiError{status: 400, code: "context_length_exceeded", param: "max_tokens",
-		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", asked, n, a.Name, a.Longest(), free)}
+		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", asked, n, a.Name, a.MaxTokens(), free)}
 }
 
 // placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.

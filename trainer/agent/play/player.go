@@ -183,7 +183,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	brought := kit.Tools(q, p.Role)
 	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
 	for i, t := range brought {
-		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.Attempted(t, tool.Attempts{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
+		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.WithCallPolicy(t, tool.CallPolicy{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
 	}
 	return tools
 }

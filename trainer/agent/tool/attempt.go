@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// Attempts configures how a call is made.
-type Attempts struct {
+// CallPolicy configures how a call is made.
+type CallPolicy struct {
 	Timeout time.Duration // for one attempt; 0: no limit
 	Retries int           // further attempts after a time-out or a temporary error, such as a busy server
 	Gate    *Gate         // limits attempts, together with the other tools of the same server; nil: no limit
@@ -37,9 +37,9 @@ func NewGate(parallel int, rate float64) *Gate {
 	return g
 }
 
-// Attempted wraps a tool. It waits for the gate, enforces the time-out, repeats temporary failures, replaces secrets,
+// WithCallPolicy wraps a tool. It waits for the gate, enforces the time-out, repeats temporary failures, replaces secrets,
 // and turns a panic into an error of the call.
-func Attempted(t Tool, a Attempts) Tool {
+func WithCallPolicy(t Tool, a CallPolicy) Tool {
 	if a.Gate == nil {
 		a.Gate = NewGate(0, 0)
 	}
@@ -48,7 +48,7 @@ func Attempted(t Tool, a Attempts) Tool {
 
 type attempted struct {
 	Tool
-	how  Attempts
+	how  CallPolicy
 	wait func(context.Context, time.Duration) error
 }
 

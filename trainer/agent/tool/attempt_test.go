@@ -19,7 +19,7 @@ func TestAttemptedTimeout(t *testing.T) {
 		<-ctx.Done()
 		return "", ctx.Err()
 	})
-	got := callText(t, Attempted(slow, Attempts{Timeout: time.Millisecond}), "x", "")
+	got := callText(t, WithCallPolicy(slow, CallPolicy{Timeout: time.Millisecond}), "x", "")
 	if want := "error: slow took longer than 1ms"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -29,14 +29,14 @@ func TestAttemptedCallerCancels(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
-	_, err := Attempted(slow, Attempts{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
+	_, err := WithCallPolicy(slow, CallPolicy{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
 	if err == nil || strings.Contains(err.Error(), "longer") {
 		t.Errorf("a cancelled call: got error %v, want no time-out", err)
 	}
 }
 
 func TestAttemptedRedacts(t *testing.T) {
-	how := Attempts{Secrets: []string{"sk-123", ""}}
+	how := CallPolicy{Secrets: []string{"sk-123", ""}}
 	leak := Func("leak", "", "x", "", func(_ context.Context, s string) (string, error) {
 		if s == "error" {
 			return "", errors.New("GET http://host/?key=sk-123: 403")
@@ -44,7 +44,7 @@ func TestAttemptedRedacts(t *testing.T) {
 		return "the key is sk-123", nil
 	})
 	for _, mode := range []string{"error", "output"} {
-		got := callText(t, Attempted(leak, how), "x", mode)
+		got := callText(t, WithCallPolicy(leak, how), "x", mode)
 		if strings.Contains(got, "sk-123") || !strings.Contains(got, "[redacted]") {
 			t.Errorf("%s: %q", mode, got)
 		}
@@ -53,15 +53,15 @@ func TestAttemptedRedacts(t *testing.T) {
 
 func TestAttemptedPanicIsAnError(t *testing.T) {
 	crash := Func("crash", "", "x", "", func(context.Context, string) (string, error) { panic("boom") })
-	if got, want := callText(t, Attempted(crash, Attempts{}), "x", ""), "error: crash crashed: boom"; got != want {
+	if got, want := callText(t, WithCallPolicy(crash, CallPolicy{}), "x", ""), "error: crash crashed: boom"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // patient returns a tool with attempts whose waits take no time, and the list of its waits.
-func patient(t Tool, how Attempts) (*attempted, *[]time.Duration) {
+func patient(t Tool, how CallPolicy) (*attempted, *[]time.Duration) {
 	var waits []time.Duration
-	w := Attempted(t, how).(*attempted)
+	w := WithCallPolicy(t, how).(*attempted)
 	w.wait = func(ctx context.Context, d time.Duration) error {
 		waits = append(waits, d)
 		return ctx.Err()
@@ -92,7 +92,7 @@ func TestAttemptedRetries(t *testing.T) {
 			}
 			return "fine", nil
 		})
-		w, waits := patient(moody, Attempts{Retries: 2, Retried: func() { retried++ }})
+		w, waits := patient(moody, CallPolicy{Retries: 2, Retried: func() { retried++ }})
 		out, err := w.Call(t.Context(), arg(t, "x", ""))
 		if err != nil {
 			out = "error: " + err.Error()
@@ -113,7 +113,7 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 		}
 		return "at last", nil
 	})
-	w, _ := patient(slow, Attempts{Retries: 2, Timeout: 20 * time.Millisecond})
+	w, _ := patient(slow, CallPolicy{Retries: 2, Timeout: 20 * time.Millisecond})
 	if got := callText(t, w, "x", ""); got != "at last" {
 		t.Errorf("got %q, want at last", got)
 	}
@@ -128,7 +128,7 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 func TestAttemptedParallel(t *testing.T) {
 	var now, most atomic.Int32
 	begun, end := make(chan struct{}, 10), make(chan struct{})
-	busy := Attempted(Func("busy", "", "x", "", func(context.Context, string) (string, error) {
+	busy := WithCallPolicy(Func("busy", "", "x", "", func(context.Context, string) (string, error) {
 		for n := now.Add(1); ; {
 			if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
 				break
@@ -138,7 +138,7 @@ func TestAttemptedParallel(t *testing.T) {
 		begun <- struct{}{}
 		<-end
 		return "", nil
-	}), Attempts{Gate: NewGate(3, 0)}).(*attempted)
+	}), CallPolicy{Gate: NewGate(3, 0)}).(*attempted)
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() { callText(t, busy, "x", "") })
@@ -193,8 +193,8 @@ func TestAttemptedRate(t *testing.T) {
 	})
 	fine := Func("fine", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
 	gate := NewGate(0, 0.001) // shared by two tools of a server
-	paced, waits := patient(fine, Attempts{Gate: gate})
-	other, more := patient(fine, Attempts{Gate: gate})
+	paced, waits := patient(fine, CallPolicy{Gate: gate})
+	other, more := patient(fine, CallPolicy{Gate: gate})
 	for range 2 {
 		callText(t, paced, "x", "")
 	}

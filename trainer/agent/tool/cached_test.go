@@ -34,7 +34,7 @@ func TestCachedFlood(t *testing.T) {
 // TestCached: a replay returns a tool's recorded answers, including errors and their kinds, without calling the tool.
 func TestCached(t *testing.T) {
 	calls := 0
-	moody := Attempted(Func("moody", "", "x", "", func(_ context.Context, mood string) (string, error) {
+	moody := WithCallPolicy(Func("moody", "", "x", "", func(_ context.Context, mood string) (string, error) {
 		calls++
 		switch mood {
 		case "bad":
@@ -45,7 +45,7 @@ func TestCached(t *testing.T) {
 			return "", &callError{"moody took longer than 1ms", ErrTimeout}
 		}
 		return fmt.Sprintf("%s %d", mood, calls), nil
-	}), Attempts{})
+	}), CallPolicy{})
 	dir := t.TempDir()
 	ask := func(replay bool) (said []string) {
 		c := Cached(moody, testCache(t, dir, replay), "moody", nil)

@@ -69,7 +69,7 @@ func TestCodeErrors(t *testing.T) {
 // TestCodeMemory: a program that allocates gigabytes in a few steps is ended with an error. The next call works.
 func TestCodeMemory(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 32 << 20})
-	limited := Attempted(c, Attempts{Timeout: time.Hour})
+	limited := WithCallPolicy(c, CallPolicy{Timeout: time.Hour})
 	for name, program := range map[string]string{
 		"repeat":          `x = "a" * 1000000000`,
 		"list of a range": `list(range(1000000000))`,
@@ -103,7 +103,7 @@ func TestCodeMemoryUnderLimitWorks(t *testing.T) {
 // TestCodeTimeoutWithinOneStep: a single step that would take minutes, which the limit of steps cannot end, ends at the time-out.
 func TestCodeTimeoutWithinOneStep(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1})
-	got := callText(t, Attempted(c, Attempts{Timeout: 300 * time.Millisecond}), "program", "max(range(1000000000000))")
+	got := callText(t, WithCallPolicy(c, CallPolicy{Timeout: 300 * time.Millisecond}), "program", "max(range(1000000000000))")
 	if want := "error: code took longer than 300ms"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -330,7 +330,7 @@ func TestIndexCutWhileOpen(t *testing.T) {
 	if err := os.Truncate(segments[0], 100); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Attempted(s, Attempts{}).Call(t.Context(), arg(t, "query", queries[0])); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "crashed") {
+	if _, err := WithCallPolicy(s, CallPolicy{}).Call(t.Context(), arg(t, "query", queries[0])); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "crashed") {
 		t.Errorf("%v", err)
 	}
 }

@@ -43,7 +43,7 @@ func TestFuncWrongArguments(t *testing.T) {
 }
 
 func TestNamed(t *testing.T) {
-	sums := Attempted(Named(Calculator(), "sums"), Attempts{})
+	sums := WithCallPolicy(Named(Calculator(), "sums"), CallPolicy{})
 	if sums.Name() != "sums" || callText(t, sums, "expression", "1+1") != "2" {
 		t.Errorf("got name %s", sums.Name())
 	}

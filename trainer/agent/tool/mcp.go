@@ -240,7 +240,7 @@ func (c MCPConfig) String() string {
 }
 
 // Secrets returns the values that must not appear in the output of this server's tools. They are meant for
-// Attempts.Secrets.
+// CallPolicy.Secrets.
 func (c MCPConfig) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {

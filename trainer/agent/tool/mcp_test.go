@@ -142,7 +142,7 @@ func TestMCP(t *testing.T) {
 func testMCPTools(t *testing.T, m *MCP) {
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Limited(Attempted(tool, Attempts{Timeout: time.Hour}), Limits{Bytes: 100})
+		tools[tool.Name()] = Limited(WithCallPolicy(tool, CallPolicy{Timeout: time.Hour}), Limits{Bytes: 100})
 	}
 	names := make([]string, 0, len(tools))
 	for name := range tools {
@@ -177,7 +177,7 @@ func testMCPTools(t *testing.T, m *MCP) {
 	if _, err := tools["greet"].Call(t.Context(), []byte(`{"nom": "Ada"}`)); err == nil {
 		t.Error("wrong arguments were accepted")
 	}
-	quick := Attempted(tools["wait"], Attempts{Timeout: 50 * time.Millisecond})
+	quick := WithCallPolicy(tools["wait"], CallPolicy{Timeout: 50 * time.Millisecond})
 	if _, err := quick.Call(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "longer than 50ms") {
 		t.Errorf("wait: %v", err)
 	}
@@ -287,7 +287,7 @@ func TestMCPLostServer(t *testing.T) {
 	defer m.Close()
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Attempted(tool, Attempts{Timeout: time.Hour})
+		tools[tool.Name()] = WithCallPolicy(tool, CallPolicy{Timeout: time.Hour})
 	}
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
 		t.Errorf("a call during which the server died: got %q", got)
@@ -332,7 +332,7 @@ func TestMCPBusy(t *testing.T) {
 	}
 	defer m.Close()
 	at := slices.IndexFunc(m.Tools(), func(t Tool) bool { return t.Name() == "greet" })
-	greet, waits := patient(m.Tools()[at], Attempts{Retries: 1})
+	greet, waits := patient(m.Tools()[at], CallPolicy{Retries: 1})
 	for _, c := range []struct {
 		replies int32
 		want    string

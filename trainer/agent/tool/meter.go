@@ -41,7 +41,7 @@ func (m *Meter) Lost(why string) {
 	}
 }
 
-// Retried counts another attempt at a call of the tool with this name. It is meant for Attempts.Retried.
+// Retried counts another attempt at a call of the tool with this name. It is meant for CallPolicy.Retried.
 func (m *Meter) Retried(name string) { m.change(name, func(u *Usage) { u.Retries++ }) }
 
 // Take returns the counts by tool name and the lost servers, since the previous Take.

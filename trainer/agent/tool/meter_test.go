@@ -11,7 +11,7 @@ import (
 // cancelled does not count.
 func TestMeter(t *testing.T) {
 	var m Meter
-	moody := m.Counted(Limited(Attempted(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
+	moody := m.Counted(Limited(WithCallPolicy(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
 		switch mood {
 		case "bad":
 			return "", errors.New("no such page")
@@ -22,7 +22,7 @@ func TestMeter(t *testing.T) {
 			return "", ctx.Err()
 		}
 		return "fine", nil
-	}), "web"), Attempts{Timeout: time.Millisecond}), Limits{Calls: 10}))
+	}), "web"), CallPolicy{Timeout: time.Millisecond}), Limits{Calls: 10}))
 	for _, mood := range []string{"good", "bad", "good", "mad", "slow", "bad"} {
 		callText(t, moody, "x", mood)
 	}

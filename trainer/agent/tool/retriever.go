@@ -108,7 +108,7 @@ func (r *Retriever) Service() string {
 	return fmt.Sprintf("retriever %s %s", address, fingerprint(r.cfg.URL, r.cfg.Request, r.cfg.Response, strconv.Itoa(r.cfg.Results)))
 }
 
-// Secrets returns the values that must not appear in the tool's output. They are meant for Attempts.Secrets.
+// Secrets returns the values that must not appear in the tool's output. They are meant for CallPolicy.Secrets.
 func (r *Retriever) Secrets() []string { return []string{r.token} }
 
 // Close closes the connections that are kept open.

@@ -341,7 +341,7 @@ func TestVisitFailures(t *testing.T) {
 			t.Errorf("%s: got error %v, want a temporary one", at, err)
 		}
 	}
-	slow := Attempted(v, Attempts{Timeout: 50 * time.Millisecond})
+	slow := WithCallPolicy(v, CallPolicy{Timeout: 50 * time.Millisecond})
 	if _, err := slow.Call(t.Context(), arg(t, "url", "http://"+silent)); !errors.Is(err, ErrTimeout) {
 		t.Errorf("a server that does not answer: got error %v, want ErrTimeout", err)
 	}

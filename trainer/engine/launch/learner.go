@@ -17,9 +17,9 @@ type Learner struct {
 	at    map[string]int // index of each sequence in the prepared batch, by ID
 }
 
-// Lead returns the learner of all ranks. g may be nil if there are no followers. adam must equal
+// NewLearner returns the learner of all ranks. g may be nil if there are no followers. adam must equal
 // own's constants.
-func (g *RankGroup) Lead(own *learner.Learner, adam learner.Adam) *Learner {
+func (g *RankGroup) NewLearner(own *learner.Learner, adam learner.Adam) *Learner {
 	return &Learner{Learner: own, group: g, adam: adam}
 }
 

@@ -64,9 +64,9 @@ type AgentSpec struct {
 	Note func(text string) // receives notes on servers that sample and waits for them, and on tools that open slowly
 }
 
-// Trained loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
+// OpenLearner loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
 // an error nothing remains allocated.
-func Trained(ctx context.Context, want AgentSpec) (*Parts, error) {
+func OpenLearner(ctx context.Context, want AgentSpec) (*Parts, error) {
 	a := want.Config.Agent(want.Agent)
 	p := &Parts{Rules: RulesOf(want.Config, a)}
 	if err := p.openModel(ctx, want, a); err != nil {
@@ -86,9 +86,9 @@ func (p *Parts) openModel(ctx context.Context, want AgentSpec, a *config.Agent) 
 	return err
 }
 
-// Agent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
+// OpenAgent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
 // allocated.
-func Agent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
+func OpenAgent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
 	cfg, a := want.Config, want.Config.Agent(want.Agent)
 	p = &Parts{Rules: RulesOf(cfg, a)}
 	defer func() {
@@ -203,7 +203,7 @@ func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, gro
 	if err != nil {
 		return err
 	}
-	p.Learner = p.group.Lead(own, Adam(a.Optimizer))
+	p.Learner = p.group.NewLearner(own, Adam(a.Optimizer))
 	p.Params = launch.Params{Params: p.Params, Learner: p.Learner}
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return nil

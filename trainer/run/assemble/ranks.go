@@ -134,8 +134,8 @@ func (p *Parts) Freeze(ctx context.Context) error {
 // Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
 func (p *Parts) Lost() error { return p.group.Err() }
 
-// Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
-func Follower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, want AgentSpec, err error) {
+// OpenFollower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
+func OpenFollower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, want AgentSpec, err error) {
 	want = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
 	if !o.NoTraining {
 		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered

@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// FewRows returns a text for each stage of the curriculum (without one, for the whole training) whose rows are fewer than the
+// RowWarnings returns a text for each stage of the curriculum (without one, for the whole training) whose rows are fewer than the
 // queries of a step. Such a step has several groups of the same row.
-func FewRows(cfg *config.Config, t task.Task) (out []string) {
+func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 	n := int64(cfg.Task.QueriesPerStep)
 	find := func(where string, query func(i int64) task.Query) {
 		rows := map[string]bool{}

@@ -38,7 +38,7 @@ agents: {writer: {role: main, model: nowhere}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := strings.Join(FewRows(cfg, opened), "\n")
+		got := strings.Join(RowWarnings(cfg, opened), "\n")
 		if !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") || strings.Contains(got, "\n") {
 			t.Errorf("%s: %q, want %q", c.set, got, c.want)
 		}

@@ -78,7 +78,7 @@ func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(n
 	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {
 		name := t.Name()
-		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Gate: gate, Secrets: o.secrets, Retried: func() { retried(name) }})
+		t = tool.WithCallPolicy(t, tool.CallPolicy{Timeout: c.Timeout, Retries: c.Retries, Gate: gate, Secrets: o.secrets, Retried: func() { retried(name) }})
 		if o.service != "" && kept != nil {
 			service := o.service
 			if c.Kind == "mcp" {

@@ -82,7 +82,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(heldOut)),
 			"use other rows for task.eval: the accuracy must be measured on questions that no agent was trained on"})
 	}
-	for _, text := range assemble.FewRows(cfg, t) {
+	for _, text := range assemble.RowWarnings(cfg, t) {
 		fault, cure, _ := strings.Cut(text, ": ")
 		out = append(out, Finding{Warn, "task", fault, cure})
 	}

@@ -67,7 +67,7 @@ func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 func tryOften(ctx context.Context, d *torch.Device) (best []selftest.Result, err error) {
 	const tries = 5
 	for range tries {
-		results, err := selftest.Try(ctx, d, selftest.Thorough)
+		results, err := selftest.CheckKernels(ctx, d, selftest.Thorough)
 		if err != nil {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ func tryISAs(ctx context.Context, d *torch.Device) (left []Result, err error) {
 		if !d.IsCUDA() && kernels.UseISA(isa) != nil {
 			continue // the CPU does not have it
 		}
-		results, err := Try(ctx, d, Quick)
+		results, err := CheckKernels(ctx, d, Quick)
 		if err != nil {
 			return left, err
 		}

@@ -59,9 +59,9 @@ const (
 	Thorough = 67
 )
 
-// Try tries every kernel on a device. On the CPU it uses the current instruction set. On a GPU for which this build has no
-// kernels it tries none.
-func Try(ctx context.Context, d *torch.Device, rows int64) ([]Result, error) {
+// CheckKernels checks every kernel on a device. On the CPU it uses the current instruction set. On a GPU for which this build has no
+// kernels it checks none.
+func CheckKernels(ctx context.Context, d *torch.Device, rows int64) ([]Result, error) {
 	return try(ctx, d, rows, all())
 }
 

@@ -50,7 +50,7 @@ func TestEveryKernelIsRight(t *testing.T) {
 		t.Run(isa, func(t *testing.T) {
 			use(t, isa)
 			for _, rows := range []int64{Quick, Thorough} {
-				results, err := Try(t.Context(), d, rows)
+				results, err := CheckKernels(t.Context(), d, rows)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func TestWrongKernelsAreFound(t *testing.T) {
 	d := open(t)
 	for _, result := range append(results, "") {
 		t.Setenv("MGRPO_WRONG", result)
-		all, err := Try(t.Context(), d, Quick)
+		all, err := CheckKernels(t.Context(), d, Quick)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// HoldOut plays rollouts of held-out queries, without training on them. At the main agent's worker it returns the
+// Evaluate plays rollouts of held-out queries, without training on them. At the main agent's worker it returns the
 // questions with their answers, or nil if some have no score.
-func (w *Worker) HoldOut(ctx context.Context, version int64) (answers []score.Question, err error) {
+func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Question, err error) {
 	p := store.Eval(version)
 	clock := newStopwatch()
 	exp, err := w.rollouts.play(ctx, p)
@@ -31,7 +31,7 @@ func (w *Worker) HoldOut(ctx context.Context, version int64) (answers []score.Qu
 		answers = groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
 		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
 	}
-	w.archive.Evaluated(version, accuracy(own))
+	w.archive.RecordEvaluation(version, accuracy(own))
 	if err := w.report(ctx, record); err != nil {
 		return nil, err
 	}

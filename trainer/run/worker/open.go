@@ -71,7 +71,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	if w.main {
-		for _, text := range assemble.FewRows(s.Config, w.rollouts.scorer.task) {
+		for _, text := range assemble.RowWarnings(s.Config, w.rollouts.scorer.task) {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "%s", text))
 		}
 	}
@@ -86,7 +86,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	if s.From != nil {
 		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
 	}
-	p, err := assemble.Agent(ctx, want)
+	p, err := assemble.OpenAgent(ctx, want)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}
-	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
+	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))

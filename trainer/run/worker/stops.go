@@ -32,7 +32,7 @@ var ErrStopped = errors.New("stopped before the end, as asked; continue with --r
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError
-	var away *remote.AwayError
+	var away *remote.UnreachableError
 	var gpu *torch.LostError
 	var follower *launch.LostError
 	var machine *launch.AbsentError

@@ -106,7 +106,7 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experien
 	case schedule.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case schedule.Evaluate:
-		_, err = w.HoldOut(ctx, c.Version)
+		_, err = w.Evaluate(ctx, c.Version)
 		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
 	case schedule.Train:
 		if err = w.archive.Failed(); err == nil {
@@ -186,8 +186,8 @@ func (w *Worker) Member() *store.Member { return w.member }
 // Parts returns the agent's model with its sampler and learner.
 func (w *Worker) Parts() *assemble.Parts { return w.parts }
 
-// PlayBy makes a program play the rollouts instead of the main agent's own conversations.
-func (w *Worker) PlayBy(p gateway.Player) { w.rollouts.programs.player = p }
+// SetPlayer makes a program play the rollouts instead of the main agent's own conversations.
+func (w *Worker) SetPlayer(p gateway.Player) { w.rollouts.programs.player = p }
 
 // Stopped reports whether the run ended because of a stop, here or elsewhere.
 func (w *Worker) Stopped() bool { return w.stops.ended }

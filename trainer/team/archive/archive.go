@@ -211,8 +211,8 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	return a.dropTrajectories(version)
 }
 
-// Record appends a step's line to the ledger.
-func (a *Archive) Record(line LedgerLine) error { return a.diskFull(a.ledger.Append(line)) }
+// AppendLedger appends a step's line to the ledger.
+func (a *Archive) AppendLedger(line LedgerLine) error { return a.diskFull(a.ledger.Append(line)) }
 
 // Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be in progress.
 func (a *Archive) Close() error {

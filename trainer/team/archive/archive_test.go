@@ -170,13 +170,13 @@ func TestReplacedWhileLoading(t *testing.T) {
 	}
 	m, heir := open()
 	defer m.Leave(t.Context())
-	if err := errors.Join(heir.Begin(t.Context(), nil), heir.Record(testLine(0))); err != nil {
+	if err := errors.Join(heir.Begin(t.Context(), nil), heir.AppendLedger(testLine(0))); err != nil {
 		t.Fatal(err)
 	}
-	if err := late.Begin(t.Context(), nil); !store.Rewinds(err) {
+	if err := late.Begin(t.Context(), nil); !store.EndsRoundOnly(err) {
 		t.Errorf("the replaced worker began: %v", err)
 	}
-	if err := errors.Join(heir.Record(testLine(1)), heir.Close()); err != nil {
+	if err := errors.Join(heir.AppendLedger(testLine(1)), heir.Close()); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(ledgerPath(CheckpointsOf(dir).Ledgers, "a"))

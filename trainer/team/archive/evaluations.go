@@ -47,7 +47,7 @@ func (e Evaluations) encode() json.RawMessage {
 // Evaluations returns the results of the run's evaluations so far.
 func (a *Archive) Evaluations() Evaluations { return a.evaluations }
 
-// Evaluated adds the result of an evaluation.
-func (a *Archive) Evaluated(version int64, accuracy float64) {
+// RecordEvaluation adds the result of an evaluation.
+func (a *Archive) RecordEvaluation(version int64, accuracy float64) {
 	a.evaluations = a.evaluations.with(version, accuracy)
 }

@@ -132,7 +132,7 @@ func TestTakeover(t *testing.T) {
 			t.Errorf("third claim of the heir: got %+v and error %v, want ErrEnded", v, err)
 		}
 		var fenced *FencedError
-		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !Rewinds(err) {
+		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !EndsRoundOnly(err) {
 			t.Errorf("the lost worker's answer: got error %v, want a FencedError", err)
 		}
 		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {

@@ -98,9 +98,9 @@ func (e *StopError) Error() string {
 	return fmt.Sprintf("store: the run was stopped by %s: %s", e.Agent, e.Reason)
 }
 
-// Rewinds reports whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
+// EndsRoundOnly reports whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
 // was replaced, or the store has lost the round. The worker may join again.
-func Rewinds(err error) bool {
+func EndsRoundOnly(err error) bool {
 	var stop *StopError
 	var fenced *FencedError
 	return errors.As(err, &stop) && stop.Kind == Rewind || errors.As(err, &fenced)

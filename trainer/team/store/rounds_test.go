@@ -97,7 +97,7 @@ func TestRewind(t *testing.T) {
 			case <-heir:
 				t.Fatalf("%s: the place was taken over in the same round", name)
 			}
-			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
+			if err := context.Cause(boss.Context()); !EndsRoundOnly(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
 				t.Errorf("%s: the other worker's context ended with %v, want a rewind because of help", name, err)
 			}
 			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
@@ -125,7 +125,7 @@ func TestRewind(t *testing.T) {
 				}
 			}
 			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
-			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !Rewinds(err) {
+			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !EndsRoundOnly(err) {
 				t.Errorf("%s: a write of a worker of the old round: got error %v, want a rewind", name, err)
 			}
 			if name == "older" {

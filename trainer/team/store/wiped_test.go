@@ -45,7 +45,7 @@ func TestForgottenRound(t *testing.T) {
 			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run again
 			for range 2 {
 				var fenced *FencedError
-				if err := <-waiting; !errors.As(err, &fenced) || !Rewinds(err) {
+				if err := <-waiting; !errors.As(err, &fenced) || !EndsRoundOnly(err) {
 					t.Errorf("a wait ended with %v, want a FencedError", err)
 				}
 			}

@@ -217,7 +217,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 				continue
 			}
 		}
-		var away *AwayError
+		var away *UnreachableError
 		switch {
 		case err == nil:
 			p.count(r, out)

@@ -399,21 +399,21 @@ func TestAway(t *testing.T) {
 	p, said := open(t, s, &trainer{weights: 1})
 	s.kill()
 	r := turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4})
-	var away *AwayError
+	var away *UnreachableError
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("wall"))
 	defer cancel()
 	if c, err := p.Generate(ctx, r); !errors.As(err, &away) || !strings.Contains(err.Error(), "wall_time") || c.Finish != "" || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("at the conversation's time limit: got %+v and error %v, want an AwayError", c, err)
+		t.Errorf("at the conversation's time limit: got %+v and error %v, want an UnreachableError", c, err)
 	}
 	p.opt.Patience = 50 * time.Millisecond
 	if c, err := p.Generate(t.Context(), r); !errors.As(err, &away) || !strings.Contains(err.Error(), "store.timeout") || c.Finish != "" {
-		t.Errorf("at store.timeout: got %+v and error %v, want an AwayError", c, err)
+		t.Errorf("at store.timeout: got %+v and error %v, want an UnreachableError", c, err)
 	}
 	if !strings.Contains(said.String(), "waits for the engine at "+s.url()) {
 		t.Errorf("got notes %s, want one that the policy waits for the server", said)
 	}
 	if _, err := New(t.Context(), &trainer{}, p.opt); !errors.As(err, &away) {
-		t.Errorf("a server that never ran: got error %v, want an AwayError", err)
+		t.Errorf("a server that never ran: got error %v, want an UnreachableError", err)
 	}
 }
 

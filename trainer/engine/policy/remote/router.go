@@ -65,14 +65,14 @@ func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 	return err
 }
 
-// AwayError reports a server that did not come back in time. Only the turns in flight are lost.
-type AwayError struct {
+// UnreachableError reports a server that did not come back in time. Only the turns in flight are lost.
+type UnreachableError struct {
 	URL  string
 	Time string // time that it had to come back
 	Why  string // reason why it is unusable
 }
 
-func (a *AwayError) Error() string {
+func (a *UnreachableError) Error() string {
 	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it, and continue with --resume", a.URL, a.Time, a.Why)
 }
 
@@ -101,7 +101,7 @@ func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx conte
 		case <-ctx.Done():
 		}
 		if parent.Err() == nil {
-			return &AwayError{r.url, fmt.Sprintf("store.timeout, %s", p.opt.Patience), err.Error()}
+			return &UnreachableError{r.url, fmt.Sprintf("store.timeout, %s", p.opt.Patience), err.Error()}
 		}
 		return r.interrupted(parent, err)
 	}
@@ -111,7 +111,7 @@ func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx conte
 // out of time because its server was away must not count as too slow: this is not a time-out.
 func (r *replica) interrupted(ctx context.Context, err error) error {
 	if r.lost.Load() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &AwayError{r.url, "the conversation's limits.wall_time", err.Error()}
+		return &UnreachableError{r.url, "the conversation's limits.wall_time", err.Error()}
 	}
 	return context.Cause(ctx)
 }
