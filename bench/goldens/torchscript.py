@@ -16,18 +16,26 @@ import transformers
 transformers.logging.set_verbosity_error()
 
 
+def rotary(self, x, position_ids):
+    """Computes the tables of LlamaRotaryEmbedding without its call of to(x.device), which a trace would keep."""
+    angles = position_ids[:, :, None].to(torch.float32) * self.inv_freq
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
 class Policy(torch.nn.Module):
     """The golden model without its head, as a module of policies."""
 
     def __init__(self, config):
         super().__init__()
         self.model = transformers.AutoModel.from_config(config, attn_implementation="eager")
+        self.model.rotary_emb.forward = rotary.__get__(self.model.rotary_emb)
         for p in self.parameters():
             p.data.zero_()
 
     def forward(self, tokens, positions, segments):
         own = (segments[:, None] == segments) & (positions[:, None] >= positions)
-        mask = torch.zeros(own.shape).masked_fill(~own, torch.finfo(torch.float32).min)
+        mask = (~own).to(torch.float32) * torch.finfo(torch.float32).min  # a trace of torch.zeros would keep its device
         return self.model(tokens[None], attention_mask=mask[None, None], position_ids=positions[None], use_cache=False)[0][0]
 
 

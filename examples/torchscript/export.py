@@ -3,7 +3,7 @@
     python3 export.py FOLDER
 
 writes policy.pt, config.json, model.safetensors and tokenizer.json, the words of the built-in task. Needs torch, transformers and
-safetensors.
+safetensors. A trace keeps the device on which it was made: for an agent on a GPU, move policy and example to "cuda" first.
 """
 
 import json
@@ -25,7 +25,7 @@ class Policy(torch.nn.Module):
 
     def forward(self, tokens, positions, segments):
         own = (segments[:, None] == segments) & (positions[:, None] >= positions)
-        mask = torch.zeros(own.shape).masked_fill(~own, torch.finfo(torch.float32).min)
+        mask = (~own).to(torch.float32) * torch.finfo(torch.float32).min  # a trace of torch.zeros would keep its device
         return self.transformer(tokens[None], attention_mask=mask[None, None], position_ids=positions[None], use_cache=False)[0][0]
 
 

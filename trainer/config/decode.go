@@ -53,7 +53,7 @@ var (
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
 	variables    = reflect.TypeFor[Variables]()                                                                     // a mapping with arbitrary names
-	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Script](), reflect.TypeFor[Endpoint]()} // sections that a model can be
+	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Module](), reflect.TypeFor[Endpoint]()} // sections that a model can be
 )
 
 // isSection reports whether values of the type are mappings with fixed keys.
@@ -210,9 +210,9 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		d.section(key, n, reflect.ValueOf(endpoint).Elem())
 		v.Set(reflect.ValueOf(Model{Endpoint: endpoint}))
 	case n.kind == mapKind && n.get("torchscript") != nil:
-		script := new(Script)
-		d.section(key, n, reflect.ValueOf(script).Elem())
-		v.Set(reflect.ValueOf(Model{Script: script}))
+		module := new(Module)
+		d.section(key, n, reflect.ValueOf(module).Elem())
+		v.Set(reflect.ValueOf(Model{Module: module}))
 	case n.kind == mapKind:
 		shape := new(Shape)
 		setDefaults(reflect.ValueOf(shape).Elem())

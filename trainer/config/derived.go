@@ -137,7 +137,7 @@ func (e *Engine) Remote() bool { return e.Kind != "local" }
 // ComputesBF16 reports whether forward passes compute in bf16. Weights that training changes then have an fp32 master
 // copy.
 func (a *Agent) ComputesBF16() bool {
-	return a.Model.Script == nil && (a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu")
+	return a.Model.Module == nil && (a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu")
 }
 
 // Quantised reports whether the matrices of the agent's model stay in the blocks of their GGUF file.

@@ -39,7 +39,7 @@ func TestErrors(t *testing.T) {
 		{name: "keys that a module does not have", text: team, sets: []string{"agents.b.model={torchscript: m/policy.pt}", "agents.b.dtype=bf16", "agents.b.device=cuda", "agents.b.engine.checkpoint_activations=true", "agents.b.lora.r=4"},
 			want: "--set agents.b.dtype=bf16: agents.b.dtype: the model of b is a TorchScript module, which has float32 parameters; remove this key\n" +
 				"--set agents.b.engine.checkpoint_activations=true: agents.b.engine.checkpoint_activations: the model of b is a TorchScript module, which is computed as a whole; remove this key\n" +
-				"--set agents.b.lora.r=4: agents.b.lora: the model of b is a TorchScript module, which has no layers for adapters that this program knows; remove this key"},
+				"--set agents.b.lora.r=4: agents.b.lora: the model of b is a TorchScript module, which has layers that mgrpo does not know, so it cannot adapt them; remove this key"},
 		{name: "unknown key", text: team + "grpo:\n  eps_lo: 0.1\n",
 			want: "f.yaml:4:3: grpo.eps_lo: unknown key; did you mean eps_low?"},
 		{name: "swapped letters", text: team + "grpo: {rollotus: 4}\n",

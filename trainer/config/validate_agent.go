@@ -63,8 +63,8 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Model.Shape != nil {
 		a.Model.Shape.validate(d, key+".model")
 	}
-	if a.Model.Script != nil {
-		a.validateScript(d, key)
+	if a.Model.Module != nil {
+		a.validateModule(d, key)
 	}
 	if a.Model.Endpoint != nil {
 		c.validateHosted(d, a)

@@ -22,8 +22,8 @@ func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 	}
 }
 
-// validateScript refuses settings that need the layers of a model, which a module does not show.
-func (a *Agent) validateScript(d *decoder, key string) {
+// validateModule refuses settings that need the layers of a model, which a module does not show.
+func (a *Agent) validateModule(d *decoder, key string) {
 	for _, own := range []struct {
 		key   string
 		given bool
@@ -32,9 +32,10 @@ func (a *Agent) validateScript(d *decoder, key string) {
 		{"devices", len(a.Ranks()) > 1, "is computed on one device"},
 		{"dtype", a.DType != "auto" && a.DType != "fp32", "has float32 parameters"},
 		{"engine.dtype", a.Engine.DType != "auto", "has float32 parameters"},
+		{"engine.cache_tokens", a.Engine.CacheTokens > 0, "has no key-value cache"},
 		{"engine.checkpoint_activations", a.Engine.CheckpointActivations, "is computed as a whole"},
-		{"engine.kind", a.Engine.Remote(), "is a program that servers do not have"},
-		{"lora", a.Adapts(), "has no layers for adapters that this program knows"},
+		{"engine.kind", a.Engine.Remote(), "vLLM and SGLang cannot run"},
+		{"lora", a.Adapts(), "has layers that mgrpo does not know, so it cannot adapt them"},
 	} {
 		if own.given {
 			d.failAt(key+"."+own.key, "the model of %s is a TorchScript module, which %s; remove this key", a.Name, own.why)

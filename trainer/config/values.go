@@ -20,12 +20,12 @@ type Path string
 type Model struct {
 	Path     Path      // a Hugging Face folder, a GGUF file or a name on the Hub
 	Shape    *Shape    // random weights of this shape
-	Script   *Script   // a TorchScript module
+	Module   *Module   // a TorchScript module
 	Endpoint *Endpoint // a hosted model, which is never trained
 }
 
-// Script is a model whose forward pass is a program that its user exported.
-type Script struct {
+// Module is a model whose forward pass is a program that its user exported.
+type Module struct {
 	// A file of torch.jit.save, a module forward(tokens, positions, segments) -> hidden states. Its folder also has
 	// config.json, the parameters in model.safetensors, and tokenizer.json. The module is a program that runs in the
 	// worker: name only files whose author you trust.
@@ -33,15 +33,15 @@ type Script struct {
 }
 
 // Folder returns the folder of the module's weights and tokenizer.
-func (s *Script) Folder() Path { return Path(filepath.Dir(string(s.TorchScript))) }
+func (m *Module) Folder() Path { return Path(filepath.Dir(string(m.TorchScript))) }
 
 // section returns the model's keys. ok is false for a path, which has no keys.
 func (m Model) section() (keys reflect.Value, ok bool) {
 	switch {
 	case m.Shape != nil:
 		return reflect.ValueOf(m.Shape).Elem(), true
-	case m.Script != nil:
-		return reflect.ValueOf(m.Script).Elem(), true
+	case m.Module != nil:
+		return reflect.ValueOf(m.Module).Elem(), true
 	case m.Endpoint != nil:
 		return reflect.ValueOf(m.Endpoint).Elem(), true
 	}

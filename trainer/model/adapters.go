@@ -70,7 +70,7 @@ func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 
 // generation returns a decoder for generation that holds the adapters of several models.
 func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
-	if m.script != nil {
+	if m.module != nil {
 		return &m.Decoder
 	}
 	matrices, rest := m.leaves, m.leaves

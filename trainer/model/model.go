@@ -40,7 +40,7 @@ type Model struct {
 	gathered gathered // with Options.Gathered: leaves are views of it
 	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded
 
-	script Script // computes the forward pass, if Config.Script is set
+	module Module // computes the forward pass, if Config.Module is set
 
 	adapters map[string]torch.LoRA // keyed by the leaf to which they are added; nil: no adapters
 
@@ -63,7 +63,7 @@ type Options struct {
 	HostMaster  bool        // in bf16, Master is in host memory
 	Quantised   bool        // keep matrices in the blocks of a GGUF file: only adapters can then be trained
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
-	Script      string      // path of the TorchScript module, for a configuration with arch.Script
+	Module      string      // path of the TorchScript module, for a configuration with arch.Module
 
 	// Rank is the index of this process among the Size processes that train these weights together; Size 0 means one. In
 	// bf16, Master is this rank's share. With Gathered this rank keeps nothing but its share: passes proceed layer by
@@ -174,8 +174,8 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 			return err
 		}
 		m.rotary(s, opt)
-		if cfg.Script != nil {
-			return bindScript(m, s, opt.Script)
+		if cfg.Module != nil {
+			return bindModule(m, s, opt.Module)
 		}
 		if opt.Gathered {
 			m.leaves = m.gatheredViews(s)
@@ -271,8 +271,8 @@ func (m *Model) MaxPosition() int { return m.positions }
 // Close frees the model's memory.
 func (m *Model) Close(ctx context.Context) error {
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		if m.script != nil {
-			m.script.Drop()
+		if m.module != nil {
+			m.module.Drop()
 			m.leaves = nil
 		}
 		for _, r := range m.rotations {

@@ -46,8 +46,8 @@ func (m *Model) packed(in Packed) Pass {
 // Forward computes Hidden for a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	m.wantWhole("forward")
-	if m.script != nil {
-		return scriptHidden(m, s, in)
+	if m.module != nil {
+		return moduleHidden(m, s, in)
 	}
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
@@ -59,7 +59,11 @@ type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 // ForwardBackward accumulates the gradient of an objective into the Grad of the leaves.
 func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) {
 	s.Grad(true, func() {
-		outputs, grads := objective(m.Forward(s, in))
+		hidden := m.Forward(s, in)
+		if m.module != nil && !m.module.HasHistory(hidden) {
+			panic(&torch.Error{Op: "torchscript", Message: "forward returned hidden states without gradient history, so nothing but the head would learn: the module must not detach them or compute them under no_grad"})
+		}
+		outputs, grads := objective(hidden)
 		torch.Backward(outputs, grads)
 	})
 }

@@ -1,5 +1,5 @@
-// Package withgotch links gotch into a program, which imports it for its effect: models and verifiers of the kind torchscript then work, and
-// gotch's reader checks PyTorch's checkpoint files in addition to the project's own. gotch takes minutes to build.
+// Package withgotch links gotch into a program. Importing it enables models and verifiers of the kind torchscript. Each .bin file of PyTorch is
+// then read twice, by gotch and by this project, and both must agree. gotch takes minutes to build.
 package withgotch
 
 import (
@@ -25,8 +25,8 @@ func init() {
 
 // TorchScript modules compute forward passes through gotch.
 func init() {
-	model.SetScriptOpener(func(s *torch.Scope, path string) (model.Script, error) {
-		p, err := gotchx.OpenPolicy(s, path)
+	model.SetModuleOpener(func(s *torch.Scope, path string) (model.Module, error) {
+		p, err := gotchx.OpenModule(s, path)
 		if err != nil {
 			return nil, err
 		}

@@ -56,7 +56,7 @@ func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*S
 
 // packsApart reports whether every sequence must be packed with rows of its own, because the model is a module that does not know of shared
 // prefixes.
-func packsApart(m *model.Model) bool { return m.Config.Script != nil }
+func packsApart(m *model.Model) bool { return m.Config.Module != nil }
 
 // planned holds the data that ranks must exchange before an update. If summed, it covers all ranks.
 type planned struct {

@@ -142,7 +142,7 @@ func impossible(l *Learner) error {
 	if l.model.Gathered() && !l.opt.Checkpoint {
 		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
 	}
-	if l.model.Config.Script != nil && (l.opt.Checkpoint || l.group.Size() > 1) {
+	if l.model.Config.Module != nil && (l.opt.Checkpoint || l.group.Size() > 1) {
 		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
 	}
 	if held := l.params.Master().Numel(); held != n && held != l.share.Numel() {

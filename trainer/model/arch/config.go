@@ -44,7 +44,7 @@ type Config struct {
 	ShortConv   *ShortConv  // nil: no layer convolves
 	GatedDelta  *GatedDelta // nil: no layer has a gated delta rule
 
-	Script *Script // the forward pass is a program, and the sizes of layers and heads are 0; nil: it is one of this project
+	Module *Module // the forward pass is a program, and the sizes of layers and heads are 0; nil: it is one of this project
 
 	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
@@ -148,8 +148,8 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	if c.Script != nil {
-		return validateScript(c)
+	if c.Module != nil {
+		return validateModule(c)
 	}
 	if err := c.validateSizes(); err != nil {
 		return err

@@ -41,7 +41,7 @@ func fromKeys(k *keys) (Config, error) {
 		return Config{}, err
 	}
 	if f.layer == nil {
-		return readScript(k, f)
+		return readModule(k, f)
 	}
 	c := f.defaults
 	k.integer("vocab_size", &c.VocabSize)
@@ -187,8 +187,8 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	if c.Wrapper != "" {
 		return c.wrappedJSON(torchDType)
 	}
-	if c.Script != nil {
-		return scriptJSON(c, torchDType)
+	if c.Module != nil {
+		return moduleJSON(c, torchDType)
 	}
 	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	if c.Raw != nil {

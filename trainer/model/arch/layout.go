@@ -104,8 +104,8 @@ func (l *Layout) Vectors() (n int64) {
 
 // Layout returns the tensors of the architecture, which must be valid. The result depends on nothing else.
 func (c Config) Layout() *Layout {
-	if c.Script != nil {
-		return c.Script.layout()
+	if c.Module != nil {
+		return c.Module.layout()
 	}
 	l := &Layout{}
 	vocab, d := int64(c.VocabSize), int64(c.Hidden)

@@ -13,8 +13,8 @@ import (
 // config.json, which lists the module's parameters.
 const TorchScript = "torchscript"
 
-// Script describes the parameters of such a module. Config then has no layers and heads.
-type Script struct {
+// Module describes the parameters of such a module. Config then has no layers and heads.
+type Module struct {
 	Head       string // head: name of the parameter [VocabSize, Hidden] whose product with hidden states is the logits
 	Parameters []Parameter
 }
@@ -29,26 +29,26 @@ func init() { register(&family{name: TorchScript, architecture: "TorchScript"}) 
 
 // Limits of a module's parameters.
 const (
-	maxScriptParameters = 100_000
-	maxScriptName       = 512
-	maxScriptDimensions = 8
-	maxScriptElements   = 1 << 40
+	maxModuleParameters = 100_000
+	maxModuleName       = 512
+	maxModuleDimensions = 8
+	maxModuleElements   = 1 << 40 // of all parameters
 )
 
-// readScript reads the config.json of a module.
-func readScript(k *keys, f *family) (Config, error) {
-	c := Config{Family: f.name, Script: &Script{}}
+// readModule reads the config.json of a module.
+func readModule(k *keys, f *family) (Config, error) {
+	c := Config{Family: f.name, Module: &Module{}}
 	k.require("vocab_size", "hidden_size", "max_position_embeddings", "head", "parameters")
 	k.integer("vocab_size", &c.VocabSize)
 	k.integer("hidden_size", &c.Hidden)
 	k.integer("max_position_embeddings", &c.MaxPosition)
-	k.text("head", &c.Script.Head)
+	k.text("head", &c.Module.Head)
 	for _, t := range c.tokens() {
 		*t.ids = k.ids(t.key)
 	}
 	shapes, isObject := k.values["parameters"].(map[string]any)
-	if !isObject || len(shapes) > maxScriptParameters {
-		k.fail("parameters must be an object with the shapes of at most %d parameters", maxScriptParameters)
+	if !isObject || len(shapes) > maxModuleParameters {
+		k.fail("parameters must be an object with the shapes of at most %d parameters", maxModuleParameters)
 	}
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		p := Parameter{Name: name}
@@ -59,13 +59,13 @@ func readScript(k *keys, f *family) (Config, error) {
 		if sizes.err != nil {
 			return Config{}, sizes.err
 		}
-		c.Script.Parameters = append(c.Script.Parameters, p)
+		c.Module.Parameters = append(c.Module.Parameters, p)
 	}
 	return c, k.err
 }
 
-// validateScript checks the sizes of a module's parameters.
-func validateScript(c Config) error {
+// validateModule checks the sizes of a module's parameters.
+func validateModule(c Config) error {
 	err := validSizes(
 		size{"vocab_size", c.VocabSize, MaxVocab},
 		size{"hidden_size", c.Hidden, maxHidden},
@@ -74,40 +74,45 @@ func validateScript(c Config) error {
 	if err != nil {
 		return err
 	}
-	head := false
-	for _, p := range c.Script.Parameters {
-		if err := p.validate(); err != nil {
+	head, elements := false, 0.0
+	for _, p := range c.Module.Parameters {
+		n, err := p.validate()
+		if err != nil {
 			return err
 		}
-		if p.Name == c.Script.Head {
+		if elements += n; elements > maxModuleElements {
+			return fmt.Errorf("parameters have more than 2^40 values up to %s", strictjson.Brief(p.Name))
+		}
+		if p.Name == c.Module.Head {
 			head = slices.Equal(p.Shape, []int64{int64(c.VocabSize), int64(c.Hidden)})
 		}
 	}
 	if !head {
-		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Script.Head), c.VocabSize, c.Hidden)
+		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Module.Head), c.VocabSize, c.Hidden)
 	}
 	return c.validateTokens()
 }
 
-func (p Parameter) validate() error {
-	if p.Name == "" || len(p.Name) > maxScriptName {
-		return fmt.Errorf("parameters has a name of %d bytes: must be 1 to %d", len(p.Name), maxScriptName)
+// validate returns the number of values.
+func (p Parameter) validate() (elements float64, err error) {
+	if p.Name == "" || len(p.Name) > maxModuleName {
+		return 0, fmt.Errorf("parameters has a name of %d bytes: must be 1 to %d", len(p.Name), maxModuleName)
 	}
-	if len(p.Shape) == 0 || len(p.Shape) > maxScriptDimensions {
-		return fmt.Errorf("parameters: %s has %d dimensions: must be 1 to %d", strictjson.Brief(p.Name), len(p.Shape), maxScriptDimensions)
+	if len(p.Shape) == 0 || len(p.Shape) > maxModuleDimensions {
+		return 0, fmt.Errorf("parameters: %s has %d dimensions: must be 1 to %d", strictjson.Brief(p.Name), len(p.Shape), maxModuleDimensions)
 	}
-	elements := 1.0
+	elements = 1
 	for _, n := range p.Shape {
 		elements *= float64(n)
-		if n < 1 || n > math.MaxInt32 || elements > maxScriptElements {
-			return fmt.Errorf("parameters: %s has shape %v: every size must be positive, and there may be at most 2^40 values", strictjson.Brief(p.Name), p.Shape)
+		if n < 1 || n > math.MaxInt32 {
+			return 0, fmt.Errorf("parameters: %s has shape %v: every size must be positive and below 2^31", strictjson.Brief(p.Name), p.Shape)
 		}
 	}
-	return nil
+	return elements, nil
 }
 
 // layout places each parameter as a leaf of its own, in the order of their names.
-func (p *Script) layout() *Layout {
+func (p *Module) layout() *Layout {
 	l := &Layout{}
 	for _, q := range p.Parameters {
 		kind := Matrix
@@ -119,8 +124,8 @@ func (p *Script) layout() *Layout {
 	return l
 }
 
-// scriptJSON returns the config.json of a module. Keys of Raw that Config does not have are copied.
-func scriptJSON(c Config, torchDType string) ([]byte, error) {
+// moduleJSON returns the config.json of a module. Keys of Raw that Config does not have are copied.
+func moduleJSON(c Config, torchDType string) ([]byte, error) {
 	object := map[string]any{}
 	if c.Raw != nil {
 		var err error
@@ -129,12 +134,12 @@ func scriptJSON(c Config, torchDType string) ([]byte, error) {
 		}
 	}
 	shapes := map[string][]int64{}
-	for _, p := range c.Script.Parameters {
+	for _, p := range c.Module.Parameters {
 		shapes[p.Name] = p.Shape
 	}
 	maps.Copy(object, map[string]any{
 		"model_type": TorchScript, "vocab_size": c.VocabSize, "hidden_size": c.Hidden, "max_position_embeddings": c.MaxPosition,
-		"head": c.Script.Head, "parameters": shapes, "torch_dtype": torchDType,
+		"head": c.Module.Head, "parameters": shapes, "torch_dtype": torchDType,
 		"bos_token_id": oneOrList(c.BOS), "eos_token_id": oneOrList(c.EOS), "pad_token_id": oneOrList(c.Pad),
 	})
 	return indented(object)

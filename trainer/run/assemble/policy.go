@@ -46,7 +46,7 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 		return tenant, nil
 	}}
 	switch onGPU := a.Device != "cpu"; {
-	case a.Model.Script != nil:
+	case a.Model.Module != nil:
 		m.varies = "has a TorchScript module, whose results may depend on the other sequences of a pass"
 	case local.Deterministic(onGPU, overlap):
 	case onGPU:

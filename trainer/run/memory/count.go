@@ -102,7 +102,9 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 	prefix := "agents." + a.Name + ".engine."
 	var activations int64
 	if !a.Engine.Remote() { // otherwise the server has the cache and its own copy of the weights
-		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu)-cacheBytes(cfg, before, model, size, gpu))
+		if cache := cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu) - cacheBytes(cfg, before, model, size, gpu); cache > 0 {
+			n.add(KVCache, cache)
+		}
 		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)
 		if given := a.Engine.CacheTokens; given > 0 {
 			n.lever(prefix+"cache_tokens", given, KVCache)
@@ -348,8 +350,8 @@ func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 // norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
 // log-sum-exp, and the values of the MLP. A convolution has its product of three values for each channel, and its output.
 func layerValues(c arch.Config) int64 {
-	if c.Script != nil {
-		return scriptValues(c)
+	if c.Module != nil {
+		return moduleValues(c)
 	}
 	before, after, _ := c.BlockNorms()
 	operator := 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads)
@@ -444,8 +446,8 @@ func mlpValues(c arch.Config) int64 {
 // layerActivations returns the memory of the layers of one micro-batch: the values that they keep for the backward pass, and the need of one
 // layer's backward pass.
 func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
-	if c.Script != nil {
-		return tokens * scriptValues(c) * size, 0
+	if c.Module != nil {
+		return tokens * moduleValues(c) * size, 0
 	}
 	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
@@ -484,7 +486,7 @@ func carriedRows(c arch.Config, tokens, size int64) int64 {
 // prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
 	rows := max(slots, int64(arch.PassRows(gpu)))
-	if c.Script != nil {
+	if c.Module != nil {
 		rows = max(rows, context) // sequences are computed whole
 	}
 	values := rows*layerValues(c)*size + slots*4*int64(c.VocabSize)

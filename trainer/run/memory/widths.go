@@ -15,6 +15,6 @@ func widest(c arch.Config, of func(layer int) int) (most int64) {
 	return most
 }
 
-// scriptValues guesses the values of a token in a TorchScript module, whose layers are unknown: two for each row of matrices whose width is
+// moduleValues guesses the values of a token in a TorchScript module, whose layers are unknown: two for each row of matrices whose width is
 // the hidden size, as in a decoder.
-func scriptValues(c arch.Config) int64 { return 2 * c.Parameters() / int64(c.Hidden) }
+func moduleValues(c arch.Config) int64 { return 2 * c.Parameters() / int64(c.Hidden) }

@@ -208,8 +208,8 @@ func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
-	if e.model.Config.Script != nil {
-		return logitsOfPrefixes(e, s, b)
+	if e.model.Config.Module != nil {
+		return logitsOfWholeSequences(e, s, b)
 	}
 	chosen := routes(s, &e.model.Config, b.rows)
 	on := uploaded(s, b.inputs(b.rows), b.places, b.blocks, b.last)

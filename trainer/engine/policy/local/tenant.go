@@ -130,7 +130,7 @@ func (t *Tenant) Close(ctx context.Context) error {
 // Deterministic reports whether equal requests give equal bits. This is true on a CPU, where every row of every kernel
 // depends on that row's inputs only, unless the weights may change under sequences in flight or the model is a TorchScript module.
 func (t *Tenant) Deterministic() bool {
-	return Deterministic(t.engine.dev.IsCUDA(), t.terms.Overlap) && t.model.Config.Script == nil
+	return Deterministic(t.engine.dev.IsCUDA(), t.terms.Overlap) && t.model.Config.Module == nil
 }
 
 // Deterministic returns the same as Tenant.Deterministic, for callers that do not have an engine yet.

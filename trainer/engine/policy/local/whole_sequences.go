@@ -5,10 +5,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// logitsOfPrefixes returns the logits [ready, vocabulary] of the ready sequences' newest tokens for a TorchScript module, which has no
+// logitsOfWholeSequences returns the logits [ready, vocabulary] of the ready sequences' newest tokens for a TorchScript module, which has no
 // cache: it computes each of these sequences whole, at most opt.PassRows rows at a time unless one sequence is longer. It returns nil if
-// no sequence is ready. The blocks of the cache are only counted.
-func logitsOfPrefixes(e *Engine, s *torch.Scope, b *batch) *torch.Tensor {
+// no sequence is ready. Blocks of the cache are reserved but not used.
+func logitsOfWholeSequences(e *Engine, s *torch.Scope, b *batch) *torch.Tensor {
 	if len(b.ready) == 0 {
 		return nil
 	}

@@ -18,11 +18,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 func init() {
-	model.SetScriptOpener(func(s *torch.Scope, path string) (model.Script, error) { return gotchx.OpenPolicy(s, path) })
+	model.SetModuleOpener(func(s *torch.Scope, path string) (model.Module, error) { return gotchx.OpenModule(s, path) })
 }
 
 // load loads the model of a folder; module is its TorchScript module, or "".
@@ -38,7 +39,7 @@ func load(t *testing.T, dir, module, device string) (*model.Model, error) {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	m, err := model.Load(context.Background(), dev, src, model.Options{Compute: torch.Float32, Script: module})
+	m, err := model.Load(context.Background(), dev, src, model.Options{Compute: torch.Float32, Module: module})
 	if err == nil {
 		t.Cleanup(func() { m.Close(context.Background()) })
 	}
@@ -220,6 +221,29 @@ func TestModuleRefused(t *testing.T) {
 	t.Run("checkpointed activations", func(t *testing.T) {
 		_, m := both(t, "cpu")
 		if _, err := learner.New(t.Context(), m, model.All(m), learner.Options{Checkpoint: true, MicroBatchTokens: 64}); err == nil || !strings.Contains(err.Error(), "computed as a whole") {
+			t.Error(err)
+		}
+	})
+	t.Run("no gradient history", func(t *testing.T) {
+		cfg, err := arch.ParseJSON([]byte(`{"model_type": "torchscript", "vocab_size": 5, "hidden_size": 3, "max_position_embeddings": 16, "head": "embed", "parameters": {"embed": [5, 3]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "model")
+		values := func(_ string, dst []float32) error { copy(dst, []float32{1, 2, 3}); return nil }
+		if err := weights.WriteHF(dir, cfg, values, weights.F32, nil); err != nil {
+			t.Fatal(err)
+		}
+		m, err := load(t, dir, "testdata/detached.pt", "cpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := learner.New(t.Context(), m, model.All(m), learner.Options{Temperature: 1, MicroBatchTokens: 32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close(t.Context())
+		if _, err := l.ColdStartUpdate(t.Context(), demonstrations(5), 1e-3); err == nil || !strings.Contains(err.Error(), "without gradient history") {
 			t.Error(err)
 		}
 	})

@@ -10,40 +10,42 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Script is a TorchScript module that computes the forward pass of a model (arch.Script).
-type Script interface {
+// Module is a TorchScript module that computes the forward pass of a model (arch.Module).
+type Module interface {
 	// Parameters returns the module's own parameters by name. They live until Drop.
 	Parameters() map[string]*torch.Tensor
 	// Forward returns hidden states, float32 [T, Hidden], of packed sequences: int64 [T] each, the tokens, their positions from 0 in
 	// their sequence, and the number of that sequence, which increases from 0. A token sees its sequence up to itself.
 	Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error)
+	// HasHistory reports whether hidden states that Forward has returned lead gradients back to parameters.
+	HasHistory(hidden *torch.Tensor) bool
 	// Drop frees the module. Call it inside Device.Do.
 	Drop()
 }
 
-// ScriptOpener loads a file of torch.jit.save onto the device of a scope.
-type ScriptOpener func(s *torch.Scope, path string) (Script, error)
+// ModuleOpener loads a file of torch.jit.save onto the device of a scope.
+type ModuleOpener func(s *torch.Scope, path string) (Module, error)
 
-var openScript ScriptOpener
+var openModule ModuleOpener
 
-// SetScriptOpener sets the function that opens TorchScript modules. Package withgotch calls it.
-func SetScriptOpener(open ScriptOpener) { openScript = open }
+// SetModuleOpener sets the function that opens TorchScript modules. Package withgotch calls it.
+func SetModuleOpener(open ModuleOpener) { openModule = open }
 
-// bindScript opens the module of the file and makes its parameters the leaves: they then are views of Master.
-func bindScript(m *Model, s *torch.Scope, path string) error {
+// bindModule opens the module of the file and makes its parameters the leaves: they then are views of Master.
+func bindModule(m *Model, s *torch.Scope, path string) error {
 	switch {
 	case path == "":
 		return errors.New("config.json has model_type torchscript, whose module is a program: name it in the configuration, as in model: {torchscript: FOLDER/policy.pt}")
-	case openScript == nil:
+	case openModule == nil:
 		return errors.New("this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import trainer/withgotch")
 	}
-	script, err := openScript(s, path)
+	module, err := openModule(s, path)
 	if err != nil {
 		return err
 	}
-	m.script = script
-	own := script.Parameters()
-	if err := checkScript(m.Layout, own); err != nil {
+	m.module = module
+	own := module.Parameters()
+	if err := checkModule(m.Layout, own); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, l := range m.Layout.Leaves {
@@ -51,7 +53,7 @@ func bindScript(m *Model, s *torch.Scope, path string) error {
 		leaf.RequireGrad(false)
 		torch.SetData(leaf, m.Master.Tensor.Narrow(0, l.Offset, l.Numel()).View(l.Shape...))
 		m.leaves = append(m.leaves, leaf)
-		if l.Name == m.Config.Script.Head {
+		if l.Name == m.Config.Module.Head {
 			m.Decoder = Decoder{cfg: &m.Config, head: leaf}
 		}
 	}
@@ -59,8 +61,8 @@ func bindScript(m *Model, s *torch.Scope, path string) error {
 	return nil
 }
 
-// checkScript compares the module's parameters with those of config.json.
-func checkScript(layout *arch.Layout, own map[string]*torch.Tensor) error {
+// checkModule compares the module's parameters with those of config.json.
+func checkModule(layout *arch.Layout, own map[string]*torch.Tensor) error {
 	listed, at := map[string]bool{}, map[uintptr]string{}
 	for _, l := range layout.Leaves {
 		listed[l.Name] = true
@@ -84,9 +86,9 @@ func checkScript(layout *arch.Layout, own map[string]*torch.Tensor) error {
 	return nil
 }
 
-// scriptHidden computes the hidden states of a packed batch with the module. A failure of the module panics with *torch.Error, as
+// moduleHidden computes the hidden states of a packed batch with the module. A failure of the module panics with *torch.Error, as
 // operations do.
-func scriptHidden(m *Model, s *torch.Scope, in Packed) *torch.Tensor {
+func moduleHidden(m *Model, s *torch.Scope, in Packed) *torch.Tensor {
 	fail := func(format string, args ...any) {
 		panic(&torch.Error{Op: "torchscript", Message: fmt.Sprintf(format, args...)})
 	}
@@ -99,7 +101,7 @@ func scriptHidden(m *Model, s *torch.Scope, in Packed) *torch.Tensor {
 			segments[row] = int64(segment)
 		}
 	}
-	hidden, err := m.script.Forward(s, in.IDs.To(torch.Int64), in.Pos.To(torch.Int64), s.FromInt64(segments, rows))
+	hidden, err := m.module.Forward(s, in.IDs.To(torch.Int64), in.Pos.To(torch.Int64), s.FromInt64(segments, rows))
 	if err != nil {
 		fail("%v", err)
 	}

@@ -8,39 +8,39 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Policy is a TorchScript module with forward(tokens, positions, segments) -> hidden: int64 [T] each, and float32 [T, Hidden].
-type Policy struct {
+// Module is a TorchScript module with forward(tokens, positions, segments) -> hidden: int64 [T] each, and float32 [T, Hidden].
+type Module struct {
 	path       string
 	module     *ts.CModule
 	parameters map[string]*torch.Tensor
 }
 
-// OpenPolicy loads a file of torch.jit.save onto the device of a scope, with its parameters. The file is a program that runs in this
+// OpenModule loads a file of torch.jit.save onto the device of a scope, with its parameters. The file is a program that runs in this
 // process, so open only files whose author you trust.
-func OpenPolicy(s *torch.Scope, path string) (*Policy, error) {
+func OpenModule(s *torch.Scope, path string) (*Module, error) {
 	module, err := ts.ModuleLoadOnDevice(path, ToDevice(s.Device()))
 	if err != nil {
 		return nil, fmt.Errorf("gotchx: %s: no TorchScript module, as torch.jit.save writes it: %w", path, err)
 	}
-	p := &Policy{path: path, module: module, parameters: map[string]*torch.Tensor{}}
+	m := &Module{path: path, module: module, parameters: map[string]*torch.Tensor{}}
 	named, err := module.NamedParameters()
 	if err != nil {
-		p.Drop()
+		m.Drop()
 		return nil, fmt.Errorf("gotchx: %s: parameters: %w", path, err)
 	}
 	module.SetEval() // dropout would differ between sampling and training
 	for _, n := range named {
-		p.parameters[n.Name] = s.Keep(FromGotch(s, n.Tensor))
+		m.parameters[n.Name] = s.Keep(FromGotch(s, n.Tensor))
 		n.Tensor.MustDrop()
 	}
-	return p, nil
+	return m, nil
 }
 
 // Parameters returns the module's own parameters by name, which live until Drop.
-func (p *Policy) Parameters() map[string]*torch.Tensor { return p.parameters }
+func (m *Module) Parameters() map[string]*torch.Tensor { return m.parameters }
 
 // Forward runs the module. It returns an error if the module fails.
-func (p *Policy) Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error) {
+func (m *Module) Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error) {
 	var in []*ts.Tensor
 	for _, t := range []*torch.Tensor{tokens, positions, segments} {
 		in = append(in, ToGotch(t))
@@ -50,18 +50,25 @@ func (p *Policy) Forward(s *torch.Scope, tokens, positions, segments *torch.Tens
 			t.MustDrop()
 		}
 	}()
-	out, err := p.module.ForwardTs(in)
+	out, err := m.module.ForwardTs(in)
 	if err != nil {
-		return nil, fmt.Errorf("gotchx: %s: forward(tokens, positions, segments) of int64 %v: %w", p.path, tokens.Shape(), err)
+		return nil, fmt.Errorf("gotchx: %s: forward(tokens, positions, segments) of int64 %v: %w", m.path, tokens.Shape(), err)
 	}
 	defer out.MustDrop()
 	return FromGotch(s, out), nil
 }
 
+// HasHistory reports whether hidden states of Forward lead gradients back to parameters.
+func (m *Module) HasHistory(hidden *torch.Tensor) bool {
+	t := ToGotch(hidden)
+	defer t.MustDrop()
+	return t.MustRequiresGrad()
+}
+
 // Drop frees the module and its parameters. Call it inside Do of its device.
-func (p *Policy) Drop() {
-	for _, t := range p.parameters {
+func (m *Module) Drop() {
+	for _, t := range m.parameters {
 		t.Drop()
 	}
-	p.module.Drop()
+	m.module.Drop()
 }
