@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// factorial returns the effects in the 2 x 2 of staleness (0 or 4 versions) and alignment (duplicate/drop or none), over the seeds that have
-// all four arms: each effect is a mean over both values of the other factor. It returns "" for fewer than two such seeds.
+// cells holds one seed's values in the 2 x 2 of staleness (0 or up to 4 versions) and alignment (duplicate/drop or none).
+type cells struct{ fresh, freshUnaligned, stale, staleUnaligned float64 }
+
+// factorial returns the effects of the two factors and their interaction, over the seeds that have all four arms. The effect of a factor is
+// the mean over both values of the other. The interaction is the effect of no alignment among stale arms minus that among fresh arms.
+// factorial returns "" for fewer than two such seeds.
 func factorial(r *Results) string {
-	var final, curve [][4]float64 // by seed: fresh and aligned, fresh, stale and aligned, stale
+	var final, curve []cells // by seed
 	for seed := range 1 + lastSeed(r) {
-		var ends, means [4]float64
-		complete := true
-		for i, name := range []string{"lag-0", "lag-0-none", "lag-4", "lag-4-none"} {
-			x := r.run(name, seed)
-			if complete = complete && x != nil; complete {
-				ends[i], means[i] = x.Final.Accuracy, average(x.Curve)
-			}
+		fresh, freshUnaligned := r.run("lag-0", seed), r.run("lag-0-none", seed)
+		stale, staleUnaligned := r.run("lag-4", seed), r.run("lag-4-none", seed)
+		if fresh == nil || freshUnaligned == nil || stale == nil || staleUnaligned == nil {
+			continue
 		}
-		if complete {
-			final, curve = append(final, ends), append(curve, means)
-		}
+		final = append(final, cells{fresh.Final.Accuracy, freshUnaligned.Final.Accuracy, stale.Final.Accuracy, staleUnaligned.Final.Accuracy})
+		curve = append(curve, cells{average(fresh.Curve), average(freshUnaligned.Curve), average(stale.Curve), average(staleUnaligned.Curve)})
 	}
 	if len(final) < 2 {
 		return ""
@@ -29,11 +29,11 @@ func factorial(r *Results) string {
 	fmt.Fprintf(&b, "\n| effect, %d seeds | over the run [95 %%] | final [95 %%] |\n|---|---|---|\n", len(final))
 	for _, e := range []struct {
 		name string
-		of   func(cell [4]float64) float64
+		of   func(cells) float64
 	}{
-		{"four versions stale", func(c [4]float64) float64 { return (c[2] + c[3] - c[0] - c[1]) / 2 }},
-		{"no alignment", func(c [4]float64) float64 { return (c[1] + c[3] - c[0] - c[2]) / 2 }},
-		{"no alignment when stale, minus no alignment when not", func(c [4]float64) float64 { return c[3] - c[2] - (c[1] - c[0]) }},
+		{"four versions stale, mean over both alignments", func(c cells) float64 { return (c.stale + c.staleUnaligned - c.fresh - c.freshUnaligned) / 2 }},
+		{"no alignment, mean over both ages", func(c cells) float64 { return (c.freshUnaligned + c.staleUnaligned - c.fresh - c.stale) / 2 }},
+		{"interaction: no alignment when stale minus when not", func(c cells) float64 { return c.staleUnaligned - c.stale - (c.freshUnaligned - c.fresh) }},
 	} {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", e.name, interval(each(curve, e.of)), interval(each(final, e.of)))
 	}
@@ -47,8 +47,8 @@ func lastSeed(r *Results) (last int) {
 	return last
 }
 
-func each(cells [][4]float64, of func([4]float64) float64) (values []float64) {
-	for _, c := range cells {
+func each(seeds []cells, of func(cells) float64) (values []float64) {
+	for _, c := range seeds {
 		values = append(values, of(c))
 	}
 	return values

@@ -50,8 +50,8 @@ func TestFactorial(t *testing.T) {
 	r.Runs = append(r.Runs, Run{Arm: "lag-0", Seed: 3, Final: Outcome{Accuracy: 0.1}, Curve: []Point{{0, 0, 0}, {1, 1, 0}}})
 	got := factorial(r)
 	for _, want := range []string{
-		"| effect, 3 seeds |", "| four versions stale | -0.125 [-0.125, -0.125] | -0.250 [-0.250, -0.250] |",
-		"| no alignment | +0.025 [+0.025, +0.025] | +0.050 [+0.050, +0.050] |", "minus no alignment when not | +0.050 [+0.050, +0.050] | +0.100 [+0.100, +0.100] |",
+		"| effect, 3 seeds |", "| four versions stale, mean over both alignments | -0.125 [-0.125, -0.125] | -0.250 [-0.250, -0.250] |",
+		"| no alignment, mean over both ages | +0.025 [+0.025, +0.025] | +0.050 [+0.050, +0.050] |", "| interaction: no alignment when stale minus when not | +0.050 [+0.050, +0.050] | +0.100 [+0.100, +0.100] |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s\nwant %s", got, want)
