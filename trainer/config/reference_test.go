@@ -124,7 +124,7 @@ func typeName(t reflect.Type) string {
 	case optionalType:
 		return "number or `none`"
 	case modelType:
-		return "path, shape or endpoint"
+		return "path, shape, module or endpoint"
 	case reflect.TypeFor[Path]():
 		return "path"
 	case variables:
