@@ -195,7 +195,7 @@ bench: setup-tests build bench-peers ## bench: measure kernels, phases and peers
 	@$(FLAGS) && for suite in kernels rollout decode learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
-ablation: build ## bench: train the arms of the paper's ablation, five seeds each (hours; resumes)
+ablation: build ## bench: train the arms of the paper's ablation, five seeds each (an hour and a half; resumes)
 	@$(GO) run ./bench/ablation
 
 bench-peers: ## bench: install llama.cpp, PyTorch, transformers, TRL, PEFT (downloads gigabytes)
