@@ -1,9 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
+	"github.com/sugarme/gotch"
 	"github.com/sugarme/gotch/nn"
 	"github.com/sugarme/gotch/ts"
 
@@ -40,18 +40,28 @@ func (h *valueHead) Loss(b gotchx.TermBatch) (loss *ts.Tensor, err error) {
 		last, rewards = append(last, int64(q.To)-1), append(rewards, float32(q.Reward))
 		h.latest = append(h.latest, q.Reward)
 	}
-	index, err1 := ts.OfSlice(last)
-	target, err2 := ts.OfSlice(rewards)
-	if err := errors.Join(err1, err2); err != nil {
+	device, err := b.Hidden.Device()
+	if err != nil {
+		return nil, err
+	}
+	index, err := onDevice(device, last)
+	if err != nil {
 		return nil, err
 	}
 	defer index.MustDrop()
+	target, err := onDevice(device, rewards)
+	if err != nil {
+		return nil, err
+	}
 	defer target.MustDrop()
 	hidden, err := b.Hidden.Detach(false) // without this line the policy learns to make rewards predictable, too
 	if err != nil {
 		return nil, err
 	}
 	if hidden, err = hidden.IndexSelect(0, index, true); err != nil {
+		return nil, err
+	}
+	if hidden, err = hidden.Totype(gotch.Float, true); err != nil { // bf16 on GPUs
 		return nil, err
 	}
 	defer hidden.MustDrop()
@@ -63,6 +73,15 @@ func (h *valueHead) Loss(b gotchx.TermBatch) (loss *ts.Tensor, err error) {
 		return nil, err
 	}
 	return loss.DivScalar(ts.IntScalar(int64(b.Minibatch.Sequences)), true)
+}
+
+// onDevice returns a tensor of values on a device.
+func onDevice(device gotch.Device, values any) (*ts.Tensor, error) {
+	t, err := ts.OfSlice(values)
+	if err != nil {
+		return nil, err
+	}
+	return t.To(device, true)
 }
 
 // open makes the layer for hidden states of this size, with zeros.
