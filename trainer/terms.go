@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -16,9 +17,9 @@ func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("trainer: Options.Terms: the team has no agent %s", name)
 		}
-		a := cfg.Agent(name)
+		a, value := cfg.Agent(name), reflect.ValueOf(terms[name])
 		switch {
-		case terms[name] == nil:
+		case !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil():
 			return fmt.Errorf("trainer: Options.Terms: the loss term of agent %s is nil", name)
 		case a.Model.Endpoint != nil || !cfg.Learns(a):
 			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (trainer.Options.Terms)"))

@@ -61,19 +61,20 @@ func TestLossTerm(t *testing.T) {
 }
 
 func TestLossTermsRefused(t *testing.T) {
-	for want, c := range map[string]struct {
-		agent string
-		sets  []string
-		term  term.Term
+	for _, c := range []struct {
+		want, agent string
+		sets        []string
+		term        term.Term
 	}{
-		"the team has no agent clerk":                   {"clerk", nil, &watchingTerm{}},
-		"the loss term of agent planner is nil":         {"planner", nil, nil},
-		"agents.researcher: the agent is not trained":   {"researcher", []string{"agents.researcher.train=false"}, &watchingTerm{}},
-		"agents.planner.devices: an agent with several": {"planner", []string{"agents.planner.devices=[cpu,cpu]"}, &watchingTerm{}},
+		{"the team has no agent clerk", "clerk", nil, &watchingTerm{}},
+		{"the loss term of agent planner is nil", "planner", nil, nil},
+		{"the loss term of agent planner is nil", "planner", nil, (*watchingTerm)(nil)},
+		{"agents.researcher: the agent is not trained", "researcher", []string{"agents.researcher.train=false"}, &watchingTerm{}},
+		{"agents.planner.devices: an agent with several", "planner", []string{"agents.planner.devices=[cpu,cpu]"}, &watchingTerm{}},
 	} {
 		err := Train(t.Context(), load(t, t.TempDir(), c.sets...), Options{Terms: map[string]term.Term{c.agent: c.term}})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", want, err)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v", c.want, err)
 		}
 	}
 }

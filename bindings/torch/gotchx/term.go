@@ -2,6 +2,7 @@ package gotchx
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/sugarme/gotch/ts"
 
@@ -28,8 +29,13 @@ type TermBatch struct {
 	term.Part
 }
 
-// NewTerm returns t for trainer.Options.Terms.
-func NewTerm(t Term) term.Term { return gotchTerm{t} }
+// NewTerm returns t for trainer.Options.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
+func NewTerm(t Term) term.Term {
+	if v := reflect.ValueOf(t); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil
+	}
+	return gotchTerm{t}
+}
 
 type gotchTerm struct{ Term }
 

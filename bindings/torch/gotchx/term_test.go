@@ -126,3 +126,12 @@ func TestTermErrors(t *testing.T) {
 		}
 	})
 }
+
+// TestNewTermOfNil: a missing term stays nil, so that the training can refuse it by the agent's name.
+func TestNewTermOfNil(t *testing.T) {
+	for name, missing := range map[string]Term{"nil": nil, "nil pointer": (*valueHead)(nil)} {
+		if got := NewTerm(missing); got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
