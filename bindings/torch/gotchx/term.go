@@ -52,6 +52,13 @@ func (g gotchTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
 		return nil, fmt.Errorf("gotchx: the term returned one of its inputs, not a loss")
 	}
 	defer loss.MustDrop()
+	device, err := loss.Device()
+	if err != nil {
+		return nil, err
+	}
+	if device.CInt() != ToDevice(s.Device()).CInt() {
+		return nil, fmt.Errorf("gotchx: the term returned a loss on %s, not on the device of TermBatch.Hidden", device.Name)
+	}
 	return FromGotch(s, loss), nil
 }
 

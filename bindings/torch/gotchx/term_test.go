@@ -135,3 +135,20 @@ func TestNewTermOfNil(t *testing.T) {
 		}
 	}
 }
+
+// TestTermOfAnotherDevice: a loss on the CPU is refused on a GPU.
+func TestTermOfAnotherDevice(t *testing.T) {
+	gpu, err := torch.Open("cuda:0", 1)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer gpu.Close()
+	err = gpu.Do(t.Context(), func(s *torch.Scope) error {
+		b := term.Batch{Hidden: s.Zeros(torch.Float32, 2, 2), LogProb: s.Zeros(torch.Float32, 2)}
+		_, err := NewTerm(funcs(func(TermBatch) (*ts.Tensor, error) { return ts.OfSlice([]float32{1}) })).Loss(s, b)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "returned a loss on CPU, not on the device of TermBatch.Hidden") {
+		t.Error(err)
+	}
+}

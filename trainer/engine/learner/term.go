@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
@@ -54,6 +55,9 @@ func (t *addedTerm) of(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tens
 	if err != nil || loss == nil {
 		return nil, nil, err
 	}
+	if loss.Device() != s.Device() {
+		return nil, nil, errors.New("returned a loss of another device, not of the agent's")
+	}
 	if kind := loss.DType(); kind != torch.Float32 && kind != torch.Float64 || loss.Numel() != 1 {
 		return nil, nil, fmt.Errorf("returned %v %v, not a float32 or float64 scalar", kind, loss.Shape())
 	}
@@ -63,6 +67,15 @@ func (t *addedTerm) of(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tens
 	}
 	t.loss += value
 	return []*torch.Tensor{loss}, []*torch.Tensor{s.Full(loss.DType(), 1, loss.Shape()...)}, nil
+}
+
+// explain names the term in the error of a backward pass that reached a loss without gradient history. The policy loss always has one.
+func (t *addedTerm) explain(err error) error {
+	var failed *torch.Error
+	if t == nil || !errors.As(err, &failed) || failed.Op != "backward" || !strings.Contains(failed.Message, "no gradient history") {
+		return err
+	}
+	return fmt.Errorf("learner: the program's loss term: returned a loss without gradient history; return nil for 0: %w", err)
 }
 
 // ended tells the term that the update was made or, after err, not made, and adds its values to the report. It returns err, or the term's error.

@@ -381,7 +381,14 @@ func TestTermRefused(t *testing.T) {
 // TestTermErrors: errors of a term end the run, and are named.
 func TestTermErrors(t *testing.T) {
 	broken := errors.New("broken")
+	elsewhere := otherDevicesScalar(t)
 	for want, set := range map[string]func(*testTerm){
+		"loss term: returned a loss without gradient history": func(a *testTerm) {
+			a.loss = func(_ *torch.Scope, b term.Batch) (*torch.Tensor, error) { return b.LogProb.Detach().Sum(), nil }
+		},
+		"loss term: returned a loss of another device": func(a *testTerm) {
+			a.loss = func(*torch.Scope, term.Batch) (*torch.Tensor, error) { return elsewhere, nil }
+		},
 		"loss term: broken": func(a *testTerm) {
 			a.loss = func(*torch.Scope, term.Batch) (*torch.Tensor, error) { return nil, broken }
 		},
@@ -410,6 +417,20 @@ func TestTermErrors(t *testing.T) {
 	if _, err := New(t.Context(), m, model.All(m), tinyOptions(func(o *Options) { o.Group, o.Term = pair{}, nothing() })); err == nil || !strings.Contains(err.Error(), "one device") {
 		t.Errorf("two ranks: %v", err)
 	}
+}
+
+// otherDevicesScalar returns a tensor of a device that the learner does not have.
+func otherDevicesScalar(t *testing.T) (scalar *torch.Tensor) {
+	t.Helper()
+	other, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	if err := other.Do(t.Context(), func(s *torch.Scope) error { scalar = s.Keep(s.Full(torch.Float32, 1)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return scalar
 }
 
 // pair claims to be one of two ranks.
