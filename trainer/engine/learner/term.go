@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -89,11 +92,11 @@ func (t *addedTerm) ended(ctx context.Context, device *torch.Device, lr float64,
 			return failed
 		}
 		r.Values["term_loss"] = t.loss
-		for name, v := range values {
-			if name == "loss" {
-				return errors.New("returned a value named loss, which is reserved for the term's own")
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			if err := checkValue(name, values[name]); err != nil {
+				return err
 			}
-			r.Values["term_"+name] = v
+			r.Values["term_"+name] = values[name]
 		}
 		return nil
 	})
@@ -107,6 +110,22 @@ func (t *addedTerm) ended(ctx context.Context, device *torch.Device, lr float64,
 		return failed
 	}
 	return err
+}
+
+// valueName is the form of the names in docs/metrics.md, which are also Prometheus' and TensorBoard's.
+var valueName = regexp.MustCompile(`^[a-z0-9_]+$`)
+
+// checkValue refuses a value that a record cannot have: metrics.jsonl has no numbers that are not finite.
+func checkValue(name string, v float64) error {
+	switch {
+	case !valueName.MatchString(name):
+		return fmt.Errorf("returned a value named %q: names have lower-case letters, digits and underscores", name)
+	case name == "loss":
+		return errors.New("returned a value named loss, which is reserved for the term's own")
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return fmt.Errorf("the value %s is %v", name, v)
+	}
+	return nil
 }
 
 // still reports whether an update has nothing to change: only the term could have a gradient for the policy's parameters, and it has none.

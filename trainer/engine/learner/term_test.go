@@ -397,6 +397,12 @@ func TestTermErrors(t *testing.T) {
 		},
 		"the program's loss term: broken": func(a *testTerm) { a.failed = broken },
 		"reserved":                        func(a *testTerm) { a.values = map[string]float64{"loss": 1} },
+		`a value named "": names have`:    func(a *testTerm) { a.values = map[string]float64{"": 1} },
+		`a value named "a b"`:             func(a *testTerm) { a.values = map[string]float64{"a b": 1} },
+		`a value named "a/b"`:             func(a *testTerm) { a.values = map[string]float64{"a/b": 1} },
+		`a value named "Err"`:             func(a *testTerm) { a.values = map[string]float64{"Err": 1} },
+		"the value error is NaN":          func(a *testTerm) { a.values = map[string]float64{"error": math.NaN()} },
+		"the value error is -Inf":         func(a *testTerm) { a.values = map[string]float64{"error": math.Inf(-1)} },
 	} {
 		added := nothing()
 		set(added)

@@ -14,8 +14,8 @@ type Term interface {
 	Loss(s *torch.Scope, b Batch) (*torch.Tensor, error)
 
 	// Updated is called after an update with at least one call of Loss: the term makes a step of its own optimizer or, if the update was not
-	// made, drops the gradients of its parameters. The step's record gets the returned values as term_NAME; the name loss is reserved. An error
-	// ends the run. Gradients are not recorded during the call.
+	// made, drops the gradients of its parameters. The step's record gets the returned values as term_NAME. A NAME has lower-case letters, digits
+	// and underscores; the name loss is reserved. An error or a value that is not finite ends the run. Gradients are not recorded during the call.
 	Updated(s *torch.Scope, u Update) (map[string]float64, error)
 }
 
