@@ -22,11 +22,11 @@ type Term interface {
 	Updated(u term.Update) (map[string]float64, error)
 }
 
-// TermBatch is one micro-batch: term.Batch with gotch's tensors, which are dropped when Loss returns.
+// TermBatch is one micro-batch: term.Batch with gotch's tensors, which are dropped when Loss returns. Both have gradient history.
 type TermBatch struct {
-	Hidden  *ts.Tensor // [N, Hidden], in the agent's compute type; with gradient history
-	LogProb *ts.Tensor // float32 [N]; with gradient history
-	term.Part
+	Hidden  *ts.Tensor // [N, Hidden]; float32 on a CPU and bf16 on a GPU, unless agents.NAME.dtype is set
+	LogProb *ts.Tensor // float32 [N]
+	term.Composition
 }
 
 // NewTerm returns t for trainer.Options.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
@@ -41,7 +41,7 @@ type gotchTerm struct{ Term }
 
 // Loss converts the tensors of a micro-batch and of the result.
 func (g gotchTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
-	given := TermBatch{Hidden: ToGotch(b.Hidden), LogProb: ToGotch(b.LogProb), Part: b.Part}
+	given := TermBatch{Hidden: ToGotch(b.Hidden), LogProb: ToGotch(b.LogProb), Composition: b.Composition}
 	defer given.Hidden.MustDrop()
 	defer given.LogProb.MustDrop()
 	loss, err := g.Term.Loss(given)

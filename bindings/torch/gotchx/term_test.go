@@ -59,7 +59,7 @@ func TestTerm(t *testing.T) {
 		var added term.Term = NewTerm(head)
 		hidden, logp := s.FromFloat32([]float32{0.5, -1, 2, 0.25, 1, 0, -0.5, 3}, 4, 2), s.FromFloat32([]float32{-1, -2, -3, -4}, 4)
 		hidden.RequireGrad(true)
-		b := term.Batch{Hidden: hidden, LogProb: logp, Part: term.Part{Sequences: []term.Sequence{{To: 3, Reward: 1}, {From: 3, To: 4, Reward: 0.25}}}}
+		b := term.Batch{Hidden: hidden, LogProb: logp, Composition: term.Composition{Sequences: []term.Sequence{{To: 3, Reward: 1}, {From: 3, To: 4, Reward: 0.25}}}}
 		first, last := 0.0, 0.0
 		for i := range 100 {
 			s.Grad(true, func() {

@@ -256,15 +256,15 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 		err = l.zeroGrad(ctx)
 	}
 	if err := l.passes(ctx, batch, loss, lr, err); err != nil {
-		return Report{}, loss.added.ended(ctx, l.model.Device, lr, &Report{}, err)
+		return Report{}, loss.added.finish(ctx, l.model.Device, lr, &Report{}, err)
 	}
 	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
-	if still, err := loss.added.still(ctx, l); still || err != nil || r.Skipped {
+	if unchanged, err := loss.added.leavesPolicyUnchanged(ctx, l); unchanged || err != nil || r.Skipped {
 		r.Skipped = true
-		return r, loss.added.ended(ctx, l.model.Device, lr, &r, err)
+		return r, loss.added.finish(ctx, l.model.Device, lr, &r, err)
 	}
 	norm, err := l.apply(ctx, lr)
-	err = loss.added.ended(ctx, l.model.Device, lr, &r, err)
+	err = loss.added.finish(ctx, l.model.Device, lr, &r, err)
 	r.Values["grad_norm"], r.Values["lr"] = norm, lr
 	if err != nil {
 		return r, err

@@ -23,7 +23,7 @@ type minibatchLoss struct {
 
 	learning []*Sequence // sequences with a gradient
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
-	added    *addedTerm
+	added    *minibatchTerm
 }
 
 // lossPart holds sums over the micro-batches of a rank.
@@ -156,7 +156,7 @@ func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequ
 	outputs, grads = []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}
 	if err == nil {
 		var more, moreGrads []*torch.Tensor
-		if more, moreGrads, err = p.added.of(s, micro, rows, logp); err != nil {
+		if more, moreGrads, err = p.added.lossOf(s, micro, rows, logp); err != nil {
 			err = fmt.Errorf("learner: the program's loss term: %w", err)
 		}
 		outputs, grads = append(outputs, more...), append(grads, moreGrads...)

@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// addedTerm is the loss term of a program in one minibatch. nil: the program has none.
-type addedTerm struct {
+// minibatchTerm is the loss term of a program in one minibatch. nil: the program has none.
+type minibatchTerm struct {
 	term.Term
 	minibatch term.Minibatch
 	alone     bool    // no sequence has a gradient from the policy loss
@@ -24,13 +24,13 @@ type addedTerm struct {
 	loss      float64 // sum over micro-batches
 }
 
-// addTerm adds the program's term, if there is one, to a minibatch's loss. All sequences with a coefficient learn then, also those of advantage 0, since the term may
-// have a gradient for them.
-func addTerm(added term.Term, updates int64, p *minibatchLoss) *addedTerm {
+// addTerm adds the program's term, if there is one, to a minibatch's loss. With a term, sequences of advantage 0 run backward, too, since the
+// term may have a gradient for them.
+func addTerm(added term.Term, updates int64, p *minibatchLoss) *minibatchTerm {
 	if added == nil {
 		return nil
 	}
-	t := &addedTerm{Term: added, alone: len(p.learning) == 0}
+	t := &minibatchTerm{Term: added, alone: len(p.learning) == 0}
 	p.learning, p.observed = byID(append(p.learning, p.observed...)), nil
 	for _, q := range p.learning {
 		t.minibatch.Step = q.Step
@@ -40,12 +40,12 @@ func addTerm(added term.Term, updates int64, p *minibatchLoss) *addedTerm {
 	return t
 }
 
-// of returns the term's loss of a micro-batch, as a list for Objective with its gradient 1. rows are the hidden states of the trained tokens.
-func (t *addedTerm) of(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+// lossOf returns the term's loss of a micro-batch, as a list for Objective with its gradient 1. rows are the hidden states of the trained tokens.
+func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	if t == nil {
 		return nil, nil, nil
 	}
-	b := term.Batch{Hidden: rows, LogProb: logp, Part: term.Part{Minibatch: t.minibatch}}
+	b := term.Batch{Hidden: rows, LogProb: logp, Composition: term.Composition{Minibatch: t.minibatch}}
 	at := 0
 	for _, q := range micro {
 		from := at
@@ -73,7 +73,7 @@ func (t *addedTerm) of(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tens
 }
 
 // explain names the term in the error of a backward pass that reached a loss without gradient history. The policy loss always has one.
-func (t *addedTerm) explain(err error) error {
+func (t *minibatchTerm) explain(err error) error {
 	var failed *torch.Error
 	if t == nil || !errors.As(err, &failed) || failed.Op != "backward" || !strings.Contains(failed.Message, "no gradient history") {
 		return err
@@ -81,8 +81,8 @@ func (t *addedTerm) explain(err error) error {
 	return fmt.Errorf("learner: the program's loss term: returned a loss without gradient history; return nil for 0: %w", err)
 }
 
-// ended tells the term that the update was made or, after err, not made, and adds its values to the report. It returns err, or the term's error.
-func (t *addedTerm) ended(ctx context.Context, device *torch.Device, lr float64, r *Report, err error) error {
+// finish calls Updated, with err as the reason if there was no update, and adds the term's values to the report. It returns err, or the term's error.
+func (t *minibatchTerm) finish(ctx context.Context, device *torch.Device, lr float64, r *Report, err error) error {
 	if t == nil || !t.called {
 		return err
 	}
@@ -128,8 +128,8 @@ func checkValue(name string, v float64) error {
 	return nil
 }
 
-// still reports whether an update has nothing to change: only the term could have a gradient for the policy's parameters, and it has none.
-func (t *addedTerm) still(ctx context.Context, l *Learner) (bool, error) {
+// leavesPolicyUnchanged reports whether an update has nothing to change: only the term could have a gradient for the policy's parameters, and it has none.
+func (t *minibatchTerm) leavesPolicyUnchanged(ctx context.Context, l *Learner) (bool, error) {
 	if t == nil || !t.alone {
 		return false, nil
 	}

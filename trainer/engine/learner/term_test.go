@@ -24,12 +24,12 @@ type testTerm struct {
 	loss    func(s *torch.Scope, b term.Batch) (*torch.Tensor, error)
 	values  map[string]float64
 	failed  error // of Updated
-	batches []term.Part
+	batches []term.Composition
 	updates []term.Update
 }
 
 func (t *testTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
-	t.batches = append(t.batches, b.Part)
+	t.batches = append(t.batches, b.Composition)
 	return t.loss(s, b)
 }
 

@@ -20,15 +20,16 @@ type Term interface {
 }
 
 // Batch is one micro-batch: N trained tokens of some sequences, one after the other. A token that several sequences share is computed
-// once and occurs in each of them.
+// once and occurs in each of them. Both tensors have gradient history. Hidden has the agent's compute type: float32 on a CPU and bf16 on a GPU,
+// unless agents.NAME.dtype is set.
 type Batch struct {
-	Hidden  *torch.Tensor // [N, Hidden]: last hidden state, after the norm, that predicts the token, in the agent's compute type; with gradient history
-	LogProb *torch.Tensor // float32 [N]: log-prob of the token under grpo.temperature; with gradient history
-	Part
+	Hidden  *torch.Tensor // [N, Hidden]: last hidden state, after the norm, that predicts the token
+	LogProb *torch.Tensor // float32 [N]: log-prob of the token under grpo.temperature
+	Composition
 }
 
-// Part describes the sequences of a micro-batch and its minibatch.
-type Part struct {
+// Composition lists the sequences of a micro-batch and describes its minibatch.
+type Composition struct {
 	Sequences []Sequence
 	Minibatch Minibatch
 }
