@@ -9,7 +9,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
@@ -19,6 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // Options are the options of a run in addition to its configuration.

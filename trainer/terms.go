@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // checkTerms refuses loss terms for agents that cannot have one. Agents of other processes are checked, too.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // watchingTerm has the gradient 0. It keeps what it saw.

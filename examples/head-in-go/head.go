@@ -8,7 +8,7 @@ import (
 	"github.com/sugarme/gotch/ts"
 
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // valueHead is a linear layer that predicts the reward of a trajectory from its last hidden state. It learns with its own Adam from the

@@ -5,7 +5,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // TestHeadLearns checks that the head learns rewards from bf16 hidden states, which agents on a GPU have, on the CPU and on a GPU if there is one.

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // settings change the quickstart: a shorter cold start, and each trajectory trains once, so the head is measured on trajectories that are new to it.

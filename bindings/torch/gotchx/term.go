@@ -7,7 +7,7 @@ import (
 	"github.com/sugarme/gotch/ts"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // Term is a loss term written with gotch: term.Term with gotch's tensors. Its methods are called on the thread of the agent's device, one at a

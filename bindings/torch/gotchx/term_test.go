@@ -11,7 +11,7 @@ import (
 	"github.com/sugarme/gotch/ts"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // valueHead predicts rewards from hidden states by a linear layer.

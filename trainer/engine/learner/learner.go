@@ -9,10 +9,10 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // Options holds the options of a learner. Names and defaults are the same as in the configuration's grpo and optimizer

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner/term"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // minibatchTerm is the loss term of a program in one minibatch. nil: the program has none.
