@@ -112,7 +112,7 @@ func (d *duo) join(ctx context.Context, rank int, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	tenant, err := d.engine.Join(ctx, a.policy(), local.Terms{})
+	tenant, err := d.engine.Join(ctx, a.policy(), local.TenantOptions{})
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 		if err != nil {
 			return nil, err
 		}
-		tenant, err := engine.Join(ctx, p.Model, local.Terms{Context: a.ContextTokens(positions), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
+		tenant, err := engine.Join(ctx, p.Model, local.TenantOptions{Context: a.ContextTokens(positions), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
 		if err != nil {
 			return nil, err
 		}

@@ -69,12 +69,12 @@ func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *mod
 
 func testEngine(t *testing.T, m *model.Model, opt Options) *Tenant {
 	t.Helper()
-	return testTenant(t, m, opt, Terms{})
+	return testTenant(t, m, opt, TenantOptions{})
 }
 
-func testTenant(t *testing.T, m *model.Model, opt Options, terms Terms) *Tenant {
+func testTenant(t *testing.T, m *model.Model, opt Options, tenantOpt TenantOptions) *Tenant {
 	t.Helper()
-	e, err := New(context.Background(), m, opt, terms)
+	e, err := New(context.Background(), m, opt, tenantOpt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestGather(t *testing.T) {
 	for range times { // preemption of a goroutine may split a pass now and then, so most of the passes have to be whole, not all
 		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
 			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
-		tenant := &Tenant{engine: e, model: e.model, terms: Terms{Context: 16}}
+		tenant := &Tenant{engine: e, model: e.model, opt: TenantOptions{Context: 16}}
 		var asking sync.WaitGroup
 		for i := range int32(sequences) {
 			asking.Go(func() {
@@ -342,7 +342,7 @@ func TestTokensAreKeyedByPosition(t *testing.T) {
 
 func TestFinishReasons(t *testing.T) {
 	m := testModel(t, 1)
-	e := testTenant(t, m, Options{Slots: 2}, Terms{Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
+	e := testTenant(t, m, Options{Slots: 2}, TenantOptions{Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
 	ask := func(r policy.Request) policy.Completion {
 		t.Helper()
 		c, err := e.Generate(context.Background(), r)

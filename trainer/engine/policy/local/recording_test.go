@@ -183,9 +183,9 @@ func TestTenantsComeAndGo(t *testing.T) {
 				a, b := adapted(t, base, 3).Model(), adapted(t, base, 5, "q_proj", "down_proj").Model()
 				wantA, wantB := run(t, testEngine(t, a, opt), reqs, 8, inOrder(len(reqs))), run(t, testEngine(t, b, opt), reqs, 8, inOrder(len(reqs)))
 				e := testShared(t, base, opt)
-				first := join(t, e, a, Terms{})
+				first := join(t, e, a, TenantOptions{})
 				alike(t, run(t, first, reqs, 8, inOrder(len(reqs))), wantA)
-				second := join(t, e, b, Terms{})
+				second := join(t, e, b, TenantOptions{})
 				var gotA [][2]policy.Completion
 				var asked sync.WaitGroup
 				asked.Go(func() { gotA = run(t, first, reqs, 8, inOrder(len(reqs))) })

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Terms are the settings of one tenant.
-type Terms struct {
+// TenantOptions are the settings of one tenant.
+type TenantOptions struct {
 	Context    int                   // tokens that a sequence may reach; 0 means the engine's limit
 	Overlap    bool                  // the weights may change under sequences in flight
 	TokenBytes func(id int32) []byte // for stop strings; may be nil
@@ -23,7 +23,7 @@ type Terms struct {
 type Tenant struct {
 	engine *Engine
 	model  *model.Model
-	terms  Terms
+	opt    TenantOptions
 	number int  // its place in Engine.tenants
 	owns   bool // it closes the engine
 
@@ -37,12 +37,12 @@ type Tenant struct {
 var _ policy.Policy = (*Tenant)(nil)
 
 // New opens an engine for one tenant, which closes it.
-func New(ctx context.Context, m *model.Model, opt Options, terms Terms) (*Tenant, error) {
+func New(ctx context.Context, m *model.Model, opt Options, tenantOpt TenantOptions) (*Tenant, error) {
 	e, err := Open(ctx, m, opt)
 	if err != nil {
 		return nil, err
 	}
-	t, err := e.Join(ctx, m, terms)
+	t, err := e.Join(ctx, m, tenantOpt)
 	if err != nil {
 		e.Close(context.WithoutCancel(ctx))
 		return nil, err
@@ -53,11 +53,11 @@ func New(ctx context.Context, m *model.Model, opt Options, terms Terms) (*Tenant
 
 // Join makes a tenant that samples from m, which is the engine's model, or the model with adapters. The engine reads
 // m's weights in place: call UpdateWeights after every change, and close the tenant before freeing them.
-func (e *Engine) Join(ctx context.Context, m *model.Model, terms Terms) (*Tenant, error) {
-	if terms.Context == 0 || terms.Context > e.opt.Context {
-		terms.Context = e.opt.Context
+func (e *Engine) Join(ctx context.Context, m *model.Model, opt TenantOptions) (*Tenant, error) {
+	if opt.Context == 0 || opt.Context > e.opt.Context {
+		opt.Context = e.opt.Context
 	}
-	t := &Tenant{engine: e, model: m, terms: terms, gone: make(chan struct{}), stats: policy.Stats{Batches: map[int]int64{}}}
+	t := &Tenant{engine: e, model: m, opt: opt, gone: make(chan struct{}), stats: policy.Stats{Batches: map[int]int64{}}}
 	e.mu.Lock()
 	if t.number = slices.Index(e.tenants, nil); t.number < 0 {
 		t.number, e.tenants = len(e.tenants), append(e.tenants, nil)
@@ -130,14 +130,14 @@ func (t *Tenant) Close(ctx context.Context) error {
 // Deterministic reports whether equal requests give equal bits. This is true on a CPU, where every row of every kernel
 // depends on that row's inputs only, unless the weights may change under sequences in flight or the model is a TorchScript module.
 func (t *Tenant) Deterministic() bool {
-	return Deterministic(t.engine.dev.IsCUDA(), t.terms.Overlap) && t.model.Config.Module == nil
+	return Deterministic(t.engine.dev.IsCUDA(), t.opt.Overlap) && t.model.Config.Module == nil
 }
 
 // Deterministic returns the same as Tenant.Deterministic, for callers that do not have an engine yet.
 func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 
 // ContextLimit returns the largest number of tokens of prompt plus completion.
-func (t *Tenant) ContextLimit() int { return t.terms.Context }
+func (t *Tenant) ContextLimit() int { return t.opt.Context }
 
 // Constrains returns true: the engine samples under constraints.
 func (t *Tenant) Constrains() bool { return true }
@@ -151,13 +151,13 @@ func (t *Tenant) Version() int64 {
 
 // UpdateWeights informs the engine that the tenant's weights, which it reads in place, have changed and are policy
 // version `version`. The engine drops the tenant's cached keys and values. It returns an error if sequences of the
-// tenant are in flight, unless Terms.Overlap is set. With Overlap a sequence in flight continues with the new weights
+// tenant are in flight, unless TenantOptions.Overlap is set. With Overlap a sequence in flight continues with the new weights
 // and the cached keys and values of the old weights, and its completion has the version with which it started.
 func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 	e := t.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := t.sequences(); n > 0 && !t.terms.Overlap {
+	if n := t.sequences(); n > 0 && !t.opt.Overlap {
 		return fmt.Errorf("policy: weights changed to version %d under %d sequences in flight", version, n)
 	}
 	e.pages.forget(t)
@@ -179,10 +179,10 @@ func (t *Tenant) sequences() (n int) {
 
 // Generate samples one turn; see policy.Policy.
 func (t *Tenant) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	if err := r.Check(t.model.Config.VocabSize, t.terms.TokenBytes != nil); err != nil {
+	if err := r.Check(t.model.Config.VocabSize, t.opt.TokenBytes != nil); err != nil {
 		return policy.Completion{}, err
 	}
-	if len(r.Tokens) >= t.terms.Context {
+	if len(r.Tokens) >= t.opt.Context {
 		return policy.Completion{Finish: policy.FinishContext, Version: t.Version()}, nil
 	}
 	q := newSequence(ctx, r, t)

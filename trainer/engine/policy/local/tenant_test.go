@@ -51,9 +51,9 @@ func testShared(t *testing.T, base *model.Model, opt Options) *Engine {
 	return e
 }
 
-func join(t *testing.T, e *Engine, m *model.Model, terms Terms) *Tenant {
+func join(t *testing.T, e *Engine, m *model.Model, tenantOpt TenantOptions) *Tenant {
 	t.Helper()
-	tenant, err := e.Join(t.Context(), m, terms)
+	tenant, err := e.Join(t.Context(), m, tenantOpt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestTenantsInOneBatch(t *testing.T) {
 			e := testShared(t, base, Options{Slots: 24, Context: 160})
 			var tenants []*Tenant
 			for _, m := range models {
-				tenants = append(tenants, join(t, e, m, Terms{}))
+				tenants = append(tenants, join(t, e, m, TenantOptions{}))
 			}
 			got := together(t, e, reqs, tenants...)
 			for i, m := range models {
@@ -194,7 +194,7 @@ func quantised(t *testing.T) *model.Model {
 func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 	base := testModel(t, 1)
 	e := testShared(t, base, Options{Slots: 4})
-	a, b := join(t, e, adapted(t, base, 3).Model(), Terms{}), join(t, e, adapted(t, base, 5).Model(), Terms{})
+	a, b := join(t, e, adapted(t, base, 3).Model(), TenantOptions{}), join(t, e, adapted(t, base, 5).Model(), TenantOptions{})
 	r := policy.Request{Tokens: make([]int32, 70), Sampling: policy.Sampling{MaxNew: 3}}
 	together(t, e, []policy.Request{r}, a, b)
 	reused := func(when string, wantA, wantB int64) {
@@ -219,7 +219,7 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	base := testModel(t, 1)
 	steady, learning := adapted(t, base, 3), adapted(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
-	a, b := join(t, e, steady.Model(), Terms{}), join(t, e, learning.Model(), Terms{})
+	a, b := join(t, e, steady.Model(), TenantOptions{}), join(t, e, learning.Model(), TenantOptions{})
 	r := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 140}}
 	want, err := testEngine(t, steady.Model(), Options{Slots: 1}).Generate(t.Context(), r)
 	if err != nil {
@@ -260,13 +260,13 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	}
 }
 
-// TestOverlap: with Terms.Overlap an update is accepted while the tenant's own sequences are in flight. They continue and keep the version
+// TestOverlap: with TenantOptions.Overlap an update is accepted while the tenant's own sequences are in flight. They continue and keep the version
 // that they began with. Their keys and values are from both versions and are not reused. Other tenants' sequences do not change.
 func TestOverlap(t *testing.T) {
 	base := testModel(t, 1)
 	learning, steady := adapted(t, base, 3), adapted(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
-	a, b := join(t, e, learning.Model(), Terms{Overlap: true}), join(t, e, steady.Model(), Terms{Overlap: true})
+	a, b := join(t, e, learning.Model(), TenantOptions{Overlap: true}), join(t, e, steady.Model(), TenantOptions{Overlap: true})
 	if a.Deterministic() {
 		t.Error("a tenant with Overlap reports that it is deterministic")
 	}
@@ -312,7 +312,7 @@ func TestTenantLeaves(t *testing.T) {
 	base := testModel(t, 1)
 	leaving, staying := adapted(t, base, 3), adapted(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
-	a, b := join(t, e, leaving.Model(), Terms{}), join(t, e, staying.Model(), Terms{})
+	a, b := join(t, e, leaving.Model(), TenantOptions{}), join(t, e, staying.Model(), TenantOptions{})
 	r := policy.Request{Tokens: make([]int32, 40), Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}}
 	release := hold(t, e)
 	var got policy.Completion
@@ -338,7 +338,7 @@ func TestTenantLeaves(t *testing.T) {
 	if _, err := a.Generate(t.Context(), r); !errors.Is(err, ErrClosed) {
 		t.Errorf("a request of the closed tenant: got error %v, want ErrClosed", err)
 	}
-	next := join(t, e, adapted(t, base, 7).Model(), Terms{})
+	next := join(t, e, adapted(t, base, 7).Model(), TenantOptions{})
 	if next.number != a.number {
 		t.Errorf("the new tenant has number %d, want the free one, %d", next.number, a.number)
 	}
@@ -361,7 +361,7 @@ func TestTenantLeaves(t *testing.T) {
 // TestOnlyModelsOfTheBaseJoin: a model that does not share the engine's base weights cannot join.
 func TestOnlyModelsOfTheBaseJoin(t *testing.T) {
 	e := testShared(t, testModel(t, 1), Options{Slots: 1})
-	if tenant, err := e.Join(t.Context(), randomModel(t, e.dev, denseConfig, false), Terms{}); err == nil {
+	if tenant, err := e.Join(t.Context(), randomModel(t, e.dev, denseConfig, false), TenantOptions{}); err == nil {
 		t.Errorf("a model with other base weights joined as tenant %d, want an error", tenant.number)
 	}
 }

@@ -155,11 +155,11 @@ func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error)
 
 // Engine starts a rollout engine with the given number of slots on the policy's weights. Close it before the policy.
 func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
-	var terms local.Terms
+	var tenantOpt local.TenantOptions
 	if p.Tokenizer != nil {
-		terms.TokenBytes = p.Tokenizer.TokenBytes
+		tenantOpt.TokenBytes = p.Tokenizer.TokenBytes
 	}
-	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, terms)
+	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, tenantOpt)
 }
 
 // mostCached is the number of tokens of all conversations whose keys and values an engine keeps, unless a single
