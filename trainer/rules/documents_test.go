@@ -97,6 +97,20 @@ func TestDocumentsNameFiles(t *testing.T) {
 	}
 }
 
+// TestExamplesAreListed checks that examples/README.md has a row for each example.
+func TestExamplesAreListed(t *testing.T) {
+	table := read(t, "examples/README.md")
+	entries, err := os.ReadDir(filepath.Join(root, "examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.Contains(table, "\n| ["+e.Name()+"]("+e.Name()+") | ") {
+			t.Errorf("examples/README.md does not list %s", e.Name())
+		}
+	}
+}
+
 // slug returns the anchor that Markdown viewers give a heading.
 func slug(title string) string {
 	title = strings.ToLower(strings.TrimSpace(title))
