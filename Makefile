@@ -155,7 +155,7 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
 test-emulated: ## gpu: test models, learner and engine of the CUDA build on an emulated GPU
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
-	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
+	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./bindings/torch/gotchx ./examples/head-in-go ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
 
 # Compares registers, spills and code size of each kernel.
 cubins: ## gpu: compare compiled CUDA kernels with kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
