@@ -35,7 +35,7 @@ def main(folder):
     with open(tokenizer) as file:
         vocabulary = len(json.load(file)["model"]["vocab"])
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=vocabulary, n_positions=256, n_embd=96, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(vocab_size=vocabulary, n_positions=256, n_embd=96, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
     policy = Policy(config).eval()
     example = torch.arange(7) % vocabulary, torch.tensor([0, 1, 2, 3, 0, 1, 2]), torch.tensor([0, 0, 0, 0, 1, 1, 1])
     torch.jit.trace(policy, example, check_trace=False).save(f"{folder}/policy.pt")
