@@ -18,7 +18,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
@@ -225,15 +224,7 @@ func TestModuleRefused(t *testing.T) {
 		}
 	})
 	t.Run("no gradient history", func(t *testing.T) {
-		cfg, err := arch.ParseJSON([]byte(`{"model_type": "torchscript", "vocab_size": 5, "hidden_size": 3, "max_position_embeddings": 16, "head": "embed", "parameters": {"embed": [5, 3]}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := filepath.Join(t.TempDir(), "model")
-		values := func(_ string, dst []float32) error { copy(dst, []float32{1, 2, 3}); return nil }
-		if err := weights.WriteHF(dir, cfg, values, weights.F32, nil); err != nil {
-			t.Fatal(err)
-		}
+		dir := folderOf(t, "embedding", map[string][]int64{"embedding": {4, 2}, "bias": {2}})
 		m, err := load(t, dir, "testdata/detached.pt", "cpu")
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +234,7 @@ func TestModuleRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close(t.Context())
-		if _, err := l.ColdStartUpdate(t.Context(), demonstrations(5), 1e-3); err == nil || !strings.Contains(err.Error(), "without gradient history") {
+		if _, err := l.ColdStartUpdate(t.Context(), demonstrations(4), 1e-3); err == nil || !strings.Contains(err.Error(), "without gradient history") {
 			t.Error(err)
 		}
 	})

@@ -1,8 +1,7 @@
 """Writes the TorchScript modules of the tests: python scorer.py FOLDER
 
 scorer.pt has the signature in docs/verifiers.md. Its score is the share of even token ids among the ids that the mask keeps, so a test
-can calculate it without PyTorch. wrong.pt returns a score per token, and nan.pt returns NaN. detached.pt is a
-policy, not a judge.
+can calculate it without PyTorch. wrong.pt returns a score per token, and nan.pt returns NaN.
 """
 import sys
 
@@ -25,16 +24,5 @@ class NaN(torch.nn.Module):
         return tokens.sum(1).float() * float("nan")
 
 
-class Detached(torch.nn.Module):
-    """A policy whose hidden states lead no gradient back."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = torch.nn.Parameter(torch.ones(5, 3))
-
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-        return self.embed[tokens].detach()
-
-
-for name, module in ("scorer", Scorer()), ("wrong", Wrong()), ("nan", NaN()), ("detached", Detached()):
+for name, module in ("scorer", Scorer()), ("wrong", Wrong()), ("nan", NaN()):
     torch.jit.save(torch.jit.script(module), f"{sys.argv[1]}/{name}.pt")
