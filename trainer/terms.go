@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -17,9 +16,9 @@ func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("trainer: Options.Terms: the team has no agent %s", name)
 		}
-		a, value := cfg.Agent(name), reflect.ValueOf(terms[name])
+		a := cfg.Agent(name)
 		switch {
-		case !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil():
+		case term.IsNil(terms[name]):
 			return fmt.Errorf("trainer: Options.Terms: the loss term of agent %s is nil", name)
 		case a.Model.Endpoint != nil || !cfg.Learns(a):
 			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (trainer.Options.Terms)"))

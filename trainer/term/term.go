@@ -3,7 +3,17 @@
 // so that training itself does not link gotch.
 package term
 
-import "github.com/mgrpo/mgrpo/bindings/torch"
+import (
+	"reflect"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// IsNil reports whether an interface value, such as a Term, is nil or a nil pointer.
+func IsNil(value any) bool {
+	v := reflect.ValueOf(value)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
 
 // Term is a loss term of one agent. Its methods are called on the thread of the agent's device, and never concurrently.
 type Term interface {

@@ -2,7 +2,6 @@ package gotchx
 
 import (
 	"fmt"
-	"reflect"
 
 	"github.com/sugarme/gotch/ts"
 
@@ -31,7 +30,7 @@ type TermBatch struct {
 
 // NewTerm returns t for trainer.Options.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
 func NewTerm(t Term) term.Term {
-	if v := reflect.ValueOf(t); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if term.IsNil(t) {
 		return nil
 	}
 	return gotchTerm{t}
