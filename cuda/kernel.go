@@ -19,7 +19,7 @@ type Kernel struct {
 }
 
 // LoadKernel loads a file that nvcc compiled (a cubin, a fatbin or PTX) on GPU index, and finds one of its functions. It keeps the primary
-// context, in which the module is, until Close.
+// context until Close, because the module belongs to it.
 func LoadKernel(index int, file, function string) (*Kernel, error) {
 	gpu, _, err := retain(index)
 	if err != nil {
