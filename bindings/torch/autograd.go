@@ -15,6 +15,12 @@ func (t *Tensor) RequireGrad(on bool) {
 	must("require grad", C.mgt_require_grad_(s.dev.native, t.handle, cbool(on)), t)
 }
 
+// HasHistory reports whether t leads gradients back to a leaf, or is one itself.
+func HasHistory(t *Tensor) bool {
+	t.scopeFor("has history")
+	return C.mgt_has_history(t.handle) != 0
+}
+
 // SetData makes t, which may be a parameter of another library's module, share the storage of data, of the same shape and dtype. t stays the
 // same variable, with its gradient. Use it without recording.
 func SetData(t, data *Tensor) {

@@ -17,8 +17,6 @@ type Module interface {
 	// Forward returns hidden states, float32 [T, Hidden], of packed sequences: int64 [T] each, the tokens, their positions from 0 in
 	// their sequence, and the number of that sequence, which increases from 0. A token sees its sequence up to itself.
 	Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error)
-	// HasHistory reports whether hidden states that Forward has returned lead gradients back to parameters.
-	HasHistory(hidden *torch.Tensor) bool
 	// Drop frees the module. Call it inside Device.Do.
 	Drop()
 }

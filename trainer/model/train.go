@@ -60,7 +60,7 @@ type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) {
 	s.Grad(true, func() {
 		hidden := m.Forward(s, in)
-		if m.module != nil && !m.module.HasHistory(hidden) {
+		if m.module != nil && !torch.HasHistory(hidden) {
 			panic(&torch.Error{Op: "torchscript", Message: "forward returned hidden states without gradient history, so nothing but the head would learn: the module must not detach them or compute them under no_grad"})
 		}
 		outputs, grads := objective(hidden)

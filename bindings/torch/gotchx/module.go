@@ -58,13 +58,6 @@ func (m *Module) Forward(s *torch.Scope, tokens, positions, segments *torch.Tens
 	return FromGotch(s, out), nil
 }
 
-// HasHistory reports whether hidden states of Forward lead gradients back to parameters.
-func (m *Module) HasHistory(hidden *torch.Tensor) bool {
-	t := ToGotch(hidden)
-	defer t.MustDrop()
-	return t.MustRequiresGrad()
-}
-
 // Drop frees the module and its parameters. Call it inside Do of its device.
 func (m *Module) Drop() {
 	for _, t := range m.parameters {

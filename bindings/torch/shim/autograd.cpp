@@ -29,6 +29,8 @@ char *mgt_set_grad_(mgt_device *d, void *t, void *grad_or_null) {
   });
 }
 
+int mgt_has_history(void *t) { return ref(t).requires_grad(); }
+
 char *mgt_set_data_(mgt_device *d, void *t, void *data) {
   return run(d, [&] {
     auto &x = ref(t);

@@ -149,6 +149,7 @@ MGT_API char *mgt_fill_(mgt_device *d, void *t, double value);
 MGT_API char *mgt_require_grad_(mgt_device *d, void *t, int on);
 MGT_API mgt_tensor mgt_grad(mgt_device *d, void *t);  // NULL handle and NULL error: no gradient yet
 MGT_API char *mgt_set_grad_(mgt_device *d, void *t, void *grad_or_null);
+MGT_API int mgt_has_history(void *t);                             // whether t leads gradients back to a leaf, or is one
 MGT_API char *mgt_set_data_(mgt_device *d, void *t, void *data);  // t shares data's storage from now on, and stays the same variable
 MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t n);  // grads[i] NULL: scalar output, gradient 1
 

@@ -92,7 +92,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 
 // policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.
 func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
-	failed := l.model.Device.Do(ctx, func(s *torch.Scope) error {
+	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, micro, packsApart(l.model))
 		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns, &p.Routed)
 		objective := l.lossOfLogProbs
@@ -125,7 +125,6 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		}
 		return err
 	})
-	return p.added.explain(failed)
 }
 
 // lossOfHidden computes the loss of a token-level ratio and its gradient for the hidden rows [N, Hidden] of the trained

@@ -8,7 +8,6 @@ import (
 	"math"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -68,17 +67,11 @@ func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *to
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return nil, nil, &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "term_loss", Message: fmt.Sprintf("the program's loss term is %v", value)}
 	}
+	if !torch.HasHistory(loss) {
+		return nil, nil, errors.New("returned a loss without gradient history; return nil for 0")
+	}
 	t.loss += value
 	return []*torch.Tensor{loss}, []*torch.Tensor{s.Full(loss.DType(), 1, loss.Shape()...)}, nil
-}
-
-// explain names the term in the error of a backward pass that reached a loss without gradient history. The policy loss always has one.
-func (t *minibatchTerm) explain(err error) error {
-	var failed *torch.Error
-	if t == nil || !errors.As(err, &failed) || failed.Op != "backward" || !strings.Contains(failed.Message, "no gradient history") {
-		return err
-	}
-	return fmt.Errorf("learner: the program's loss term: returned a loss without gradient history; return nil for 0: %w", err)
 }
 
 // finish calls Updated, with err as the reason if there was no update, and adds the term's values to the report. It returns err, or the term's error.
