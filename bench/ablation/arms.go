@@ -46,6 +46,7 @@ var furtherArms = []arm{
 	{"lag-4-none", "no alignment, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=none")},
 	{"lag-4-balanced", "balanced weights d/d_k, four versions stale", "team", "lag-4", lag(4, "grpo.align.mode=balanced")},
 	{"kl", "co-train, KL term to the cold start for both agents", "team", "", []string{"grpo.kl=k3", "grpo.kl_coef=0.02", "grpo.reference=start"}},
+	{"removal", "co-train, removal credit in place of the main answer", "team", "", []string{"grpo.credit=removal"}},
 }
 
 // lag returns settings that train on trajectories up to `versions` versions old, and further ones. The importance weights for this are

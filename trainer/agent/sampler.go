@@ -40,6 +40,8 @@ func (v *sampler) Observe(results []Result) error {
 	}
 	if err == nil {
 		v.row().AppendObserved(RoleObserved, ids, text)
+		turns := v.row().Turns
+		turns[len(turns)-1].Results = results
 	}
 	return err
 }

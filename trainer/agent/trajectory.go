@@ -72,6 +72,8 @@ type Turn struct {
 	Sampled bool   `json:"sampled"`
 	From    int    `json:"from"`
 	To      int    `json:"to"`
+
+	Results []Result `json:"-"` // of an observed turn: the results of the calls of the turn before it, in the order issued
 }
 
 // Roles of a Turn.

@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
 		Objective: mgrpo.DefaultObjective(), Reference: "auto", Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, MaxRemoved: 0.25, GapWarn: 0.05, GapStop: 0.2, Routing: "replay", RoutingWarn: 0.1, RoutingStop: 0.5,
-		Reward: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}},
+		RewardSettings: mgrpo.RewardSettings{Credit: mgrpo.OutcomeCredit, Reward: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}},
 	}
 	if d := cmp.Diff(want, c.GRPO); d != "" {
 		t.Errorf("grpo differs from docs/algorithm.md (-want +got):\n%s", d)

@@ -229,6 +229,12 @@ func TestErrorsOfOtherSections(t *testing.T) {
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
 				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true"},
+		{name: "removal credit of a program", text: team + "grpo: {credit: removal}\n", sets: []string{"task={kind: jsonl, train: r, eval: r}", "task.program.command=[x]"},
+			want: "f.yaml:3:8: grpo.credit: a program plays the rollouts, so the main agent cannot answer again without a call; use outcome"},
+		{name: "removal credit of a hosted model", text: team + "grpo: {credit: removal}\n", sets: []string{"task={kind: jsonl, train: r, eval: r}", "agents.a.model={kind: openai, url: https://h/v1, name: n}"},
+			want: "f.yaml:3:8: grpo.credit: the model of a is hosted, so it cannot answer again without a call; use outcome"},
+		{name: "removal credit with folds", text: team + "grpo: {credit: removal}\n", sets: []string{"task={kind: jsonl, train: r, eval: r}", "agents.a.limits.fold={at: 2000}"},
+			want: "f.yaml:3:8: grpo.credit: the conversations of a are folded, so it cannot answer again without a call; use outcome, or remove limits.fold"},
 		{name: "exact lag", text: team + "grpo: {exact_lag: true}\n", sets: []string{"run.deterministic=true"},
 			want: "f.yaml:3:8: grpo.exact_lag: needs grpo.max_lag above 0"},
 		{name: "reference after no cold start", text: team + "grpo: {kl: k3, reference: cold_start}\ncold_start: {demonstrations: none}\n",

@@ -84,8 +84,7 @@ type GRPO struct {
 	// docs/algorithm.md, section 9.
 	RouterAuxCoef float64 `yaml:"router_aux_coef" default:"0" min:"0"`
 
-	// Weights of the parts of a reward. A trajectory with an invalid format has reward 0.
-	Reward mgrpo.RewardWeights `yaml:"reward"`
+	mgrpo.RewardSettings `yaml:",inline"`
 }
 
 // Slack returns the number of steps by which an agent may be ahead of the others. If it is above 0, agents sample while

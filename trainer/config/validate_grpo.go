@@ -4,6 +4,9 @@ import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
 func (c *Config) validateGRPO(d *decoder) {
 	g := &c.GRPO
+	if g.Credit == mgrpo.RemovalCredit {
+		validateRemoval(c, d)
+	}
 	if g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0 {
 		d.failAt("grpo.max_length", "missing; aggregation constant divides by it")
 	}
@@ -36,6 +39,20 @@ func (c *Config) validateGRPO(d *decoder) {
 	}
 	if g.GapStop < g.GapWarn {
 		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
+	}
+}
+
+// validateRemoval refuses grpo.credit: removal if the end of the main agent's conversation cannot be sampled again.
+func validateRemoval(c *Config, d *decoder) {
+	const key = "grpo.credit"
+	switch main := c.Main(); {
+	case c.PlayedByProgram():
+		d.failAt(key, "a program plays the rollouts, so the main agent cannot answer again without a call; use outcome")
+	case main == nil:
+	case main.Model.Endpoint != nil:
+		d.failAt(key, "the model of %s is hosted, so it cannot answer again without a call; use outcome", main.Name)
+	case main.Limits.Fold.At > 0:
+		d.failAt(key, "the conversations of %s are folded, so it cannot answer again without a call; use outcome, or remove limits.fold", main.Name)
 	}
 }
 

@@ -2,6 +2,25 @@ package mgrpo
 
 import "math"
 
+// RewardSettings configures rewards. The fields are keys of the configuration, as in Objective.
+type RewardSettings struct {
+	// How the main agent's answer counts in a sub-agent's reward. outcome: its correctness, as in the paper. removal: its
+	// correctness minus the correctness of an answer without the call. The main agent then answers once more for each call. See
+	// docs/algorithm.md, section 2.
+	Credit Credit `yaml:"credit" default:"outcome" enum:"outcome|removal"`
+
+	// Weights of the parts of a reward. A trajectory with an invalid format has reward 0.
+	Reward RewardWeights `yaml:"reward"`
+}
+
+// Credit chooses how the main agent's answer counts in a sub-agent's reward.
+type Credit string
+
+const (
+	OutcomeCredit Credit = "outcome" // correctness of the answer, as in equation 5
+	RemovalCredit Credit = "removal" // correctness minus the correctness without the call
+)
+
 // RewardWeights holds the weights of the parts of both rewards. The fields are keys of the configuration, as in
 // Objective. The defaults are from section 5.1 of the paper.
 type RewardWeights struct {
@@ -50,6 +69,20 @@ func (w RewardWeights) MainReward(formatValid bool, correct *float64) (float64, 
 // format counts as 0, because there is no answer to grade. expert is the score of the sub-agent's own answer and may be
 // nil only if its format is invalid. Errors are *Refusal.
 func (w RewardWeights) SubReward(formatValid, mainFormatValid bool, mainCorrect, expert *float64) (float64, error) {
+	return w.subReward(formatValid, mainFormatValid, mainCorrect, new(0.0), expert)
+}
+
+// RemovalReward returns R_S with the removal credit of the invocation, mainCorrect − without, in place of mainCorrect.
+// without is the correctness of the main agent's answer without the invocation, in [0,1]. If the main format is invalid,
+// the credit is 0, because there is no answer to compare. The reward may be negative. Errors are *Refusal.
+func (w RewardWeights) RemovalReward(formatValid, mainFormatValid bool, mainCorrect, without, expert *float64) (float64, error) {
+	if err := checkScore("without", without, mainFormatValid); err != nil {
+		return 0, err
+	}
+	return w.subReward(formatValid, mainFormatValid, mainCorrect, without, expert)
+}
+
+func (w RewardWeights) subReward(formatValid, mainFormatValid bool, mainCorrect, without, expert *float64) (float64, error) {
 	if err := checkScore("main_correct", mainCorrect, mainFormatValid); err != nil {
 		return 0, err
 	}
@@ -59,11 +92,11 @@ func (w RewardWeights) SubReward(formatValid, mainFormatValid bool, mainCorrect,
 	if !formatValid {
 		return 0, nil
 	}
-	c := 0.0
+	credit := 0.0
 	if mainFormatValid {
-		c = *mainCorrect
+		credit = *mainCorrect - *without
 	}
-	return w.Sub.Format + w.Sub.Main*c + w.Sub.Expert*(*expert), nil
+	return w.Sub.Format + w.Sub.Main*credit + w.Sub.Expert*(*expert), nil
 }
 
 func checkScore(field string, score *float64, needed bool) error {

@@ -1,6 +1,7 @@
 package mgrpo
 
 import (
+	"errors"
 	"math"
 	"testing"
 
@@ -57,5 +58,31 @@ func TestRewardWeights(t *testing.T) {
 	}
 	if r, err := w.SubReward(true, false, nil, new(1.0)); err != nil || r != 0.75 {
 		t.Errorf("sub without a main answer: %v, %v", r, err)
+	}
+}
+
+// TestRemovalReward: the credit is the correctness minus the correctness without the call, and may be negative. An invalid main format
+// has no credit, and an invalid format of the sub-agent has reward 0.
+func TestRemovalReward(t *testing.T) {
+	w := RewardWeights{Sub: SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
+	half, one, zero := new(0.5), new(1.0), new(0.0)
+	for _, c := range []struct {
+		format, main             bool
+		correct, without, expert *float64
+		want                     float64
+	}{
+		{true, true, one, zero, half, 0.75}, {true, true, one, one, half, 0.35}, {true, true, zero, one, half, -0.05},
+		{true, true, half, new(0.25), one, 0.7}, {true, false, zero, nil, one, 0.6}, {false, true, one, zero, nil, 0},
+	} {
+		got, err := w.RemovalReward(c.format, c.main, c.correct, c.without, c.expert)
+		if err != nil || math.Abs(got-c.want) > 1e-15 {
+			t.Errorf("%+v: got %v, %v", c, got, err)
+		}
+	}
+	for want, without := range map[Code]*float64{MissingReward: nil, NonFiniteReward: new(math.NaN()), RewardOutOfRange: new(1.5)} {
+		_, err := w.RemovalReward(true, true, one, without, one)
+		if refused, ok := errors.AsType[*Refusal](err); !ok || refused.Code != want || refused.Field != "without" {
+			t.Errorf("got %v, want %s of without", err, want)
+		}
 	}
 }

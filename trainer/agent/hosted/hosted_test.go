@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -100,7 +101,7 @@ func TestConversation(t *testing.T) {
 		{Role: agent.RoleObserved, Text: "a!\nhelper 0: b"},
 		{Role: agent.RoleSampled, Sampled: true, Text: "<think>so</think> done "},
 	}
-	if !slices.Equal(got.Turns, want) {
+	if !reflect.DeepEqual(got.Turns, want) {
 		t.Errorf("turns %+v", got.Turns)
 	}
 	if err := got.Check(); err != nil {

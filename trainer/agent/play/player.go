@@ -126,20 +126,39 @@ type Conversation struct {
 func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
 	p.inFlight.Add(1)
 	defer p.inFlight.Add(-1)
-	spec := agent.Spec{
-		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
-			Agent: p.Role.Agent, Invocation: c.Invocation},
-		Repeat: c.Repeat, Main: p.Role.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+	spec, err := p.spec(c)
+	if err != nil {
+		return agent.Trajectory{}, err
 	}
 	env := agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate}
 	if p.chat != nil {
 		return p.chat.Run(ctx, spec, env)
 	}
-	var err error
-	if spec.Dialect, err = p.dialect(); err != nil {
+	return agent.Run(ctx, spec, env)
+}
+
+// PlayWithoutCall ends a conversation that Play returned as if a sub-agent had not answered one call. See agent.WithoutCall.
+func (p *Player) PlayWithoutCall(ctx context.Context, c Conversation, t *agent.Trajectory, subAgent string, index int) (agent.Trajectory, error) {
+	p.inFlight.Add(1)
+	defer p.inFlight.Add(-1)
+	spec, err := p.spec(c)
+	if err != nil {
 		return agent.Trajectory{}, err
 	}
-	return agent.Run(ctx, spec, env)
+	return agent.WithoutCall(ctx, spec, agent.Env{Policy: p.Policy}, t, subAgent, index)
+}
+
+// spec specifies a conversation for package agent. A hosted model has no dialect.
+func (p *Player) spec(c Conversation) (spec agent.Spec, err error) {
+	spec = agent.Spec{
+		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
+			Agent: p.Role.Agent, Invocation: c.Invocation},
+		Repeat: c.Repeat, Main: p.Role.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+	}
+	if p.chat == nil {
+		spec.Dialect, err = p.dialect()
+	}
+	return spec, err
 }
 
 // PromptTokens returns the number of prompt tokens in a conversation about a text.

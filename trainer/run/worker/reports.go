@@ -73,6 +73,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		}
 	}
 	rewards.Into(r.Values, metrics.RewardMean)
+	rp.describeCredit(&r, s.complete)
 	describeLearning(&r, s.updates)
 	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values[metrics.TrainedTokens] > 0 {
 		r.Values["learn_seconds"] = seconds
@@ -81,6 +82,19 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	rp.archive.Describe(r.Values)
 	rp.describeMemory(&r)
 	return r
+}
+
+// describeCredit adds the mean removal credit of the calls of this agent.
+func (rp *reports) describeCredit(r *metrics.Record, complete map[string][]store.Outcome) {
+	var credit score.Mean
+	for _, query := range slices.Sorted(maps.Keys(complete)) { // in a fixed order, so that the sum is equal in each run
+		for _, o := range complete[query] {
+			for _, without := range o.Without[rp.name] {
+				credit.Add(o.Correct - without)
+			}
+		}
+	}
+	credit.Into(r.Values, "credit_mean")
 }
 
 // evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.

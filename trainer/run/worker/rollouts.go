@@ -123,7 +123,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	}
 	var withoutScore unscored
 	var counts tokenCounts
-	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
+	conversation := play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
 		r, err := ro.member.Call(ctx, v) // another worker answers, possibly on another server
 		withoutScore.add(v, r.Failed)
@@ -132,19 +132,29 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 			err = &agent.UnansweredError{Agent: d.Agent, Err: errors.New(r.Failed)}
 		}
 		return r.Text, err
-	}})
+	}}
+	t, err := ro.converse(ctx, c.phase, conversation)
 	failed := unanswered(ctx, err)
 	if err != nil && failed == nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	counts.add(sizeOf(t))
+	var removed removals
+	if failed == nil && withoutScore.first() == "" {
+		if removed, err = ro.removeCalls(ctx, c.phase, conversation, &t); err != nil {
+			return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+		}
+	}
+	counts.add(sizeOf(t) + removed.tokens)
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
 	if failed != nil {
 		o.Failed = reasonOf(failed)
 		return o, ro.member.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
-		return ro.scorer.main(ctx, q, attemptOf(t, ""), o)
+		if err := ro.scorer.main(ctx, q, attemptOf(t, ""), o); err != nil {
+			return err
+		}
+		return ro.scorer.without(ctx, q, removed, o)
 	})
 }
 

@@ -210,7 +210,7 @@ func (s *steps) rewards(exp *experience, o store.Outcome) ([]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if out[i], err = s.rules.Rewards.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
+		if out[i], err = subReward(s, o, i, t); err != nil {
 			return nil, err
 		}
 	}

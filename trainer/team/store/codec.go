@@ -128,7 +128,22 @@ func (o *Outcome) check() error {
 	for agent, n := range o.Calls {
 		err = errors.Join(err, checkName("an agent", agent), checkID(o.Query, n))
 	}
-	return err
+	return errors.Join(err, o.checkWithout())
+}
+
+// checkWithout checks that Without has a score for each call of its agents.
+func (o *Outcome) checkWithout() error {
+	for agent, correct := range o.Without {
+		if n, called := o.Calls[agent]; !called || len(correct) != n {
+			return fmt.Errorf("outcome %s: %d scores without a call of %q, which has %d calls", o.ID(), len(correct), agent, n)
+		}
+		for i, c := range correct {
+			if !(c >= 0 && c <= 1) {
+				return fmt.Errorf("outcome %s: %v, without call %d of %s, is not a score from 0 to 1; report the rollout as failed", o.ID(), c, i, agent)
+			}
+		}
+	}
+	return nil
 }
 
 func (p *Plan) check() error {

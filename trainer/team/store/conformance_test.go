@@ -63,7 +63,7 @@ func TestWriteOnce(t *testing.T) {
 		must(t, boss.Submit(ctx, v))
 		claimed, err := claimOne(ctx, help, Train(0))
 		must(t, err)
-		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}}
+		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}, Without: map[string][]float64{"a": {0, 0.5}}}
 		worse := outcome
 		worse.Reward = 0.5
 		for _, test := range []struct {
@@ -475,17 +475,20 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 	boss, _ := pair(t, b, Options{})
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"no query":       boss.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
-		"no phase":       boss.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
-		"agent's name":   boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
-		"long text":      boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
-		"NaN reward":     boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
-		"a high score":   boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
-		"repeated query": boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
-		"outer file":     boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
-		"long endpoint":  boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
-		"short digest":   boss.PublishManifest(ctx, 1, "abcd"),
-		"negative index": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
+		"no query":        boss.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
+		"no phase":        boss.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
+		"agent's name":    boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
+		"long text":       boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
+		"NaN reward":      boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
+		"a high score":    boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
+		"no call without": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 2}, Without: map[string][]float64{"help": {1}}}),
+		"not called":      boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Without: map[string][]float64{"help": {}}}),
+		"no score":        boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 1}, Without: map[string][]float64{"help": {-0.1}}}),
+		"repeated query":  boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
+		"outer file":      boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
+		"long endpoint":   boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
+		"short digest":    boss.PublishManifest(ctx, 1, "abcd"),
+		"negative index":  boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
 	} {
 		if err == nil {
 			t.Errorf("%s: got no error", name)

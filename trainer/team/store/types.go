@@ -71,6 +71,10 @@ type Outcome struct {
 	Tokens  int            `json:"tokens,omitempty"` // tokens that all agents read and wrote; 0: unknown
 	Failed  string         `json:"failed,omitempty"` // reason why the rollout failed; the other results are then ignored
 
+	// Without is the correctness of the main agent's answer without each call, in [0, 1], by sub-agent and index. It has the sub-agents
+	// that learn from grpo.credit: removal.
+	Without map[string][]float64 `json:"without,omitempty"`
+
 	Unscored string `json:"unscored,omitempty"` // reason why a call could not be scored; training omits the rollout, evaluation counts its score
 }
 
