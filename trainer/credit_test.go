@@ -70,6 +70,9 @@ func TestRemovalCredit(t *testing.T) {
 	if credits.N == 0 || unknown == 0 || different == 0 {
 		t.Errorf("%d credits, %d calls read as unknown, %d rollouts with different credits: too few", credits.N, unknown, different)
 	}
+	if n := seen.find(t, "step", 1, "planner").Values["removal_tokens"]; n < float64(credits.N) {
+		t.Errorf("%v tokens of answers without a call for %d credits", n, credits.N)
+	}
 	if mean := seen.find(t, "step", 1, "researcher").Values["credit_mean"]; whole && math.Abs(mean-credits.Value()) > 1e-5 {
 		t.Errorf("credit_mean is %v, the rewards imply %v", mean, credits.Value())
 	}

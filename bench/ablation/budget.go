@@ -46,7 +46,7 @@ func (b *budget) Report(r metrics.Record) {
 	defer b.mu.Unlock()
 	switch accuracy, main := r.Values["accuracy"]; {
 	case r.Kind == metrics.KindStep:
-		b.tokens += r.Values["tokens"]
+		b.tokens += r.Values["tokens"] + r.Values["removal_tokens"]
 		b.steps = max(b.steps, r.Step)
 		b.after[r.Step] = b.tokens
 		b.ages = append(b.ages, r.Values["lag_mean"])

@@ -73,7 +73,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		}
 	}
 	rewards.Into(r.Values, metrics.RewardMean)
-	rp.describeCredit(&r, s.complete)
+	rp.describeCredit(&r, s.exp, s.complete)
 	describeLearning(&r, s.updates)
 	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values[metrics.TrainedTokens] > 0 {
 		r.Values["learn_seconds"] = seconds
@@ -84,8 +84,18 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	return r
 }
 
-// describeCredit adds the mean removal credit of the calls of this agent.
-func (rp *reports) describeCredit(r *metrics.Record, complete map[string][]store.Outcome) {
+// describeCredit adds the mean removal credit of the calls of this sub-agent, or the cost of credits for the main agent.
+func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete map[string][]store.Outcome) {
+	if rp.cfg.GRPO.Credit != mgrpo.RemovalCredit {
+		return
+	}
+	if rp.main {
+		r.Values["removal_tokens"] = 0
+		for _, t := range exp.trajectories {
+			r.Values["removal_tokens"] += float64(t.removalTokens)
+		}
+		return
+	}
 	var credit score.Mean
 	for _, query := range slices.Sorted(maps.Keys(complete)) { // in a fixed order, so that the sum is equal in each run
 		for _, o := range complete[query] {

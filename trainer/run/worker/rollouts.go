@@ -150,7 +150,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		o.Failed = reasonOf(failed)
 		return o, ro.member.PublishOutcome(ctx, c.phase, o)
 	}
-	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
+	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: removed.tokens}, o, func(o *store.Outcome) error {
 		if err := ro.scorer.main(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}

@@ -132,6 +132,8 @@ type trajectory struct {
 	task     string   // question or sub-task with which it started
 	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
 	unjudged bool     // a held-out question has no reference for a sub-agent's answer
+
+	removalTokens int // tokens of the main agent's further answers, each without a call; see removals
 }
 
 // agree returns the outcomes of the complete rollouts, by query: rollouts that were verified and whose trajectories are all

@@ -46,6 +46,7 @@ var Sections = []Section{
 		{RewardMean, "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent of its alignment weight. Negative values need `grpo.credit: removal`."},
 		{ExpertMean, "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent from an evaluation in which an answer has no score."},
 		{"credit_mean", "-1 to 1", inStep, "Mean over the calls of a sub-agent of the main agent's correctness minus its correctness without the call, in complete rollouts with an answer. Only with `grpo.credit: removal`, for sub-agents that learn."},
+		{"removal_tokens", "tokens", inStep, "Tokens of the main agent's answers without a call, after the parts that they share with their conversations. They are not in `tokens`. Only with `grpo.credit: removal`, for the main agent."},
 		{FormatValid, "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
 		{"malformed_mean", "calls", inPhase, "Calls by a trajectory that could not be parsed and were answered with an error."},
 		{"calls_mean", "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
