@@ -252,5 +252,10 @@ redis.call('ZADD', phases, step, phase)
 		File: "trainer/engine/policy/remote/replica.go",
 		Old:  "			lost.turn = true\n			r.lost.Store(true)\n", New: "			lost.turn = true\n",
 		Suite: suite{Package: "trainer/engine/policy/remote", Tests: "TestSeveralServers"},
+	}, {
+		Name: "a removed call keeps its answer, so every credit is 0",
+		File: "trainer/agent/removal.go",
+		Old:  "Results[j].Text = removed\n", New: "Results[j].Text = r.Text\n",
+		Suite: training("TestRemovalCredit"),
 	},
 }
