@@ -85,14 +85,22 @@ type Point struct {
 	Accuracy float64 `json:"accuracy"`
 }
 
-// average returns the mean accuracy of a curve over its tokens, with straight lines between evaluations. It is higher for an arm that
-// learns with fewer tokens.
-func average(curve []Point) float64 {
+// average returns the mean accuracy of a curve over its tokens. It is higher for an arm that learns with fewer tokens.
+func average(curve []Point) float64 { return averageBetween(curve, 0, curve[len(curve)-1].Tokens) }
+
+// averageBetween returns the mean accuracy of a curve between two numbers of tokens, with straight lines between evaluations.
+func averageBetween(curve []Point, from, to float64) float64 {
 	var area float64
 	for i, p := range curve[1:] {
-		area += (p.Accuracy + curve[i].Accuracy) / 2 * (p.Tokens - curve[i].Tokens)
+		before := curve[i]
+		at := func(tokens float64) float64 {
+			return before.Accuracy + (p.Accuracy-before.Accuracy)*(tokens-before.Tokens)/(p.Tokens-before.Tokens)
+		}
+		if left, right := max(before.Tokens, from), min(p.Tokens, to); left < right {
+			area += (at(left) + at(right)) / 2 * (right - left)
+		}
 	}
-	return area / curve[len(curve)-1].Tokens
+	return area / (to - from)
 }
 
 func (r *Results) start(name string, seed int) *Start {

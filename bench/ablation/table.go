@@ -22,7 +22,7 @@ func table(r *Results, arms []arm) string {
 			mean(c.steps), mean(c.tokens)/1000, mean(c.start), mean(c.average), spread(c.final), mean(c.greedy), hops(c.hops),
 			mean(c.callsStart), mean(c.withinStart), mean(c.callsEnd), mean(c.withinEnd), expert(c), difference(a, c.pairedAverage), difference(a, c.pairedFinal))
 	}
-	return b.String() + factorial(r)
+	return b.String() + factorial(r) + late(r, arms)
 }
 
 // columns holds an arm's numbers, one for each seed.

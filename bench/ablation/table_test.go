@@ -62,6 +62,33 @@ func TestFactorial(t *testing.T) {
 	}
 }
 
+// A study in which accuracy rises to 0.8 in the first third, stays there, and falls to 0.6 in the last third of one arm.
+func TestLate(t *testing.T) {
+	r := &Results{}
+	for seed := range 2 {
+		for arm, end := range map[string]float64{"draw": 0.6, "no-main": 0.8} {
+			x := Run{Arm: arm, Seed: seed}
+			for i := range 13 {
+				x.Curve = append(x.Curve, Point{Step: int64(i), Tokens: float64(i), Accuracy: min(0.2*float64(i), 0.8, 0.8+(end-0.8)*(float64(i)-8)/4)})
+			}
+			r.Runs = append(r.Runs, x)
+		}
+	}
+	got := late(r, arms)
+	for _, want := range []string{
+		"| co-train, duplicate/drop, d = 4 | 2 | 0.800 | 0.700 | -0.100 [-0.100, -0.100] | 0.800 | 0.600 | +0.200 [+0.200, +0.200] |",
+		"| co-train, sub reward without main answer | 2 | 0.800 | 0.800 | +0.000 [+0.000, +0.000] | 0.800 | 0.800 | +0.000 [+0.000, +0.000] |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	r.Runs[0].Curve = r.Runs[0].Curve[8:]
+	if got := late(r, arms); got != "" {
+		t.Errorf("a run with five evaluations: %s", got)
+	}
+}
+
 // The table has means and sample deviations over seeds, and differences seed by seed.
 func TestTable(t *testing.T) {
 	expert := func(v float64) *float64 { return &v }
