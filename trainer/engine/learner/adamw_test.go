@@ -176,7 +176,7 @@ func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64
 		if len(mine) == 0 {
 			return nil
 		}
-		b := pack(s, mine, false)
+		b := packer{}.pack(s, mine)
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			logp, _ := l.head(hidden, b)
 			values, d := make([]float32, b.n), make([]float32, b.n)

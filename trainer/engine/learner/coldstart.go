@@ -51,7 +51,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 // coldStartPass accumulates the gradient of one micro-batch and returns its share of the loss.
 func (l *Learner) coldStartPass(ctx context.Context, micro []*Sequence, total int) (loss float64, err error) {
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, micro, packsApart(l.model))
+		b := packerOf(l.model).pack(s, micro)
 		if b.n == 0 {
 			return nil
 		}

@@ -7,8 +7,6 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
-
-	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
 // A backward pass takes about as long as two forward passes.
@@ -21,20 +19,19 @@ const (
 // `whole` rows stays together; larger groups are cut as in microBatches. The longest are dealt first, each to the rank
 // with the least load so far, or to the first of equals; a row adds `passes` to the load. A rank's sequences keep their
 // order.
-func deal(batch []*Sequence, whole, passes int, load []int, apart bool) (shares [][]*Sequence) {
+func (p packer) deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
 	if len(load) == 1 {
 		return [][]*Sequence{batch}
 	}
 	var units [][]*Sequence
 	for rest := batch; len(rest) > 0; {
 		group := leadingGroup(rest)
-		units = append(units, microBatches(group, whole, apart)...)
+		units = append(units, p.microBatches(group, whole)...)
 		rest = rest[len(group):]
 	}
 	rows, longestFirst := make([]int, len(units)), make([]int, len(units))
 	for i, unit := range units {
-		tree := prefixTree{apart: apart}.with(unit)
-		rows[i], longestFirst[i] = tree.len(), i
+		rows[i], longestFirst[i] = p.rows(unit), i
 	}
 	slices.SortStableFunc(longestFirst, func(a, b int) int { return rows[b] - rows[a] })
 	owner := make([]int, len(units))
@@ -51,12 +48,9 @@ func deal(batch []*Sequence, whole, passes int, load []int, apart bool) (shares 
 
 // dealt returns this rank's share of a batch, in micro-batches.
 func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
-	return microBatches(deal(batch, whole, passes, load, packsApart(l.model))[l.group.Rank()], l.opt.MicroBatchTokens, packsApart(l.model))
+	p := packerOf(l.model)
+	return p.microBatches(p.deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
-
-// packsApart reports whether every sequence must be packed with rows of its own, because the model is a module that does not know of shared
-// prefixes.
-func packsApart(m *model.Model) bool { return m.Config.Module != nil }
 
 // planned holds the data that ranks must exchange before an update. If summed, it covers all ranks.
 type planned struct {
@@ -71,8 +65,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
 		for _, micro := range mine {
-			rows := prefixTree{apart: packsApart(l.model)}.with(micro)
-			own.Rows += rows.len()
+			own.Rows += packerOf(l.model).rows(micro)
 		}
 	}
 	plans, err := agree(ctx, l.group, own, unable, 0)

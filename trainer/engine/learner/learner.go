@@ -11,6 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
@@ -142,7 +143,7 @@ func impossible(l *Learner) error {
 	if l.model.Gathered() && !l.opt.Checkpoint {
 		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
 	}
-	if l.model.Config.Module != nil && (l.opt.Checkpoint || l.group.Size() > 1) {
+	if !arch.Layered(l.model.Config) && (l.opt.Checkpoint || l.group.Size() > 1) {
 		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
 	}
 	if held := l.params.Master().Numel(); held != n && held != l.share.Numel() {

@@ -93,7 +93,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 // policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.
 func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, micro, packsApart(l.model))
+		b := packerOf(l.model).pack(s, micro)
 		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns, &p.Routed)
 		objective := l.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() && p.added == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Sequence is one trajectory, or one row of it, as the learner reads it. Token t is trained if Sampled[t]. Its log-prob
@@ -68,13 +69,29 @@ func (q *Sequence) inputs() []int32 {
 	return q.Tokens[:max(last, 0)]
 }
 
+// packer packs sequences for a model. The zero value packs a prefix that several sequences of a micro-batch share once.
+type packer struct {
+	apart bool // every sequence has rows of its own
+}
+
+func packerOf(m *model.Model) packer { return packer{apart: !arch.SharesPrefixes(m.Config)} }
+
+// tree returns an empty tree.
+func (p packer) tree() prefixTree { return prefixTree{apart: p.apart} }
+
+// rows returns the number of rows of a micro-batch.
+func (p packer) rows(micro []*Sequence) int {
+	tree := p.tree().with(micro)
+	return tree.len()
+}
+
 // microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence gets a micro-batch of its own.
 // A group that fits into one micro-batch is not cut, because each micro-batch computes shared prefixes once, unless its
 // sequences are packed apart.
-func microBatches(batch []*Sequence, limit int, apart bool) [][]*Sequence {
+func (p packer) microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
 	var micro []*Sequence
-	none := prefixTree{apart: apart}
+	none := p.tree()
 	rows := none
 	cut := func() {
 		if len(micro) > 0 {
@@ -127,8 +144,8 @@ type packed struct {
 
 // pack concatenates sequences without padding. A prefix that a sequence shares with an earlier sequence is packed once,
 // unless sequences are packed apart. Positions count from 0 in each sequence.
-func pack(s *torch.Scope, micro []*Sequence, apart bool) packed {
-	rows := prefixTree{apart: apart}
+func (p packer) pack(s *torch.Scope, micro []*Sequence) packed {
+	rows := p.tree()
 	var source, target []int32
 	var paths [][]int32
 	for _, q := range micro {

@@ -116,7 +116,7 @@ func TestMicroBatches(t *testing.T) {
 	} {
 		var got []int
 		var order []*Sequence
-		for _, run := range microBatches(batch, limit, false) {
+		for _, run := range (packer{}).microBatches(batch, limit) {
 			got, order = append(got, len(run)), append(order, run...)
 		}
 		if !slices.Equal(got, want) {
@@ -126,7 +126,7 @@ func TestMicroBatches(t *testing.T) {
 			t.Errorf("limit %d: the order changed", limit)
 		}
 	}
-	if runs := microBatches(nil, 5, false); len(runs) != 0 {
+	if runs := (packer{}).microBatches(nil, 5); len(runs) != 0 {
 		t.Errorf("%d runs of nothing", len(runs))
 	}
 }
@@ -151,7 +151,7 @@ func TestPackSharesRows(t *testing.T) {
 		{Tokens: []int32{5, 6, 9}, Sampled: []bool{false, false, true}},
 	}
 	err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
-		b := pack(s, run, false)
+		b := packer{}.pack(s, run)
 		for name, c := range map[string]struct {
 			got  *torch.Tensor
 			want []int32

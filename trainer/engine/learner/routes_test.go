@@ -70,7 +70,7 @@ func record(t *testing.T, l *Learner, batch []*Sequence) {
 	c := l.model.Config
 	for _, q := range batch {
 		err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
-			b := pack(s, []*Sequence{{Tokens: q.Tokens, Sampled: append(make([]bool, len(q.Tokens)-1), true)}}, false)
+			b := packer{}.pack(s, []*Sequence{{Tokens: q.Tokens, Sampled: append(make([]bool, len(q.Tokens)-1), true)}})
 			layers, k := c.RoutedLayers(), c.Mixture.PerToken
 			b.in.Routes = &model.Routes{Chosen: s.Empty(torch.Int32, int64(layers), int64(b.rows), int64(k))}
 			l.model.Forward(s, b.in)

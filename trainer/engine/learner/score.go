@@ -15,12 +15,13 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		Digest   uint64 // digest of the whole batch
 		LogProbs []float32
 	}
-	shares := deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()), packsApart(l.model))
+	p := packerOf(l.model)
+	shares := p.deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
 	own := scored{Digest: l.digest(byID(batch))}
 	var mine [][]*Sequence
 	passes, most := 0, 0
 	for r, share := range shares {
-		runs := microBatches(share, l.opt.MicroBatchTokens, packsApart(l.model))
+		runs := p.microBatches(share, l.opt.MicroBatchTokens)
 		if passes = max(passes, len(runs)); r == l.group.Rank() {
 			mine = runs
 		}
@@ -61,7 +62,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 // forward returns the log-probs of the trained tokens of a micro-batch under m, in order.
 func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) (logProbs []float32, err error) {
 	err = m.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, run, packsApart(l.model))
+		b := packerOf(l.model).pack(s, run)
 		if b.n == 0 {
 			return nil
 		}

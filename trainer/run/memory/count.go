@@ -350,8 +350,8 @@ func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 // norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
 // log-sum-exp, and the values of the MLP. A convolution has its product of three values for each channel, and its output.
 func layerValues(c arch.Config) int64 {
-	if c.Module != nil {
-		return moduleValues(c)
+	if !arch.Layered(c) {
+		return unlayeredValues(c)
 	}
 	before, after, _ := c.BlockNorms()
 	operator := 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads)
@@ -446,8 +446,8 @@ func mlpValues(c arch.Config) int64 {
 // layerActivations returns the memory of the layers of one micro-batch: the values that they keep for the backward pass, and the need of one
 // layer's backward pass.
 func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
-	if c.Module != nil {
-		return tokens * moduleValues(c) * size, 0
+	if !arch.Layered(c) {
+		return tokens * unlayeredValues(c) * size, 0
 	}
 	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
@@ -486,7 +486,7 @@ func carriedRows(c arch.Config, tokens, size int64) int64 {
 // prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
 	rows := max(slots, int64(arch.PassRows(gpu)))
-	if c.Module != nil {
+	if !arch.Cached(c) {
 		rows = max(rows, context) // sequences are computed whole
 	}
 	values := rows*layerValues(c)*size + slots*4*int64(c.VocabSize)

@@ -85,7 +85,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
-	e.records = m.Device.IsCUDA() && !opt.NoRecordings && m.Config.Module == nil
+	e.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
 	var err error
 	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context, e.pages.recurrentStates()); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // batch is the work of one forward pass.
@@ -208,7 +209,7 @@ func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
-	if e.model.Config.Module != nil {
+	if !arch.Cached(e.model.Config) {
 		return logitsOfWholeSequences(e, s, b)
 	}
 	chosen := routes(s, &e.model.Config, b.rows)

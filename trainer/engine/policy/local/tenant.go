@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // TenantOptions are the settings of one tenant.
@@ -128,12 +129,12 @@ func (t *Tenant) Close(ctx context.Context) error {
 }
 
 // Deterministic reports whether equal requests give equal bits. This is true on a CPU, where every row of every kernel
-// depends on that row's inputs only, unless the weights may change under sequences in flight or the model is a TorchScript module.
+// depends on that row's inputs only, unless the weights may change under sequences in flight or the model mixes rows.
 func (t *Tenant) Deterministic() bool {
-	return Deterministic(t.engine.dev.IsCUDA(), t.opt.Overlap) && t.model.Config.Module == nil
+	return Deterministic(t.engine.dev.IsCUDA(), t.opt.Overlap) && arch.RowIndependent(t.model.Config)
 }
 
-// Deterministic returns the same as Tenant.Deterministic, for callers that do not have an engine yet.
+// Deterministic returns the same as Tenant.Deterministic for a model with independent rows, for callers that do not have an engine yet.
 func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 
 // ContextLimit returns the largest number of tokens of prompt plus completion.

@@ -5,8 +5,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// logitsOfWholeSequences returns the logits [ready, vocabulary] of the ready sequences' newest tokens for a TorchScript module, which has no
-// cache: it computes each of these sequences whole, at most opt.PassRows rows at a time unless one sequence is longer. It returns nil if
+// logitsOfWholeSequences returns the logits [ready, vocabulary] of the ready sequences' newest tokens for a model without
+// a cache. It computes each of these sequences whole, at most opt.PassRows rows at a time unless one sequence is longer. It returns nil if
 // no sequence is ready. The scheduler reserves slots as for other models, but there is no cache to read.
 func logitsOfWholeSequences(e *Engine, s *torch.Scope, b *batch) *torch.Tensor {
 	if len(b.ready) == 0 {
