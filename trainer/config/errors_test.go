@@ -157,9 +157,9 @@ func TestErrorsOfAgents(t *testing.T) {
 			want: "f.yaml:4:39: agents.b.machines.count: 64 machines with 17 devices each are more than 1024 devices\n" +
 				"f.yaml:4:50: agents.b.machines.address: is also the address of a; each agent's worker needs its own address"},
 		{name: "machines of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, machines: {count: 2, address: \"h:9\", key_file: k}, model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",
-			want: "f.yaml:3:52: agents.b.machines: the model of b is hosted, so this key does not apply; remove it"},
+			want: "f.yaml:3:52: agents.b.machines: the model of b is hosted, so this key does not apply; remove this key"},
 		{name: "devices of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, devices: [cpu, cpu], model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",
-			want: "f.yaml:3:52: agents.b.devices: the model of b is hosted, so this key does not apply; remove it"},
+			want: "f.yaml:3:52: agents.b.devices: the model of b is hosted, so this key does not apply; remove this key"},
 		{name: "quantised on a server", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {kind: vllm, url: [\"http://127.0.0.1:1\"], weights: {path: w}}}}\n",
 			want: "f.yaml:2:81: agents.b.dtype: a server takes whole weights, and quantised ones cannot be written; set dtype: auto"},
 		{name: "quantised", text: "run: {name: t}\nagents: {a: {role: main, model: m.gguf, dtype: quantised}, b: {role: sub, model: m, train: false, dtype: quantised}, c: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {dtype: bf16}}}\n",
@@ -194,9 +194,9 @@ func TestErrorsOfAgents(t *testing.T) {
 		{name: "hosted, together with others", text: "run: {name: t}\nagents:\n  a: {role: main, model: m}\n" +
 			"  b: {role: sub, train: true, device: cuda, dtype: bf16, reference: r, cold_start: {steps: 3}, model: {kind: openai, url: \"https://u:geheim@h/v1\", name: \"\", key_env: my key}}\n",
 			want: "f.yaml:4:18: agents.b.train: the model of b is hosted: it cannot be trained; remove this key\n" +
-				"f.yaml:4:31: agents.b.device: the model of b is hosted, so this key does not apply; remove it\n" +
-				"f.yaml:4:45: agents.b.dtype: the model of b is hosted, so this key does not apply; remove it\n" +
-				"f.yaml:4:58: agents.b.reference: the model of b is hosted, so this key does not apply; remove it\n" +
+				"f.yaml:4:31: agents.b.device: the model of b is hosted, so this key does not apply; remove this key\n" +
+				"f.yaml:4:45: agents.b.dtype: the model of b is hosted, so this key does not apply; remove this key\n" +
+				"f.yaml:4:58: agents.b.reference: the model of b is hosted, so this key does not apply; remove this key\n" +
 				"f.yaml:4:85: agents.b.cold_start.steps: the model of b is hosted: it cannot have a cold start; remove this key\n" +
 				"f.yaml:4:96: agents.b.model: the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k\n" +
 				"f.yaml:4:118: agents.b.model.url: must start with http:// or https:// and contain no user; put the key into the environment variable that key_env names\n" +

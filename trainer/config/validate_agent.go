@@ -64,7 +64,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		a.Model.Shape.validate(d, key+".model")
 	}
 	if a.Model.Module != nil {
-		a.validateModule(d, key)
+		a.validateModule(d)
 	}
 	if a.Model.Endpoint != nil {
 		c.validateHosted(d, a)

@@ -22,27 +22,36 @@ func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 	}
 }
 
-// validateModule refuses settings that need the layers of a model, which a module does not show.
-func (a *Agent) validateModule(d *decoder, key string) {
-	for _, own := range []struct {
-		key   string
-		given bool
-		why   string
-	}{
-		{"devices", len(a.Ranks()) > 1, "is computed on one device"},
-		{"dtype", a.DType != "auto" && a.DType != "fp32", "has float32 parameters"},
-		{"engine.dtype", a.Engine.DType != "auto", "has float32 parameters"},
-		{"engine.cache_tokens", a.Engine.CacheTokens > 0, "has no key-value cache"},
-		{"engine.checkpoint_activations", a.Engine.CheckpointActivations, "is computed as a whole"},
-		{"engine.kind", a.Engine.Remote(), "vLLM and SGLang cannot run"},
-		{"lora", a.Adapts(), "has layers that mgrpo does not know, so it cannot adapt them"},
-	} {
-		if own.given {
-			d.failAt(key+"."+own.key, "the model of %s is a TorchScript module, which %s; remove this key", a.Name, own.why)
+// refusal is a key that does not apply to an agent's model.
+type refusal struct {
+	key   string // below the agent's own
+	given bool
+	why   string // continues "the model of AGENT is "
+}
+
+// refuse reports an error for each of the keys that is given.
+func (a *Agent) refuse(d *decoder, keys ...refusal) {
+	for _, r := range keys {
+		if r.given {
+			d.failAt("agents."+a.Name+"."+r.key, "the model of %s is %s; remove this key", a.Name, r.why)
 		}
 	}
 }
 
+// validateModule refuses settings that need the layers of a model, which a module does not show.
+func (a *Agent) validateModule(d *decoder) {
+	const module = "a TorchScript module, which "
+	a.refuse(d,
+		refusal{"devices", len(a.Ranks()) > 1, module + "is computed on one device"},
+		refusal{"dtype", a.DType != "auto" && a.DType != "fp32", module + "has float32 parameters"},
+		refusal{"engine.dtype", a.Engine.DType != "auto", module + "has float32 parameters"},
+		refusal{"engine.cache_tokens", a.Engine.CacheTokens > 0, module + "has no key-value cache"},
+		refusal{"engine.checkpoint_activations", a.Engine.CheckpointActivations, module + "is computed as a whole"},
+		refusal{"engine.kind", a.Engine.Remote(), module + "vLLM and SGLang cannot run"},
+		refusal{"lora", a.Adapts(), module + "has layers that mgrpo does not know, so it cannot adapt them"})
+}
+
+// validateHosted checks the address of a hosted model, and refuses settings of models on the team's own devices.
 func (c *Config) validateHosted(d *decoder, a *Agent) {
 	key, e := "agents."+a.Name, a.Model.Endpoint
 	if !webAddress(e.URL) || hasUser(e.URL) {
@@ -54,14 +63,15 @@ func (c *Config) validateHosted(d *decoder, a *Agent) {
 	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
 		d.failAt(key+".model.key_env", "must be the name of an environment variable, not the key itself")
 	}
-	for _, own := range []struct {
-		key   string
-		given bool
-	}{{"device", a.Device != "cpu" && len(a.Devices) == 0}, {"devices", len(a.Devices) > 0}, {"machines", a.Machines.Count > 1}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
-		if own.given {
-			d.failAt(key+"."+own.key, "the model of %s is hosted, so this key does not apply; remove it", a.Name)
-		}
-	}
+	const hosted = "hosted, so this key does not apply"
+	a.refuse(d,
+		refusal{"device", a.Device != "cpu" && len(a.Devices) == 0, hosted},
+		refusal{"devices", len(a.Devices) > 0, hosted},
+		refusal{"machines", a.Machines.Count > 1, hosted},
+		refusal{"dtype", a.DType != "auto", hosted},
+		refusal{"reference", a.Reference != "", hosted},
+		refusal{"engine.kind", a.Engine.Remote(), hosted},
+		refusal{"lora", a.Adapts(), hosted})
 	if c.Task.Kind == "research" {
 		d.failAt(key+".model", "the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k")
 	}
