@@ -13,31 +13,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// PyTorch's own checkpoint files are read through gotch, after package weights has scanned them.
-func init() { weights.SetBinReader(readBin) }
-
-// TorchScript modules score answers through gotch.
+// init gives gotch to the packages that use it but do not link it.
 func init() {
+	weights.SetBinReader(readBin)
 	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
 		return gotchx.OpenScorer(context.Background(), path, device, threads)
 	})
-}
-
-// TorchScript modules compute forward passes through gotch.
-func init() {
-	model.SetModuleOpener(func(s *torch.Scope, path string) (model.Module, error) {
-		p, err := gotchx.OpenModule(s, path)
-		if err != nil {
-			return nil, err
-		}
-		return p, nil
-	})
+	model.SetModuleOpener(func(s *torch.Scope, path string) (model.Module, error) { return gotchx.OpenModule(s, path) })
 }
 
 var binDTypes = map[torch.DType]weights.DType{
 	torch.Float32: weights.F32, torch.Float16: weights.F16, torch.BFloat16: weights.BF16,
 }
 
+// readBin reads the pickle of a .bin file of PyTorch, which package weights has scanned before.
 func readBin(pickled []byte) ([]weights.BinTensor, error) {
 	found, err := gotchx.StateDict(pickled)
 	if err != nil {
