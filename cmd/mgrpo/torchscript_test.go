@@ -174,7 +174,7 @@ func TestTorchScriptTeam(t *testing.T) {
 
 	t.Run("named as a folder", func(t *testing.T) {
 		refused(t, "", append([]string{"train"}, moduleTeam(t.TempDir(), "agents.researcher.model="+checkpoint(2))...),
-			"agents.researcher.model: config.json has model_type torchscript, whose forward pass is a program: name it, as in model: {torchscript: ")
+			"agents.researcher.model: config.json has model_type torchscript, whose forward pass is a program: name it in the configuration, as in model: {torchscript: ")
 	})
 }
 

@@ -165,6 +165,9 @@ func (m *Model) rotary(s *torch.Scope, opt Options) {
 
 // allocate makes the buffers and the leaf views, without values.
 func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Options) (*Model, error) {
+	if err := CheckModuleNamed(cfg, opt.Module); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
 	m, err := prepare(dev, cfg)
 	if err != nil {
 		return nil, err

@@ -29,12 +29,20 @@ var openModule ModuleOpener
 // SetModuleOpener sets the function that opens TorchScript modules. Package withgotch calls it.
 func SetModuleOpener(open ModuleOpener) { openModule = open }
 
+// CheckModuleNamed returns an error if only one of config.json and the user names a module, which is a program. path is the user's, or "".
+func CheckModuleNamed(c arch.Config, path string) error {
+	switch named := path != ""; {
+	case c.Module != nil && !named:
+		return errors.New("config.json has model_type torchscript, whose forward pass is a program: name it in the configuration, as in model: {torchscript: FOLDER/policy.pt}, if you trust its author")
+	case c.Module == nil && named:
+		return fmt.Errorf("config.json next to the module has model_type %s; it must have torchscript, and list the module's parameters", c.Family)
+	}
+	return nil
+}
+
 // bindModule opens the module of the file and makes its parameters the leaves: they then are views of Master.
 func bindModule(m *Model, s *torch.Scope, path string) error {
-	switch {
-	case path == "":
-		return errors.New("config.json has model_type torchscript, whose module is a program: name it in the configuration, as in model: {torchscript: FOLDER/policy.pt}")
-	case openModule == nil:
+	if openModule == nil {
 		return errors.New("this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import trainer/withgotch")
 	}
 	module, err := openModule(s, path)

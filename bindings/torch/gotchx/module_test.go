@@ -207,7 +207,7 @@ func TestModuleSamples(t *testing.T) {
 
 func TestModuleRefused(t *testing.T) {
 	for _, c := range []struct{ name, module, want string }{
-		{"no module named", "", "whose module is a program: name it"},
+		{"no module named", "", "whose forward pass is a program: name it"},
 		{"no file", "absent.pt", "no TorchScript module"},
 		{"another module", "testdata/scorer.pt", "the module has no parameter"},
 	} {

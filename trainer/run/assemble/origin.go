@@ -48,7 +48,7 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 		err = o.source.Alone()
 	}
 	if err == nil {
-		err = checkModuleNamed(a, o.source.Config())
+		err = model.CheckModuleNamed(o.source.Config(), modulePath(cfg, a))
 	}
 	if err == nil {
 		o.arch = o.source.Config()
@@ -62,24 +62,19 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 
 // weightsOf returns the folder or file of an agent's initial weights.
 func weightsOf(cfg *config.Config, a *config.Agent) (string, error) {
-	if s := a.Model.Module; s != nil {
-		if _, err := os.Stat(cfg.Resolve(s.TorchScript)); err != nil {
-			return "", err
-		}
-		return cfg.Resolve(s.Folder()), nil
+	if module := modulePath(cfg, a); module != "" {
+		_, err := os.Stat(module)
+		return cfg.Resolve(a.Model.Module.Folder()), err
 	}
 	return cfg.Find(a.Model.Path)
 }
 
-// checkModuleNamed returns an error if only one of config.json and the configuration says that the model is a module, which is a program.
-func checkModuleNamed(a *config.Agent, c arch.Config) error {
-	switch named := a.Model.Module != nil; {
-	case c.Module != nil && !named:
-		return errors.New("config.json has model_type torchscript, whose forward pass is a program: name it, as in model: {torchscript: FOLDER/policy.pt}, if you trust its author")
-	case c.Module == nil && named:
-		return fmt.Errorf("config.json next to the module has model_type %s; it must have torchscript, and list the module's parameters", c.Family)
+// modulePath returns the path of the agent's TorchScript module, or "" if its model has none.
+func modulePath(cfg *config.Config, a *config.Agent) string {
+	if a.Model.Module == nil {
+		return ""
 	}
-	return nil
+	return cfg.Resolve(a.Model.Module.TorchScript)
 }
 
 func (o origin) close() error {
@@ -95,9 +90,7 @@ func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, 
 		opt.Compute = torch.BFloat16
 	}
 	opt.Quantised = a.Quantised() && o.source != nil && o.source.GGUFMeta() != nil // a reference may be a folder
-	if s := a.Model.Module; s != nil && o.arch.Module != nil {
-		opt.Module = cfg.Resolve(s.TorchScript)
-	}
+	opt.Module = modulePath(cfg, a)
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)
 	}
@@ -241,7 +234,7 @@ func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, er
 	if err != nil {
 		return origin{}, cfg.Fault("agents."+a.Name+key, err)
 	}
-	if err := checkModuleNamed(a, src.Config()); err != nil {
+	if err := model.CheckModuleNamed(src.Config(), modulePath(cfg, a)); err != nil {
 		return origin{}, errors.Join(cfg.Fault("agents."+a.Name+key, err), src.Close())
 	}
 	return origin{arch: src.Config(), source: src}, nil
