@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,8 +54,9 @@ func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *to
 			Reward: q.Reward, Advantage: q.Advantage, Weight: q.Weight})
 	}
 	t.called = true
-	loss, err := t.Loss(s, b)
-	if err != nil || loss == nil {
+	var loss *torch.Tensor
+	failed := attempt(func() { loss, err = t.Loss(s, b) }) // the caller adds that the error is the term's
+	if err = cmp.Or(failed, err); err != nil || loss == nil {
 		return nil, nil, err
 	}
 	if loss.Device() != s.Device() {

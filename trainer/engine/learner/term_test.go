@@ -392,6 +392,9 @@ func TestTermErrors(t *testing.T) {
 		"loss term: broken": func(a *testTerm) {
 			a.loss = func(*torch.Scope, term.Batch) (*torch.Tensor, error) { return nil, broken }
 		},
+		"the program's loss term: torch: matmul: ": func(a *testTerm) {
+			a.loss = func(_ *torch.Scope, b term.Batch) (*torch.Tensor, error) { return b.Hidden.MatMul(b.LogProb), nil }
+		},
 		"not a float32 or float64 scalar": func(a *testTerm) {
 			a.loss = func(_ *torch.Scope, b term.Batch) (*torch.Tensor, error) { return b.LogProb, nil }
 		},
