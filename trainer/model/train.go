@@ -61,7 +61,8 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 	s.Grad(true, func() {
 		hidden := m.Forward(s, in)
 		if m.module != nil && !torch.HasHistory(hidden) {
-			panic(&torch.Error{Op: "torchscript", Message: "forward returned hidden states without gradient history, so nothing but the head would learn: the module must not detach them or compute them under no_grad"})
+			panic(&torch.Error{Op: "torchscript", Message: "forward returned hidden states without gradient history, so no parameter but the head, " +
+				m.Config.Module.Head + ", would learn: the module must not detach them or compute them under no_grad"})
 		}
 		outputs, grads := objective(hidden)
 		torch.Backward(outputs, grads)
