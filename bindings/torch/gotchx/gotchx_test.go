@@ -100,9 +100,9 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 				t.Errorf("gradient %d is %g, want %g", i, got[i], want)
 			}
 		}
-		for _, weight := range vs.TrainableVariables() {
-			if g := FromGotch(s, weight).Grad(); g == nil || g.Norm().Item() == 0 {
-				t.Errorf("weight %v of the network got no gradient", weight.MustSize())
+		for name, weight := range vs.Variables() {
+			if g := FromGotch(s, &weight).Grad(); g == nil || g.Norm().Item() == 0 {
+				t.Errorf("%s of the network got no gradient", name)
 			}
 		}
 	})
