@@ -181,8 +181,8 @@ func (l *layer) inputOfLayer() {
 	if width == 0 {
 		return
 	}
-	l.linear("input_gate", Matrix, l.c.Hidden, false, module{name: "per_layer_input_gate", gguf: "inp_gate", rows: width})
-	l.linear("input_up", Residual, width, false, module{name: "per_layer_projection", gguf: "proj", rows: l.c.Hidden})
+	l.linear("input_gate", Matrix, l.c.Hidden, module{name: "per_layer_input_gate", gguf: "inp_gate", rows: width})
+	l.linear("input_up", Residual, width, module{name: "per_layer_projection", gguf: "proj", rows: l.c.Hidden})
 	l.norm("own_norm", "post_per_layer_input_norm", "post_norm", l.c.Hidden)
 }
 

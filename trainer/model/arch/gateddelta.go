@@ -112,7 +112,7 @@ func (l *layer) gatedDelta() {
 		return module{name: "linear_attn." + name, gguf: gguf, rows: rows, tiled: tiled}
 	}
 	values, heads, afterKeys := g.tiling(g.ValueDim, 0), g.tiling(1, 0), g.tiling(g.ValueDim, 2*g.Keys())
-	l.linear("delta_in", Matrix, d, false, part("in_proj_qkv", "attn_qkv", g.Channels(), afterKeys), part("in_proj_z", "attn_gate", g.Values(), values),
+	l.linear("delta_in", Matrix, d, part("in_proj_qkv", "attn_qkv", g.Channels(), afterKeys), part("in_proj_z", "attn_gate", g.Values(), values),
 		part("in_proj_b", "ssm_beta", g.ValueHeads, heads), part("in_proj_a", "ssm_alpha", g.ValueHeads, heads))
 	taps := l.tensor(part("conv1d", "ssm_conv1d", g.Channels(), afterKeys), "weight", 1)
 	taps.Shape = append(taps.Shape, int64(g.Width))
@@ -121,7 +121,7 @@ func (l *layer) gatedDelta() {
 	l.add("dt_bias", Decay, l.vector("linear_attn.dt_bias", "ssm_dt.bias", g.ValueHeads, Tensor{Tiled: heads}))
 	l.add("delta_norm", Scale, l.tensor(part("norm", "ssm_norm", g.ValueDim, Tiling{}), "weight", 0))
 	values.Columns = values.Groups != 0
-	l.linear("delta_out", Residual, g.Values(), false, part("out_proj", "ssm_out", d, values))
+	l.linear("delta_out", Residual, g.Values(), part("out_proj", "ssm_out", d, values))
 }
 
 // vector returns t with the names and the shape of a parameter that is neither a weight nor a bias of a module.

@@ -196,6 +196,7 @@ type layer struct {
 type module struct {
 	name, gguf string
 	rows       int
+	bias       bool // it has a bias in addition to its weight
 	pairs      int64
 	tiled      Tiling
 
@@ -233,15 +234,17 @@ func (l *layer) norm(leaf, name, gguf string, size int) {
 	l.add(leaf, Norm, t)
 }
 
-// linear adds a linear map from cols values, and its bias. Its rows are the rows of all modules.
-func (l *layer) linear(leaf string, kind Kind, cols int, bias bool, modules ...module) {
+// linear adds a linear map from cols values, and its bias if the modules have biases. Its rows are the rows of all modules.
+func (l *layer) linear(leaf string, kind Kind, cols int, modules ...module) {
 	var weights, biases []Tensor
 	for _, m := range modules {
 		weights = append(weights, l.tensor(m, "weight", cols))
-		biases = append(biases, l.tensor(m, "bias", 0))
+		if m.bias {
+			biases = append(biases, l.tensor(m, "bias", 0))
+		}
 	}
 	l.add(leaf, kind, weights...)
-	if bias {
+	if len(biases) > 0 {
 		l.add(leaf+"_bias", Bias, biases...)
 	}
 }
@@ -255,20 +258,20 @@ func (l *layer) qkv(bias bool) {
 	if l.c.GatedAttention() {
 		q *= 2
 	}
-	modules := []module{{name: "self_attn.q_proj", gguf: "attn_q", rows: q, pairs: l.pairs},
-		{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, {name: "self_attn.v_proj", gguf: "attn_v", rows: kv}}
+	modules := []module{{name: "self_attn.q_proj", gguf: "attn_q", rows: q, bias: bias, pairs: l.pairs},
+		{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, bias: bias, pairs: l.pairs}, {name: "self_attn.v_proj", gguf: "attn_v", rows: kv, bias: bias}}
 	switch {
 	case l.c.KVLayer(l.index) != l.index:
 		modules = modules[:1]
 	case l.c.KeysAreValues(l.index):
 		modules = modules[:2]
 	}
-	l.linear("qkv", Matrix, l.c.Hidden, bias, modules...)
+	l.linear("qkv", Matrix, l.c.Hidden, modules...)
 }
 
 // fusedQKV adds the same projections as one tensor.
 func (l *layer) fusedQKV() {
-	l.linear("qkv", Matrix, l.c.Hidden, false,
+	l.linear("qkv", Matrix, l.c.Hidden,
 		module{name: "self_attn.qkv_proj", gguf: "attn_qkv", rows: (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim})
 }
 
@@ -304,7 +307,7 @@ func (l *layer) normAfterMLP(name string) { l.norm("mlp_norm", name, "post_ffw_n
 func (l *layer) output(bias bool) { l.outputNamed("self_attn.o_proj", bias) }
 
 func (l *layer) outputNamed(name string, bias bool) {
-	l.linear("o", Residual, l.c.Heads*l.c.HeadDimOf(l.index), bias, module{name: name, gguf: "attn_output", rows: l.c.Hidden})
+	l.linear("o", Residual, l.c.Heads*l.c.HeadDimOf(l.index), module{name: name, gguf: "attn_output", rows: l.c.Hidden, bias: bias})
 }
 
 // postNorm adds the norm between attention and MLP.
@@ -316,8 +319,8 @@ func (l *layer) normBeforeMLPNamed(name, gguf string) { l.norm("post_norm", name
 
 // fusedMLP adds a gated MLP whose gate and up projections are one tensor.
 func (l *layer) fusedMLP() {
-	l.linear("gate_up", Matrix, l.c.Hidden, false, module{name: "mlp.gate_up_proj", gguf: "ffn_up", rows: 2 * l.c.FFN})
-	l.linear("down", Residual, l.c.FFN, false, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
+	l.linear("gate_up", Matrix, l.c.Hidden, module{name: "mlp.gate_up_proj", gguf: "ffn_up", rows: 2 * l.c.FFN})
+	l.linear("down", Residual, l.c.FFN, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
 }
 
 // gatedMLP adds a gated MLP.
@@ -327,8 +330,8 @@ func (l *layer) gatedMLP(bias bool) {
 
 func (l *layer) gatedMLPNamed(bias bool, gate, up, down string) {
 	width := l.c.FFNOf(l.index)
-	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: gate, gguf: "ffn_gate", rows: width}, module{name: up, gguf: "ffn_up", rows: width})
-	l.linear("down", Residual, width, bias, module{name: down, gguf: "ffn_down", rows: l.c.Hidden})
+	l.linear("gate_up", Matrix, l.c.Hidden, module{name: gate, gguf: "ffn_gate", rows: width, bias: bias}, module{name: up, gguf: "ffn_up", rows: width, bias: bias})
+	l.linear("down", Residual, width, module{name: down, gguf: "ffn_down", rows: l.c.Hidden, bias: bias})
 }
 
 func numel(shape []int64) int64 {

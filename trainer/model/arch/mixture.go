@@ -288,7 +288,7 @@ var besideExperts = expertNames{router: "router.proj", experts: "experts", gate:
 // experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
 // two leaves: one for gate and up, with an expert's gate before its up, and one for down.
 func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
-	l.linear("router", Matrix, l.c.Hidden, bias, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
+	l.linear("router", Matrix, l.c.Hidden, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts, bias: bias})
 	ffn, hidden := int64(m.FFN), int64(l.c.Hidden)
 	within := func(name string, rows, row, step int64) Fused {
 		return Fused{cmp.Or(names.fused, "mlp.experts") + "." + name, rows, row, step, names.always || names.interleaved, names.interleaved}
@@ -304,14 +304,14 @@ func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	var gateUp, down []module
 	for e := range m.Experts {
 		of := func(name, gguf string, rows int, fused Fused) module { // a module of this expert; other files store the modules of all experts as one tensor
-			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e, fused: fused}
+			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, bias: bias, stack: m.Experts, index: e, fused: fused}
 		}
 		gateUp = append(gateUp, of(names.gate, gateName, m.FFN, gate), of(names.up, upName, m.FFN, up))
 		down = append(down, of(names.down, "down", l.c.Hidden, within("down_proj", hidden, 0, 1)))
 	}
 	first := len(l.layout.Leaves)
-	l.linear("experts_gate_up", Matrix, l.c.Hidden, bias, gateUp...)
-	l.linear("experts_down", Residual, m.FFN, bias, down...)
+	l.linear("experts_gate_up", Matrix, l.c.Hidden, gateUp...)
+	l.linear("experts_down", Residual, m.FFN, down...)
 	if !l.c.DividesExperts() {
 		return
 	}
@@ -334,8 +334,8 @@ func (l *layer) expertsBesideMLP(m *Mixture) {
 
 // sharedExpert adds a SwiGLU MLP for all tokens, and its gate.
 func (l *layer) sharedExpert(m *Mixture) {
-	l.linear("shared_gate_up", Matrix, l.c.Hidden, false, module{name: "mlp.shared_expert.gate_proj", gguf: "ffn_gate_shexp", rows: m.Shared},
+	l.linear("shared_gate_up", Matrix, l.c.Hidden, module{name: "mlp.shared_expert.gate_proj", gguf: "ffn_gate_shexp", rows: m.Shared},
 		module{name: "mlp.shared_expert.up_proj", gguf: "ffn_up_shexp", rows: m.Shared})
-	l.linear("shared_down", Residual, m.Shared, false, module{name: "mlp.shared_expert.down_proj", gguf: "ffn_down_shexp", rows: l.c.Hidden})
-	l.linear("shared_gate", Matrix, l.c.Hidden, false, module{name: "mlp.shared_expert_gate", gguf: "ffn_gate_inp_shexp", rows: 1})
+	l.linear("shared_down", Residual, m.Shared, module{name: "mlp.shared_expert.down_proj", gguf: "ffn_down_shexp", rows: l.c.Hidden})
+	l.linear("shared_gate", Matrix, l.c.Hidden, module{name: "mlp.shared_expert_gate", gguf: "ffn_gate_inp_shexp", rows: 1})
 }

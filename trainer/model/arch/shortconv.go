@@ -53,14 +53,14 @@ func (c Config) validateShortConv(f *family) error {
 // shortConv adds the projection of a convolution's gates and inputs, its taps, and the projection into the residual stream.
 func (l *layer) shortConv() {
 	d, s := l.c.Hidden, l.c.ShortConv
-	l.linear("conv_in", Matrix, d, s.Bias, module{name: "conv.in_proj", gguf: "shortconv.in_proj", rows: 3 * d})
+	l.linear("conv_in", Matrix, d, module{name: "conv.in_proj", gguf: "shortconv.in_proj", rows: 3 * d, bias: s.Bias})
 	taps := l.tensor(module{name: "conv.conv", gguf: "shortconv.conv", rows: d}, "weight", 1)
 	taps.Shape = append(taps.Shape, int64(s.Width))
 	l.add("conv", Taps, taps)
 	if s.Bias {
 		l.add("conv_bias", Bias, l.tensor(module{name: "conv.conv", gguf: "shortconv.conv", rows: d}, "bias", 0))
 	}
-	l.linear("conv_out", Residual, d, s.Bias, module{name: "conv.out_proj", gguf: "shortconv.out_proj", rows: d})
+	l.linear("conv_out", Residual, d, module{name: "conv.out_proj", gguf: "shortconv.out_proj", rows: d, bias: s.Bias})
 }
 
 // convolutions reads which layers have a convolution: those that layer_types names, or that full_attn_idxs omits. If both are absent, all
