@@ -90,16 +90,15 @@ func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l a
 		for ; end < len(l.Parts) && src.TypeOf(l.Parts[end].Name) == kind; end++ {
 			rows += l.Parts[end].Shape[0]
 		}
-		rowBytes := kind.RowBytes(k)
 		part := torch.QuantPart{Type: quantTypes[kind]}
 		err := dev.Do(ctx, func(s *torch.Scope) error {
-			part.Blocks = s.Keep(s.Empty(torch.Uint8, rows, rowBytes))
+			part.Blocks = s.Keep(s.Empty(torch.Uint8, rows, kind.RowBytes(k)))
 			parts = append(parts, part)
 			return nil
 		})
 		at := int64(0)
 		for ; i < end && err == nil; i++ {
-			err = copyBlocks(ctx, dev, src, l.Parts[i], part.Blocks, at, rowBytes)
+			err = copyBlocks(ctx, dev, src, l.Parts[i], part.Blocks, at)
 			at += l.Parts[i].Shape[0]
 		}
 		if err != nil {
@@ -110,8 +109,8 @@ func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l a
 }
 
 // copyBlocks fills the rows of dst that begin at row `at` with a tensor of the file, a few rows at a time.
-func copyBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, t arch.Tensor, dst *torch.Tensor, at, rowBytes int64) error {
-	rows := t.Shape[0]
+func copyBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, t arch.Tensor, dst *torch.Tensor, at int64) error {
+	rows, rowBytes := t.Shape[0], dst.Size(1)
 	step := max(4*chunkElements/rowBytes, 1)
 	buf := make([]byte, min(step, rows)*rowBytes)
 	for from := int64(0); from < rows; from += step {
