@@ -29,11 +29,11 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 		return Report{}, err
 	}
 	own := 0.0
-	err = l.runPasses(ctx, l.model, mine, all.Passes, true, nil, func(micro []*Sequence) error {
+	err = l.runPasses(ctx, passSeries{model: l.model, micro: mine, n: all.Passes, backward: true, run: func(micro []*Sequence) error {
 		part, err := l.coldStartPass(ctx, micro, total)
 		own += part
 		return err
-	})
+	}})
 	parts, err := agree(ctx, l.group, own, err, 0)
 	if err != nil {
 		return Report{}, err

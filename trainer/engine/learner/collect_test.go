@@ -40,7 +40,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	}
 	before := peak()
 	var added, left float64
-	err = l.runPasses(ctx, l.model, nil, 1, true, nil, nil)
+	err = l.runPasses(ctx, passSeries{model: l.model, n: 1, backward: true})
 	if grown := peak() - before; err != nil || grown > 8<<20 {
 		t.Errorf("%v: the peak grew by %d MB for %d MB of gradient", err, grown>>20, 4*n>>20)
 	}

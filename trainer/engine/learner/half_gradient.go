@@ -16,17 +16,17 @@ type partial struct {
 	places []ranks.Placement // in the order in which they are collected
 }
 
-// newPartial allocates the memory and makes the parameters accumulate into it.
-func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool, g ranks.Group) *partial {
+// newPartial allocates the memory and makes the learner's parameters accumulate into it. byLayer is set if its backward passes go layer by layer.
+func newPartial(s *torch.Scope, l *Learner, byLayer bool) *partial {
 	p := &partial{}
 	var size int64
 	turns := 0
 	if byLayer {
 		turns = 1
 	}
-	p.places, size = ranks.Arrange(blocks, turns, func(b ranks.Block) int64 { return b.Computed(g.Rank(), g.Size()) })
-	p.flat = s.Keep(s.Zeros(dtype, size))
-	for _, q := range params {
+	p.places, size = ranks.Arrange(l.blocks, turns, func(b ranks.Block) int64 { return b.Computed(l.group.Rank(), l.group.Size()) })
+	p.flat = s.Keep(s.Zeros(l.model.Compute.DType(), size))
+	for _, q := range l.params.Leaves() {
 		if n := q.Leaf.Numel(); n > 0 { // there may be fewer experts than ranks
 			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.From), n).View(q.Leaf.Shape()...))
 		}

@@ -19,7 +19,7 @@ func TestGradientByLayer(t *testing.T) {
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
 					l.part.flat.Drop()
-					l.part = newPartial(s, l.params.Leaves(), l.blocks, torch.BFloat16, false, l.group)
+					l.part = newPartial(s, l, false)
 				})
 			}
 			return l
@@ -58,7 +58,7 @@ func TestGradientByLayer(t *testing.T) {
 func TestCollectRest(t *testing.T) {
 	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Checkpoint = true }))
 	leaves := l.params.Leaves()
-	err := l.runPasses(t.Context(), l.model, [][]*Sequence{nil}, 1, true, nil, func([]*Sequence) error {
+	err := l.runPasses(t.Context(), passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, backward: true, run: func([]*Sequence) error {
 		inDevice(t, l.model, func(s *torch.Scope) {
 			for i, leaf := range leaves { // like a pass that ends after the last layer
 				if leaf.Layer != 1 {
@@ -70,7 +70,7 @@ func TestCollectRest(t *testing.T) {
 			}
 		})
 		return nil
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

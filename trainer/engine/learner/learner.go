@@ -114,7 +114,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		}
 		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
-			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint, l.group)
+			l.part = newPartial(s, l, opt.Checkpoint)
 		} else {
 			l.grad = s.Keep(s.Zeros(torch.Float32, n))
 			for _, p := range leaves {
@@ -287,11 +287,13 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 	if err != nil {
 		return err
 	}
-	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
+	loss.routing = routing{cfg: l.model.Config, replay: l.opt.Replay, balance: l.opt.Balance, total: all.Rows}
 	l.done, l.of = 0, all.Passes+all.Observed
-	err = l.runPasses(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
+	err = l.runPasses(ctx, passSeries{model: l.model, micro: learning, n: all.Passes, backward: true,
+		run: func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) }})
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	err = l.runPasses(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })
+	err = l.runPasses(ctx, passSeries{model: l.model, micro: observed, n: all.Observed, failed: err,
+		run: func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) }})
 	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
 	if err != nil {
 		return err

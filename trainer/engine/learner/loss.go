@@ -94,7 +94,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := packerOf(l.model).pack(s, micro)
-		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns, &p.Routed)
+		count := p.routing.watch(s, &b, micro, learns, &p.Routed)
 		objective := l.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() && p.added == nil {
 			objective = l.lossOfHidden

@@ -85,17 +85,26 @@ func (l *Learner) collectsOf(layer int) (all []exchange) {
 	return all
 }
 
-// runPasses runs passes over m: as many as the rank with the most micro-batches needs. mine are this rank's micro-batches. A
-// rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has failed takes part with
-// any values, since no update will follow.
-func (l *Learner) runPasses(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error,
-	pass func(micro []*Sequence) error) error {
-	for i := range passes {
-		l.ahead = l.exchangesOf(m, backward)
-		if i < len(mine) && failed == nil {
-			failed = pass(mine[i])
+// passSeries is a series of passes that all ranks make together.
+type passSeries struct {
+	model    *model.Model
+	micro    [][]*Sequence                 // this rank's micro-batches
+	n        int                           // number of passes: as many as the rank with the most micro-batches needs
+	backward bool                          // each pass has a backward pass
+	failed   error                         // why this rank cannot run its passes; nil: it can
+	run      func(micro []*Sequence) error // runs a pass of this rank; nil if it has no micro-batches
+}
+
+// runPasses runs the passes of a series. A rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has
+// failed takes part with any values, since no update will follow.
+func (l *Learner) runPasses(ctx context.Context, p passSeries) error {
+	failed := p.failed
+	for i := range p.n {
+		l.ahead = l.exchangesOf(p.model, p.backward)
+		if i < len(p.micro) && failed == nil {
+			failed = p.run(p.micro[i])
 		}
-		unserved, err := l.exchangeRest(ctx, m)
+		unserved, err := l.exchangeRest(ctx, p.model)
 		failed = cmp.Or(failed, unserved)
 		if err != nil {
 			if failed != nil && !refused(failed) {
@@ -193,15 +202,14 @@ func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.
 
 // Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
-	one := [][]*Sequence{nil} // pass
-	err = l.runPasses(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
+	err = l.runPasses(ctx, passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, run: func([]*Sequence) error {
 		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) { return l.hidden(ctx, s, l.model, in) })
 		return err
-	})
+	}})
 	return logits, err
 }
 
 // JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
 func (l *Learner) JoinForward(ctx context.Context) error {
-	return l.runPasses(ctx, l.model, nil, 1, false, nil, nil)
+	return l.runPasses(ctx, passSeries{model: l.model, n: 1})
 }

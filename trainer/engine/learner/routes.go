@@ -48,6 +48,7 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 // routing holds the settings that determine, together with the sequences, the experts of an update's micro-batches.
 type routing struct {
 	cfg     arch.Config
+	replay  bool    // rows use their recorded experts
 	balance float64 // coefficient of the load-balancing loss
 	total   int     // rows of all ranks' micro-batches that learn; set if balance is not 0
 }
@@ -85,9 +86,9 @@ func (r *routing) loads() int {
 // bytes bounds the size of an encoded routed.
 func (r *routing) bytes() int { return 10 * r.loads() }
 
-// watch makes a micro-batch report its experts and, if replays is set, use the recorded ones. The returned function
+// watch makes a micro-batch report its experts and, if replay is set, use the recorded ones. The returned function
 // adds them to sum after the pass. A model without experts has nothing to count.
-func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, learns bool, sum *routed) (count func()) {
+func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, learns bool, sum *routed) (count func()) {
 	m := r.cfg.Mixture
 	if m == nil {
 		return func() {}
@@ -95,7 +96,7 @@ func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, l
 	layers, rows := int64(r.cfg.RoutedLayers()), int64(b.rows)
 	known, fresh := make([]bool, b.rows), make([]bool, b.rows)
 	b.in.Routes = &model.Routes{Chosen: s.Empty(torch.Int32, layers, rows, int64(m.PerToken))}
-	if replays {
+	if r.replay {
 		known, fresh = b.replay(s, r.cfg, micro)
 		b.in.Routes.Differs = s.Empty(torch.Int32, layers, rows)
 	}

@@ -27,11 +27,11 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		}
 	}
 	l.done, l.of = 0, passes
-	err := l.runPasses(ctx, m, mine, passes, false, nil, func(run []*Sequence) error {
-		part, err := l.forward(ctx, m, run)
+	err := l.runPasses(ctx, passSeries{model: m, micro: mine, n: passes, run: func(micro []*Sequence) error {
+		part, err := l.forward(ctx, m, micro)
 		own.LogProbs = append(own.LogProbs, part...)
 		return err
-	})
+	}})
 	for _, q := range batch {
 		most += 6 * len(q.Tokens) // size of a float32 in gob's encoding
 	}
