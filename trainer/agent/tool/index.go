@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/blevesearch/bleve/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
@@ -96,12 +95,12 @@ func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err er
 		return nil, err
 	}
 	for noted := false; ; noted = true {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		locked, err := durable.TryLock(f, durable.Exclusive)
 		switch {
-		case err == nil:
+		case locked:
 			return func() { _ = f.Close() }, nil // closing unlocks
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+		case err != nil:
+			return nil, errors.Join(err, f.Close())
 		case !noted:
 			k.note(fmt.Sprintf("waiting until another process has built the search index of %s", k.corpus))
 		}

@@ -1,7 +1,6 @@
 package durable
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -10,11 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
 )
 
 // Sharing determines whether other processes may hold the same folder.
@@ -39,9 +36,9 @@ var (
 // Lock is a process's hold on a folder. It ends with Release or with the process.
 //
 // Processes on one machine are kept apart by flock, and so are machines whose network file system passes flock on. The
-// kernel releases it when a process dies. Where flock does not work, holders are kept apart by records: each holder has a
-// file in the folder and changes the file's modification time as long as it lives. A record that does not change belongs to
-// a dead process.
+// kernel releases it when a process dies. Other network file systems refuse flock, or lock on one machine only, without an
+// error. There holders are kept apart by records: each holder has a file in the folder and changes the file's modification
+// time as long as it lives. A record that does not change belongs to a dead process.
 type Lock struct {
 	dir    string
 	file   *os.File // locked with flock; nil if the file system has no flock
@@ -50,36 +47,23 @@ type Lock struct {
 	beats  sync.WaitGroup
 }
 
-// Holder describes a process that holds a folder.
-type Holder struct {
-	PID     int       `json:"pid"`
-	Host    string    `json:"host"`
-	Boot    string    `json:"boot"`    // identifies the running kernel; processes with equal values see each other's flock
-	Command string    `json:"command"` // such as "mgrpo train"
-	Since   time.Time `json:"since"`
-	Sharing Sharing   `json:"shared"`
-
-	path string
-}
-
-// HeldError is the error of a process that may not use a folder, because other processes do.
-type HeldError struct {
-	Dir     string
-	Holders []Holder // holders that have a record; empty if it could not be read
-}
-
-// Error names the folder and its holders, and states what to do.
-func (e *HeldError) Error() string {
-	var who []string
-	for _, h := range e.Holders {
-		who = append(who, h.String())
+// TryLock locks an open file with flock until it is closed. It does not wait: locked is false if another process holds the
+// lock.
+func TryLock(f *os.File, s Sharing) (locked bool, err error) {
+	how := syscall.LOCK_EX
+	if s == Shared {
+		how = syscall.LOCK_SH
 	}
-	return fmt.Sprintf("%s is in use by %s: stop it first, or choose another folder", e.Dir, cmp.Or(strings.Join(who, " and "), "another process"))
-}
-
-// String returns the holder's command, process id, host and start.
-func (h Holder) String() string {
-	return fmt.Sprintf("%s, process %d on %s since %s", h.Command, h.PID, h.Host, h.Since.Format(time.DateTime))
+	for {
+		switch err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, syscall.EINTR):
+			return false, fmt.Errorf("locking %s: %w", f.Name(), err)
+		}
+	}
 }
 
 // AcquireLock takes hold of a folder, and makes it if it does not exist. The error is a *HeldError if other processes hold
@@ -87,98 +71,76 @@ func (h Holder) String() string {
 // dead, AcquireLock waits and calls waiting with the reason. lost is called if another process has considered this one dead
 // and has taken over the folder.
 func AcquireLock(ctx context.Context, dir string, s Sharing, command string, waiting func(what string), lost func(error)) (*Lock, error) {
-	l := &Lock{dir: dir}
 	locks := filepath.Join(dir, lockFolder)
-	if err := l.flock(locks, s); err != nil {
+	file, err := lockIn(dir, locks, s)
+	if err != nil {
 		return nil, err
 	}
 	host, _ := os.Hostname()
 	own := Holder{PID: os.Getpid(), Host: host, Boot: boot(), Command: command, Since: time.Now().Truncate(time.Second), Sharing: s}
-	l.record = filepath.Join(locks, fmt.Sprintf("%s.%d.%s", host, own.PID, rand.Text()[:8]))
+	own.path = filepath.Join(locks, fmt.Sprintf("%s.%d.%s", host, own.PID, rand.Text()[:8]))
+	beating, stop := context.WithCancel(context.Background())
+	l := &Lock{dir: dir, file: file, record: own.path, stop: stop}
 	text, err := json.Marshal(own)
 	if err == nil {
-		err = writeRecord(l.record, text)
+		err = Replace(OS{}, own.path, text)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), l.Release())
 	}
-	beating, stop := context.WithCancel(context.Background())
-	l.stop = stop
 	l.beats.Go(func() { l.beat(beating, lost) })
-	if err := l.outlive(ctx, own, waiting); err != nil {
+	if err := l.removeDead(ctx, own, waiting); err != nil {
 		return nil, errors.Join(err, l.Release())
 	}
 	return l, nil
 }
 
-// writeRecord writes a record that appears complete.
-func writeRecord(path string, text []byte) error {
-	unfinished := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	if err := os.WriteFile(unfinished, text, 0o666); err != nil {
-		return err
-	}
-	return os.Rename(unfinished, path)
-}
-
-// flock locks the file of the folder's locks. If its last holder removes the file between the calls, flock makes it again.
-func (l *Lock) flock(locks string, s Sharing) error {
-	how := syscall.LOCK_EX
-	if s == Shared {
-		how = syscall.LOCK_SH
-	}
+// lockIn opens and locks the file of a folder's locks. It returns nil if the file system has no flock. If the file's last
+// holder removes it between the calls, lockIn makes it again.
+func lockIn(dir, locks string, s Sharing) (*os.File, error) {
 	for {
 		if err := MkdirAll(OS{}, locks); err != nil {
-			return err
+			return nil, err
 		}
 		f, err := os.OpenFile(filepath.Join(locks, lockFile), os.O_RDWR|os.O_CREATE, 0o666)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("locking %s: %w", l.dir, err)
+			return nil, fmt.Errorf("locking %s: %w", dir, err)
 		}
-		switch err := flock(f, how); {
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			return errors.Join(&HeldError{l.dir, holders(locks)}, f.Close())
-		case errors.Is(err, syscall.ENOLCK), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EOPNOTSUPP):
-			return f.Close()
-		case err != nil:
-			return errors.Join(fmt.Errorf("locking %s: %w", l.dir, err), f.Close())
+		locked, err := TryLock(f, s)
+		if errors.Is(err, syscall.ENOLCK) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP) {
+			return nil, f.Close()
+		}
+		if err == nil && !locked {
+			err = &HeldError{dir, holders(locks)}
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 		mine, err := f.Stat()
 		there, gone := os.Stat(f.Name())
 		if err == nil && gone == nil && os.SameFile(mine, there) {
-			l.file = f
-			return nil
+			return f, nil
 		}
 		if err := f.Close(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }
 
-func flock(f *os.File, how int) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
-}
-
-// outlive removes the records of dead holders that do not share the folder with own. It returns a *HeldError if one of them
-// is alive.
-func (l *Lock) outlive(ctx context.Context, own Holder, waiting func(string)) error {
-	marks := map[string]time.Time{}
+// removeDead removes the records of dead holders that do not share the folder with own. It returns a *HeldError if one of
+// them is alive.
+func (l *Lock) removeDead(ctx context.Context, own Holder, waiting func(string)) error {
 	var doubtful []Holder
-	for _, h := range holders(filepath.Dir(l.record)) {
+	for _, h := range holders(filepath.Dir(own.path)) {
 		switch {
-		case h.path == l.record, h.Sharing == Shared && own.Sharing == Shared:
+		case h.path == own.path, h.Sharing == Shared && own.Sharing == Shared:
 		case l.file != nil && h.Boot == own.Boot: // its flock would have refused this one
 			_ = os.Remove(h.path)
 		default:
 			doubtful = append(doubtful, h)
-			marks[h.path] = mark(h.path)
 		}
 	}
 	if len(doubtful) == 0 {
@@ -192,7 +154,7 @@ func (l *Lock) outlive(ctx context.Context, own Holder, waiting func(string)) er
 		case <-time.After(beatInterval / 5):
 		}
 		for _, h := range doubtful {
-			if now := mark(h.path); !now.IsZero() && now != marks[h.path] {
+			if now := mark(h.path); !now.IsZero() && now != h.beat {
 				return &HeldError{l.dir, []Holder{h}}
 			}
 		}
@@ -222,16 +184,14 @@ func (l *Lock) beat(ctx context.Context, lost func(error)) {
 
 // Release gives the folder up. The last holder removes the lock's files, and the folder if it is otherwise empty.
 func (l *Lock) Release() error {
-	if l.stop != nil {
-		l.stop()
-	}
+	l.stop()
 	l.beats.Wait()
 	locks := filepath.Join(l.dir, lockFolder)
 	_ = os.Remove(l.record)
 	if l.file == nil {
 		return nil
 	}
-	if flock(l.file, syscall.LOCK_EX) == nil { // no other process holds it
+	if last, _ := TryLock(l.file, Exclusive); last {
 		here := boot()
 		left := 0
 		for _, h := range holders(locks) {
@@ -248,57 +208,4 @@ func (l *Lock) Release() error {
 		_ = os.Remove(l.dir)
 	}
 	return err
-}
-
-// holders reads the records in a folder of locks and skips those that cannot be read.
-func holders(locks string) (out []Holder) {
-	entries, _ := os.ReadDir(locks)
-	for _, e := range entries {
-		path := filepath.Join(locks, e.Name())
-		if e.Name() == lockFile || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		h := Holder{path: path, Command: "a process", Host: "an unknown host"}
-		if text, err := ReadSmall(path, 1<<16); err == nil {
-			_ = json.Unmarshal(text, &h)
-		}
-		h.Host, h.Command = printable(h.Host), printable(h.Command)
-		out = append(out, h)
-	}
-	return out
-}
-
-// printable replaces the control characters of a text that any process may have written.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
-// mark returns the modification time of a record, or zero if there is no record. It opens the file, because a network file
-// system then asks its server.
-func mark(path string) time.Time {
-	f, err := os.Open(path)
-	if err != nil {
-		return time.Time{}
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
-}
-
-// boot returns an identifier of the running kernel.
-func boot() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		host, _ := os.Hostname()
-		return host
-	}
-	return strings.TrimSpace(string(text))
 }

@@ -8,10 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // Followers forwards the records of a run to the trackers of its configuration while the run writes them. A tracker that is
@@ -113,7 +113,7 @@ func alone(lock string, open Opener) Opener {
 		if err != nil {
 			return nil, err
 		}
-		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if locked, _ := durable.TryLock(file, durable.Exclusive); !locked {
 			return nil, errors.Join(errTaken, file.Close())
 		}
 		to, err := open(ctx, run)
