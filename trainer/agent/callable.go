@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 )
 
 // SubAgent is a sub-agent as its main agent sees it: a function with one string argument, "task".
@@ -110,17 +111,17 @@ func (c *Callables) Call(p ParsedCall) Call {
 	}
 	target, known := c.byName[p.Name]
 	if !known {
-		call.Problem = bounded(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, cmp.Or(strings.Join(c.names, ", "), "none")))
+		call.Problem = excerpt.Of(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, cmp.Or(strings.Join(c.names, ", "), "none")), maxProblem)
 		return call
 	}
 	if target.schema != nil {
 		var instance any
 		if err := json.Unmarshal(p.Arguments, &instance); err != nil {
-			call.Problem = bounded(fmt.Sprintf("the arguments of %s are not valid JSON: %v", p.Name, err))
+			call.Problem = excerpt.Of(fmt.Sprintf("the arguments of %s are not valid JSON: %v", p.Name, err), maxProblem)
 			return call
 		}
 		if err := target.schema.Validate(instance); err != nil {
-			call.Problem = bounded(fmt.Sprintf("the arguments of %s do not fit its schema: %v", p.Name, err))
+			call.Problem = excerpt.Of(fmt.Sprintf("the arguments of %s do not fit its schema: %v", p.Name, err), maxProblem)
 			return call
 		}
 	}
@@ -135,13 +136,6 @@ func (c *Callables) Call(p ParsedCall) Call {
 		}
 	}
 	return call
-}
-
-func bounded(s string) string {
-	if len(s) <= maxProblem {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxProblem], "") + "…"
 }
 
 // marshalPlain encodes v as JSON without HTML escapes, because escapes cost tokens.

@@ -11,6 +11,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 )
 
 // Bounds on a configuration file. Real files have a few KiB. The parser is recursive, so the depth is checked before it
@@ -103,12 +105,7 @@ func (n *node) describe() string {
 }
 
 // clip shortens text from outside for a message.
-func clip(s string) string {
-	if len(s) > 60 {
-		return strings.ToValidUTF8(s[:60], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return excerpt.Of(s, 60) }
 
 // parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs. It returns nil if
 // the text is not YAML.

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
@@ -191,11 +192,7 @@ func interrupted(parent context.Context, err error) error {
 
 // quote shortens a server's reply for an error and removes the key from it.
 func (c *Client) quote(s string) string {
-	s = c.Redact(s)
-	if len(s) > maxQuoted {
-		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
-	}
-	return strconv.Quote(s)
+	return strconv.Quote(excerpt.Of(c.Redact(s), maxQuoted))
 }
 
 // Redact removes the key from text that the server wrote.

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
@@ -76,17 +77,10 @@ var ErrMissing = errors.New("its answer was not recorded. A replay asks the same
 	"Set cache.mode: record to ask the service and store its answer")
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("the cache %s: the question to %s, %s: %v", e.Dir, quote(e.Question.Service), quote(e.Question.Text), e.Err)
+	return fmt.Sprintf("the cache %s: the question to %q, %q: %v", e.Dir, excerpt.Of(e.Question.Service, maxQuoted), excerpt.Of(e.Question.Text, maxQuoted), e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
-
-func quote(s string) string {
-	if len(s) > maxQuoted {
-		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
-	}
-	return fmt.Sprintf("%q", s)
-}
 
 // Answer returns the stored answer to a question. If there is none, Answer calls ask and stores its result; with replay
 // it returns an *Error instead. All callers get the answer that was stored first. If ask fails, Answer returns its

@@ -10,6 +10,7 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
@@ -182,12 +183,7 @@ func (r Reader) Value(depth int) (any, error) {
 }
 
 // Brief shortens text from a file for an error message.
-func Brief(text string) string {
-	if len(text) > 200 {
-		return text[:200] + "..."
-	}
-	return text
-}
+func Brief(text string) string { return excerpt.Of(text, 200) }
 
 // Show prints a JSON value for an error message, shortened.
 func Show(v any) string {

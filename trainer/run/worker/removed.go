@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -16,13 +16,7 @@ import (
 const maxReason = 500
 
 // reasonOf returns an error in the form in which it is published.
-func reasonOf(err error) string {
-	text := err.Error()
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
-	}
-	return text
-}
+func reasonOf(err error) string { return excerpt.Of(err.Error(), maxReason) }
 
 // removed returns the reason why a rollout is in no group, or "" if it is in one. complete means that every agent holds its
 // trajectories.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 )
 
 // replica is one server. Its gate admits any number of turns at once, or one change of its weights.
@@ -341,10 +342,4 @@ func (r *replica) quote(s string) string {
 	return quote(s)
 }
 
-func quote(s string) string {
-	const most = 300
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return strconv.Quote(s)
-}
+func quote(s string) string { return strconv.Quote(excerpt.Of(s, 300)) }

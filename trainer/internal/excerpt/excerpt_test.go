@@ -1,0 +1,21 @@
+package excerpt
+
+import "testing"
+
+func TestOf(t *testing.T) {
+	for _, c := range []struct {
+		text, want string
+		most       int
+	}{
+		{"", "", 0},
+		{"abc", "abc", 3},
+		{"abcd", "abc…", 3},
+		{"aéé", "aé…", 4},
+		{"a\xff", "a\xff", 2},
+		{"a\xffbc", "ab…", 3},
+	} {
+		if got := Of(c.text, c.most); got != c.want {
+			t.Errorf("Of(%q, %d): got %q, want %q", c.text, c.most, got, c.want)
+		}
+	}
+}
