@@ -2,17 +2,16 @@ package gateway
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// serveChat answers a chat request.
-func (a *AgentServer) serveChat(w http.ResponseWriter, r *http.Request, request *chatRequest, c call) error {
-	if !request.Stream {
-		t, err := a.chat(r.Context(), request, c)
+// answer answers a chat request.
+func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
+	if !r.Stream {
+		t, err := a.chat(in.r.Context(), r, c)
 		if err != nil {
 			return err
 		}
@@ -27,18 +26,18 @@ func (a *AgentServer) serveChat(w http.ResponseWriter, r *http.Request, request 
 			said["mgrpo"] = map[string]any{"calls": t.reply.written}
 		}
 		choice := map[string]any{"index": 0, "message": said, "finish_reason": t.finish(), "logprobs": nil}
-		if request.LogProbs {
+		if r.LogProbs {
 			choice["logprobs"] = map[string]any{"content": a.logProbs(t), "refusal": nil}
 		}
-		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
+		return writeJSON(in.w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
 			"choices": []any{choice}, "usage": t.usage()})
 	}
-	to := newChunks(w, a, &request.options)
+	to := newChunks(in.w, a, &r.options)
 	to.object, to.chat = "chat.completion.chunk", true
-	if request.LogProbs {
+	if r.LogProbs {
 		to.logProbs = func(t *turn) any { return map[string]any{"content": a.logProbs(t)} }
 	}
-	return a.streamChat(r.Context(), to, request, c)
+	return a.streamChat(in.r.Context(), to, r, c)
 }
 
 // streamChat sends the turn of a chat request to a listener while it is sampled.
@@ -54,29 +53,29 @@ func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chat
 	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
 }
 
-// serveText answers a request for a text.
-func (a *AgentServer) serveText(w http.ResponseWriter, r *http.Request, request *textRequest, c call) error {
-	if !request.Stream {
-		t, err := a.complete(r.Context(), request, c)
+// answer answers a request for a text.
+func (r *textRequest) answer(in incoming, a *AgentServer, c call) error {
+	if !r.Stream {
+		t, err := a.complete(in.r.Context(), r, c)
 		if err != nil {
 			return err
 		}
 		choice := map[string]any{"index": 0, "text": t.reply.text, "finish_reason": t.finish(), "logprobs": nil}
-		if request.LogProbs != nil {
+		if r.LogProbs != nil {
 			choice["logprobs"] = a.textLogProbs(t)
 		}
-		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "text_completion", "created": time.Now().Unix(), "model": a.Name,
+		return writeJSON(in.w, map[string]any{"id": t.reply.id, "object": "text_completion", "created": time.Now().Unix(), "model": a.Name,
 			"choices": []any{choice}, "usage": t.usage()})
 	}
-	to := newChunks(w, a, &request.options)
+	to := newChunks(in.w, a, &r.options)
 	to.object = "text_completion"
-	if request.LogProbs != nil {
+	if r.LogProbs != nil {
 		to.logProbs = func(t *turn) any { return a.textLogProbs(t) }
 	}
 	s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
-		return agent.Partial{Text: agent.SafePrefix(text, request.Stop...)}
+		return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
 	}}
-	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) })
+	return s.run(in.r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, r, c) })
 }
 
 // textLogProbs returns the log-probs of a turn in the form of /v1/completions.

@@ -45,6 +45,8 @@ type streamOptions struct {
 	IncludeObfuscation bool `json:"include_obfuscation"`
 }
 
+func (o *options) model() string { return o.Model }
+
 // chatRequest is the body of /v1/chat/completions.
 type chatRequest struct {
 	options
@@ -71,6 +73,12 @@ type textRequest struct {
 	Suffix   string `json:"suffix"`
 	BestOf   *int   `json:"best_of"`
 }
+
+func (r *chatRequest) decode(body []byte) error { return errors.Join(parse(body, r), r.check()) }
+func (r *chatRequest) task() string             { return lastUser(r.Messages) }
+
+func (r *textRequest) decode(body []byte) error { return errors.Join(parse(body, r), r.check()) }
+func (r *textRequest) task() string             { return r.Prompt.text }
 
 // prompt is a text or token ids.
 type prompt struct {

@@ -33,6 +33,22 @@ type responsesRequest struct {
 	ChatTemplateKwargs json.RawMessage `json:"chat_template_kwargs"`
 }
 
+// responsesTurn is a request of /v1/responses with the chat request for the same turn.
+type responsesTurn struct {
+	request responsesRequest
+	chat    *chatRequest
+}
+
+func (r *responsesTurn) decode(body []byte) (err error) {
+	if err = parse(body, &r.request); err == nil {
+		r.chat, err = r.request.chat()
+	}
+	return err
+}
+
+func (r *responsesTurn) model() string { return r.request.Model }
+func (r *responsesTurn) task() string  { return r.chat.task() }
+
 // textFormat is the form of the reply's text, in the notation of /v1/responses.
 type textFormat struct {
 	Format *struct {

@@ -2,24 +2,23 @@ package gateway
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// serveResponse answers a request of /v1/responses.
-func (a *AgentServer) serveResponse(w http.ResponseWriter, r *http.Request, request *responsesRequest, chat *chatRequest, c call) error {
-	s := &response{events: events{w: w}, agent: a, request: request}
-	if !request.Stream {
-		t, err := a.chat(r.Context(), chat, c)
+// answer answers a request of /v1/responses.
+func (r *responsesTurn) answer(in incoming, a *AgentServer, c call) error {
+	s := &response{events: events{w: in.w}, agent: a, request: &r.request}
+	if !r.request.Stream {
+		t, err := a.chat(in.r.Context(), r.chat, c)
 		if err != nil {
 			return err
 		}
 		s.id = t.reply.id
-		return writeJSON(w, s.object(t, s.output(t)))
+		return writeJSON(in.w, s.object(t, s.output(t)))
 	}
-	return a.streamChat(r.Context(), s, chat, c)
+	return a.streamChat(in.r.Context(), s, r.chat, c)
 }
 
 // response is a reply in the form of /v1/responses, whole or as events.

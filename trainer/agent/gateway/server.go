@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httputil"
@@ -42,6 +41,23 @@ type Round struct {
 	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; only in an open round
 }
 
+// incoming is a request of a client.
+type incoming struct {
+	w     http.ResponseWriter
+	r     *http.Request
+	key   string // the client's API key
+	body  []byte
+	round Round // the round for which the key is valid
+}
+
+// turnRequest is the body of a request for a turn. The other methods may be called after decode.
+type turnRequest interface {
+	decode(body []byte) error // reads and checks the body
+	model() string            // name of the agent
+	task() string             // text that identifies the main agent's call to which the request belongs
+	answer(in incoming, a *AgentServer, c call) error
+}
+
 // Server is the gateway of a process. It is an http.Handler for /v1/ and /r/.
 type Server struct {
 	mu     sync.Mutex
@@ -53,10 +69,10 @@ type Server struct {
 // NewServer returns a server that does not serve any agents yet.
 func NewServer() *Server {
 	s := &Server{mux: http.NewServeMux()}
-	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
-		"POST /v1/chat/completions": s.serveChat,
-		"POST /v1/completions":      s.serveText,
-		"POST /v1/responses":        s.serveResponse,
+	for path, h := range map[string]func(incoming) error{
+		"POST /v1/chat/completions": func(in incoming) error { return s.serve(in, &chatRequest{}) },
+		"POST /v1/completions":      func(in incoming) error { return s.serve(in, &textRequest{}) },
+		"POST /v1/responses":        func(in incoming) error { return s.serve(in, &responsesTurn{}) },
 		"GET /v1/models":            s.serveModels,
 		"GET /v1/models/{model...}": s.serveModel,
 	} {
@@ -76,13 +92,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // handle registers the handler of a path. If the handler returns an error before the first byte of a reply, the client
 // receives the error.
-func (s *Server) handle(pattern string, h func(http.ResponseWriter, *http.Request, string) error) {
+func (s *Server) handle(pattern string, h func(incoming) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		key := r.PathValue("key")
 		if key == "" {
 			key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		}
-		if err := h(w, r, key); err != nil && r.Context().Err() == nil {
+		if err := h(incoming{w: w, r: r, key: key}); err != nil && r.Context().Err() == nil {
 			asAPI(err).write(w)
 		}
 	})
@@ -135,8 +151,8 @@ func orForeign(err error) error {
 }
 
 // serveModels lists the agents.
-func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request, key string) error {
-	_, round, _, err := s.admit(key)
+func (s *Server) serveModels(in incoming) error {
+	_, round, _, err := s.admit(in.key)
 	if err != nil {
 		return err
 	}
@@ -144,20 +160,20 @@ func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request, key string)
 	for i, name := range round.Agents {
 		list[i] = modelObject(name)
 	}
-	return writeJSON(w, map[string]any{"object": "list", "data": list})
+	return writeJSON(in.w, map[string]any{"object": "list", "data": list})
 }
 
 // serveModel describes one agent.
-func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, key string) error {
-	_, round, _, err := s.admit(key)
+func (s *Server) serveModel(in incoming) error {
+	_, round, _, err := s.admit(in.key)
 	if err != nil {
 		return err
 	}
-	name := r.PathValue("model")
+	name := in.r.PathValue("model")
 	if !slices.Contains(round.Agents, name) {
 		return round.noAgent(name)
 	}
-	return writeJSON(w, modelObject(name))
+	return writeJSON(in.w, modelObject(name))
 }
 
 func modelObject(name string) map[string]any {
@@ -169,77 +185,41 @@ func (r *Round) noAgent(name string) error {
 	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }
 
-func (s *Server) serveChat(w http.ResponseWriter, r *http.Request, key string) error {
-	var request chatRequest
-	return s.serve(w, r, key, &request.options, func(body []byte) error {
-		return errors.Join(parse(body, &request), request.check())
-	}, func() string { return lastUser(request.Messages) }, func(a *AgentServer, c call) error {
-		return a.serveChat(w, r, &request, c)
-	})
-}
-
-func (s *Server) serveText(w http.ResponseWriter, r *http.Request, key string) error {
-	var request textRequest
-	return s.serve(w, r, key, &request.options, func(body []byte) error {
-		return errors.Join(parse(body, &request), request.check())
-	}, func() string { return request.Prompt.text }, func(a *AgentServer, c call) error {
-		return a.serveText(w, r, &request, c)
-	})
-}
-
-func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request, key string) error {
-	var request responsesRequest
-	chat := &chatRequest{}
-	return s.serve(w, r, key, &chat.options, func(body []byte) error {
-		err := parse(body, &request)
-		if err == nil {
-			var as *chatRequest
-			if as, err = request.chat(); err == nil {
-				*chat = *as
-			}
-		}
-		return err
-	}, func() string { return lastUser(chat.Messages) }, func(a *AgentServer, c call) error {
-		return a.serveResponse(w, r, &request, chat, c)
-	})
-}
-
-// serve reads a request and lets its agent answer it, here or at the agent's own worker. task returns the text that
-// identifies the main agent's call to which the request belongs.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string,
-	answer func(*AgentServer, call) error) error {
-	ticket, round, agents, err := s.admit(key)
+// serve reads a request and lets its agent answer it, here or at the agent's own worker.
+func (s *Server) serve(in incoming, request turnRequest) error {
+	ticket, round, agents, err := s.admit(in.key)
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r, maxBody)
+	in.round = round
+	if in.body, err = readBody(in.w, in.r, maxBody); err != nil {
+		return err
+	}
+	if to, ok := round.upstream(in.body); ok { // the other server decides which fields it accepts
+		return to.serve(in)
+	}
+	if err := request.decode(in.body); err != nil {
+		return err
+	}
+	name := request.model()
+	if !slices.Contains(round.Agents, name) {
+		return round.noAgent(name)
+	}
+	c, err := callOf(in.r, ticket)
 	if err != nil {
 		return err
 	}
-	if to, ok := round.upstream(body); ok { // the other server decides which fields it accepts
-		return to.serve(w, r, body)
+	c.size = len(in.body)
+	if main := agents[round.Agents[0]]; main != nil && name != main.Name {
+		c.anchor = main.anchorOf(ticket, request.task())
 	}
-	if err := read(body); err != nil {
-		return err
-	}
-	if !slices.Contains(round.Agents, o.Model) {
-		return round.noAgent(o.Model)
-	}
-	c, err := callOf(r, ticket)
-	if err != nil {
-		return err
-	}
-	c.size = len(body)
-	if main := agents[round.Agents[0]]; main != nil && o.Model != main.Name {
-		c.anchor = main.anchorOf(ticket, task())
-	}
-	if a := agents[o.Model]; a != nil {
+	if a := agents[name]; a != nil {
 		if round.Open {
 			defer a.forget(ticket)
 		}
-		return answer(a, c)
+		return request.answer(in, a, c)
 	}
-	return s.forward(w, r, round, o.Model, c.anchor, key, body)
+	return in.forward(name, c.anchor)
 }
 
 // callOf reads the request's headers that concern the call.
@@ -261,13 +241,13 @@ func callOf(r *http.Request, t Ticket) (call, error) {
 	return c, nil
 }
 
-// forward passes a request on to the worker of its agent.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
+// forward passes the request on to the worker of its agent. at is the anchor of a new conversation.
+func (in incoming) forward(name string, at anchor) error {
 	// A worker that receives another worker's request for a third agent was reached at a wrong address.
-	if round.Address == nil || r.Header.Get(forwardedHeader) != "" {
+	if in.round.Address == nil || in.r.Header.Get(forwardedHeader) != "" {
 		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
-	to, err := round.Address(r.Context(), name)
+	to, err := in.round.Address(in.r.Context(), name)
 	if err != nil {
 		return busy("%s: %v", name, err)
 	}
@@ -276,17 +256,17 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, na
 			p.SetURL(to)
 			p.Out.URL.Path = to.Path + p.In.URL.Path[strings.LastIndex(p.In.URL.Path, "/v1/"):]
 			p.Out.URL.RawPath = ""
-			p.Out.Header.Set("Authorization", "Bearer "+key)
+			p.Out.Header.Set("Authorization", "Bearer "+in.key)
 			p.Out.Header.Set(forwardedHeader, "1")
 			p.Out.Header.Set(anchorHeader, strconv.Itoa(at.Turn)+"."+strconv.Itoa(at.Call))
-			p.Out.Body, p.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			p.Out.Body, p.Out.ContentLength = io.NopCloser(bytes.NewReader(in.body)), int64(len(in.body))
 		},
-		Transport: round.Transport, FlushInterval: -1,
+		Transport: in.round.Transport, FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			busy("%s's worker at %s does not answer: %v", name, to.Host, err).write(w)
 		},
 	}
-	proxy.ServeHTTP(w, r)
+	proxy.ServeHTTP(in.w, in.r)
 	return nil
 }
 

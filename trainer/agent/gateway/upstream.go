@@ -33,9 +33,9 @@ func (r *Round) upstream(body []byte) (to Upstream, ok bool) {
 }
 
 // serve passes a request on with the model's own name and key.
-func (u Upstream) serve(w http.ResponseWriter, r *http.Request, body []byte) error {
+func (u Upstream) serve(in incoming) error {
 	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(body, &fields); err != nil {
+	if err := json.Unmarshal(in.body, &fields); err != nil {
 		return refuse(400, "invalid_request", "the body: %v", err)
 	}
 	fields["model"], _ = json.Marshal(u.Model)
@@ -61,6 +61,6 @@ func (u Upstream) serve(w http.ResponseWriter, r *http.Request, body []byte) err
 			busy("the server of %s at %s does not answer: %v", u.Model, u.URL.Host, err).write(w)
 		},
 	}
-	proxy.ServeHTTP(w, r)
+	proxy.ServeHTTP(in.w, in.r)
 	return nil
 }
