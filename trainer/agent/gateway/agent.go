@@ -245,7 +245,7 @@ func (a *AgentServer) Finish(t Ticket) ([]Conversation, error) {
 }
 
 func (r *root) conversation() Conversation {
-	c := Conversation{Task: lastUser(r.first), Rows: r.rows(), Valid: true, Arrival: r.arrival}
+	c := Conversation{Task: r.opening.task, Rows: r.rows(), Valid: true, Arrival: r.arrival}
 	for _, t := range r.turns {
 		if t.sampled {
 			c.Replies = append(c.Replies, t.reply.id)

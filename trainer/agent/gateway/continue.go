@@ -45,9 +45,10 @@ func (at *attempt) placeContinuation(messages []message, d *dialect, c call) (t 
 			return t, false, before.root.add(t)
 		}
 	}
-	ids, text, err := d.Continue(rendered(messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.Continue(rendered(messages, d.Neutral))
 	if err != nil {
 		return nil, false, invalid("messages", "%v", err)
 	}
-	return t, false, at.begin(t, ids, text, at.forest.rewritten(all), d, c, all[n])
+	t.opening = opening{all[n], lastUser(t.messages)}
+	return t, false, at.begin(t, at.forest.rewritten(all), d, c)
 }

@@ -32,9 +32,14 @@ type root struct {
 	repeat  int    // ordinal among the roots with the same first prompt
 	arrival int
 	anchor  anchor
-	first   []message
-	opening chain // chain of the first request's messages
+	opening opening
 	turns   []*turn
+}
+
+// opening is the first request of a root.
+type opening struct {
+	chain chain  // of its messages
+	task  string // the last message of the user
 }
 
 // anchor identifies the call of the main agent to which a root belongs: the number of turns that the main agent had
@@ -54,8 +59,8 @@ type turn struct {
 
 	messages    []message // all messages before it
 	continued   content   // content of the assistant's message that it continues
-	prompt      []int32   // tokens between the parent's turn and this one; for the first turn of a row, all tokens before it
-	text        string    // of prompt
+	prompt      prompt    // tokens and text between the parent's turn and this one; for the first turn of a row, all before it
+	opening     opening   // set if the turn may begin a root
 	out         policy.Completion
 	sampledText string // text of out
 	reply       reply  // its id is set before it is sampled
@@ -70,14 +75,14 @@ func (t *turn) tokens() []int32 {
 	if t == nil {
 		return nil
 	}
-	return slices.Concat(t.parent.tokens(), t.prompt, t.out.Tokens)
+	return slices.Concat(t.parent.tokens(), t.prompt.ids, t.out.Tokens)
 }
 
 // size returns the number of tokens up to the end of the turn.
 func (t *turn) size() int {
 	n := 0
 	for ; t != nil; t = t.parent {
-		n += len(t.prompt) + len(t.out.Tokens)
+		n += len(t.prompt.ids) + len(t.out.Tokens)
 	}
 	return n
 }
@@ -142,7 +147,7 @@ func (f *forest) answered(r request, c call) *turn {
 func (f *forest) rewritten(chains []chain) *root {
 	for n := len(chains) - 2; n > 0; n-- {
 		for _, r := range f.roots {
-			if r.opening == chains[n] {
+			if r.opening.chain == chains[n] {
 				return r
 			}
 		}
@@ -150,22 +155,25 @@ func (f *forest) rewritten(chains []chain) *root {
 	return nil
 }
 
-// addRoot adds a root. repeat is negative if the client did not number its equal calls.
-func (f *forest) addRoot(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
-	r := &root{hash: policy.Root(prompt, 0), repeat: repeat, first: messages, opening: opening, anchor: at}
+// addRoot adds the root that a turn begins.
+func (f *forest) addRoot(t *turn, c call) (*root, error) {
+	if len(f.roots) >= maxRoots {
+		return nil, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
+	}
+	r := &root{hash: policy.Root(t.prompt.ids, 0), opening: t.opening, anchor: c.anchor}
 	taken := map[int]bool{}
 	for _, other := range f.roots {
 		taken[other.repeat] = taken[other.repeat] || other.hash == r.hash
 	}
-	for r.repeat = max(repeat, 0); taken[r.repeat]; {
+	for r.repeat = max(c.repeat, 0); taken[r.repeat]; {
 		r.repeat++
 	}
-	r.key = policy.Root(prompt, r.repeat)
+	r.key = policy.Root(t.prompt.ids, r.repeat)
 	if n := len(f.roots); n > 0 {
 		r.arrival = f.roots[n-1].arrival + 1
 	}
 	f.roots = append(f.roots, r)
-	return r
+	return r, nil
 }
 
 // add adds a turn to the root.
@@ -226,10 +234,7 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 		left := text
 	row:
 		for _, t := range leaf.path() {
-			for _, piece := range []struct {
-				text string
-				ids  []int32
-			}{{t.text, t.prompt}, {t.sampledText, t.out.Tokens}} {
+			for _, piece := range []prompt{t.prompt, {t.sampledText, t.out.Tokens}} {
 				after, found := strings.CutPrefix(left, piece.text)
 				if !found {
 					break row
@@ -265,7 +270,7 @@ func (r *root) rows() []agent.Trajectory {
 				role = agent.RolePrompt
 				row.Version = t.version()
 			}
-			row.AppendObserved(role, t.prompt, t.text)
+			row.AppendObserved(role, t.prompt.ids, t.prompt.text)
 			if trained[t] {
 				row.AppendObserved(agent.RoleObserved, t.out.Tokens, t.sampledText)
 				continue

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // complete samples the turn that a text request asks for. If the prompt begins with a whole stored conversation,
@@ -21,7 +22,7 @@ func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*tu
 	return a.answer(ctx, c, asking{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
 		constraint: func(Rules) (policy.Constraint, error) { return nil, nil },
 		place: func(at *attempt, _ Rules) (*turn, bool, error) {
-			return at.placeText(&r.Prompt, a.Tokenizer.Encode, a.Tokenizer.Decode, c)
+			return at.placeText(&r.Prompt, a.Tokenizer, c)
 		}, read: func(t *turn) reply {
 			t.sampledText = a.Tokenizer.Decode(t.out.Tokens, false)
 			return reply{text: a.Tokenizer.Decode(t.out.Tokens, true)}
@@ -30,30 +31,26 @@ func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*tu
 
 // placeText finds or adds the turn that a prompt asks for. known is true if an earlier request asked for it. The caller
 // must hold the lock.
-func (at *attempt) placeText(p *prompt, encode func(string) []int32, decode func([]int32, bool) string, c call) (t *turn, known bool, err error) {
+func (at *attempt) placeText(p *prompt, tok *tokenizer.Tokenizer, c call) (t *turn, known bool, err error) {
 	t = &turn{asked: p.chain()}
 	if before := at.forest.answered(request{t.asked, ""}, c); before != nil {
 		return before, true, nil
 	}
 	if before, rest := at.forest.prefixOf(p); before != nil {
-		t.parent = before
-		if t.prompt, t.text = rest.ids, rest.text; p.ids == nil {
-			t.prompt = encode(rest.text)
-		} else {
-			t.text = decode(rest.ids, false)
-		}
+		t.parent, t.prompt = before, rest.complete(tok)
 		return t, false, before.root.add(t)
 	}
-	if t.prompt, t.text = p.ids, p.text; p.ids == nil {
-		t.prompt = encode(p.text)
-	} else {
-		t.text = decode(p.ids, false)
+	t.prompt = p.complete(tok)
+	t.opening = opening{t.asked, t.prompt.text}
+	return t, false, at.beginRoot(t, c)
+}
+
+// complete returns the prompt with both its text and its tokens.
+func (p prompt) complete(tok *tokenizer.Tokenizer) prompt {
+	if p.ids == nil {
+		return prompt{p.text, tok.Encode(p.text)}
 	}
-	if len(at.forest.roots) >= maxRoots {
-		return nil, false, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
-	}
-	first := []message{{Role: "user", Content: content(t.text)}}
-	return t, false, at.forest.addRoot(t.prompt, c.repeat, first, t.asked, c.anchor).add(t)
+	return prompt{tok.Decode(p.ids, false), p.ids}
 }
 
 // prefixOf finds the longest sampled conversation that a prompt begins with, and returns its last turn and the rest of
@@ -87,7 +84,7 @@ func (f *forest) prefixOf(p *prompt) (best *turn, rest prompt) {
 func (t *turn) whole() string {
 	var b strings.Builder
 	for _, part := range t.path() {
-		b.WriteString(part.text)
+		b.WriteString(part.prompt.text)
 		b.WriteString(part.sampledText)
 	}
 	return b.String()

@@ -26,6 +26,9 @@ type call struct {
 	onTurn  func(id string) // called with the reply's id before the first token; may be nil
 	onToken func(id int32)
 
+	// Set by answer.
+	step       int64 // part of the key of the random numbers
+	sampling   policy.Sampling
 	constraint policy.Constraint // constraint on the turn's tokens; nil: none
 }
 
@@ -75,10 +78,11 @@ func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, er
 		return nil, err
 	}
 	defer endRequest()
-	sampling, err := how.sampling(rules)
-	if err != nil {
+	c.step = rules.Step
+	if c.sampling, err = how.sampling(rules); err != nil {
 		return nil, err
 	}
+	c.sampling.StopIDs = how.stops
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
@@ -89,8 +93,7 @@ func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, er
 	if err != nil || known {
 		return t, err
 	}
-	sampling.StopIDs = how.stops
-	out, err := a.sample(ctx, at, t, c, rules.Step, sampling)
+	out, err := a.sample(ctx, at, t, c)
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	defer close(t.done)
@@ -151,11 +154,12 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 }
 
 // sample samples a turn with the policy.
-func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
+func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call) (out policy.Completion, err error) {
+	s := c.sampling
 	at.mu.Lock()
 	before := t.parent.tokens()
-	tokens := append(before, t.prompt...)
-	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
+	tokens := append(before, t.prompt.ids...)
+	key := policy.Key{RunSeed: a.Seed, Step: c.step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
 		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer to the same messages
 	room := a.room(len(tokens), s.MaxNew)
 	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
@@ -197,7 +201,7 @@ func (t *turn) row() uint64 {
 	for first.parent != nil && !first.parentAnswered {
 		first = first.parent
 	}
-	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
+	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt.ids), t.root.repeat)
 }
 
 // MaxTokens returns the largest number of tokens that a conversation may have.
@@ -252,25 +256,31 @@ func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, k
 		}
 		rewritten = before.root
 	}
-	ids, text, err := d.Prompt(rendered(messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.Prompt(rendered(messages, d.Neutral))
 	if err != nil {
 		return nil, false, invalid("messages", "%v", err)
 	}
-	return t, false, at.begin(t, ids, text, rewritten, d, c, asked)
+	t.opening = opening{asked, lastUser(messages)}
+	return t, false, at.begin(t, rewritten, d, c)
 }
 
-// begin adds a turn that begins a row with a prompt. The row belongs to the root whose history the client or the
-// template has rewritten, or to a new root. opening is the chain of a new root's first messages.
-func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *dialect, c call, opening chain) error {
-	t.prompt, t.text = ids, text
-	if rewritten != nil {
-		t.prompt = rewritten.sampledAs(text, d.Encode)
-		return rewritten.add(t)
+// begin adds a turn that begins a row. The row belongs to the root whose history the client or the template has
+// rewritten, or, if rewritten is nil, to a new root.
+func (at *attempt) begin(t *turn, rewritten *root, d *dialect, c call) error {
+	if rewritten == nil {
+		return at.beginRoot(t, c)
 	}
-	if len(at.forest.roots) >= maxRoots {
-		return refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
+	t.prompt.ids = rewritten.sampledAs(t.prompt.text, d.Encode)
+	return rewritten.add(t)
+}
+
+// beginRoot adds a turn that begins a new root.
+func (at *attempt) beginRoot(t *turn, c call) error {
+	r, err := at.forest.addRoot(t, c)
+	if err != nil {
+		return err
 	}
-	return at.forest.addRoot(ids, c.repeat, t.messages, opening, c.anchor).add(t)
+	return r.add(t)
 }
 
 // extend sets the tokens between this turn and next. It returns false if the template no longer prints this turn and
@@ -284,7 +294,7 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	if err == nil && !fits {
 		return false, nil
 	} // if the template cannot print such a history at all, append the rest, as agent.Run does
-	next.prompt, next.text, err = template.Observe(t.out.Tokens, fresh)
+	next.prompt.ids, next.prompt.text, err = template.Observe(t.out.Tokens, fresh)
 	if err != nil {
 		return false, invalid("messages", "%v", err)
 	}
