@@ -102,9 +102,9 @@ func wantRefused(t *testing.T, all []refused) {
 
 func TestConfigRefused(t *testing.T) {
 	wantRefused(t, []refused{
-		{``, []string{"JSON"}},
+		{``, []string{"json: the text ends"}},
 		{`[]`, []string{"object"}},
-		{`{"model_type":"llama"} x`, []string{"after"}},
+		{`{"model_type":"llama"} x`, []string{"follows"}},
 		{`{"model_type":"llama","vocab_size":5,"vocab_size":6}`, []string{"vocab_size", "twice"}},
 		{"{\"model_type\":\"\xff\"}", []string{"UTF-8"}},
 		{strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100), []string{"nested"}},

@@ -37,7 +37,7 @@ func ParsePEFT(data []byte) (PEFT, error) {
 			p.Spec.Alphas, err = patterns(r)
 		default:
 			var v any
-			if v, err = r.Value(0); err == nil {
+			if v, err = r.Value(); err == nil {
 				if fault := p.set(key, v, &kind); fault != nil && unsupported == nil {
 					unsupported = fmt.Errorf("%s %w", strictjson.Brief(key), fault)
 				}
@@ -221,7 +221,7 @@ func patterns(r strictjson.Reader) (list []Override, err error) {
 		if len(list) == maxPatterns {
 			return fmt.Errorf("has more than %d entries", maxPatterns)
 		}
-		v, err := r.Value(1)
+		v, err := r.Value()
 		if err != nil {
 			return err
 		}

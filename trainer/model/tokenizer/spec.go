@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/jsontokens"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -30,8 +31,8 @@ type spec struct {
 }
 
 func readSpec(data []byte) (*spec, error) {
-	r := ordered.NewReader(bytes.NewReader(data))
-	r.UniqueKeys = true
+	r := jsontokens.New(bytes.NewReader(data), ordered.Maker{})
+	r.MaxDepth, r.MaxValues, r.UniqueKeys = ordered.MaxDepth, ordered.MaxValues, true
 	s := &spec{}
 	err := r.Object(func(key string) (err error) {
 		switch key {
@@ -63,7 +64,7 @@ func readSpec(data []byte) (*spec, error) {
 	return s, r.End()
 }
 
-func (s *spec) readModel(r *ordered.Reader) error {
+func (s *spec) readModel(r *jsontokens.Reader) error {
 	s.options = &ordered.Object{}
 	err := r.Object(func(key string) (err error) {
 		switch key {
@@ -92,17 +93,17 @@ func (s *spec) readModel(r *ordered.Reader) error {
 	return nil
 }
 
-func (s *spec) readVocab(r *ordered.Reader) error {
+func (s *spec) readVocab(r *jsontokens.Reader) error {
 	s.vocab = map[string]int32{}
 	return r.Object(func(token string) error {
-		id, err := r.Int(maxID)
+		id, err := r.Int(maxID - 1)
 		s.vocab[token] = int32(id)
 		return at(fmt.Sprintf("%.60q", token), err)
 	})
 }
 
 // readMerges reads merges in both forms: "a b" and ["a", "b"].
-func (s *spec) readMerges(r *ordered.Reader) error {
+func (s *spec) readMerges(r *jsontokens.Reader) error {
 	s.merges = [][2]string{}
 	return r.Array(func() error {
 		if len(s.merges) == maxMerges {
@@ -128,7 +129,7 @@ func (s *spec) readMerges(r *ordered.Reader) error {
 	})
 }
 
-func readAdded(r *ordered.Reader) ([]addedToken, error) {
+func readAdded(r *jsontokens.Reader) ([]addedToken, error) {
 	var list []addedToken
 	err := r.Array(func() error {
 		if len(list) == maxAdded {

@@ -81,7 +81,7 @@ func parseIndex(data []byte, ext string) (map[string]string, error) {
 	var weightMap map[string]string
 	err = r.Object(func(key string) error {
 		if key != "weight_map" {
-			_, err := r.Value(0)
+			_, err := r.Value()
 			return err
 		}
 		weightMap = map[string]string{}
@@ -89,7 +89,7 @@ func parseIndex(data []byte, ext string) (map[string]string, error) {
 			if len(weightMap) == maxTensors {
 				return fmt.Errorf("weight_map lists more than %d tensors", maxTensors)
 			}
-			shard, err := r.Text()
+			shard, err := r.String()
 			if err == nil {
 				err = checkShardName(shard, ext)
 			}

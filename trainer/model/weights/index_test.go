@@ -14,7 +14,7 @@ func TestIndexRefused(t *testing.T) {
 		json string
 		want []string
 	}{
-		{`x`, []string{"JSON"}},
+		{`x`, []string{"json: invalid character"}},
 		{`{}`, []string{"weight_map"}},
 		{`{"weight_map":[]}`, []string{"object"}},
 		{`{"weight_map":{}}`, []string{"weight_map"}},
@@ -27,7 +27,7 @@ func TestIndexRefused(t *testing.T) {
 		{`{"weight_map":{"w":""}}`, []string{".safetensors"}},
 		{`{"weight_map":{"w":"a.bin"}}`, []string{"a.bin", ".safetensors"}},
 		{`{"weight_map":{"w":"a.safetensors","w":"b.safetensors"}}`, []string{"w", "twice"}},
-		{`{"weight_map":{"w":"a.safetensors"}}{}`, []string{"after"}},
+		{`{"weight_map":{"w":"a.safetensors"}}{}`, []string{"follows"}},
 	} {
 		_, err := parseIndex([]byte(c.json), ".safetensors")
 		golden.WantError(t, err, c.want...)

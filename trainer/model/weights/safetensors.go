@@ -110,7 +110,7 @@ func parseHeader(header []byte) ([]headerEntry, error) {
 	var entries []headerEntry
 	err = r.Object(func(name string) error {
 		if name == "__metadata__" {
-			return r.Object(func(string) error { _, err := r.Text(); return err })
+			return r.Object(func(string) error { _, err := r.String(); return err })
 		}
 		if len(entries) == maxTensors {
 			return fmt.Errorf("more than %d tensors", maxTensors)
@@ -134,7 +134,7 @@ func parseEntry(r strictjson.Reader, name string) (headerEntry, error) {
 	err := r.Object(func(key string) (err error) {
 		switch key {
 		case "dtype":
-			e.dtype, err = r.Text()
+			e.dtype, err = r.String()
 		case "shape":
 			e.shape, err = r.Integers(maxDims)
 		case "data_offsets":

@@ -38,7 +38,7 @@ func TestSafetensorsHeader(t *testing.T) {
 		{``, 0, []string{"header"}},
 		{`{`, 0, []string{"header"}},
 		{` {}`, 0, []string{"header"}},
-		{`{} x`, 0, []string{"header", "after"}},
+		{`{} x`, 0, []string{"header", "follows"}},
 		{`[]`, 0, []string{"header"}},
 		{`{"w":5}`, 0, []string{"w"}},
 		{`{}`, 3, []string{"3 bytes", "do not belong to any tensor"}},
