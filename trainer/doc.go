@@ -1,13 +1,14 @@
 // Package trainer trains, evaluates and serves teams of language-model agents with M-GRPO (arXiv:2511.13288).
 //
 // Train runs the agents of a team, each with its own model, until the configured last step. It writes checkpoints and
-// reports its measurements to an observer. This is a whole program:
+// reports its measurements to an observer. TrainAndReport also shows them as `mgrpo train` does: on the terminal, in the
+// run's folder and on the run's page. This is a whole program:
 //
 //	func main() {
 //		trainer.ServeChild()
 //		cfg, err := config.Load("team.yaml", nil)
 //		if err == nil {
-//			err = trainer.Train(context.Background(), cfg, trainer.Options{Observer: metrics.NewConsole(os.Stdout, metrics.ConsoleOptions{})})
+//			err = trainer.TrainAndReport(context.Background(), cfg, trainer.Options{}, os.Stdout)
 //		}
 //		if err != nil {
 //			log.Fatal(err)

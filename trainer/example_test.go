@@ -8,18 +8,16 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // A complete program that trains the team of a configuration, or resumes its training.
-func ExampleTrain() {
+func ExampleTrainAndReport() {
 	trainer.ServeChild() // first in main
 	cfg, err := config.Load("team.yaml", []string{"run.steps=100"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	console := metrics.NewConsole(os.Stdout, metrics.ConsoleOptions{})
-	err = trainer.Train(context.Background(), cfg, trainer.Options{Observer: console, Resume: true})
+	err = trainer.TrainAndReport(context.Background(), cfg, trainer.Options{Resume: true}, os.Stdout)
 	switch {
 	case trainer.Resumable(err):
 		log.Fatalf("%v; start the program again to continue", err)

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// NewestCheckpoint returns a function that finds the run's newest complete checkpoint, for a health server.
-func NewestCheckpoint(cfg *config.Config) health.NewestCheckpoint {
+// newestCheckpoint returns a function that finds the run's newest complete checkpoint, for a health server.
+func newestCheckpoint(cfg *config.Config) health.NewestCheckpoint {
 	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
 	return func() (step int64, at time.Time, ok bool) {
 		steps, err := checkpoints.List()

@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 type evalCmd struct {
@@ -68,17 +69,15 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 	if c.Agent != "" {
 		here = []string{c.Agent}
 	}
-	console := newConsole(progress, cfg, here)
+	console := metrics.NewRunConsole(progress, cfg, here)
 	opt := trainer.CheckpointOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
-		server, err := serveHealth(cfg, here)
+		server, gateway, err := trainer.Listen(cfg, here)
 		if err != nil {
 			return e, err
 		}
 		defer server.Close()
-		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
-			return e, err
-		}
+		opt.Gateway = gateway
 	}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
 	console.Summary(nil) // without records it only clears the progress line

@@ -62,7 +62,7 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	server.Handle("/v1/", endpoint)
 	server.Handle("/r/", endpoint)
 	ready := func(what string, agents []trainer.ServedAgent) {
-		c.describe(os.Stdout, what, addresses(server, "/v1"), agents)
+		c.describe(os.Stdout, what, server.URLs("/v1"), agents)
 	}
 	if c.Model != "" {
 		return c.serveModel(ctx, endpoint, token, ready)

@@ -2,8 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/run/doctor"
 )
 
 type trainCmd struct {
@@ -25,4 +30,18 @@ func (c *trainCmd) Run(ctx context.Context) error {
 		return err
 	}
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume})
+}
+
+// train trains agents, reports the run to the terminal and to the run's files, and lets signals stop it.
+func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
+	plan, err := doctor.Preflight(cfg, opt.Agents)
+	if err != nil {
+		fmt.Print(plan)
+		return err
+	}
+	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
+	ctx, stop, done := untilStopped(ctx)
+	defer done()
+	opt.Stop = stop
+	return trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/doctor"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 type workerCmd struct {
@@ -53,5 +54,5 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	}
 	ctx, stop, done := untilStopped(ctx)
 	defer done()
-	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Observer: newConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
+	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
 }

@@ -47,8 +47,11 @@ func run(ctx context.Context, dir string, steps int) (err error) {
 		return err
 	}
 	head := &valueHead{rate: 1e-2}
-	opt := trainer.Options{Observer: progress{}, Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}}
-	if err := trainer.Train(ctx, cfg, opt); err != nil {
+	opt := trainer.Options{Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}}
+	if err := trainer.TrainAndReport(ctx, cfg, opt, os.Stdout); err != nil {
+		return err
+	}
+	if err := printErrors(cfg.RunDir()); err != nil {
 		return err
 	}
 	file := filepath.Join(cfg.RunDir(), "value-head.gt")
@@ -59,20 +62,17 @@ func run(ctx context.Context, dir string, steps int) (err error) {
 	return nil
 }
 
-// progress is an observer that prints a line for each of the planner's steps.
-type progress struct{}
-
-func (progress) Progress(metrics.Progress) {}
-
-func (progress) Note(n metrics.Note) {
-	if n.Severity == metrics.Warning {
-		fmt.Println("warning:", n.Agent, n.Text)
+// printErrors prints the head's error in each of the planner's steps, from the run's records.
+func printErrors(dir string) error {
+	log, err := metrics.Read(dir)
+	if err != nil {
+		return err
 	}
-}
-
-func (progress) Report(r metrics.Record) {
-	if r.Kind == metrics.KindStep && r.Agent == "planner" {
-		fmt.Printf("step %2d: accuracy %.3f, squared error of the head %.4f, of the mean reward %.4f\n",
-			r.Step, r.Values["accuracy"], r.Values["term_loss"], r.Values["term_mean"])
+	for _, r := range log.Records {
+		if r.Kind == metrics.KindStep && r.Agent == "planner" {
+			fmt.Printf("step %2d: accuracy %.3f, squared error of the head %.4f, of the mean reward %.4f\n",
+				r.Step, r.Values["accuracy"], r.Values["term_loss"], r.Values["term_mean"])
+		}
 	}
+	return nil
 }

@@ -476,11 +476,11 @@ func TestAddressOfAll(t *testing.T) {
 		if status, _ := get(t, s, AlivePath, "Authorization", "Bearer "+token); status != 200 || !strings.HasPrefix(s.URL(), "http://127.0.0.1:") {
 			t.Errorf("%s: %s answers with status %d", address, s.URL(), status)
 		}
-		if want := strings.Replace(s.URL(), "127.0.0.1", name, 1); s.HostURL() != want {
-			t.Errorf("%s: %s, want %s", address, s.HostURL(), want)
+		if want := s.URL() + "/live, from other machines " + strings.Replace(s.URL(), "127.0.0.1", name, 1) + "/live"; s.URLs("/live") != want {
+			t.Errorf("%s: %s, want %s", address, s.URLs("/live"), want)
 		}
 	}
-	if s := listen(t, Options{}); s.HostURL() != "" {
-		t.Errorf("a server of this machine only: %s", s.HostURL())
+	if s := listen(t, Options{}); s.URLs("/live") != s.URL()+"/live" {
+		t.Errorf("a server of this machine only: %s", s.URLs("/live"))
 	}
 }

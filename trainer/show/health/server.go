@@ -128,9 +128,19 @@ func checkToken(token string) error {
 // URL returns the URL of the server, without a path, as programs on this machine open it.
 func (s *Server) URL() string { return s.scheme + "://" + Local(s.listener.Addr().String()) }
 
-// HostURL returns the URL for other machines, with the name of this machine. It returns "" if the server does not listen at
+// URLs returns the URL of a path of the server for people. If the server listens at all addresses of the machine, the text has
+// the URL for this machine and the one for others.
+func (s *Server) URLs(path string) string {
+	text := s.URL() + path
+	if other := s.hostURL(); other != "" {
+		text += ", from other machines " + other + path
+	}
+	return text
+}
+
+// hostURL returns the URL for other machines, with the name of this machine. It returns "" if the server does not listen at
 // all addresses of this machine.
-func (s *Server) HostURL() string {
+func (s *Server) hostURL() string {
 	at := s.listener.Addr().String()
 	_, port, _ := net.SplitHostPort(at)
 	name, err := os.Hostname()

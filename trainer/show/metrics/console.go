@@ -4,12 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
 // ConsoleOptions describes the terminal and the run of a Console.
@@ -52,6 +57,21 @@ type table struct {
 	kind    string
 	step    int64
 	records map[string]Record
+}
+
+// NewRunConsole returns the console of a run. agents are those that run in this process; nil means all. If out is a
+// terminal, it is used as one.
+func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console {
+	opt := ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
+	if agents == nil {
+		opt.Agents = cfg.AgentNames()
+	}
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
+		opt.Terminal = true
+		opt.Color = os.Getenv("NO_COLOR") == ""
+		opt.Width, _, _ = term.GetSize(int(file.Fd()))
+	}
+	return NewConsole(out, opt)
 }
 
 // NewConsole returns an Observer that writes to out.

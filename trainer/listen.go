@@ -1,25 +1,72 @@
-package main
+package trainer
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
+// Listen opens the server of this process at the configured address, and mounts the team's gateway, which is nil if the
+// configuration has none. Without an address, a process with some of the agents listens at any free port of its machine,
+// and a process with all agents does not listen, unless there is a gateway: the server is nil then. agents are those that
+// run here; nil means all.
+func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, error) {
+	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Newest: newestCheckpoint(cfg)}
+	if o.Agents == nil {
+		o.Agents = cfg.AgentNames()
+	}
+	if o.Address == "" {
+		if agents == nil && !cfg.HasGateway() {
+			return nil, nil, nil
+		}
+		o.Address = "127.0.0.1:0"
+	}
+	var err error
+	if o.Token, err = healthToken(cfg); err != nil {
+		return nil, nil, err
+	}
+	if o.TLS, err = gatewayTLS(cfg); err != nil {
+		return nil, nil, err
+	}
+	server, err := health.Listen(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := mountGateway(cfg, server)
+	if err != nil {
+		return nil, nil, errors.Join(err, server.Close())
+	}
+	return server, g, nil
+}
+
+// healthToken returns the token that requests must carry, or "" if none is configured.
+func healthToken(cfg *config.Config) (string, error) {
+	env := cfg.Health.TokenEnv
+	if env == "" {
+		return "", nil
+	}
+	token := os.Getenv(env)
+	if token == "" {
+		return "", fmt.Errorf("config: health.token_env: the environment has no %s", env)
+	}
+	return token, nil
+}
+
 // mountGateway adds the team's gateway to the process's server. It returns nil if the configuration has no gateway.
-func mountGateway(cfg *config.Config, server *health.Server) (*trainer.Gateway, error) {
+func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 	if !cfg.HasGateway() {
 		return nil, nil
 	}
-	g := &trainer.Gateway{Server: gateway.NewServer(), URL: strings.TrimSuffix(cfg.Gateway.Advertise, "/")}
+	g := &Gateway{Server: gateway.NewServer(), URL: strings.TrimSuffix(cfg.Gateway.Advertise, "/")}
 	if g.URL == "" {
 		g.URL = server.URL()
 	}

@@ -1,0 +1,92 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
+)
+
+// TrainAndReport trains like Train, and reports the run as `mgrpo train` does:
+//   - out gets progress, a table of each step, and a summary. If it is a terminal, the progress line is redrawn in place.
+//   - The run's folder gets metrics.jsonl and a file for TensorBoard.
+//   - If the configuration has an address (health.address, gateway.listen), a server there has the run's health, metrics,
+//     live page and gateway.
+//   - Experiment trackers of the configuration get the records.
+//
+// opt.Observer, which may be nil, receives the same records and notes. opt.Health, opt.Dashboard and opt.Gateway must be
+// nil, because TrainAndReport makes them. If the run was complete before, out gets a note, and the error is nil.
+func TrainAndReport(ctx context.Context, cfg *config.Config, opt Options, out io.Writer) error {
+	if opt.Health != nil || opt.Dashboard != nil || opt.Gateway != nil {
+		return errors.New("trainer: TrainAndReport makes Options.Health, Options.Dashboard and Options.Gateway itself")
+	}
+	console := metrics.NewRunConsole(out, cfg, opt.Agents)
+	var before metrics.Log
+	if opt.Resume {
+		before = recall(console, cfg.RunDir())
+	}
+	lines, events := metrics.NewJSONL(cfg.RunDir()), metrics.NewTensorBoard(cfg.RunDir())
+	observers := metrics.Observers{console, lines, events, observed(opt.Observer)}
+	server, gateway, err := Listen(cfg, opt.Agents)
+	if err != nil {
+		return err
+	}
+	if server != nil {
+		defer server.Close()
+		if opt.Dashboard, err = newDashboard(cfg, before, observers); err != nil {
+			return err
+		}
+		defer opt.Dashboard.Close()
+		opt.Dashboard.Mount(server)
+		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URLs("")))
+		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", server.URLs(dashboard.Path)))
+		observers = append(observers, server, opt.Dashboard)
+	}
+	opt.Observer, opt.Health, opt.Gateway = observers, server, gateway
+	trackers, err := track.Follow(ctx, cfg, func(format string, args ...any) {
+		observers.Note(metrics.Infof("", metrics.TopicTracking, format, args...))
+	})
+	if err != nil {
+		return err
+	}
+	err = Train(ctx, cfg, opt)
+	if errors.Is(err, ErrNothingTrained) { // the caller shows it as an error
+		lines.Note(metrics.Warnf("", metrics.TopicStop, "%v", err))
+	}
+	if err == nil || errors.Is(err, ErrFinished) || errors.Is(err, ErrNothingTrained) {
+		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
+	}
+	if errors.Is(err, ErrFinished) { // resuming a complete run is not a failure
+		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
+		err = nil
+	}
+	err = errors.Join(err, lines.Close(), events.Close())
+	trackers.Finish()
+	console.Summary(err)
+	return err
+}
+
+// newDashboard makes the page of a run. before holds the run's records so far.
+func newDashboard(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*dashboard.Page, error) {
+	token, err := healthToken(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records, Warn: notes.Note}), nil
+}
+
+// recall gives the console the records that a resumed run wrote before.
+func recall(console *metrics.Console, dir string) metrics.Log {
+	before, err := metrics.Read(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
+		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary covers the steps from here on only: %v", err))
+		return metrics.Log{}
+	}
+	console.Recall(before)
+	return before
+}

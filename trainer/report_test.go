@@ -1,0 +1,92 @@
+package trainer
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// output is a terminal's replacement. It is safe for use by several goroutines.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// TestTrainAndReport trains with all reports of the command line: the console, the files and the live page. The program's own observer receives
+// the same records. Resuming the complete run is not an error.
+func TestTrainAndReport(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, append(slices.Clone(untaught), "run.steps=2", "health.address=127.0.0.1:0")...)
+	var out output
+	var open sync.Once
+	own := &recorder{on: func(_, phase string, _ int) {
+		if phase == "step-1" {
+			open.Do(func() { checkPage(t, out.String()) })
+		}
+	}}
+	if err := toTheEnd(TrainAndReport(t.Context(), cfg, Options{Observer: own}, &out)); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	open.Do(func() { t.Error("step 1 has no progress") })
+	if text := out.String(); !strings.Contains(text, "step 2/2") || !strings.Contains(text, "2 steps in ") {
+		t.Errorf("the console has\n%s", text)
+	}
+	log, err := metrics.Read(cfg.RunDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(log.Records) != len(own.records) {
+		t.Errorf("%d records in the file, %d for the observer", len(log.Records), len(own.records))
+	}
+	if !slices.ContainsFunc(log.Notes, func(n metrics.Line) bool { return n.Topic == metrics.TopicEnd }) {
+		t.Error("metrics.jsonl does not have the end of the run")
+	}
+	if files, _ := filepath.Glob(filepath.Join(cfg.RunDir(), "tensorboard", "*", "*tfevents*")); len(files) == 0 {
+		t.Error("no file for TensorBoard")
+	}
+	var again output
+	if err := TrainAndReport(t.Context(), cfg, Options{Resume: true}, &again); err != nil {
+		t.Error(err)
+	}
+	if text := again.String(); !strings.Contains(text, "the run is complete") || !strings.Contains(text, "2 steps") {
+		t.Errorf("resuming a complete run:\n%s", text)
+	}
+	if err := TrainAndReport(t.Context(), cfg, Options{Gateway: &Gateway{}}, &again); err == nil || !strings.Contains(err.Error(), "itself") {
+		t.Errorf("with a gateway of the program's own: %v", err)
+	}
+}
+
+// checkPage checks that the page of a run in progress answers at the address on the console.
+func checkPage(t *testing.T, console string) {
+	url := regexp.MustCompile(`http://\S+` + dashboard.Path).FindString(console)
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Errorf("%v\n%s", err, console)
+		return
+	}
+	defer answer.Body.Close()
+	if page, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK || !bytes.Contains(page, []byte("<html")) {
+		t.Errorf("%s: %s\n%s", url, answer.Status, page)
+	}
+}
