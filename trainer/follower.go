@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/sandbox"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
@@ -23,7 +23,7 @@ import (
 // in a confined process, and an agent with several devices has a process, called a follower, for each device except the
 // first. A program that trains or evaluates calls ServeChild first in main, and in TestMain.
 func ServeChild() {
-	tool.ServeSandbox()
+	sandbox.Serve()
 	inbox := launch.Follower()
 	if inbox == nil {
 		return

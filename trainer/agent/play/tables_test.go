@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/search"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
@@ -21,13 +22,13 @@ func TestTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	search, err := tool.NewSearch(t.Context(), tool.SearchConfig{Corpus: file("corpus.jsonl"), Results: 2})
+	corpus, err := search.NewCorpus(t.Context(), search.CorpusConfig{Corpus: file("corpus.jsonl"), Results: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer search.Close()
+	defer corpus.Close()
 	b := &Toolbox{}
-	b.Add(search, tool.Limits{})
+	b.Add(corpus, tool.Limits{})
 	b.Add(tool.Calculator(), tool.Limits{})
 	d := &Parts{task: rows, tools: b}
 	const questions = 2000

@@ -62,9 +62,9 @@ func (t *attempted) Call(ctx context.Context, args json.RawMessage) (string, err
 	})
 	if err != nil {
 		_, kind := kindOf(err)
-		return "", &callError{redact(err.Error(), t.how.Secrets), kind}
+		return "", &callError{Redact(err.Error(), t.how.Secrets), kind}
 	}
-	return redact(out, t.how.Secrets), nil
+	return Redact(out, t.how.Secrets), nil
 }
 
 // attempt makes one attempt once the gate allows it. A time-out is transient.
@@ -88,7 +88,7 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = "", failed(fmt.Errorf("%s crashed: %v", t.Name(), p))
+			out, err = "", Failed(fmt.Errorf("%s crashed: %v", t.Name(), p))
 		}
 		if err != nil && errors.Is(context.Cause(ctx), ErrTimeout) {
 			out, err = "", &retry.Transient{Err: &callError{fmt.Sprintf("%s took longer than %v", t.Name(), t.how.Timeout), ErrTimeout}}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
@@ -19,7 +20,7 @@ func TestAttemptedTimeout(t *testing.T) {
 		<-ctx.Done()
 		return "", ctx.Err()
 	})
-	got := callText(t, WithCallPolicy(slow, CallPolicy{Timeout: time.Millisecond}), "x", "")
+	got := tooltest.CallText(t, WithCallPolicy(slow, CallPolicy{Timeout: time.Millisecond}), "x", "")
 	if want := "error: slow took longer than 1ms"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -29,7 +30,7 @@ func TestAttemptedCallerCancels(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
-	_, err := WithCallPolicy(slow, CallPolicy{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
+	_, err := WithCallPolicy(slow, CallPolicy{Timeout: time.Hour}).Call(ctx, tooltest.Arg(t, "x", ""))
 	if err == nil || strings.Contains(err.Error(), "longer") {
 		t.Errorf("a cancelled call: got error %v, want no time-out", err)
 	}
@@ -44,7 +45,7 @@ func TestAttemptedRedacts(t *testing.T) {
 		return "the key is sk-123", nil
 	})
 	for _, mode := range []string{"error", "output"} {
-		got := callText(t, WithCallPolicy(leak, how), "x", mode)
+		got := tooltest.CallText(t, WithCallPolicy(leak, how), "x", mode)
 		if strings.Contains(got, "sk-123") || !strings.Contains(got, "[redacted]") {
 			t.Errorf("%s: %q", mode, got)
 		}
@@ -53,7 +54,7 @@ func TestAttemptedRedacts(t *testing.T) {
 
 func TestAttemptedPanicIsAnError(t *testing.T) {
 	crash := Func("crash", "", "x", "", func(context.Context, string) (string, error) { panic("boom") })
-	if got, want := callText(t, WithCallPolicy(crash, CallPolicy{}), "x", ""), "error: crash crashed: boom"; got != want {
+	if got, want := tooltest.CallText(t, WithCallPolicy(crash, CallPolicy{}), "x", ""), "error: crash crashed: boom"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -71,7 +72,7 @@ func patient(t Tool, how CallPolicy) (*attempted, *[]time.Duration) {
 
 // TestAttemptedRetries: a call with a temporary error is repeated up to the limit. A call with a permanent error is not.
 func TestAttemptedRetries(t *testing.T) {
-	busy := &retry.Transient{Err: failed(errors.New("busy"))}
+	busy := &retry.Transient{Err: Failed(errors.New("busy"))}
 	for name, c := range map[string]struct {
 		fails  []error
 		want   string
@@ -82,8 +83,8 @@ func TestAttemptedRetries(t *testing.T) {
 		"busy twice":           {[]error{busy, busy}, "fine", 3, false},
 		"busy too long":        {[]error{busy, busy, busy}, "error: after 3 attempts: busy", 3, true},
 		"an error of the call": {[]error{errors.New("no such page")}, "error: no such page", 1, false},
-		"a failure":            {[]error{failed(errors.New("no key"))}, "error: no key", 1, true},
-		"a long rest":          {[]error{&retry.Transient{Err: failed(errors.New("busy")), After: time.Hour}}, "error: the server asks to wait 1h0m0s, but the longest wait is 30s: busy", 1, true},
+		"a failure":            {[]error{Failed(errors.New("no key"))}, "error: no key", 1, true},
+		"a long rest":          {[]error{&retry.Transient{Err: Failed(errors.New("busy")), After: time.Hour}}, "error: the server asks to wait 1h0m0s, but the longest wait is 30s: busy", 1, true},
 	} {
 		calls, retried := 0, 0
 		moody := Func("moody", "", "x", "", func(context.Context, string) (string, error) {
@@ -93,7 +94,7 @@ func TestAttemptedRetries(t *testing.T) {
 			return "fine", nil
 		})
 		w, waits := patient(moody, CallPolicy{Retries: 2, Retried: func() { retried++ }})
-		out, err := w.Call(t.Context(), arg(t, "x", ""))
+		out, err := w.Call(t.Context(), tooltest.Arg(t, "x", ""))
 		if err != nil {
 			out = "error: " + err.Error()
 		}
@@ -114,12 +115,12 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 		return "at last", nil
 	})
 	w, _ := patient(slow, CallPolicy{Retries: 2, Timeout: 20 * time.Millisecond})
-	if got := callText(t, w, "x", ""); got != "at last" {
+	if got := tooltest.CallText(t, w, "x", ""); got != "at last" {
 		t.Errorf("got %q, want at last", got)
 	}
 	calls.Store(-10)
 	w.how.Retries = 1
-	if _, err := w.Call(t.Context(), arg(t, "x", "")); !errors.Is(err, ErrTimeout) || err.Error() != "after 2 attempts: slow took longer than 20ms" {
+	if _, err := w.Call(t.Context(), tooltest.Arg(t, "x", "")); !errors.Is(err, ErrTimeout) || err.Error() != "after 2 attempts: slow took longer than 20ms" {
 		t.Errorf("got error %v, want a time-out after 2 attempts", err)
 	}
 }
@@ -141,7 +142,7 @@ func TestAttemptedParallel(t *testing.T) {
 	}), CallPolicy{Gate: NewGate(3, 0)}).(*attempted)
 	var wg sync.WaitGroup
 	for range 10 {
-		wg.Go(func() { callText(t, busy, "x", "") })
+		wg.Go(func() { tooltest.CallText(t, busy, "x", "") })
 	}
 	for range 3 {
 		<-begun
@@ -151,7 +152,7 @@ func TestAttemptedParallel(t *testing.T) {
 	}
 	hasty, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := busy.Call(hasty, arg(t, "x", "")); !strings.Contains(fmt.Sprint(err), context.Canceled.Error()) {
+	if _, err := busy.Call(hasty, tooltest.Arg(t, "x", "")); !strings.Contains(fmt.Sprint(err), context.Canceled.Error()) {
 		t.Errorf("a cancelled caller: got error %v, want %v", err, context.Canceled)
 	}
 	close(end)
@@ -196,9 +197,9 @@ func TestAttemptedRate(t *testing.T) {
 	paced, waits := patient(fine, CallPolicy{Gate: gate})
 	other, more := patient(fine, CallPolicy{Gate: gate})
 	for range 2 {
-		callText(t, paced, "x", "")
+		tooltest.CallText(t, paced, "x", "")
 	}
-	callText(t, other, "x", "")
+	tooltest.CallText(t, other, "x", "")
 	*waits = append(*waits, *more...)
 	if n := len(*waits); n != 2 {
 		t.Errorf("%d of three calls waited, want 2: %v", n, *waits)

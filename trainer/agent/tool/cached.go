@@ -69,8 +69,8 @@ func canonical(args json.RawMessage) (string, error) {
 	return string(text), err
 }
 
-// fingerprint returns a digest of settings, for the name of a service.
-func fingerprint(settings ...string) string {
+// Fingerprint returns a digest of settings, for the name of a service.
+func Fingerprint(settings ...string) string {
 	b, err := json.Marshal(settings)
 	if err != nil { // cannot happen: strings always marshal
 		return ""

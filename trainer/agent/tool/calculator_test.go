@@ -4,6 +4,8 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
 func TestCalculator(t *testing.T) {
@@ -43,7 +45,7 @@ func TestCalculator(t *testing.T) {
 		"--3":                        "3",
 		"+(2)":                       "2",
 	} {
-		if got := callText(t, Calculator(), "expression", expression); got != want {
+		if got := tooltest.CallText(t, Calculator(), "expression", expression); got != want {
 			t.Errorf("%s = %s, want %s", expression, got, want)
 		}
 	}
@@ -77,7 +79,7 @@ func TestCalculatorErrors(t *testing.T) {
 		strings.Repeat("1^", 900):  "deeper",
 		strings.Repeat("1", 5000):  "longer",
 	} {
-		got := callText(t, Calculator(), "expression", expression)
+		got := tooltest.CallText(t, Calculator(), "expression", expression)
 		if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) {
 			t.Errorf("%.40q: %s, want an error with %q", expression, got, want)
 		}

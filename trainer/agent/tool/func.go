@@ -36,15 +36,15 @@ func (f function) Description() string     { return f.description }
 func (f function) Schema() json.RawMessage { return f.schema }
 
 func (f function) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	text, err := stringArgument(args, f.argument)
+	text, err := StringArgument(args, f.argument)
 	if err != nil {
 		return "", err
 	}
 	return f.call(ctx, text)
 }
 
-// stringArgument returns the string argument `name` of a call.
-func stringArgument(args json.RawMessage, name string) (string, error) {
+// StringArgument returns the string argument `name` of a call.
+func StringArgument(args json.RawMessage, name string) (string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(args, &fields); err != nil {
 		return "", fmt.Errorf("the arguments are not a JSON object: %w", err)

@@ -19,7 +19,7 @@ type Limits struct {
 var (
 	ErrTimeout = errors.New("the call timed out")
 	ErrFailed  = errors.New("the tool failed, whatever its arguments") // the tool crashed, or its server is gone
-	ErrRefused = errors.New("the conversation may not call the tool again")
+	errRefused = errors.New("the conversation may not call the tool again")
 )
 
 // kinds are the errors that distinguish failed calls, by the names under which they are stored.
@@ -35,13 +35,13 @@ func kindOf(err error) (name string, kind error) {
 	return "", nil
 }
 
-// failed wraps an error as ErrFailed and keeps its text.
-func failed(err error) error { return &callError{err.Error(), ErrFailed} }
+// Failed wraps an error as ErrFailed and keeps its text.
+func Failed(err error) error { return &callError{err.Error(), ErrFailed} }
 
 // callError is an error with the text that the model reads, and its kind.
 type callError struct {
 	text string
-	kind error // ErrTimeout, ErrFailed, ErrRefused or nil
+	kind error // ErrTimeout, ErrFailed, errRefused or nil
 }
 
 func (e *callError) Error() string { return e.text }
@@ -57,7 +57,7 @@ type limited struct {
 
 func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error) {
 	if o, ok := OriginOf(ctx); ok && t.limits.Calls > 0 && o.Call >= t.limits.Calls {
-		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls), ErrRefused}
+		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls), errRefused}
 	}
 	out, err := t.Tool.Call(ctx, args)
 	if err != nil {
@@ -75,14 +75,19 @@ type reworded struct {
 func (e *reworded) Error() string { return e.text }
 func (e *reworded) Unwrap() error { return e.error }
 
-// redact returns s as valid UTF-8 without secrets.
-func redact(s string, secrets []string) string {
+// Redact returns s as valid UTF-8 without secrets.
+func Redact(s string, secrets []string) string {
 	for _, secret := range secrets {
 		if secret != "" {
 			s = strings.ReplaceAll(s, secret, "[redacted]")
 		}
 	}
 	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// RedactError returns an error that wraps err and whose text has no secrets.
+func RedactError(err error, secrets []string) error {
+	return &reworded{err, Redact(err.Error(), secrets)}
 }
 
 // Truncate cuts s, which must be valid UTF-8, to at most max bytes at a character boundary and appends a note with the

@@ -31,7 +31,7 @@ type Meter struct {
 // Counted wraps t, which must already have all its other wrappers, and counts its calls.
 func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
 
-// Lost records that the connection to a tool's server was lost, and the reason. It is meant for MCPConfig.Lost.
+// Lost records that the connection to a tool's server was lost, and the reason. It is meant for mcp.Config.Lost.
 func (m *Meter) Lost(why string) {
 	const most = 8 // stored between two calls of Take
 	m.mu.Lock()
@@ -77,7 +77,7 @@ func (m *Meter) count(name string, took time.Duration, err error) {
 		u.Calls++
 		u.Time += took
 		switch {
-		case errors.Is(err, ErrRefused):
+		case errors.Is(err, errRefused):
 			u.Refused++
 			return
 		case errors.Is(err, ErrTimeout):

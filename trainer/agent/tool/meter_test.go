@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
 // TestMeter: calls, errors, crashes, time-outs and refusals are counted separately, by the tool's name. A call that the end of its conversation
@@ -24,25 +26,25 @@ func TestMeter(t *testing.T) {
 		return "fine", nil
 	}), "web"), CallPolicy{Timeout: time.Millisecond}), Limits{Calls: 10}))
 	for _, mood := range []string{"good", "bad", "good", "mad", "slow", "bad"} {
-		callText(t, moody, "x", mood)
+		tooltest.CallText(t, moody, "x", mood)
 	}
 	if _, err := moody.Call(t.Context(), []byte("{}")); err == nil {
 		t.Error("a call without its argument was accepted")
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := moody.Call(over, arg(t, "x", "slow")); err == nil {
+	if _, err := moody.Call(over, tooltest.Arg(t, "x", "slow")); err == nil {
 		t.Error("a call after the end of its conversation was answered")
 	}
 	wall, done := context.WithTimeout(t.Context(), time.Microsecond)
 	defer done()
 	<-wall.Done()
-	if _, err := moody.Call(wall, arg(t, "x", "slow")); err == nil {
+	if _, err := moody.Call(wall, tooltest.Arg(t, "x", "slow")); err == nil {
 		t.Error("a call at the end of its conversation's time was answered")
 	}
 	full := WithOrigin(t.Context(), Origin{Call: 10})
-	if _, err := moody.Call(full, arg(t, "x", "good")); !errors.Is(err, ErrRefused) {
-		t.Errorf("the eleventh call: got error %v, want ErrRefused", err)
+	if _, err := moody.Call(full, tooltest.Arg(t, "x", "good")); !errors.Is(err, errRefused) {
+		t.Errorf("the eleventh call: got error %v, want errRefused", err)
 	}
 	m.Retried("web")
 	for range 100 {

@@ -1,6 +1,6 @@
-// Package tool contains the tools that agents call: search over a local corpus, web pages, retrievers, a calculator,
-// sandboxed interpreters, and the tools of any MCP server. It also contains the wrappers around them: limits, attempts,
-// a cache, a meter.
+// Package tool contains the interface of the tools that agents call, the wrappers around tools (limits, attempts, a cache,
+// a meter), and the tools without a package of their own: a calculator, and functions. The packages below it are the other
+// tools.
 package tool
 
 import (

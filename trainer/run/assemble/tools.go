@@ -10,6 +10,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/mcp"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/sandbox"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/search"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/web"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -96,21 +100,21 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 	case "calculator":
 		o.tools = one(c, tool.Calculator())
 	case "code":
-		code := tool.NewCode(tool.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
+		code := sandbox.NewCode(sandbox.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
 		o.tools, o.close = one(c, code), code.Close
 	case "python":
-		set := tool.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
-		python, err := tool.NewPython(ctx, set)
+		set := sandbox.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
+		python, err := sandbox.NewPython(ctx, set)
 		if err != nil {
 			return o, err
 		}
 		o.tools = one(c, python)
 	case "search":
-		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
+		set := search.CorpusConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
 			set.Index = cfg.Resolve(c.Index)
 		}
-		s, err := tool.NewSearch(ctx, set)
+		s, err := search.NewCorpus(ctx, set)
 		if err != nil {
 			return o, err
 		}
@@ -122,20 +126,20 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
 	case "retriever":
-		set := tool.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
+		set := search.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
 		if kept.Replays() { // the service is never called
 			set.TokenEnv = ""
 		}
-		r, err := tool.NewRetriever(set)
+		r, err := search.NewRetriever(set)
 		if err != nil {
 			return o, err
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case "mcp":
-		set := tool.MCPConfig{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Note: note}
+		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Note: note}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
-		server, err := tool.ConnectMCP(ctx, set)
+		server, err := mcp.Connect(ctx, set)
 		if err != nil {
 			return o, err
 		}
@@ -146,8 +150,8 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 	return o, nil
 }
 
-func newVisit(c *config.Tool) (*tool.Visit, error) {
-	set := tool.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
+func newVisit(c *config.Tool) (*web.Visit, error) {
+	set := web.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
 	for _, n := range c.Networks {
 		network, err := netip.ParsePrefix(n)
 		if err != nil {
@@ -155,5 +159,5 @@ func newVisit(c *config.Tool) (*tool.Visit, error) {
 		}
 		set.Networks = append(set.Networks, network.Masked())
 	}
-	return tool.NewVisit(set), nil
+	return web.NewVisit(set), nil
 }

@@ -1,0 +1,542 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+// mcpServerEnv makes the test binary an MCP server on stdio.
+const mcpServerEnv = "MGRPO_TEST_MCP_SERVER"
+
+func serveTestMCP() {
+	if err := testMCPServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(0)
+}
+
+type greeting struct {
+	Name string `json:"name" jsonschema:"whom to greet"`
+}
+
+// testMCPServer returns a server with a tool that answers, one that fails, one that never ends, and one whose output is not text.
+func testMCPServer() *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "greet", Description: "Greets."}, func(_ context.Context, _ *mcp.CallToolRequest, g greeting) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "Hello " + g.Name + "."}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "fail"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, nil, errors.New("the archive is closed on " + os.Getenv("MGRPO_TEST_DAY"))
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "wait"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "picture"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{MIMEType: "image/png", Data: []byte{1}}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "structured"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, map[string]int, error) {
+		return nil, map[string]int{"n": 7}, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "flood"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("water ", 10000)}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "origin"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, r.Params.Meta, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "die_once"}, func(_ context.Context, _ *mcp.CallToolRequest, d death) (*mcp.CallToolResult, any, error) {
+		if marker, err := os.OpenFile(d.Marker, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_ = marker.Close()
+			fmt.Fprintln(os.Stderr, "fatal: no key "+os.Getenv("MGRPO_TEST_DAY"))
+			os.Exit(3)
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "alive"}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "die"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		os.Exit(4)
+		return nil, nil, nil
+	})
+	return s
+}
+
+type death struct {
+	Marker string `json:"marker"`
+}
+
+func stdioConfig(t *testing.T) Config {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(mcpServerEnv, "1")
+	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
+	t.Setenv("MGRPO_TEST_UNLISTED", "kept")
+	return Config{Command: []string{self}, Env: []string{mcpServerEnv, "MGRPO_TEST_DAY"}}
+}
+
+// listen starts a server over HTTP and returns its address.
+func listen(t *testing.T, handler http.Handler) (url string) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+func httpConfig(t *testing.T) Config {
+	t.Helper()
+	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
+	handler := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+		if r.Header.Get("Authorization") != "Bearer sk-5" {
+			return nil
+		}
+		return testMCPServer()
+	}, nil)
+	url := listen(t, handler)
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	return Config{URL: url, TokenEnv: "MGRPO_TEST_TOKEN"}
+}
+
+func TestMCP(t *testing.T) {
+	for name, config := range map[string]func(*testing.T) Config{"stdio": stdioConfig, "http": httpConfig} {
+		t.Run(name, func(t *testing.T) {
+			m, err := Connect(t.Context(), config(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := m.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			}()
+			testMCPTools(t, m)
+		})
+	}
+}
+
+func testMCPTools(t *testing.T, m *Client) {
+	tools := map[string]tool.Tool{}
+	for _, each := range m.Tools() {
+		tools[each.Name()] = tool.Limited(tool.WithCallPolicy(each, tool.CallPolicy{Timeout: time.Hour}), tool.Limits{Bytes: 100})
+	}
+	names := make([]string, 0, len(tools))
+	for name := range tools {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if want := []string{"die", "die_once", "fail", "flood", "greet", "origin", "picture", "structured", "wait"}; !slices.Equal(names, want) {
+		t.Fatalf("tools %v, want %v", names, want)
+	}
+	if schema := string(tools["greet"].Schema()); !strings.Contains(schema, `"whom to greet"`) || tools["greet"].Description() != "Greets." {
+		t.Errorf("greet: %q, schema %s", tools["greet"].Description(), schema)
+	}
+	for name, want := range map[string]string{
+		"greet":      "Hello Ada.",
+		"fail":       "error: the archive is closed on Wednesday",
+		"picture":    "[an image that is not shown: image/png, 1 bytes]",
+		"structured": `{"n":7}`,
+		"flood":      strings.Repeat("water ", 10000)[:100] + "\n[59900 more bytes not shown]",
+	} {
+		args := "{}"
+		if name == "greet" {
+			args = `{"name": "Ada"}`
+		}
+		got, err := tools[name].Call(t.Context(), []byte(args))
+		if err != nil {
+			got = "error: " + err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	if _, err := tools["greet"].Call(t.Context(), []byte(`{"nom": "Ada"}`)); err == nil {
+		t.Error("wrong arguments were accepted")
+	}
+	quick := tool.WithCallPolicy(tools["wait"], tool.CallPolicy{Timeout: 50 * time.Millisecond})
+	if _, err := quick.Call(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "longer than 50ms") {
+		t.Errorf("wait: %v", err)
+	}
+	if out, err := tools["greet"].Call(t.Context(), []byte(`{"name": "Bo"}`)); err != nil || out != "Hello Bo." {
+		t.Errorf("after a timeout: %q, %v", out, err)
+	}
+}
+
+func TestMCPEnvironment(t *testing.T) {
+	transport, err := stdioConfig(t).transport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := fmt.Sprint(transport.(*mcp.CommandTransport).Command.Env)
+	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Wednesday") {
+		t.Errorf("got environment of the server %s", env)
+	}
+}
+
+func TestMCPEndsItsProcess(t *testing.T) {
+	cfg := stdioConfig(t)
+	transport, err := cfg.transport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := transport.(*mcp.CommandTransport).Command
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Client{session: &connection{ClientSession: session}, turn: oneToken()}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if cmd.ProcessState == nil {
+		t.Error("the server's process was not waited for")
+	}
+}
+
+func TestMCPRefuses(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"neither": {},
+		"both":    {Command: []string{"x"}, URL: "http://x"},
+		"no such": {Command: []string{"/no/such/program"}},
+		"unset":   {Command: []string{"x"}, Env: []string{"MGRPO_TEST_NOT_SET"}},
+	} {
+		if m, err := Connect(t.Context(), cfg); err == nil {
+			_ = m.Close()
+			t.Errorf("%s: connected", name)
+		}
+	}
+}
+
+func TestConnectMCPRefusesOtherServers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if m, err := Connect(ctx, Config{Command: []string{"/bin/cat"}}); err == nil {
+		_ = m.Close()
+		t.Error("cat was accepted as an MCP server")
+	}
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("a redirect was followed with %v", r.Header)
+	}))
+	defer elsewhere.Close()
+	redirecting := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer redirecting.Close()
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	if m, err := Connect(ctx, Config{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
+		_ = m.Close()
+		t.Error("a redirect was accepted")
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+func TestMCPSecrets(t *testing.T) {
+	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	t.Setenv("MGRPO_TEST_FLAG", "1")
+	cfg := Config{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY", "MGRPO_TEST_FLAG"}, TokenEnv: "MGRPO_TEST_TOKEN"}
+	secrets := cfg.Secrets()
+	for _, want := range []string{"sk-9-of-ours", "sk-5"} {
+		if !slices.Contains(secrets, want) {
+			t.Errorf("%v lacks %s", secrets, want)
+		}
+	}
+	if strings.Contains(cfg.String(), "sk-1") {
+		t.Error(cfg.String())
+	}
+	if got := tool.Redact("1 of 1", secrets); got != "1 of 1" {
+		t.Errorf("a flag was redacted like a secret: %q", got)
+	}
+	_, err := Connect(t.Context(), Config{URL: "http://127.0.0.1:1/mcp?key=sk-1"})
+	if err == nil || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a server that does not run: got error %v", err)
+	}
+}
+
+// TestMCPLostServer checks that a server that dies during a call is restarted and the call repeated once. Its output on
+// stderr is reported, without secrets. A call that kills it twice is a failure of the tool, and the next one works.
+func TestMCPLostServer(t *testing.T) {
+	cfg := stdioConfig(t)
+	var notes []string
+	cfg.Lost = func(why string) { notes = append(notes, why) }
+	m, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	tools := map[string]tool.Tool{}
+	for _, each := range m.Tools() {
+		tools[each.Name()] = tool.WithCallPolicy(each, tool.CallPolicy{Timeout: time.Hour})
+	}
+	if got := tooltest.CallText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
+		t.Errorf("a call during which the server died: got %q", got)
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "last output on stderr:\nfatal: no key [redacted]") {
+		t.Errorf("notes %q", notes)
+	}
+	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, tool.ErrFailed) {
+		t.Errorf("a call that kills the server each time: got error %v", err)
+	}
+	if got := tooltest.CallText(t, tools["greet"], "name", "Ada"); got != "Hello Ada." {
+		t.Errorf("the call after it: got %q", got)
+	}
+}
+
+// TestMCPBusy checks that a busy server is asked again at the time it names, and that its session continues.
+func TestMCPBusy(t *testing.T) {
+	cfg := httpConfig(t)
+	inner, err := url.Parse(cfg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy atomic.Int32
+	proxy := httputil.NewSingleHostReverseProxy(inner)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if busy.Add(-1) >= 0 {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+	})
+	cfg.URL = front.URL
+	cfg.Lost = func(why string) { t.Errorf("lost: %s", why) }
+	m, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	at := slices.IndexFunc(m.Tools(), func(t tool.Tool) bool { return t.Name() == "greet" })
+	var waits []time.Duration
+	greet := func() string { // repeats a call to a busy server once
+		out, err := m.Tools()[at].Call(t.Context(), tooltest.Arg(t, "name", "Ada"))
+		var again *retry.Transient
+		if errors.As(err, &again) {
+			waits = append(waits, again.After)
+			out, err = m.Tools()[at].Call(t.Context(), tooltest.Arg(t, "name", "Ada"))
+		}
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		return out
+	}
+	for _, c := range []struct {
+		replies int32
+		want    string
+	}{{1, "Hello Ada."}, {2, "error: "}, {0, "Hello Ada."}} {
+		busy.Store(c.replies)
+		if got := greet(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("after %d replies that the server is busy: got %q", c.replies, got)
+		}
+	}
+	if want := []time.Duration{7 * time.Second, 7 * time.Second}; !slices.Equal(waits, want) {
+		t.Errorf("got waits %v, want %v", waits, want)
+	}
+}
+
+// TestMCPGone: if a server cannot be started again, its calls fail with an error that reports it.
+func TestMCPGone(t *testing.T) {
+	cfg := stdioConfig(t)
+	m, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.cfg.Command = []string{"/no/such/program"}
+	tools := map[string]tool.Tool{}
+	for _, each := range m.Tools() {
+		tools[each.Name()] = each
+	}
+	for _, call := range []struct{ name, args string }{{"die", "{}"}, {"greet", `{"name": "Ada"}`}} {
+		if _, err := tools[call.name].Call(t.Context(), []byte(call.args)); !errors.Is(err, tool.ErrFailed) || !strings.Contains(err.Error(), "gone") {
+			t.Errorf("%s: got error %v", call.name, err)
+		}
+	}
+}
+
+// TestMCPStart checks that the error contains the reason why a server does not start.
+func TestMCPStart(t *testing.T) {
+	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
+	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
+	_, err := Connect(t.Context(), Config{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
+	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMCPBeginsWithInitialize: the first request is initialize, because servers of earlier versions of the protocol accept no other.
+func TestMCPBeginsWithInitialize(t *testing.T) {
+	var mu sync.Mutex
+	var methods []string
+	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return testMCPServer() }, nil)
+	url := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		var call struct{ Method string }
+		if json.Unmarshal(body, &call) == nil {
+			mu.Lock()
+			methods = append(methods, call.Method)
+			mu.Unlock()
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		inner.ServeHTTP(w, r)
+	}))
+	m, err := Connect(t.Context(), Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(methods) < 3 || !slices.Equal(methods[:3], []string{"initialize", "notifications/initialized", "tools/list"}) {
+		t.Errorf("the server got requests %q", methods)
+	}
+}
+
+// TestMCPOrigin checks that a call contains the identity of its conversation.
+func TestMCPOrigin(t *testing.T) {
+	m, err := Connect(t.Context(), stdioConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	at := slices.IndexFunc(m.Tools(), func(t tool.Tool) bool { return t.Name() == "origin" })
+	ctx := tool.WithOrigin(t.Context(), tool.Origin{Query: "q-1#epoch=2", Rollout: 3, Agent: "searcher", Invocation: 4, Row: []byte(`{"id":"q-1","room":"B12"}`)})
+	got, err := m.Tools()[at].Call(ctx, []byte("{}"))
+	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`, `"mgrpo/row":{"id":"q-1","room":"B12"}`} {
+		if err != nil || !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s in it; error %v", got, want, err)
+		}
+	}
+}
+
+// TestMCPExample checks that the server of the Python example answers, refuses, and reports the problem of a call.
+func TestMCPExample(t *testing.T) {
+	m, err := Connect(t.Context(), Config{Command: []string{"python3", "server.py"}, Dir: "../../../../examples/tool-in-python"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if len(m.Tools()) != 1 {
+		t.Fatalf("%d tools", len(m.Tools()))
+	}
+	timetable := m.Tools()[0]
+	if got := tooltest.CallText(t, timetable, "harbour", "Lomm"); got != "06:40" {
+		t.Errorf("got %q", got)
+	}
+	if got := tooltest.CallText(t, timetable, "harbour", "Rome"); !strings.HasPrefix(got, "error: no ferry leaves Rome; harbours: Lomm") {
+		t.Errorf("got %q", got)
+	}
+	if _, err := timetable.Call(t.Context(), []byte(`{}`)); err == nil || errors.Is(err, tool.ErrFailed) {
+		t.Errorf("a call without its argument: got error %v, want a mistake of the caller", err)
+	}
+}
+
+// TestMCPService: the cache distinguishes servers with the same command by their names. Their folder does not matter.
+func TestMCPService(t *testing.T) {
+	one, two := Config{Name: "letters", Command: []string{"./serve"}}, Config{Name: "numbers", Command: []string{"./serve"}}
+	if one.Service() == two.Service() || one.Service() != (Config{Name: "letters", Command: []string{"./serve"}, Dir: "elsewhere"}).Service() {
+		t.Errorf("got services %s and %s, want different ones", one.Service(), two.Service())
+	}
+}
+
+func openCache(t *testing.T, dir string, replay bool) *recorded.Cache {
+	t.Helper()
+	c, err := recorded.Open(dir, replay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestMCPReplay: a server whose tools and answers were recorded is neither started nor reached in a replay.
+func TestMCPReplay(t *testing.T) {
+	dir := t.TempDir()
+	cfg := stdioConfig(t)
+	greet := func(cfg Config, name string) (string, error) {
+		m, err := Connect(t.Context(), cfg)
+		if err != nil {
+			return "", err
+		}
+		defer func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		tools := m.Tools()
+		i := slices.IndexFunc(tools, func(t tool.Tool) bool { return t.Name() == "greet" })
+		if schema := string(tools[i].Schema()); len(tools) != 9 || !strings.Contains(schema, `"whom to greet"`) || tools[i].Description() != "Greets." {
+			t.Errorf("got %d tools; greet: description %q, schema %s", len(tools), tools[i].Description(), schema)
+		}
+		return tool.Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), tooltest.Arg(t, "name", name))
+	}
+	cfg.Cache = openCache(t, dir, false)
+	for range 2 { // the second time is a resumed run, which finds the list that it recorded
+		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	changed := cfg
+	changed.Env = []string{mcpServerEnv}
+	if _, err := greet(changed, "Ada"); err != nil { // its answers are recorded as another server's
+		t.Error(err)
+	}
+	t.Setenv(mcpServerEnv, "absent")
+	cfg.Cache = openCache(t, dir, true)
+	if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
+		t.Errorf("got %q, error %v", got, err)
+	}
+	if _, err := greet(cfg, "Bo"); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("a call that was not recorded: got error %v", err)
+	}
+	cfg.Command = []string{"another"}
+	if _, err := greet(cfg, "Ada"); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("a server that was not recorded: got error %v", err)
+	}
+}
+
+// TestMCPOtherTools: a server whose tools have changed since they were recorded is an error.
+func TestMCPOtherTools(t *testing.T) {
+	cfg := stdioConfig(t)
+	cfg.Cache = openCache(t, t.TempDir(), false)
+	other := func(context.Context) (recorded.Answer, error) {
+		return recorded.Answer{Text: `[{"name": "greet"}]`}, nil
+	}
+	if _, err := cfg.Cache.Answer(t.Context(), cfg.listing(), other); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := Connect(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "tools differ") {
+		t.Errorf("got error %v, want that the tools differ", err)
+		_ = m.Close()
+	}
+}

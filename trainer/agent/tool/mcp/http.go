@@ -1,0 +1,60 @@
+package mcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+// busyKey is the key of a context value that is set if a server replies that it is busy or failing. The client's errors
+// do not contain the time that the server asks to wait.
+type busyKey struct{}
+
+// refuseRedirect refuses redirects, so that the token is sent only to the configured server.
+func refuseRedirect(r *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
+}
+
+// boundedTransport adds the token, limits the size of a response, and preserves the numbers of structured content.
+type boundedTransport struct{ token string }
+
+func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if t.token != "" {
+		r.Header.Set("Authorization", "Bearer "+t.token)
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if busy, ok := r.Context().Value(busyKey{}).(**retry.Transient); ok && !errors.As(retry.Refusal(response, errors.New(response.Status)), busy) {
+		*busy = nil
+	}
+	response.Body = &boundedBody{response.Body, maxMCPResponse}
+	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
+	case "text/event-stream":
+		response.Body = newExactEvents(response.Body)
+	case "application/json":
+		response.Body = exactBody(response.Body)
+	}
+	response.ContentLength = -1 // the body may be longer now
+	return response, nil
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("the server's response has more than %d bytes", maxMCPResponse)
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}

@@ -1,0 +1,193 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// structuredKey is the field of a tool's result that may hold any JSON value.
+const structuredKey = "structuredContent"
+
+// exactStructured returns a JSON-RPC message in which the structured content of a tool's result is replaced by its own
+// JSON text, as a string. The SDK would decode its numbers as float64, which changes integers beyond 2^53. It returns
+// other messages as they are.
+func exactStructured(message []byte) []byte {
+	if !bytes.Contains(message, []byte(`"`+structuredKey+`"`)) {
+		return message
+	}
+	var fields, result map[string]json.RawMessage
+	if json.Unmarshal(message, &fields) != nil || json.Unmarshal(fields["result"], &result) != nil {
+		return message
+	}
+	value, ok := result[structuredKey]
+	if !ok {
+		return message
+	}
+	var text bytes.Buffer
+	if json.Compact(&text, value) != nil {
+		return message
+	}
+	result[structuredKey] = encoded(text.String())
+	fields["result"] = encoded(result)
+	return encoded(fields)
+}
+
+// encoded returns v as JSON, on one line. v is a string or a map of JSON texts that were read from JSON, so it cannot fail.
+func encoded(v any) json.RawMessage {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// exactEvents is a stream of server-sent events with exactStructured applied to each line of data.
+type exactEvents struct {
+	io.Closer
+	in   *bufio.Reader
+	left []byte
+}
+
+func newExactEvents(body io.ReadCloser) *exactEvents {
+	return &exactEvents{Closer: body, in: bufio.NewReader(body)}
+}
+
+func (e *exactEvents) Read(p []byte) (int, error) {
+	if len(e.left) == 0 {
+		line, err := e.in.ReadBytes('\n')
+		if len(line) == 0 {
+			return 0, err
+		}
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			if exact := exactStructured(data); len(exact) > 0 && exact[len(exact)-1] != '\n' {
+				line = append([]byte("data: "), append(exact, '\n')...)
+			}
+		}
+		e.left = line
+	}
+	n := copy(p, e.left)
+	e.left = e.left[n:]
+	return n, nil
+}
+
+// exactBody returns a body with one whole message, with exactStructured applied to it.
+func exactBody(body io.ReadCloser) io.ReadCloser {
+	message, err := io.ReadAll(body)
+	var rest io.Reader = strings.NewReader("")
+	if err != nil {
+		rest = failingReader{err}
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(exactStructured(message)), rest), body}
+}
+
+type failingReader struct{ err error }
+
+func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
+
+// contentText returns the text of a result for the model. It uses structured content only if no part of the content has
+// text, because a server that sends both repeats the structured content as text. It returns an error if a number would
+// arrive changed.
+func contentText(r *mcp.CallToolResult) (string, error) {
+	var parts []string
+	readable := false
+	for _, c := range r.Content {
+		part, text := partText(c)
+		parts, readable = append(parts, part), readable || text
+	}
+	if !readable && r.StructuredContent != nil {
+		text, err := structuredText(r.StructuredContent)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "\n"), nil
+}
+
+// partText returns the text of one part of a result. text is false if the text only describes a part that a model
+// cannot read.
+func partText(c mcp.Content) (part string, text bool) {
+	switch c := c.(type) {
+	case *mcp.TextContent:
+		return c.Text, true
+	case *mcp.ResourceLink:
+		return linkText(c), true
+	case *mcp.EmbeddedResource:
+		if c.Resource == nil {
+			return "[an empty resource]", false
+		}
+		if c.Resource.Blob == nil {
+			return c.Resource.Text, true
+		}
+		return fmt.Sprintf("[a resource that is not text: %s, %s]", c.Resource.URI, media(c.Resource.MIMEType, c.Resource.Blob)), false
+	case *mcp.ImageContent:
+		return fmt.Sprintf("[an image that is not shown: %s]", media(c.MIMEType, c.Data)), false
+	case *mcp.AudioContent:
+		return fmt.Sprintf("[a sound that is not played: %s]", media(c.MIMEType, c.Data)), false
+	}
+	return fmt.Sprintf("[content that is not text: %s]", strings.TrimPrefix(fmt.Sprintf("%T", c), "*mcp.")), false
+}
+
+func media(kind string, data []byte) string {
+	if kind == "" {
+		kind = "unknown type"
+	}
+	return fmt.Sprintf("%s, %d bytes", kind, len(data))
+}
+
+// linkText returns a resource's name, its address, and the server's description of it.
+func linkText(l *mcp.ResourceLink) string {
+	about := l.URI
+	for _, more := range []string{l.Title, l.Description, l.MIMEType} {
+		if more != "" {
+			about += ", " + more
+		}
+	}
+	if l.Size != nil {
+		about += fmt.Sprintf(", %d bytes", *l.Size)
+	}
+	return fmt.Sprintf("[resource %s: %s]", l.Name, about)
+}
+
+// structuredText returns the JSON of structured content. That is the text left by exactStructured, or the value decoded
+// by the SDK if none of its numbers may have been changed.
+func structuredText(v any) (string, error) {
+	if text, ok := v.(string); ok {
+		return text, nil
+	}
+	if n, inexact := inexactNumber(v); inexact {
+		return "", fmt.Errorf("the structured result has the number %g, whose last digits are not known; the server should also return it as text", n)
+	}
+	return string(encoded(v)), nil
+}
+
+// inexactNumber returns a number in v with an absolute value of at least 2^53, if any.
+func inexactNumber(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, math.Abs(v) >= 1<<53
+	case []any:
+		for _, item := range v {
+			if n, found := inexactNumber(item); found {
+				return n, true
+			}
+		}
+	case map[string]any:
+		for _, item := range v {
+			if n, found := inexactNumber(item); found {
+				return n, true
+			}
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,146 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+)
+
+// PythonConfig names the interpreter of a Python tool and limits its programs. Zero values mean the defaults in
+// parentheses.
+type PythonConfig struct {
+	Interpreter string        // a program, looked up in PATH if it has no slash (python3)
+	Memory      int64         // bytes of address space of a program (512 MiB)
+	Files       int64         // bytes that a program may store in /tmp, the only folder it can write to (16 MiB)
+	Output      int           // bytes that a program may print (64 KiB)
+	Time        time.Duration // processor time of a program, rounded up to seconds (10 s)
+}
+
+func (c PythonConfig) withDefaults() PythonConfig {
+	if c.Interpreter == "" {
+		c.Interpreter = "python3"
+	}
+	if c.Memory == 0 {
+		c.Memory = 512 << 20
+	}
+	if c.Files == 0 {
+		c.Files = 16 << 20
+	}
+	if c.Output == 0 {
+		c.Output = 64 << 10
+	}
+	if c.Time == 0 {
+		c.Time = 10 * time.Second
+	}
+	return c
+}
+
+// Python runs each program in its own process, in a sandbox of Linux namespaces, seccomp and resource limits. The
+// program sees only the interpreter's files, read-only, and an empty /tmp. It has no network, sees no other process,
+// and cannot start one.
+//
+// The process is a new start of the running program, which must call trainer.ServeChild first in main.
+type Python struct {
+	tool.Tool
+	cfg     PythonConfig
+	box     pythonBox
+	workers chan struct{} // one slot for each program that may run
+}
+
+// NewPython returns the tool after a trial of the sandbox. If the sandbox cannot be made on this machine, the error
+// states the reason.
+func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
+	p := &Python{cfg: cfg.withDefaults(), workers: make(chan struct{}, cgroup.Count().N)}
+	version, err := p.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.Tool = tool.Func("python", "Runs a program in Python "+version+", in a process of its own each time: without network, other processes and threads; files only in /tmp, for as long as it runs. Answers with what it prints and the value of its last line.",
+		"program", "The program. Example: sum(x * x for x in range(10))", p.run)
+	const trial = "import sys\nsys.stdout.write('6*7=')\n6 * 7"
+	if answer, err := p.run(ctx, trial); err != nil || answer != "6*7=42" {
+		if err == nil {
+			err = fmt.Errorf("a trial program printed %q", answer)
+		}
+		return nil, fmt.Errorf("the sandbox for Python cannot be made on this machine: %w. It needs Linux 5.12 and user namespaces, which containers and some distributions forbid (see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); the tool code (Starlark) runs everywhere", err)
+	}
+	return p, nil
+}
+
+// look runs the interpreter to find its version and the folders of its modules.
+func (p *Python) look(ctx context.Context) (version string, err error) {
+	var seen struct {
+		Version, Executable string
+		Prefixes, Path      []string
+	}
+	const question = `import sys, json
+print(json.dumps({"Version": "%d.%d" % sys.version_info[:2], "Executable": sys.executable, "Path": sys.path,
+	"Prefixes": [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]}))`
+	out, err := exec.CommandContext(ctx, p.cfg.Interpreter, "-I", "-c", question).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, tail.LastLine(string(exit.Stderr)))
+		}
+		return "", fmt.Errorf("asking the interpreter %s for its version: %w", p.cfg.Interpreter, err)
+	}
+	if err := json.Unmarshal(out, &seen); err != nil {
+		return "", fmt.Errorf("%s is not Python 3: %w", p.cfg.Interpreter, err)
+	}
+	p.box = pythonBox{Executable: seen.Executable, Memory: p.cfg.Memory, Files: p.cfg.Files, Seconds: uint64((p.cfg.Time + time.Second - 1) / time.Second)}
+	p.box.Shown, err = shown(seen.Prefixes, seen.Path)
+	return seen.Version, err
+}
+
+// shown returns the folders and files of an interpreter and of the libraries that it needs. It omits those within other
+// folders of the list.
+func shown(prefixes, modules []string) ([]shownPath, error) {
+	paths := []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache"}
+	for _, p := range prefixes {
+		for _, part := range []string{"bin", "lib", "lib64", "pyvenv.cfg"} {
+			paths = append(paths, filepath.Join(p, part))
+		}
+	}
+	for _, m := range modules {
+		if base := filepath.Base(m); base == "site-packages" || base == "dist-packages" {
+			paths = append(paths, m)
+		}
+	}
+	slices.Sort(paths)
+	var kept []shownPath
+	for _, p := range slices.Compact(paths) {
+		if covered := slices.ContainsFunc(kept, func(k shownPath) bool { return strings.HasPrefix(p, k.At+"/") }); covered {
+			continue
+		}
+		real, err := filepath.EvalSymlinks(p)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		kept = append(kept, shownPath{At: p, Real: real})
+	}
+	return kept, nil
+}
+
+func (p *Python) run(ctx context.Context, program string) (string, error) {
+	select {
+	case p.workers <- struct{}{}:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	defer func() { <-p.workers }()
+	return p.box.run(ctx, program, p.cfg.Output)
+}

@@ -1,0 +1,199 @@
+package web
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+func raised(n *html.Node) bool {
+	return n.Namespace == "" && n.DataAtom == atom.Sup || shifted(n, raisedBy, movedUp) || classed(n, "sup", "superscript", "exponent")
+}
+
+func lowered(n *html.Node) bool {
+	return n.Namespace == "" && n.DataAtom == atom.Sub || shifted(n, loweredBy, movedDown) || classed(n, "sub", "subscript")
+}
+
+var (
+	raisedBy  = regexp.MustCompile(`vertical-align:(?:super|\+?[0.]*[1-9])`)
+	loweredBy = regexp.MustCompile(`vertical-align:(?:sub|-[0.]*[1-9])`)
+	movedUp   = regexp.MustCompile(`(?:^|;)(?:top:-|bottom:)[0.]*[1-9]`)
+	movedDown = regexp.MustCompile(`(?:^|;)(?:bottom:-|top:)[0.]*[1-9]`)
+)
+
+// shifted reports whether an element's own style raises or lowers it on its line.
+func shifted(n *html.Node, aligned, moved *regexp.Regexp) bool {
+	style := attribute(n, "style")
+	if style == "" || n.DataAtom != atom.Span && n.DataAtom != atom.Small && n.DataAtom != atom.B && n.DataAtom != atom.I {
+		return false
+	}
+	style = strings.ReplaceAll(strings.ToLower(style), " ", "")
+	return aligned.MatchString(style) || strings.Contains(style, "position:relative") && moved.MatchString(style)
+}
+
+// classed reports whether an inline element has one of some classes.
+func classed(n *html.Node, names ...string) bool {
+	return n.DataAtom == atom.Span && slices.ContainsFunc(strings.Fields(strings.ToLower(attribute(n, "class"))), func(c string) bool { return slices.Contains(names, c) })
+}
+
+// note reports whether raised text is the number of a note: all of it is a link within the page.
+func note(n *html.Node) bool {
+	first := n.FirstChild
+	return first != nil && first == n.LastChild && first.DataAtom == atom.A && strings.HasPrefix(attribute(first, "href"), "#")
+}
+
+var (
+	simple    = regexp.MustCompile(`^[-+−–]?[\pL\pN.,]+$`)
+	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`) // a note, a sign, or the ending of an ordinal
+	chemistry = regexp.MustCompile(`(?:^|[^\pL])(?:\pL|(?:[A-Z][a-z]?)+|.*\))$`)
+	digits    = regexp.MustCompile(`^\d+$`)
+)
+
+// shift writes raised or lowered text with a mark before it, so that 10 to the power of 15 becomes 10^15 instead of
+// 1015. It writes no mark before raised text that is not a power, such as [1], or before the number in a chemical
+// formula, such as H2O.
+func (r *renderer) shift(n *html.Node, mark string) {
+	text := r.inner(n, false)
+	switch {
+	case text == "":
+		return
+	case mark == "^" && note(n) && digits.MatchString(text):
+		r.word("[" + text + "]")
+		return
+	case fraction(n):
+		if mark == "^" && unicode.IsDigit(r.last) {
+			r.space = true // a mixed fraction
+		}
+		r.word(text)
+		return
+	case mark == "^" && wordless.MatchString(text), r.last == 0, r.wants > 0, r.space && mark == "_":
+		r.word(text)
+		return
+	case mark == "_" && digits.MatchString(text) && chemistry.MatchString(r.tail()) && !unicode.IsDigit(next(n)):
+		r.word(text)
+		return
+	}
+	if !simple.MatchString(text) || unicode.IsDigit(next(n)) {
+		text = "(" + text + ")"
+	}
+	r.space = false
+	r.word(mark + text)
+}
+
+// tail returns the end of the text so far, starting after the last space.
+func (r *renderer) tail() string {
+	const most = 32
+	text := r.out.String()
+	text = text[max(0, len(text)-most):]
+	return text[strings.LastIndexAny(text, " \n")+1:]
+}
+
+// next returns the first character of the text that directly follows an element, or 0.
+func next(n *html.Node) rune {
+	if n.NextSibling == nil {
+		return 0
+	}
+	for first := n.NextSibling; first != nil; first = first.FirstChild {
+		if first.Type == html.TextNode {
+			for _, c := range first.Data {
+				return c
+			}
+		}
+	}
+	return 0
+}
+
+// fraction reports whether raised or lowered text is the numerator or denominator of a fraction with a slash.
+func fraction(n *html.Node) bool {
+	slash := func(n *html.Node) bool {
+		return n != nil && n.Type == html.TextNode && (n.Data == "/" || n.Data == "⁄")
+	}
+	if raised(n) {
+		return slash(n.NextSibling) && n.NextSibling.NextSibling != nil && lowered(n.NextSibling.NextSibling)
+	}
+	return slash(n.PrevSibling) && n.PrevSibling.PrevSibling != nil && raised(n.PrevSibling.PrevSibling)
+}
+
+// marker returns the mark before an item of a list: a dash, or the item's number.
+func (r *renderer) marker(n *html.Node) string {
+	list := n.Parent
+	if list == nil || list.DataAtom != atom.Ol {
+		return "-"
+	}
+	step := 1
+	if _, turned := attributeOf(list, "reversed"); turned {
+		step = -1
+	}
+	if r.counted == nil {
+		r.counted = map[*html.Node]int{}
+	}
+	at, begun := r.counted[list]
+	if at += step; !begun {
+		at = firstNumber(list, step)
+	}
+	if value, err := strconv.Atoi(attribute(n, "value")); err == nil {
+		at = value
+	}
+	r.counted[list] = at
+	kind := attribute(n, "type")
+	if kind == "" {
+		kind = attribute(list, "type")
+	}
+	return numeral(at, kind) + "."
+}
+
+// firstNumber returns the number of the first item of a list.
+func firstNumber(list *html.Node, step int) int {
+	if start, err := strconv.Atoi(attribute(list, "start")); err == nil {
+		return start
+	}
+	if step > 0 {
+		return 1
+	}
+	items := 0
+	for c := range list.ChildNodes() {
+		if c.DataAtom == atom.Li {
+			items++
+		}
+	}
+	return items
+}
+
+// numeral writes the number of an item, as letters or in Roman numerals if the list has that type.
+func numeral(n int, kind string) string {
+	const letters = 26
+	var text string
+	switch {
+	case strings.EqualFold(kind, "a") && n > 0:
+		for ; n > 0; n = (n - 1) / letters {
+			text = string(rune('a'+(n-1)%letters)) + text
+		}
+	case strings.EqualFold(kind, "i") && n > 0 && n < 4000:
+		for i, value := range []int{1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1} {
+			for ; n >= value; n -= value {
+				text += [...]string{"m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"}[i]
+			}
+		}
+	default:
+		return strconv.Itoa(n)
+	}
+	if kind == "A" || kind == "I" {
+		text = strings.ToUpper(text)
+	}
+	return text
+}
+
+// attributeOf returns an attribute and reports whether it exists.
+func attributeOf(n *html.Node, key string) (string, bool) {
+	for _, a := range n.Attr {
+		if a.Namespace == "" && a.Key == key {
+			return a.Val, true
+		}
+	}
+	return "", false
+}

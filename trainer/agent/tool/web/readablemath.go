@@ -1,0 +1,122 @@
+package web
+
+import (
+	"strings"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+// formula returns the text of a formula: the LaTeX in its markup, or its MathML on one line. It returns "" if the
+// element is not a formula.
+func formula(n *html.Node) string {
+	switch {
+	case n.Type != html.ElementNode:
+		return ""
+	case n.DataAtom == atom.Script && strings.HasPrefix(attribute(n, "type"), "math/tex"):
+		if n.FirstChild != nil {
+			return strings.TrimSpace(n.FirstChild.Data)
+		}
+	case n.DataAtom == atom.Img && !hidden(n) && formulaImage(n) && !pictured(n):
+		return withoutStyle(attribute(n, "alt"))
+	case n.DataAtom == atom.Math || n.Namespace == "math" && n.Data == "math":
+		if text := withoutStyle(attribute(n, "alttext")); text != "" {
+			return text
+		}
+		if tex := find(n, func(n *html.Node) bool {
+			return n.Data == "annotation" && strings.Contains(attribute(n, "encoding"), "tex")
+		}); tex != nil && tex.FirstChild != nil {
+			return withoutStyle(tex.FirstChild.Data)
+		}
+		return strings.Join(strings.Fields(mathML(n, 0)), " ")
+	}
+	return ""
+}
+
+// formulaImage reports whether an image shows the formula in its alternative text.
+func formulaImage(n *html.Node) bool {
+	class := strings.ToLower(attribute(n, "class"))
+	return strings.Contains(class, "math") || strings.Contains(class, "latex") || class == "tex"
+}
+
+// pictured reports whether an image repeats the formula next to it for browsers without MathML.
+func pictured(n *html.Node) bool {
+	return n.Parent != nil && find(n.Parent, func(n *html.Node) bool { return n.Data == "math" }) != nil && strings.Contains(attribute(n, "class"), "fallback")
+}
+
+// withoutStyle removes the command that displays a formula on its own line from LaTeX.
+func withoutStyle(tex string) string {
+	tex = strings.TrimSpace(tex)
+	if inner, ok := strings.CutPrefix(tex, `{\displaystyle`); ok && strings.HasSuffix(inner, "}") {
+		tex = strings.TrimSpace(inner[:len(inner)-1])
+	}
+	return tex
+}
+
+// maxMathDepth is the deepest nesting of MathML that is read.
+const maxMathDepth = 100
+
+// mathML writes MathML on one line, with ^ for raised parts, _ for lowered parts and / for fractions.
+func mathML(n *html.Node, depth int) string {
+	if n.Type == html.TextNode {
+		return strings.TrimSpace(n.Data)
+	}
+	if depth > maxMathDepth || n.Data == "annotation" || n.Data == "annotation-xml" {
+		return ""
+	}
+	var parts []string
+	for c := range n.ChildNodes() {
+		if c.Type == html.TextNode && strings.TrimSpace(c.Data) == "" || c.Type == html.CommentNode {
+			continue
+		}
+		parts = append(parts, mathML(c, depth+1))
+	}
+	part := func(i int) string {
+		if i >= len(parts) {
+			return ""
+		}
+		if len([]rune(parts[i])) <= 1 || digits.MatchString(parts[i]) {
+			return parts[i]
+		}
+		return "(" + parts[i] + ")"
+	}
+	switch n.Data {
+	case "mfrac":
+		return " " + part(0) + "/" + part(1) + " "
+	case "msup", "mover":
+		return part(0) + "^" + part(1)
+	case "msub", "munder":
+		return part(0) + "_" + part(1)
+	case "msubsup", "munderover":
+		return part(0) + "_" + part(1) + "^" + part(2)
+	case "mfenced":
+		return fenced(n, parts)
+	case "msqrt":
+		return "√(" + strings.Join(parts, "") + ")"
+	case "mroot":
+		return part(0) + "^(1/" + part(1) + ")"
+	case "mtd":
+		return strings.Join(parts, "") + " "
+	case "mtr", "mlabeledtr":
+		return strings.Join(parts, "") + "; "
+	case "mo":
+		if text := strings.Join(parts, ""); text != "\u2062" && text != "\u2061" && text != "\u2063" { // invisible operators
+			return text
+		}
+		return " "
+	case "mspace", "mtext":
+		return " " + strings.Join(parts, "") + " "
+	}
+	return strings.Join(parts, "")
+}
+
+// fenced are parts between brackets, with commas unless the element names others.
+func fenced(n *html.Node, parts []string) string {
+	mark := func(key, usual string) string {
+		if v, ok := attributeOf(n, key); ok {
+			return v
+		}
+		return usual
+	}
+	return mark("open", "(") + strings.Join(parts, mark("separators", ",")) + mark("close", ")")
+}

@@ -1,0 +1,102 @@
+package web
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+const (
+	maxColumns  = 1000     // columns of a row of a table, as in HTML
+	maxRepeated = 64 << 10 // largest number of bytes that the repetitions of one cell may add to a row
+)
+
+// reach is a cell that spans further rows.
+type reach struct {
+	column, columns int
+	rows            int // number of further rows; negative: to the end of the row group
+	text            string
+}
+
+// plainRow reports whether no cell of a row contains a table.
+func plainRow(n *html.Node) bool {
+	return find(n, func(n *html.Node) bool { return n.DataAtom == atom.Table }) == nil
+}
+
+// row writes a row of a table on one line. A cell that spans several columns or rows is repeated in each, so that each
+// value is below its heading. A cell that is the only one in its row is written once.
+func (r *renderer) row(n *html.Node) {
+	var cells []string
+	var reaching []reach
+	above := r.spans
+	take := func() { // adds the cells from above that come next
+		for i := 0; i < len(above); i++ {
+			s := above[i]
+			if s.column > len(cells) {
+				return
+			}
+			cells = append(cells, repeat(s.text, s.columns)...)
+			if s.rows--; s.rows != 0 {
+				reaching = append(reaching, s)
+			}
+			above = append(above[:i:i], above[i+1:]...)
+			i--
+		}
+	}
+	own, wide := 0, 0
+	for c := range n.ChildNodes() {
+		if c.DataAtom != atom.Td && c.DataAtom != atom.Th || len(cells) >= maxColumns {
+			continue
+		}
+		take()
+		text := strings.ReplaceAll(r.inner(c, r.links), "|", `\|`) // and no further cell
+		if hidden(c) {
+			text = ""
+		}
+		columns := min(max(spanOf(c, "colspan", 1), 1), maxColumns-len(cells))
+		if rows := spanOf(c, "rowspan", 1); rows != 1 {
+			reaching = append(reaching, reach{column: len(cells), columns: columns, rows: rows - 1, text: text})
+		}
+		own, wide = own+1, columns
+		cells = append(cells, repeat(text, columns)...)
+	}
+	take()
+	r.spans = ordered(reaching)
+	if own == 1 && len(cells) == wide {
+		cells = cells[:1]
+	}
+	r.text(strings.Join(cells, " | "))
+}
+
+// ordered sorts cells by their columns.
+func ordered(spans []reach) []reach {
+	for i := range spans {
+		for j := i; j > 0 && spans[j].column < spans[j-1].column; j-- {
+			spans[j], spans[j-1] = spans[j-1], spans[j]
+		}
+	}
+	return spans
+}
+
+// spanOf returns the number of columns or rows that a cell spans.
+func spanOf(n *html.Node, key string, otherwise int) int {
+	const most = 65534 // as in HTML
+	v, err := strconv.Atoi(strings.TrimSpace(attribute(n, key)))
+	if err != nil || v < 0 {
+		return otherwise
+	}
+	return min(v, most)
+}
+
+// repeat returns a cell's text once for each of its columns. A long text is returned only for the first column.
+func repeat(text string, columns int) []string {
+	cells := make([]string, max(columns, 1))
+	for i := range cells {
+		if i == 0 || len(text)*columns <= maxRepeated {
+			cells[i] = text
+		}
+	}
+	return cells
+}
