@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 )
@@ -104,7 +105,7 @@ func readable(schema json.RawMessage) *jsonschema.Resolved {
 func (c *Callables) Definitions() []json.RawMessage { return c.definitions }
 
 // Call turns a parsed call into a Call. If the call cannot be executed, its Problem is the reason.
-func (c *Callables) Call(p ParsedCall) Call {
+func (c *Callables) Call(p callformat.Call) Call {
 	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
 	if call.Problem != "" {
 		return call

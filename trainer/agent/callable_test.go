@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
@@ -32,7 +33,7 @@ func TestOddSchemas(t *testing.T) {
 			t.Errorf("schema %s: %v", schema, err)
 			continue
 		}
-		if call := c.Call(ParsedCall{Name: "odd", Arguments: json.RawMessage(`{}`)}); call.Problem != "" {
+		if call := c.Call(callformat.Call{Name: "odd", Arguments: json.RawMessage(`{}`)}); call.Problem != "" {
 			t.Errorf("schema %s: got problem %q, want none", schema, call.Problem)
 		}
 	}

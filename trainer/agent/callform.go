@@ -116,7 +116,7 @@ func (f *CallForm) join(two string) {
 // callsText returns one call of a function for each list of arguments, as the template prints them in one turn, without
 // the end-of-turn token.
 func (t *Template) callsText(name string, each ...[]callformat.Argument) (string, error) {
-	var calls []ParsedCall
+	var calls []callformat.Call
 	for _, list := range each {
 		arguments := map[string]any{} // printed in the order of the keys, which is also the order of the lists
 		for _, a := range list {
@@ -126,7 +126,7 @@ func (t *Template) callsText(name string, each ...[]callformat.Argument) (string
 		if err != nil {
 			return "", err
 		}
-		calls = append(calls, ParsedCall{Name: name, Arguments: raw})
+		calls = append(calls, callformat.Call{Name: name, Arguments: raw})
 	}
 	if !t.history.calls {
 		w, ok := t.calls.(callformat.Writer)

@@ -7,15 +7,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
-// ParsedCall is one call as a model wrote it: a name and a JSON object of arguments, or a Problem.
-type ParsedCall = callformat.Call
-
 // Reply is the content of a sampled turn.
 type Reply struct {
-	Text     string       // without end-of-turn token and thinking, up to the first call
-	Whole    string       // without end-of-turn token and thinking
-	Thinking string       // without its tags
-	Calls    []ParsedCall // in the order written
+	Text     string            // without end-of-turn token and thinking, up to the first call
+	Whole    string            // without end-of-turn token and thinking
+	Thinking string            // without its tags
+	Calls    []callformat.Call // in the order written
 }
 
 // Reply reads a sampled turn.

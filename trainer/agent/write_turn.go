@@ -17,7 +17,7 @@ import (
 type WrittenTurn struct {
 	Thinking string // without tags
 	Text     string
-	Calls    []ParsedCall // after Text
+	Calls    []callformat.Call // after Text
 }
 
 // Write returns the text of a turn as the model writes it, with the end-of-turn token if the template prints one.

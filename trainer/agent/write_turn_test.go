@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
@@ -15,7 +16,7 @@ import (
 func TestWrittenTurnsAreReadBack(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})
-		calls := []ParsedCall{{Name: "echo", Arguments: json.RawMessage(`{"text": "a\n<b>"}`)}, {Name: "echo", Arguments: json.RawMessage(`{"text": "b"}`)}}
+		calls := []callformat.Call{{Name: "echo", Arguments: json.RawMessage(`{"text": "a\n<b>"}`)}, {Name: "echo", Arguments: json.RawMessage(`{"text": "b"}`)}}
 		text, err := c.Write(WrittenTurn{Text: "Let me see.", Calls: calls})
 		if err != nil {
 			t.Fatal(err)
@@ -40,8 +41,8 @@ func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	if !c.thinks.opened {
 		t.Fatal("the template does not open a turn's thinking")
 	}
-	call := ParsedCall{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
-	for _, turn := range []WrittenTurn{{Text: "Two."}, {Calls: []ParsedCall{call}}, {Thinking: "Hm.", Text: "Two."}, {Thinking: "Hm.", Calls: []ParsedCall{call}}} {
+	call := callformat.Call{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
+	for _, turn := range []WrittenTurn{{Text: "Two."}, {Calls: []callformat.Call{call}}, {Thinking: "Hm.", Text: "Two."}, {Thinking: "Hm.", Calls: []callformat.Call{call}}} {
 		text, err := c.Write(turn)
 		if err != nil {
 			t.Errorf("%+v: %v", turn, err)

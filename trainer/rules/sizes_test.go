@@ -93,7 +93,7 @@ var (
 		"bindings/torch.Tensor":                  50,
 		"trainer/agent.Chat":                     56,
 		"trainer/agent.Template":                 48,
-		"trainer/agent/gateway.AgentServer":      26,
+		"trainer/agent/gateway.AgentServer":      25,
 		"trainer/config.Config":                  56,
 		"trainer/engine/learner.Learner":         63,
 		"trainer/engine/policy/local.Engine":     31,

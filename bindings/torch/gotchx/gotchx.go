@@ -1,8 +1,7 @@
-// Package gotchx connects bindings/torch with gotch. Tensors of one become tensors of the other and share storage. So a gotch module can be a
-// reward model or a custom head, and gotch's reader can read PyTorch's checkpoint files. Build gotch modules inside Scope.Grad(true): some of
-// gotch's constructors transform their weights once, and without recording these get no gradient. In this repository only it and
-// examples/head-in-go import gotch.
-// Building it needs the environment that env.sh prints.
+// Package gotchx connects bindings/torch with gotch. A program's loss terms are written with gotch (Term). trainer/withgotch uses the rest:
+// TorchScript modules as policies and judges, and gotch's reader of PyTorch's checkpoint files. Tensors pass in both directions without a copy.
+// Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and without recording these get no
+// gradient. In this repository only it and examples/head-in-go import gotch. Building it needs the environment that env.sh prints.
 package gotchx
 
 import (
@@ -16,20 +15,20 @@ import (
 	_ "github.com/mgrpo/mgrpo/bindings/torch/gotchx/cachefolder" // before gotch
 )
 
-// FromGotch returns a tensor of the scope that shares t's storage and gradient history. t stays the
+// fromGotch returns a tensor of the scope that shares t's storage and gradient history. t stays the
 // caller's: it may be dropped while the result lives. A tensor on another device is an error.
-func FromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
+func fromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
 	shared := s.Adopt(t.Ctensor())
 	runtime.KeepAlive(t)
 	return shared
 }
 
-// ToGotch returns a gotch tensor that shares t's storage and gradient history, which the caller must drop. It
+// toGotch returns a gotch tensor that shares t's storage and gradient history, which the caller must drop. It
 // may outlive t. Use it inside Do of t's device: gotch reports errors by the calling thread.
-func ToGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
+func toGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
 
-// FromDType returns our name of a gotch dtype, or an error for one that tensors of this project never have.
-func FromDType(dt gotch.DType) (torch.DType, error) {
+// fromDType returns our name of a gotch dtype, or an error for one that tensors of this project never have.
+func fromDType(dt gotch.DType) (torch.DType, error) {
 	if dt >= 0 && dt <= gotch.BFloat16 {
 		if ours := torch.DType(dt); ours.Size() > 0 {
 			return ours, nil
@@ -38,8 +37,8 @@ func FromDType(dt gotch.DType) (torch.DType, error) {
 	return 0, fmt.Errorf("gotchx: dtype %v is not supported", dt)
 }
 
-// ToDevice returns gotch's name of a device.
-func ToDevice(d *torch.Device) gotch.Device {
+// toDevice returns gotch's name of a device.
+func toDevice(d *torch.Device) gotch.Device {
 	if d.IsCUDA() {
 		return gotch.CudaBuilder(uint(d.Index()))
 	}

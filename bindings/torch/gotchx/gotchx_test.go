@@ -28,7 +28,7 @@ func do(t *testing.T, f func(s *torch.Scope)) {
 func TestStorageIsSharedBothWays(t *testing.T) {
 	do(t, func(s *torch.Scope) {
 		ours := s.FromFloat32([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
-		theirs := ToGotch(ours)
+		theirs := toGotch(ours)
 		if size := theirs.MustSize(); len(size) != 2 || size[0] != 2 || size[1] != 3 || theirs.DType() != gotch.Float {
 			t.Errorf("gotch sees %v %v", size, theirs.DType())
 		}
@@ -43,7 +43,7 @@ func TestStorageIsSharedBothWays(t *testing.T) {
 			t.Errorf("gotch sees %v after our tensor was dropped", v)
 		}
 
-		back := FromGotch(s, theirs)
+		back := fromGotch(s, theirs)
 		theirs.MustDrop()
 		back.Fill_(2)
 		if got := back.Sum().Item(); got != 12 {
@@ -80,11 +80,11 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 		x := s.FromFloat32([]float32{0.5, -1, 2, 0.25}, 1, in)
 		x.RequireGrad(true)
 		s.Grad(true, func() {
-			theirs := ToGotch(x)
+			theirs := toGotch(x)
 			defer theirs.MustDrop()
 			out := second.Forward(first.Forward(theirs).MustTanh(true))
 			defer out.MustDrop()
-			reward := FromGotch(s, out)
+			reward := fromGotch(s, out)
 			if want, got := score(input), reward.Item(); math.Abs(got-want) > 1e-5 {
 				t.Errorf("score %g, want %g", got, want)
 			}
@@ -101,7 +101,7 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 			}
 		}
 		for name, weight := range vs.Variables() {
-			if g := FromGotch(s, &weight).Grad(); g == nil || g.Norm().Item() == 0 {
+			if g := fromGotch(s, &weight).Grad(); g == nil || g.Norm().Item() == 0 {
 				t.Errorf("%s of the network got no gradient", name)
 			}
 		}
@@ -110,17 +110,17 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for _, dt := range []torch.DType{torch.Uint8, torch.Int8, torch.Int16, torch.Int32, torch.Int64, torch.Float16, torch.Float32, torch.Float64, torch.Bool, torch.BFloat16} {
-		if back, err := FromDType(gotch.DType(dt)); err != nil || back != dt {
+		if back, err := fromDType(gotch.DType(dt)); err != nil || back != dt {
 			t.Errorf("%v became %v, %v", dt, back, err)
 		}
 	}
 	for _, dt := range []gotch.DType{gotch.Invalid, gotch.ComplexFloat, gotch.QInt8, gotch.Bits16} {
-		if _, err := FromDType(dt); err == nil {
+		if _, err := fromDType(dt); err == nil {
 			t.Errorf("dtype %d was accepted", dt)
 		}
 	}
 	do(t, func(s *torch.Scope) {
-		if ToDevice(s.Device()) != gotch.CPU {
+		if toDevice(s.Device()) != gotch.CPU {
 			t.Error("device of a scope")
 		}
 	})

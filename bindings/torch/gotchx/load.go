@@ -49,7 +49,7 @@ func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 			return fmt.Errorf("gotchx: entry %v is a %T; a state dict maps names to tensors", key, value)
 		}
 		s := t.Source.(storage) // findStorage returns no other type
-		dtype, err := FromDType(s.dtype)
+		dtype, err := fromDType(s.dtype)
 		tensors = append(tensors, BinTensor{name, s.key, dtype, s.size, t.StorageOffset, t.Size, t.Stride})
 		return err
 	}

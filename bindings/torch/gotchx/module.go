@@ -18,7 +18,7 @@ type Module struct {
 // OpenModule loads a file of torch.jit.save onto the device of a scope, with its parameters. The file is a program that runs in this
 // process, so open only files whose author you trust.
 func OpenModule(s *torch.Scope, path string) (*Module, error) {
-	module, err := ts.ModuleLoadOnDevice(path, ToDevice(s.Device()))
+	module, err := ts.ModuleLoadOnDevice(path, toDevice(s.Device()))
 	if err != nil {
 		return nil, fmt.Errorf("gotchx: %s: no TorchScript module, as torch.jit.save writes it: %w", path, err)
 	}
@@ -30,7 +30,7 @@ func OpenModule(s *torch.Scope, path string) (*Module, error) {
 	}
 	module.SetEval() // dropout would differ between sampling and training
 	for _, n := range named {
-		m.parameters[n.Name] = s.Keep(FromGotch(s, n.Tensor))
+		m.parameters[n.Name] = s.Keep(fromGotch(s, n.Tensor))
 		n.Tensor.MustDrop()
 	}
 	return m, nil
@@ -43,7 +43,7 @@ func (m *Module) Parameters() map[string]*torch.Tensor { return m.parameters }
 func (m *Module) Forward(s *torch.Scope, tokens, positions, segments *torch.Tensor) (*torch.Tensor, error) {
 	var in []*ts.Tensor
 	for _, t := range []*torch.Tensor{tokens, positions, segments} {
-		in = append(in, ToGotch(t))
+		in = append(in, toGotch(t))
 	}
 	defer func() {
 		for _, t := range in {
@@ -55,7 +55,7 @@ func (m *Module) Forward(s *torch.Scope, tokens, positions, segments *torch.Tens
 		return nil, fmt.Errorf("gotchx: %s: forward(tokens, positions, segments) of int64 %v: %w", m.path, tokens.Shape(), err)
 	}
 	defer out.MustDrop()
-	return FromGotch(s, out), nil
+	return fromGotch(s, out), nil
 }
 
 // Drop frees the module and its parameters. Call it inside Do of its device.

@@ -28,7 +28,7 @@ func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer,
 	}
 	s := &Scorer{path: path, device: d}
 	err = d.Do(ctx, func(*torch.Scope) (err error) {
-		if s.module, err = ts.ModuleLoadOnDevice(path, ToDevice(d)); err != nil {
+		if s.module, err = ts.ModuleLoadOnDevice(path, toDevice(d)); err != nil {
 			return fmt.Errorf("gotchx: %s: no TorchScript module, as torch.jit.save writes it: %w", path, err)
 		}
 		s.module.SetEval()
@@ -59,7 +59,7 @@ func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) 
 	shape := []int64{int64(len(batch)), int64(longest)}
 	scores := make([]float32, len(batch))
 	err := s.device.Do(ctx, func(scope *torch.Scope) error {
-		tokens, kept := ToGotch(scope.FromInt64(ids, shape...)), ToGotch(scope.FromInt64(mask, shape...))
+		tokens, kept := toGotch(scope.FromInt64(ids, shape...)), toGotch(scope.FromInt64(mask, shape...))
 		defer tokens.MustDrop()
 		defer kept.MustDrop()
 		out, err := s.module.ForwardTs([]*ts.Tensor{tokens, kept})
@@ -67,7 +67,7 @@ func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) 
 			return fmt.Errorf("gotchx: %s: forward(tokens, mask) of int64 %v: %w", s.path, shape, err)
 		}
 		defer out.MustDrop()
-		got := FromGotch(scope, out)
+		got := fromGotch(scope, out)
 		if got.DType() != torch.Float32 || !slices.Equal(got.Shape(), shape[:1]) {
 			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, a score a sequence", s.path, got.DType(), got.Shape(), shape[:1])
 		}

@@ -40,7 +40,7 @@ type gotchTerm struct{ Term }
 
 // Loss converts the tensors of a micro-batch and of the result.
 func (g gotchTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
-	given := TermBatch{Hidden: ToGotch(b.Hidden), LogProb: ToGotch(b.LogProb), Composition: b.Composition}
+	given := TermBatch{Hidden: toGotch(b.Hidden), LogProb: toGotch(b.LogProb), Composition: b.Composition}
 	defer given.Hidden.MustDrop()
 	defer given.LogProb.MustDrop()
 	loss, err := g.Term.Loss(given)
@@ -55,10 +55,10 @@ func (g gotchTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if device.CInt() != ToDevice(s.Device()).CInt() {
+	if device.CInt() != toDevice(s.Device()).CInt() {
 		return nil, fmt.Errorf("gotchx: the term returned a loss on %s, not on the device of TermBatch.Hidden", device.Name)
 	}
-	return FromGotch(s, loss), nil
+	return fromGotch(s, loss), nil
 }
 
 // Updated passes the call on.

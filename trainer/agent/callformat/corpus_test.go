@@ -151,7 +151,7 @@ func TestPrintedCallsAreReadBack(t *testing.T) {
 		}
 		switch {
 		case err == nil:
-		case !kept && errors.Is(err, ErrNotPrinted):
+		case !kept && errors.Is(err, errNotPrinted):
 			silent++
 			continue
 		case !kept && !errors.Is(err, ErrUnknown) || slices.Contains(unread, filepath.Base(file)):

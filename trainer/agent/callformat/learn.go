@@ -38,8 +38,8 @@ const (
 )
 
 var (
-	// ErrNotPrinted is the error that Learn returns for a template that does not print calls.
-	ErrNotPrinted = errors.New("the chat template does not print calls")
+	// errNotPrinted is the error that Learn returns for a template that does not print calls.
+	errNotPrinted = errors.New("the chat template does not print calls")
 	// ErrUnknown is the error that Learn returns for a template that prints calls in a notation that no Format can
 	// read.
 	ErrUnknown = errors.New("the chat template prints calls in a notation that cannot be read")
@@ -55,7 +55,7 @@ type probes struct {
 	two           string // two calls with one argument each; "" if the template allows one call only
 }
 
-// InferFormat asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
+// InferFormat asks a template to print calls and returns the format that reads them, or errNotPrinted or ErrUnknown. It
 // returns a format only if the format reads back the printed calls.
 func InferFormat(print Printer) (Format, error) {
 	p, err := takeProbes(print)
@@ -96,7 +96,7 @@ func takeProbes(print Printer) (*probes, error) {
 		}
 	}
 	if !strings.Contains(p.one, probeName) {
-		return nil, ErrNotPrinted
+		return nil, errNotPrinted
 	}
 	p.two = strings.ReplaceAll(p.two, probeID2, ProbeID)
 	return p, nil

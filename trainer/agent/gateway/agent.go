@@ -130,9 +130,6 @@ func (a *AgentServer) notify() {
 	a.changed = make(chan struct{})
 }
 
-// InFlight returns the number of turns being sampled.
-func (a *AgentServer) InFlight() int { return int(a.inFlight.Load()) }
-
 // enter finds the attempt of a ticket and registers the request with it; endRequest ends the request. If the phase has not
 // begun here, enter waits for it.
 func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, endRequest func(), err error) {

@@ -62,7 +62,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("mgrpo-e30.e30")
 	f.Add(Secret(make([]byte, SecretSize)).Key(ticketOf("q", 1)))
 	f.Fuzz(func(t *testing.T, key string) {
-		if ticket, err := secret.Ticket(key, time.Now()); err == nil && secret.Key(ticket) != key && key != good {
+		if ticket, err := secret.ticket(key, time.Now()); err == nil && secret.Key(ticket) != key && key != good {
 			t.Errorf("the unsigned text %q is accepted as a key of %+v", key, ticket)
 		}
 	})
@@ -74,7 +74,7 @@ func FuzzResult(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		r, err := ParseResult(line)
+		r, err := parseResult(line)
 		if err == nil && r.check() != nil {
 			t.Errorf("%q: %+v", line, r)
 		}

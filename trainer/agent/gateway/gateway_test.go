@@ -240,7 +240,7 @@ func TestParallelCalls(t *testing.T) {
 		s.chat("planner", ticket, []object{said("user", "plan")}, object{"tools": ask})
 		calls := []struct{ task, ordinal string }{{"zebra", "0"}, {"ape", "0"}, {"ape", "1"}, {"cat", "0"}}
 		for _, i := range order {
-			s.chat("solver", ticket, []object{said("user", calls[i].task)}, nil, CallHeader, calls[i].ordinal)
+			s.chat("solver", ticket, []object{said("user", calls[i].task)}, nil, callHeader, calls[i].ordinal)
 		}
 		roots := map[string]uint64{}
 		for i, r := range s.models["solver"].asked {
@@ -289,7 +289,7 @@ func TestRetries(t *testing.T) {
 	s.models["solver"].wait = func(string) { <-release }
 	slow := make(chan string, 2)
 	go func() { slow <- ask(retryHeader, "0") }()
-	for s.agents["solver"].InFlight() == 0 {
+	for s.agents["solver"].inFlight.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	go func() { slow <- ask(retryHeader, "1") }()
@@ -332,8 +332,8 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 	s.models["solver"].hold = release
 	hasty, leave := context.WithCancel(t.Context())
 	gone, stays := make(chan string, 1), make(chan string, 1)
-	talking := func(n int) {
-		for s.agents["solver"].InFlight() != n {
+	talking := func(n int64) {
+		for s.agents["solver"].inFlight.Load() != n {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -396,7 +396,7 @@ func TestKeys(t *testing.T) {
 	if status := ask(secret.Key(good)); status != 409 {
 		t.Errorf("after the end of the attempt: got status %d, want 409", status)
 	}
-	if _, err := Secret(nil).Ticket(Secret(nil).Key(good), time.Now()); err == nil {
+	if _, err := Secret(nil).ticket(Secret(nil).Key(good), time.Now()); err == nil {
 		t.Error("a key signed with an empty secret was accepted")
 	}
 }

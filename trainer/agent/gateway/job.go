@@ -63,8 +63,8 @@ func (e *ExpertScores) UnmarshalJSON(data []byte) error {
 // maxResult is the largest number of bytes in a result.
 const maxResult = 1 << 20
 
-// ParseResult reads a program's result: a JSON object with the answer, or any other text, which is the answer itself.
-func ParseResult(line []byte) (Result, error) {
+// parseResult reads a program's result: a JSON object with the answer, or any other text, which is the answer itself.
+func parseResult(line []byte) (Result, error) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {
 		return Result{}, fmt.Errorf("the program printed nothing: its last line must be the answer, or {\"answer\": ...}")

@@ -108,7 +108,7 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 func (l *Leases) admits(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.secret.Ticket(key, time.Now())
+	_, err := l.secret.ticket(key, time.Now())
 	return err == nil || sameText(key, l.Token)
 }
 
@@ -257,7 +257,7 @@ func (l *Leases) renew(r *http.Request, _ []byte) (any, error) {
 
 // result ends a job. If the result cannot be read, the program has failed.
 func (l *Leases) result(r *http.Request, body []byte) (any, error) {
-	result, bad := ParseResult(body)
+	result, bad := parseResult(body)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	job, err := l.find(r)

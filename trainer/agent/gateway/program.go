@@ -31,10 +31,10 @@ type Programs struct {
 
 // Environment variables of a program.
 const (
-	EnvBaseURL = "OPENAI_BASE_URL"
-	EnvKey     = "OPENAI_API_KEY"
-	EnvQuery   = "MGRPO_QUERY"
-	EnvRollout = "MGRPO_ROLLOUT"
+	envBaseURL = "OPENAI_BASE_URL"
+	envKey     = "OPENAI_API_KEY"
+	envQuery   = "MGRPO_QUERY"
+	envRollout = "MGRPO_ROLLOUT"
 )
 
 // maxStderr is the largest number of bytes that are kept of a program's stderr.
@@ -79,7 +79,7 @@ func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, 
 	if err != nil {
 		return Result{}, stderr, err
 	}
-	r, err := ParseResult(line)
+	r, err := parseResult(line)
 	return r, stderr, err
 }
 
@@ -94,7 +94,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(p.Hidden, name)
 	})
-	c.Env = append(environment, EnvBaseURL+"="+p.BaseURL, EnvKey+"="+key, EnvQuery+"="+string(query), EnvRollout+"="+strconv.Itoa(rollout))
+	c.Env = append(environment, envBaseURL+"="+p.BaseURL, envKey+"="+key, envQuery+"="+string(query), envRollout+"="+strconv.Itoa(rollout))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second

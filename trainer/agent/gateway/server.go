@@ -21,8 +21,8 @@ const maxBody = 16 << 20
 
 // Headers of the gateway.
 const (
-	// CallHeader is the ordinal of a call, from 0, among parallel calls of a program with equal prompts.
-	CallHeader = "X-Mgrpo-Call"
+	// callHeader is the ordinal of a call, from 0, among parallel calls of a program with equal prompts.
+	callHeader = "X-Mgrpo-Call"
 
 	anchorHeader    = "X-Mgrpo-Anchor"    // from the first server, for the worker of another agent
 	forwardedHeader = "X-Mgrpo-Forwarded" // a request is forwarded only once
@@ -133,7 +133,7 @@ func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, erro
 		}
 		return Ticket{Phase: OpenPhase, Query: rand.Text(), Attempt: 1}, round, agents, nil
 	}
-	t, err := round.Secret.Ticket(key, time.Now())
+	t, err := round.Secret.ticket(key, time.Now())
 	if err != nil || t.Run != round.Run {
 		return t, round, nil, refuse(401, "invalid_api_key", "%v: use the key in the program's environment variable OPENAI_API_KEY", orForeign(err))
 	}
@@ -225,10 +225,10 @@ func (s *Server) serve(in incoming, request turnRequest) error {
 // callOf reads the request's headers that concern the call.
 func callOf(r *http.Request, t Ticket) (call, error) {
 	c := call{ticket: t, repeat: -1}
-	if text := r.Header.Get(CallHeader); text != "" {
+	if text := r.Header.Get(callHeader); text != "" {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return c, refuse(400, "invalid_request", "%s: %q is not a number from 0 to 65535", CallHeader, text)
+			return c, refuse(400, "invalid_request", "%s: %q is not a number from 0 to 65535", callHeader, text)
 		}
 		c.repeat = int(n)
 	}

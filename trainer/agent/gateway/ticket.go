@@ -48,8 +48,8 @@ func (s Secret) Key(t Ticket) string {
 	return keyPrefix + text + "." + base64.RawURLEncoding.EncodeToString(s.sign(text))
 }
 
-// Ticket reads an API key. It returns an error if the key was not signed with s, or if its deadline has passed.
-func (s Secret) Ticket(key string, now time.Time) (t Ticket, err error) {
+// ticket reads an API key. It returns an error if the key was not signed with s, or if its deadline has passed.
+func (s Secret) ticket(key string, now time.Time) (t Ticket, err error) {
 	text, signature, _ := strings.Cut(strings.TrimPrefix(key, keyPrefix), ".")
 	signed, err := base64.RawURLEncoding.DecodeString(signature)
 	if err != nil || len(s) != SecretSize || len(key) > maxKey || !strings.HasPrefix(key, keyPrefix) || !hmac.Equal(signed, s.sign(text)) {

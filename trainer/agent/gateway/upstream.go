@@ -48,7 +48,7 @@ func (u Upstream) serve(in incoming) error {
 			path := p.In.URL.Path
 			p.Out.URL = u.URL.JoinPath(path[strings.LastIndex(path, "/v1/")+len("/v1"):])
 			p.Out.Host = ""
-			for _, name := range []string{"Authorization", "Cookie", CallHeader, anchorHeader, forwardedHeader} {
+			for _, name := range []string{"Authorization", "Cookie", callHeader, anchorHeader, forwardedHeader} {
 				p.Out.Header.Del(name)
 			}
 			if u.Key != "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 )
 
@@ -139,15 +140,15 @@ func (c *conversation) meaning() agent.Action {
 }
 
 // parsed returns a call as the model wrote it. If the call is malformed, its Problem explains what to write instead.
-func parsed(f openai.Function) agent.ParsedCall {
+func parsed(f openai.Function) callformat.Call {
 	arguments := strings.TrimSpace(f.Arguments)
 	switch {
 	case arguments == "": // some models write this for a function without arguments
-		return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage("{}")}
+		return callformat.Call{Name: f.Name, Arguments: json.RawMessage("{}")}
 	case arguments[0] != '{' || !json.Valid([]byte(arguments)):
-		return agent.ParsedCall{Name: f.Name, Problem: `the arguments are not a JSON object. Write {"name": value, ...}.`}
+		return callformat.Call{Name: f.Name, Problem: `the arguments are not a JSON object. Write {"name": value, ...}.`}
 	}
-	return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage(arguments)}
+	return callformat.Call{Name: f.Name, Arguments: json.RawMessage(arguments)}
 }
 
 // Observe adds a result for every call of the newest turn, because the API requires one for each. Calls beyond

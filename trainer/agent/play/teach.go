@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -149,7 +150,7 @@ func textOf(s task.Segment, writer demonstrable) (string, error) {
 	}
 	turn := agent.WrittenTurn{Thinking: s.Thinking, Text: s.Text}
 	for _, call := range s.Calls {
-		turn.Calls = append(turn.Calls, agent.ParsedCall{Name: call.Name, Arguments: call.Arguments})
+		turn.Calls = append(turn.Calls, callformat.Call{Name: call.Name, Arguments: call.Arguments})
 	}
 	return writer.Write(turn)
 }

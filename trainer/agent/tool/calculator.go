@@ -23,7 +23,7 @@ func Calculator() Tool {
 	return Func("calculator", "Evaluates an arithmetic expression exactly.", "expression",
 		"Numbers with + - * / % ^ and parentheses; abs, ceil, floor, max, min, round(x, digits), sqrt; pi. Example: (12.5 + 3) * 4 / 100",
 		func(_ context.Context, expression string) (string, error) {
-			v, err := Evaluate(expression)
+			v, err := evaluate(expression)
 			if err != nil {
 				return "", err
 			}
@@ -31,9 +31,9 @@ func Calculator() Tool {
 		})
 }
 
-// Evaluate computes an expression in the calculator's syntax. The result is exact except for sqrt, pi and fractional
+// evaluate computes an expression in the calculator's syntax. The result is exact except for sqrt, pi and fractional
 // exponents.
-func Evaluate(expression string) (*big.Rat, error) {
+func evaluate(expression string) (*big.Rat, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("the expression is longer than %d bytes", maxExpression)
 	}

@@ -92,7 +92,7 @@ func FuzzCalculator(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, expression string) {
-		v, err := Evaluate(expression)
+		v, err := evaluate(expression)
 		if err != nil {
 			return
 		}
