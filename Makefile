@@ -264,7 +264,7 @@ lint: build prose $(CLANG_FORMAT) ## code: check formats, vet, staticcheck, and 
 vulnerabilities: build ## code: look for known vulnerabilities in the code that is called (govulncheck)
 	$(GO) run $(GOVULNCHECK) ./...
 
-prose: ## code: count hard-to-read constructions, room by room, and compare them with the limits
+prose: ## code: count hard-to-read constructions, long sentences and long lines, room by room
 	@.ci/prose.py
 
 fmt: $(CLANG_FORMAT) ## code: format Go, C++ and CUDA

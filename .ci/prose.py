@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""prose.py [--show ROOM] [--lower]: counts hard-to-read constructions per thousand words, room by room.
+"""prose.py [--show ROOM] [--lower]: counts, room by room, what makes text hard to read.
 
-It reads comments and sentences in strings of Go and JavaScript, the help texts of commands, C++ comments, Markdown, and the comments and
-docstrings of scripts: Python, shell, the Makefile, CMake and YAML. Generated documents are left out. Tests are rooms of their own, and so
-are scripts. A room may have LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is
-above its limit.
+It counts hard-to-read constructions, sentences of more than 30 words, and lines of more than 140 characters. It reads comments and
+sentences in strings of Go and JavaScript, the help texts of commands, C++ comments, Markdown, and the comments and docstrings of scripts
+(Python, shell, the Makefile, CMake and YAML). Long sentences and lines are counted in comments, Markdown and help texts only, without
+tables and code. Generated documents are left out. Tests are rooms of their own, and so are scripts. A room may have two of a kind, or
+the kind's LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above a limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
   --lower       lower the figures in ABOVE to today's
 """
@@ -13,11 +14,113 @@ import math
 import re
 import subprocess
 import sys
+import textwrap
 
-LIMIT = 6
+KINDS = ["constructions", "sentences", "lines"]
+WORDS = 30  # of a sentence
+WIDTH = 140  # of a line
+# Per thousand words of a room, by kind.
+LIMIT = {"constructions": 6, "sentences": 1, "lines": 0}
 ABOVE = {
-    "bench/document (tests)": 14,
-    "bench/gpu (tests)": 11,
+    (".ci (scripts)", "sentences"): 2,
+    ("CONTRIBUTING.md", "lines"): 7,
+    ("README.md", "lines"): 8,
+    ("bench/ablation (tests)", "lines"): 5,
+    ("bench/ablation/*.md", "lines"): 4,
+    ("bench/document", "lines"): 2,
+    ("bench/gpu (scripts)", "lines"): 4,
+    ("bench/gpu (tests)", "constructions"): 10,
+    ("bench/interop (scripts)", "sentences"): 3,
+    ("bench/learned/*.md", "lines"): 30,
+    ("bench/peers (scripts)", "lines"): 3,
+    ("bench/phases (tests)", "lines"): 10,
+    ("bench/quickstart/*.md", "sentences"): 8,
+    ("bench/quickstart/*.md", "lines"): 32,
+    ("bindings/kernels", "sentences"): 2,
+    ("bindings/kernels", "lines"): 2,
+    ("bindings/kernels (tests)", "lines"): 4,
+    ("bindings/torch", "lines"): 4,
+    ("bindings/torch (tests)", "lines"): 4,
+    ("cmd/mgrpo", "lines"): 1,
+    ("cmd/mgrpo (tests)", "lines"): 5,
+    ("cuda", "lines"): 6,
+    ("deploy/*.md", "lines"): 7,
+    ("deploy/kubernetes (tests)", "lines"): 5,
+    ("docs/adapters.md", "lines"): 9,
+    ("docs/algorithm.md", "sentences"): 2,
+    ("docs/algorithm.md", "lines"): 1,
+    ("docs/architecture.md", "sentences"): 2,
+    ("docs/architecture.md", "lines"): 3,
+    ("docs/cluster.md", "lines"): 26,
+    ("docs/decisions/*.md", "sentences"): 2,
+    ("docs/decisions/*.md", "lines"): 4,
+    ("docs/engines.md", "sentences"): 4,
+    ("docs/extending.md", "lines"): 13,
+    ("docs/hybrids.md", "sentences"): 2,
+    ("docs/hybrids.md", "lines"): 20,
+    ("docs/library.md", "lines"): 9,
+    ("docs/memory.md", "sentences"): 5,
+    ("docs/memory.md", "lines"): 5,
+    ("docs/models.md", "sentences"): 3,
+    ("docs/models.md", "lines"): 15,
+    ("docs/native.md", "sentences"): 5,
+    ("docs/native.md", "lines"): 6,
+    ("docs/programs.md", "sentences"): 2,
+    ("docs/programs.md", "lines"): 3,
+    ("docs/protocol.md", "sentences"): 2,
+    ("docs/protocol.md", "lines"): 5,
+    ("docs/quantised.md", "lines"): 8,
+    ("docs/ranks.md", "sentences"): 2,
+    ("docs/results.md", "lines"): 14,
+    ("docs/results/*.md", "sentences"): 4,
+    ("docs/results/*.md", "lines"): 14,
+    ("docs/roofline.md", "lines"): 12,
+    ("docs/tracking.md", "lines"): 17,
+    ("docs/tutorial.md", "sentences"): 4,
+    ("docs/tutorial.md", "lines"): 11,
+    ("docs/verifiers.md", "sentences"): 3,
+    ("docs/verifiers.md", "lines"): 2,
+    ("examples/head-in-go/*.md", "lines"): 24,
+    ("examples/kernels/*.md", "lines"): 23,
+    ("examples/quickstart/*.md", "lines"): 28,
+    ("examples/two-families/*.md", "lines"): 15,
+    ("kernels/cpu", "sentences"): 3,
+    ("kernels/cuda", "sentences"): 2,
+    ("kernels/include", "sentences"): 3,
+    ("trainer/*.go", "sentences"): 2,
+    ("trainer/*.go", "lines"): 1,
+    ("trainer/*.go (tests)", "lines"): 10,
+    ("trainer/agent (tests)", "lines"): 3,
+    ("trainer/agent/callformat", "lines"): 2,
+    ("trainer/agent/gateway (tests)", "lines"): 6,
+    ("trainer/agent/play (tests)", "lines"): 5,
+    ("trainer/agent/tool (tests)", "lines"): 2,
+    ("trainer/config", "lines"): 1,
+    ("trainer/engine/launch", "lines"): 1,
+    ("trainer/engine/launch (tests)", "lines"): 4,
+    ("trainer/engine/learner", "lines"): 1,
+    ("trainer/engine/learner (tests)", "lines"): 8,
+    ("trainer/engine/policy", "sentences"): 2,
+    ("trainer/engine/policy", "lines"): 1,
+    ("trainer/engine/policy (tests)", "lines"): 4,
+    ("trainer/model", "lines"): 2,
+    ("trainer/model (tests)", "lines"): 10,
+    ("trainer/model/arch", "lines"): 2,
+    ("trainer/model/arch (tests)", "lines"): 3,
+    ("trainer/model/weights (tests)", "lines"): 6,
+    ("trainer/run/assemble", "sentences"): 2,
+    ("trainer/run/assemble (tests)", "lines"): 3,
+    ("trainer/run/memory", "sentences"): 5,
+    ("trainer/run/memory (tests)", "lines"): 4,
+    ("trainer/run/worker (tests)", "lines"): 6,
+    ("trainer/show/dashboard (tests)", "lines"): 5,
+    ("trainer/show/metrics", "lines"): 1,
+    ("trainer/show/metrics (tests)", "lines"): 3,
+    ("trainer/team/archive", "lines"): 1,
+    ("trainer/team/archive (tests)", "lines"): 12,
+    ("trainer/team/store", "lines"): 1,
+    ("trainer/team/store (tests)", "lines"): 5,
+    ("trainer/term", "lines"): 15,
 }
 
 # Names of the patterns, each with an expression and a better phrase.
@@ -102,8 +205,7 @@ def place(path):
 def blocks(path, text):
     """Yields line, kind and words of each comment, sentence or paragraph: a run of // lines is one."""
     if path.endswith(".md"):
-        text = re.sub(r"^```.*?^```|<!--.*?-->", lambda m: "\n" * m[0].count("\n"), text, flags=re.S | re.M)
-        for n, line in paragraphs(text):
+        for n, line in paragraphs(without_code(text)):
             yield n, "text", re.sub(r"`[^`]*`|\]\([^)]*\)", "X", line)
         return
     run, at, last = [], 0, -1
@@ -127,6 +229,80 @@ def blocks(path, text):
             yield line, "string", token
     if run:
         yield at, kind_of(text, run, last), clean(run)
+
+
+def comments(path, text):
+    """Yields the first line and the rows of each comment, paragraph or help text. Comments after code on consecutive lines are several."""
+    if path.endswith(".md"):
+        yield 1, without_code(text).split("\n")
+        return
+    at, rows, was_alone = 0, [], False
+    for m in syntax(path).finditer(text):
+        token, line = m[0], text.count("\n", 0, m.start()) + 1
+        if token.startswith(("//", "#")):
+            if token.startswith(("//go:", "// SPDX")) or DIRECTIVE.match(token):
+                continue
+            alone = not text[text.rfind("\n", 0, m.start()) + 1:m.start()].strip()
+            if not (alone and was_alone and line == at + len(rows)):
+                yield at, rows
+                at, rows = line, []
+            rows.append(re.sub(r"^(?://+|#+) ?", "", token))
+            was_alone = alone
+        elif token.startswith("/*"):
+            yield line, [re.sub(r"^ *\* ?", "", row) for row in token[2:-2].split("\n")]
+        elif path.endswith(".py") and m.lastgroup == "doc":
+            yield line, textwrap.dedent(re.sub(r'\s*r?"""', lambda q: "" if q.start() else "    ", token)).split("\n")
+        elif path.endswith(".go") and prints(token, text[:m.start()]):
+            for words in re.findall(r'[` ]help:"((?:\\.|[^"\\])*)"', token) or [token[1:-1]]:
+                yield line, words.split("\n")
+    yield at, rows
+
+
+def passages(path, text):
+    """Yields the first line and the text of each paragraph and list item, without headings, tables and indented code."""
+    for at, rows in comments(path, text):
+        start, passage, item = at, [], False
+        for n, row in enumerate([*rows, ""], at):
+            marked = re.match(r" *(?:[-*]|\d+\.) ", row)
+            code = re.match(r"\t| {2}", row) and not marked and not item
+            if code or marked or not row.strip() or re.match(r" *(?:\||#|<|!\[)", row):
+                if passage:
+                    yield start, " ".join(passage)
+                passage, item = [], False
+                if not marked:
+                    continue
+                row, item = row[marked.end():], True
+            if not passage:
+                start = n
+            passage.append(row.strip())
+
+
+def sentences(path, text):
+    """Returns the sentences of more than WORDS words as hits. A name in backquotes and a link's address are one word."""
+    found = []
+    for line, passage in passages(path, text):
+        for sentence in re.split(r"(?<=[.!?])[\"”)*]*\s+", re.sub(r"`[^`]*`|\]\([^)]*\)", "X", passage)):
+            words = sum(bool(re.search("[A-Za-z]", word)) for word in sentence.split())
+            if words > WORDS:
+                found.append((line, f"sentence of {words} words", sentence))
+    return found
+
+
+def lines(path, text):
+    """Returns the lines of more than WIDTH characters as hits, if a comment, Markdown's text or a help text is on them."""
+    source, found = text.split("\n"), {}
+    for at, rows in comments(path, text):
+        for n, row in enumerate(rows, at):
+            whole = row if path.endswith(".md") or row not in source[n - 1] else source[n - 1].expandtabs(4)
+            if 'help:"' in whole:
+                whole = row
+            if len(whole) > WIDTH and not re.match(r"\t| {2,}(?![-*] )| *\|", row):
+                found[n] = (n, f"line of {len(whole)} characters", row)
+    return list(found.values())
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```|<!--.*?-->", lambda m: "\n" * m[0].count("\n"), text, flags=re.S | re.M)
 
 
 def prints(token, before):
@@ -165,7 +341,7 @@ def clean(run):
     return " ".join(line.lstrip("/#").strip() for line in run)
 
 
-def hits(path, text):
+def constructions(path, text):
     """Returns the number of words and the hits (line, pattern, excerpt)."""
     words, found = 0, []
     for line, kind, block in blocks(path, text):
@@ -187,32 +363,35 @@ def files():
 
 
 def measure(show):
+    """Returns the words and the hits by kind of each room."""
     rooms = {}
     for path in files():
         try:
             with open(path, encoding="utf-8") as f:
-                words, found = hits(path, f.read())
+                text = f.read()
         except (OSError, UnicodeDecodeError) as e:
             sys.exit(f"{path}: {e}")
-        r = rooms.setdefault(room(path), [0, 0])
-        r[0] += words
-        r[1] += len(found)
-        if show is not None and room(path).startswith(show):
-            for line, name, excerpt in found:
-                print(f"{path}:{line}: {name}: {excerpt}")
+        words, found = constructions(path, text)
+        r = rooms.setdefault(room(path), {"words": 0, **dict.fromkeys(KINDS, 0)})
+        r["words"] += words
+        for kind, hits in zip(KINDS, (found, sentences(path, text), lines(path, text))):
+            r[kind] += len(hits)
+            if show is not None and room(path).startswith(show):
+                for line, name, excerpt in hits:
+                    print(f"{path}:{line}: {name}: {excerpt}")
     return rooms
 
 
 def lower(rooms):
-    """Writes today's figures of the rooms above LIMIT into this file, unless they are higher than before."""
+    """Writes today's figures above LIMIT into this file, unless they are higher than before."""
     with open(__file__, encoding="utf-8") as f:
         text = f.read()
     rows = []
-    for name, (words, count) in sorted(rooms.items()):
-        if not words or count <= allowed(words, LIMIT):
-            continue
-        figure = math.ceil(1000 * count / words)
-        rows.append(f'    "{name}": {min(figure, ABOVE.get(name, figure))},\n')
+    for name, r in sorted(rooms.items()):
+        for kind in KINDS:
+            if r["words"] and r[kind] > allowed(r["words"], LIMIT[kind]):
+                figure = math.ceil(1000 * r[kind] / r["words"])
+                rows.append(f'    ("{name}", "{kind}"): {min(figure, ABOVE.get((name, kind), figure))},\n')
     text = re.sub(r"^ABOVE = \{\n.*?^\}", lambda _: "ABOVE = {\n" + "".join(rows) + "}", text, flags=re.S | re.M)
     with open(__file__, "w", encoding="utf-8") as f:
         f.write(text)
@@ -234,14 +413,19 @@ def main():
         lower(rooms)
         return
     failed = []
-    for name, (words, count) in sorted(rooms.items(), key=lambda r: -r[1][1] / max(r[1][0], 1)):
-        limit = ABOVE.get(name, LIMIT)
-        above = words and count > allowed(words, limit)
-        print(f"{1000 * count / max(words, 1):6.1f} of {limit:3d}  {words:6d} words  {name}{'  <- above its limit' if above else ''}")
+    print("per 1000 words: constructions, sentences and lines, each with its limit")
+    for name, r in sorted(rooms.items(), key=lambda r: -sum(r[1][k] for k in KINDS) / max(r[1]["words"], 1)):
+        figures, above = [], False
+        for kind in KINDS:
+            limit = ABOVE.get((name, kind), LIMIT[kind])
+            above = above or r["words"] and r[kind] > allowed(r["words"], limit)
+            figures.append(f"{1000 * r[kind] / max(r['words'], 1):5.1f} of {limit:2d}")
+        print(f"{'  '.join(figures)}  {r['words']:6d} words  {name}{'  <- above a limit' if above else ''}")
         if above:
             failed.append(name)
-    total = [sum(r[i] for r in rooms.values()) for i in (0, 1)]
-    print(f"{1000 * total[1] / total[0]:6.1f}           {total[0]:6d} words  all rooms")
+    total = {key: sum(r[key] for r in rooms.values()) for key in ("words", *KINDS)}
+    figures = [f"{1000 * total[kind] / total['words']:5.1f}      " for kind in KINDS]
+    print(f"{'  '.join(figures)}  {total['words']:6d} words  all rooms")
     if failed:
         sys.exit(f"above the limit: {', '.join(failed)}\n.ci/prose.py --show ROOM prints each place")
 
