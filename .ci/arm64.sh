@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# arm64.sh: builds everything for arm64 Linux with a cross compiler, runs the kernels' tests on an emulated processor, and trains a small team
-# there (make test-arm64). The build has a copy of the tree in build/arm64, since cgo's flags name folders of the tree.
+# arm64.sh: builds everything for arm64 Linux with a cross compiler, runs the kernels' tests on an emulated processor, and trains a
+# small team there (make test-arm64). The build has a copy of the tree in build/arm64, since cgo's flags name folders of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()

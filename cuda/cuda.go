@@ -1,6 +1,6 @@
-// Package cuda calls the CUDA driver through gorgonia/cu: which GPUs this machine has, their free memory, the duration of work on a stream, and
-// kernels that files hold. Builds without the tag `cuda` have the same functions and find no GPU: gorgonia/cu ends the process if no driver
-// answers, so only bin/mgrpo-cuda links it.
+// Package cuda calls the CUDA driver through gorgonia/cu: which GPUs this machine has, their free memory, the
+// duration of work on a stream, and kernels that files hold. Builds without the tag `cuda` have the same
+// functions and find no GPU: gorgonia/cu ends the process if no driver answers, so only bin/mgrpo-cuda links it.
 package cuda
 
 import (
@@ -12,7 +12,8 @@ import (
 // ErrNoCUDA is the error of functions that need a GPU, in builds without CUDA.
 var ErrNoCUDA = errors.New("cuda: this program was built without CUDA: make build CUDA=1")
 
-// Required reports whether MGRPO_REQUIRE_GPU is 1. Then tests and the doctor fail without a GPU, instead of skipping the parts that need one.
+// Required reports whether MGRPO_REQUIRE_GPU is 1. Then tests and the doctor fail without a
+// GPU, instead of skipping the parts that need one.
 func Required() bool { return os.Getenv("MGRPO_REQUIRE_GPU") == "1" }
 
 // Device describes one GPU.

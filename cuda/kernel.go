@@ -41,8 +41,8 @@ func LoadKernel(index int, file, function string) (*Kernel, error) {
 	return k, nil
 }
 
-// Launch launches the function on a CUDA stream (nil: the default stream) without waiting for it. Each element of parameters holds the bytes
-// of one parameter: gorgonia/cu passes parameters of at most 8 bytes.
+// Launch launches the function on a CUDA stream (nil: the default stream) without waiting for it. Each
+// element of parameters holds the bytes of one parameter: gorgonia/cu passes parameters of at most 8 bytes.
 func (k *Kernel) Launch(blocks, threads int, stream unsafe.Pointer, parameters ...uint64) error {
 	at := make([]unsafe.Pointer, len(parameters))
 	for i := range parameters {

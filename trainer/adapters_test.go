@@ -91,8 +91,8 @@ func TestAdaptersNeedLessMemory(t *testing.T) {
 	}
 }
 
-// oneBase returns settings that make both agents adapt one model. The model is a planner after its cold start, which delegates, so the researcher
-// has trajectories in every run.
+// oneBase returns settings that make both agents adapt one model. The model is a planner after
+// its cold start, which delegates, so the researcher has trajectories in every run.
 func oneBase(t *testing.T) []string {
 	t.Helper()
 	before := t.TempDir()
@@ -101,8 +101,8 @@ func oneBase(t *testing.T) []string {
 	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
 }
 
-// TestOneBase trains two adapters of one model. One process holds the model once and samples for both in one batch; with two processes, each has its
-// own model. Both runs end with the same bits and the same ledgers.
+// TestOneBase trains two adapters of one model. One process holds the model once and samples for both in one
+// batch; with two processes, each has its own model. Both runs end with the same bits and the same ledgers.
 func TestOneBase(t *testing.T) {
 	sets, url := oneBase(t), startRedis(t)
 	dir := t.TempDir()
@@ -149,8 +149,8 @@ func ledgers(t *testing.T, dir string, step int64) map[string]archive.LedgerMark
 	return out
 }
 
-// TestOneBaseLag rolls out ahead with one base model: one agent's learner trains while both agents sample in one batch. The sampler and the trainer
-// use the same weights, and no trajectory exceeds the maximum age, on one device and on two.
+// TestOneBaseLag rolls out ahead with one base model: one agent's learner trains while both agents sample in one batch.
+// The sampler and the trainer use the same weights, and no trajectory exceeds the maximum age, on one device and on two.
 func TestOneBaseLag(t *testing.T) {
 	sets := append(oneBase(t), "run.steps=3", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1")
 	for _, size := range []int{1, 2} {

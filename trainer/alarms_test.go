@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAlarms checks that a sampler with different rounding causes a warning, and ends the run if its log-probs or its experts differ by more than the
-// limits. A sampler with equal rounding chooses the same experts.
+// TestAlarms checks that a sampler with different rounding causes a warning, and ends the run if its log-probs
+// or its experts differ by more than the limits. A sampler with equal rounding chooses the same experts.
 func TestAlarms(t *testing.T) {
 	const (
 		mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"

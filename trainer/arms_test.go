@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// TestMainOnly freezes the researcher after its cold start. Its weights stay bitwise equal and it has no optimizer, but it takes part, and its
-// version advances with the planner's, which learns.
+// TestMainOnly freezes the researcher after its cold start. Its weights stay bitwise equal and it
+// has no optimizer, but it takes part, and its version advances with the planner's, which learns.
 func TestMainOnly(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.arm=main_only", "run.checkpoint_every=1", "run.keep=9"), Options{})

@@ -26,8 +26,8 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 	return cfg
 }
 
-// TestChat checks that the main agent answers with the help of the other agent, that sub-task and answer are reported, and that questions do not
-// affect each other.
+// TestChat checks that the main agent answers with the help of the other agent, that sub-task
+// and answer are reported, and that questions do not affect each other.
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
 	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
@@ -56,8 +56,8 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// TestChatPassesSubTasks chats with a team whose planner and solver are hosted, so that the test can read their prompts. The solver must receive the
-// planner's sub-task instead of the question.
+// TestChatPassesSubTasks chats with a team whose planner and solver are hosted, so that the test
+// can read their prompts. The solver must receive the planner's sub-task instead of the question.
 func TestChatPassesSubTasks(t *testing.T) {
 	tokens, err := filepath.Abs("../testdata/tokenizer/smollm2")
 	if err != nil {
@@ -83,8 +83,8 @@ func TestChatPassesSubTasks(t *testing.T) {
 	}
 }
 
-// TestServeHosted checks that requests for the hosted agent of a served team reach its own server under its own name, with its key instead of the
-// client's.
+// TestServeHosted checks that requests for the hosted agent of a served team reach its own
+// server under its own name, with its key instead of the client's.
 func TestServeHosted(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "solver")
 	cfg.Gateway.Listen = "127.0.0.1:0"

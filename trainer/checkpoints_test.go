@@ -56,8 +56,8 @@ func (g gate) Create(path string) (durable.WriteFile, error) {
 	}
 }
 
-// TestStepsContinueDuringCheckpoint delays the files of a checkpoint until the next one is due. The steps do not wait for them, and the files contain
-// the weights of the checkpoint's version.
+// TestStepsContinueDuringCheckpoint delays the files of a checkpoint until the next one is due.
+// The steps do not wait for them, and the files contain the weights of the checkpoint's version.
 func TestStepsContinueDuringCheckpoint(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
@@ -84,7 +84,8 @@ func TestStepsContinueDuringCheckpoint(t *testing.T) {
 	}
 }
 
-// TestCheckpointOutlivesAnError delays the files of a checkpoint until a later step has failed the run. The checkpoint is completed nevertheless.
+// TestCheckpointOutlivesAnError delays the files of a checkpoint until a later step has failed
+// the run. The checkpoint is completed nevertheless.
 func TestCheckpointOutlivesAnError(t *testing.T) {
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
 	updates := 0
@@ -127,8 +128,8 @@ func (f fullFile) Write(p []byte) (int, error) {
 	return n, syscall.ENOSPC
 }
 
-// TestFullDisk checks that a checkpoint for which the disk has no space ends the run. The error names the file, the folder and the key. The previous
-// checkpoint is intact, and the resumed run has the same result.
+// TestFullDisk checks that a checkpoint for which the disk has no space ends the run. The error names the
+// file, the folder and the key. The previous checkpoint is intact, and the resumed run has the same result.
 func TestFullDisk(t *testing.T) {
 	wholeDir, _ := whole(t)
 	cfg := load(t, t.TempDir(), "run.steps=4")
@@ -168,8 +169,8 @@ func ledgerLines(t *testing.T, path string, at archive.LedgerMark) (lines []arch
 	return lines
 }
 
-// TestLedger checks that each agent's ledger contains every rollout of every step once, with the weights of its trajectories or the reason for its
-// removal. A run that goes back has the same ledger as one that does not.
+// TestLedger checks that each agent's ledger contains every rollout of every step once, with the weights of its
+// trajectories or the reason for its removal. A run that goes back has the same ledger as one that does not.
 func TestLedger(t *testing.T) {
 	dir, _ := whole(t)
 	offers, _, err := archive.CheckpointsOf(dir).Offers()
@@ -275,8 +276,8 @@ func TestLedgerBeforeVersion(t *testing.T) {
 	}
 }
 
-// TestFolderOnEachServer trains two agents that share only a Redis, interrupts one and resumes both. Then one of them loses its newest checkpoint.
-// Both go back to the previous checkpoint, which both have, and each ends with the weights of the uninterrupted run.
+// TestFolderOnEachServer trains two agents that share only a Redis, interrupts one and resumes both. Then one of them loses its newest
+// checkpoint. Both go back to the previous checkpoint, which both have, and each ends with the weights of the uninterrupted run.
 func TestFolderOnEachServer(t *testing.T) {
 	wholeDir, _ := whole(t)
 	want := digests(t, wholeDir, 4)

@@ -27,8 +27,8 @@ func TestPromptsTooLong(t *testing.T) {
 	}
 }
 
-// TestSubAgentNeverCalled checks that the worker of a sub-agent that was never called ends with a warning, but without an error. The main agent's
-// worker, which also learned nothing, ends with an error.
+// TestSubAgentNeverCalled checks that the worker of a sub-agent that was never called ends with a
+// warning, but without an error. The main agent's worker, which also learned nothing, ends with an error.
 func TestSubAgentNeverCalled(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
 	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, untaught...)
@@ -44,8 +44,8 @@ func TestSubAgentNeverCalled(t *testing.T) {
 	}
 }
 
-// If all rewards are equal and the sub-agent is never called, the run reports both and fails, even after a cold start. A cold start without steps
-// succeeds.
+// If all rewards are equal and the sub-agent is never called, the run reports both and fails,
+// even after a cold start. A cold start without steps succeeds.
 func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)

@@ -27,8 +27,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// These tests train the small team with its planner on real servers. Run them with make test-engines, which installs vLLM and SGLang and sets
-// MGRPO_ENGINES to the folder of their virtual environments.
+// These tests train the small team with its planner on real servers. Run them with make test-engines,
+// which installs vLLM and SGLang and sets MGRPO_ENGINES to the folder of their virtual environments.
 
 // engineServer is a process that serves a model. It takes one to three minutes to start on a CPU.
 type engineServer struct {
@@ -95,7 +95,8 @@ func absolute(t *testing.T, folder string) string {
 	return path
 }
 
-// startEngine starts a server for a model. While the file forget exists, the server ignores new weights but reports that it has loaded them.
+// startEngine starts a server for a model. While the file forget exists, the server ignores new
+// weights but reports that it has loaded them.
 func startEngine(t *testing.T, kind, model, dtype, forget string) *engineServer {
 	t.Helper()
 	address, port := freeAddress(t)
@@ -121,8 +122,8 @@ func startEngine(t *testing.T, kind, model, dtype, forget string) *engineServer 
 	return s
 }
 
-// served returns the settings of the small team with its planner on a server. vLLM's attention on a CPU needs heads of at least 32. The entropy term
-// gives every step a gradient, so the weights change.
+// served returns the settings of the small team with its planner on a server. vLLM's attention on a
+// CPU needs heads of at least 32. The entropy term gives every step a gradient, so the weights change.
 func served(extra ...string) []string {
 	return append([]string{"agents.planner.model.head_dim=32", "grpo.entropy_coef=0.01", "store.timeout=15m", "agents.planner.limits.wall_time=20m",
 		"agents.researcher.limits.wall_time=20m", "eval.before=false"}, extra...)

@@ -71,8 +71,8 @@ func TestEvaluationDirs(t *testing.T) {
 	}
 }
 
-// TestEvaluateOnSeveralServers evaluates agents with folders on different servers, twice. The accuracy equals the one that the run reported, and the
-// run's keys in the Redis remain.
+// TestEvaluateOnSeveralServers evaluates agents with folders on different servers, twice. The
+// accuracy equals the one that the run reported, and the run's keys in the Redis remain.
 func TestEvaluateOnSeveralServers(t *testing.T) {
 	url, seen := startRedis(t), &recorder{}
 	names := []string{"researcher", "planner"}
@@ -137,8 +137,8 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	}
 }
 
-// costAgrees compares the token counts in an evaluation's scores, which the main agent's worker collects from all agents, with the counts of the
-// workers themselves.
+// costAgrees compares the token counts in an evaluation's scores, which the main agent's worker
+// collects from all agents, with the counts of the workers themselves.
 func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) {
 	t.Helper()
 	var of, want float64

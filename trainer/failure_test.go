@@ -48,8 +48,8 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 	return errs
 }
 
-// TestOneAgentsErrorEndsTheRun poisons the planner's weights. The planner's worker reports the fault. The researcher's worker, on its own connection,
-// ends with an error that names the planner and the reason.
+// TestOneAgentsErrorEndsTheRun poisons the planner's weights. The planner's worker reports the fault. The
+// researcher's worker, on its own connection, ends with an error that names the planner and the reason.
 func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	errs := eachAlone(t, t.TempDir(), startRedis(t), retryCause{}, func(name string, team *team) error {
 		if name == "planner" {
@@ -75,8 +75,8 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestLostGPU checks that a worker whose GPU was lost can be restarted, and the other workers too. If the same version fails again in a new process,
-// a restart does not help, and all workers report that. A follower's GPU counts as lost only after its worker has restarted once.
+// TestLostGPU checks that a worker whose GPU was lost can be restarted, and the other workers too. If the same version fails again in a new
+// process, a restart does not help, and all workers report that. A follower's GPU counts as lost only after its worker has restarted once.
 func TestLostGPU(t *testing.T) {
 	const cause = "an illegal memory access"
 	own := &torch.LostError{Device: "cuda:0", Cause: cause}
@@ -113,8 +113,8 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// flaky is the research task with verifiers that fail in training. Of two main answers to even queries, one gets an error and one gets NaN. One
-// sub-answer to an odd query gets NaN.
+// flaky is the research task with verifiers that fail in training. Of two main answers to even
+// queries, one gets an error and one gets NaN. One sub-answer to an odd query gets NaN.
 type flaky struct {
 	*research.Task
 	main, sub atomic.Int32 // number of calls
@@ -197,7 +197,8 @@ func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return u.Task.VerifySub(ctx, q, a)
 }
 
-// onlyStepsHaveExpertScores checks that step 1 has an expert score and that the evaluation after it has none, although it called the researcher.
+// onlyStepsHaveExpertScores checks that step 1 has an expert score and that the evaluation
+// after it has none, although it called the researcher.
 func onlyStepsHaveExpertScores(t *testing.T, seen *recorder) {
 	t.Helper()
 	e := seen.find(t, "eval", 1, "researcher").Values
@@ -232,8 +233,8 @@ func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	}
 }
 
-// TestTooManyRemovedEndTheRun checks that a verifier that always fails ends the run after three steps, with its own error, which is also in the
-// ledgers. With grpo.max_removed: 1 the run continues. An evaluation without an accuracy cannot become the best.
+// TestTooManyRemovedEndTheRun checks that a verifier that always fails ends the run after three steps, with its own error, which
+// is also in the ledgers. With grpo.max_removed: 1 the run continues. An evaluation without an accuracy cannot become the best.
 func TestTooManyRemovedEndTheRun(t *testing.T) {
 	dir := t.TempDir()
 	broken := out{openTask(t, load(t, dir)).(*research.Task)}
@@ -312,8 +313,8 @@ func readTrajectories(t *testing.T, dir, phase, name string) (lines []archive.Li
 	return lines
 }
 
-// TestNothingToLearn trains a team that produces nothing valid and never delegates. Every group is degenerate or empty, versions advance, and weights
-// and optimizers stay bitwise equal.
+// TestNothingToLearn trains a team that produces nothing valid and never delegates. Every group
+// is degenerate or empty, versions advance, and weights and optimizers stay bitwise equal.
 func TestNothingToLearn(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
@@ -330,8 +331,8 @@ func TestNothingToLearn(t *testing.T) {
 	}
 }
 
-// TestRefusedUpdates sets an entropy weight that overflows float32 gradients. Every update is refused, the weights stay, the batches are kept, and
-// the third such step ends the run.
+// TestRefusedUpdates sets an entropy weight that overflows float32 gradients. Every update is
+// refused, the weights stay, the batches are kept, and the third such step ends the run.
 func TestRefusedUpdates(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
@@ -377,8 +378,8 @@ func TestGapIsOfTheFirstUpdate(t *testing.T) {
 	}
 }
 
-// TestConversationsCutByWallTime gives the planner's conversations a time limit at which some end before a token is sampled. They are cut, and the
-// step trains like any other.
+// TestConversationsCutByWallTime gives the planner's conversations a time limit at which some
+// end before a token is sampled. They are cut, and the step trains like any other.
 func TestConversationsCutByWallTime(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
@@ -393,8 +394,8 @@ func TestConversationsCutByWallTime(t *testing.T) {
 	}
 }
 
-// TestMemoryFull requests more memory than the machine has, in a step and when a worker opens its engine. Every agent's error names the keys to
-// lower. With lower values the run continues.
+// TestMemoryFull requests more memory than the machine has, in a step and when a worker opens
+// its engine. Every agent's error names the keys to lower. With lower values the run continues.
 func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)

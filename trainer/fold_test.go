@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestFoldedRunResumes resumes a run of three steps with folded conversations from its second step. One agent is a mixture of experts. Its reports
-// and its final weights equal the uninterrupted run's. The evaluation also folds.
+// TestFoldedRunResumes resumes a run of three steps with folded conversations from its second step. One agent is a
+// mixture of experts. Its reports and its final weights equal the uninterrupted run's. The evaluation also folds.
 func TestFoldedRunResumes(t *testing.T) {
 	smol, err := filepath.Abs("../testdata/tokenizer/smollm2")
 	if err != nil {

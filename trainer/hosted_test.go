@@ -26,9 +26,9 @@ import (
 
 const hostedKey = "sk-of-the-test"
 
-// api is an OpenAI-compatible server whose model plays a planner or a solver by a script. The planner passes the question on, without a leading
-// "Please ". The solver computes it. Both answer with the result that they get.
-// The server omits the usage if uncount is set, and fails as fail decides.
+// api is an OpenAI-compatible server whose model plays a planner or a solver by a script. The planner
+// passes the question on, without a leading "Please ". The solver computes it. Both answer with the
+// result that they get. The server omits the usage if uncount is set, and fails as fail decides.
 type api struct {
 	url     string
 	data    string // folder of the team's rows and chats
@@ -168,8 +168,8 @@ func trainHosted(t *testing.T, cfg *config.Config, resume bool) *recorder {
 	return mustTrain(t, cfg, Options{Resume: resume, Task: alternating{openTask(t, cfg)}})
 }
 
-// TestHosted trains the sub-agent of a hosted planner, and a planner with a hosted sub-agent, for two steps with a resume in between. The hosted
-// agent takes part in everything except the training, and checkpoints record its address.
+// TestHosted trains the sub-agent of a hosted planner, and a planner with a hosted sub-agent, for two steps with a
+// resume in between. The hosted agent takes part in everything except the training, and checkpoints record its address.
 func TestHosted(t *testing.T) {
 	for name, other := range map[string]string{"planner": "solver", "solver": "planner"} {
 		t.Run(name, func(t *testing.T) {
@@ -303,8 +303,8 @@ func TestHostedAtTheStart(t *testing.T) {
 	}
 }
 
-// TestHostedFails checks that every agent removes a rollout for which the server fails, in the main agent or the sub-agent, and removes no others.
-// The ledgers contain the reason. The rollout has no reward, not even 0.
+// TestHostedFails checks that every agent removes a rollout for which the server fails, in the main agent or
+// the sub-agent, and removes no others. The ledgers contain the reason. The rollout has no reward, not even 0.
 func TestHostedFails(t *testing.T) {
 	for _, name := range []string{"planner", "solver"} {
 		t.Run(name, func(t *testing.T) {
@@ -335,8 +335,8 @@ func TestHostedFails(t *testing.T) {
 	}
 }
 
-// TestHostedFailsPermanently checks that a server that always fails ends the run after some steps, with the server's message. An evaluation in which
-// it fails has no accuracy.
+// TestHostedFailsPermanently checks that a server that always fails ends the run after some
+// steps, with the server's message. An evaluation in which it fails has no accuracy.
 func TestHostedFailsPermanently(t *testing.T) {
 	a := startAPI(t)
 	a.fail = func(question string) int {
@@ -357,7 +357,8 @@ func TestHostedFailsPermanently(t *testing.T) {
 	}
 }
 
-// TestHostedPromptTooLong checks that a question that exceeds the hosted model's context is named, and that its rollouts count as for a local model.
+// TestHostedPromptTooLong checks that a question that exceeds the hosted model's context is
+// named, and that its rollouts count as for a local model.
 func TestHostedPromptTooLong(t *testing.T) {
 	a := startAPI(t)
 	a.fail = func(question string) int {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestLag lets two workers roll out ahead of their training. They do so within the limit, every step completes, and evaluations use the right
-// version.
+// TestLag lets two workers roll out ahead of their training. They do so within the limit, every
+// step completes, and evaluations use the right version.
 func TestLag(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	g, ctx := errgroup.WithContext(t.Context())

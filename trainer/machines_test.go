@@ -19,7 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// onMachines returns settings for a planner on `count` machines with `size` devices each. The first is at 127.0.0.2, the others at 127.0.0.1.
+// onMachines returns settings for a planner on `count` machines with `size` devices each. The
+// first is at 127.0.0.2, the others at 127.0.0.1.
 func onMachines(t *testing.T, count, size int) []string {
 	t.Helper()
 	port, err := redisserver.FreePort()
@@ -66,8 +67,8 @@ func (m *machineProcess) mustEnd(t *testing.T) {
 	}
 }
 
-// TestTwoMachinesEqualOne resumes from a checkpoint on two machines with two devices each, and on one machine with four. The results are bitwise
-// equal. TestMachinesLost compares two machines with one device each with one machine with two, from the beginning.
+// TestTwoMachinesEqualOne resumes from a checkpoint on two machines with two devices each, and on one machine with four. The results
+// are bitwise equal. TestMachinesLost compares two machines with one device each with one machine with two, from the beginning.
 func TestTwoMachinesEqualOne(t *testing.T) {
 	from, _ := rankedRun(t)
 	var dirs []string
@@ -102,8 +103,8 @@ func TestTwoMachinesEqualOne(t *testing.T) {
 	sameLedgers(t, dirs[1], dirs[0])
 }
 
-// checkMeeting holds where ranks have connections to each other against their machines' addresses: rank 1, of this machine, is at 127.0.0.2,
-// and rank 2, of the other, is not.
+// checkMeeting holds where ranks have connections to each other against their machines'
+// addresses: rank 1, of this machine, is at 127.0.0.2, and rank 2, of the other, is not.
 func checkMeeting(t *testing.T, other *machineProcess) {
 	t.Helper()
 	here, there := followersOf(t, os.Getpid())["planner rank=1"], followersOf(t, other.cmd.Process.Pid)["planner rank=2"]
@@ -155,8 +156,8 @@ func sameLedgers(t *testing.T, got, want string) {
 	}
 }
 
-// TestMachinesLost kills, in different steps, a follower on the second machine, that machine's process, and the worker, and restarts the processes.
-// Two machines with one device each end with the same bits as an uninterrupted run on one machine with two devices.
+// TestMachinesLost kills, in different steps, a follower on the second machine, that machine's process, and the worker, and restarts
+// the processes. Two machines with one device each end with the same bits as an uninterrupted run on one machine with two devices.
 func TestMachinesLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	dir := t.TempDir()
@@ -199,7 +200,8 @@ func TestMachinesLost(t *testing.T) {
 	sameLedgers(t, dir, want)
 }
 
-// TestFollowerReportsMissingFile checks that a follower reports a missing file, so that rank 0 can explain the requirements of several machines.
+// TestFollowerReportsMissingFile checks that a follower reports a missing file, so that rank 0
+// can explain the requirements of several machines.
 func TestFollowerReportsMissingFile(t *testing.T) {
 	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
 	if told := refusal(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {

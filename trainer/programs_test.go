@@ -232,7 +232,8 @@ func request(ctx context.Context, method, url, key string, body, out any) (int, 
 
 const leaseToken = "a-token-for-the-programs"
 
-// machine leases rollouts and plays them until ctx ends. For each lease, dies reports whether the machine is lost while it plays the rollout.
+// machine leases rollouts and plays them until ctx ends. For each lease, dies reports whether
+// the machine is lost while it plays the rollout.
 func machine(ctx context.Context, t *testing.T, cfg *config.Config, url string, dies func() bool) error {
 	for ctx.Err() == nil {
 		var o gateway.Lease
@@ -304,8 +305,8 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	return g
 }
 
-// TestProgramEqualsConversation runs the team's conversations through the gateway in eight programs at a time; two are lost in the middle. The run
-// has the same weights and numbers as with our own conversations.
+// TestProgramEqualsConversation runs the team's conversations through the gateway in eight programs at a
+// time; two are lost in the middle. The run has the same weights and numbers as with our own conversations.
 func TestProgramEqualsConversation(t *testing.T) {
 	own := t.TempDir()
 	wanted := mustTrain(t, wordProblems(t, own, "eval.every=3"), Options{})
@@ -347,8 +348,8 @@ func TestProgramEqualsConversation(t *testing.T) {
 	}
 }
 
-// TestProgramsThatFail checks that a program that fails, prints nothing or exceeds its time does not get a reward of 0: its rollout is removed. Too
-// many removed rollouts end the run.
+// TestProgramsThatFail checks that a program that fails, prints nothing or exceeds its time
+// does not get a reward of 0: its rollout is removed. Too many removed rollouts end the run.
 func TestProgramsThatFail(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"dies":    {"echo no such file >&2; exit 3", "exit status 3: no such file"},
@@ -365,7 +366,8 @@ func TestProgramsThatFail(t *testing.T) {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 			seen := &recorder{}
-			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // one step is too few to be refused; nothing is trained because all rollouts are removed
+			// One step is too few to be refused; nothing is trained because all rollouts are removed.
+			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir())
 			err = Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg), Observer: seen})
 			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
 				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {

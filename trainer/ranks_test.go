@@ -88,9 +88,9 @@ func TestRanksRepeat(t *testing.T) {
 	}
 }
 
-// TestRanksSampleAlike checks that a step from equal weights has the same conversations, token by token with their log-probs, on one device and on
-// two. The cases are a mixture, whose trainer uses the recorded experts; a sampler in bf16 whose cache is too small for its conversations; a hybrid
-// with such a cache; frozen weights; and agents that adapt one model.
+// TestRanksSampleAlike checks that a step from equal weights has the same conversations, token by token with their log-probs,
+// on one device and on two. The cases are a mixture, whose trainer uses the recorded experts; a sampler in bf16 whose cache
+// is too small for its conversations; a hybrid with such a cache; frozen weights; and agents that adapt one model.
 func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
 	base := oneBase(t)
@@ -127,9 +127,9 @@ func TestRanksSampleAlike(t *testing.T) {
 	}
 }
 
-// TestRanksResume resumes from a checkpoint of two ranks with one, two, three and four ranks. The next step rolls out with equal weights, so its
-// ledger and its conversations are equal, token by token with their log-probs. Its update differs only in the order of sums. Finally the run with one
-// rank resumes with four.
+// TestRanksResume resumes from a checkpoint of two ranks with one, two, three and four ranks. The next step
+// rolls out with equal weights, so its ledger and its conversations are equal, token by token with their
+// log-probs. Its update differs only in the order of sums. Finally the run with one rank resumes with four.
 func TestRanksResume(t *testing.T) {
 	from, _ := rankedRun(t)
 	steps := map[int]map[string][]float32{}
@@ -174,8 +174,9 @@ func TestRanksResume(t *testing.T) {
 	}
 }
 
-// TestRanksContinueAfterStops stops a run on two ranks in its cold start, interrupts it in a step, and resumes it. It ends with the same bits as an
-// undisturbed run. The planner trains adapters with a KL term to the policy after its cold start; the researcher is frozen after its own.
+// TestRanksContinueAfterStops stops a run on two ranks in its cold start, interrupts it in a step,
+// and resumes it. It ends with the same bits as an undisturbed run. The planner trains adapters
+// with a KL term to the policy after its cold start; the researcher is frozen after its own.
 func TestRanksContinueAfterStops(t *testing.T) {
 	sets := onRanks(2, append(slices.Clone(withAdapters), "grpo.reference=cold_start", "agents.researcher.train=false")...)
 	wholeDir, dir := t.TempDir(), t.TempDir()
@@ -281,8 +282,8 @@ func followersOf(t *testing.T, parent int) map[string]int {
 	return out
 }
 
-// TestFollowerLost kills a follower during a step's rollouts and during its update, or stops it permanently. The worker goes back to its checkpoint
-// with new followers, and the run ends with the same bits as an uninterrupted one.
+// TestFollowerLost kills a follower during a step's rollouts and during its update, or stops it permanently. The
+// worker goes back to its checkpoint with new followers, and the run ends with the same bits as an uninterrupted one.
 func TestFollowerLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	const killed, stopped = "rank 1 of planner on cpu was killed", "rank 1 of planner on cpu has sent no heartbeat for 15s"
@@ -327,8 +328,8 @@ func TestFollowerLost(t *testing.T) {
 	}
 }
 
-// TestFollowerLostAgain kills the follower whenever its agent learns. The second loss at the same version ends the run. The error names the follower,
-// and the run can be resumed.
+// TestFollowerLostAgain kills the follower whenever its agent learns. The second loss at the
+// same version ends the run. The error names the follower, and the run can be resumed.
 func TestFollowerLostAgain(t *testing.T) {
 	seen := &recorder{}
 	seen.on = func(agent, phase string, done int) {

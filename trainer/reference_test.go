@@ -17,7 +17,8 @@ var withKL = []string{"run.steps=3", "grpo.epochs=1", "grpo.minibatches=1", "eva
 // kl0 bounds the KL divergence of equal weights. Two forward passes that pack sequences differently give log-probs 1e-6 apart.
 const kl0 = 1e-11
 
-// TestReference checks that the KL term uses the policy after or before the cold start, as configured. Both agents begin with random weights.
+// TestReference checks that the KL term uses the policy after or before the cold start, as
+// configured. Both agents begin with random weights.
 func TestReference(t *testing.T) {
 	for _, c := range []struct {
 		reference string
@@ -48,8 +49,8 @@ func TestKLWithoutWeightIsNoted(t *testing.T) {
 	}
 }
 
-// TestReferenceWithoutColdStart checks that without a cold start the KL term uses the run's initial random weights, which a resume creates again. The
-// researcher is never called.
+// TestReferenceWithoutColdStart checks that without a cold start the KL term uses the run's
+// initial random weights, which a resume creates again. The researcher is never called.
 func TestReferenceWithoutColdStart(t *testing.T) {
 	dir, sets := t.TempDir(), append(withKL, "cold_start.demonstrations=none", "grpo.entropy_coef=0.1")
 	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), Options{})
@@ -61,8 +62,8 @@ func TestReferenceWithoutColdStart(t *testing.T) {
 	}
 }
 
-// TestReferenceSurvives interrupts a run with a KL term in its last step and resumes it. It ends with the same bits as an uninterrupted run, although
-// its checkpoints are rounded to bf16. Without the exact weights of the reference it does not resume.
+// TestReferenceSurvives interrupts a run with a KL term in its last step and resumes it. It ends with the same bits as an
+// uninterrupted run, although its checkpoints are rounded to bf16. Without the exact weights of the reference it does not resume.
 func TestReferenceSurvives(t *testing.T) {
 	wholeDir := t.TempDir()
 	want := mustTrain(t, load(t, wholeDir, withKL...), Options{})

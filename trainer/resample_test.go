@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestResample checks that queries whose rollouts all have the same reward are replaced, up to the limit, for all agents alike. A repeated step has
-// the same queries and final weights.
+// TestResample checks that queries whose rollouts all have the same reward are replaced, up to
+// the limit, for all agents alike. A repeated step has the same queries and final weights.
 func TestResample(t *testing.T) {
 	const bound = 3
 	sets := []string{"run.steps=2", "grpo.rollouts=2", "eval.before=false", "eval.every=0", "eval.queries=2"}
@@ -69,8 +69,8 @@ func TestResample(t *testing.T) {
 	}
 }
 
-// TestResampleAfterLostWorker starts from the published outcomes of a lost worker, including the outcomes of replaced queries. Playing the step again
-// gives the same result.
+// TestResampleAfterLostWorker starts from the published outcomes of a lost worker, including
+// the outcomes of replaced queries. Playing the step again gives the same result.
 func TestResampleAfterLostWorker(t *testing.T) {
 	url := startRedis(t)
 	opt, err := redis.ParseURL(url)

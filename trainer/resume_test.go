@@ -44,8 +44,8 @@ var wholeRun struct {
 	err     error
 }
 
-// interrupt returns a context that ends when an agent makes progress in a phase, but not before the run has a complete checkpoint, which is written
-// during the steps.
+// interrupt returns a context that ends when an agent makes progress in a phase, but not before
+// the run has a complete checkpoint, which is written during the steps.
 func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -64,8 +64,8 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 	return ctx
 }
 
-// TestResumeEqualsUninterrupted interrupts a run in its third step and resumes it from the checkpoint of the second. The reports, the final weights
-// and the optimizer states equal the uninterrupted run's.
+// TestResumeEqualsUninterrupted interrupts a run in its third step and resumes it from the checkpoint
+// of the second. The reports, the final weights and the optimizer states equal the uninterrupted run's.
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -132,9 +132,9 @@ func TestWorkersResume(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestWaitingWorkerOffersWhatIsThere starts a second worker that waits for the place of an agent's first worker. This happens if a suspended worker
-// is replaced. The first worker is lost several steps later, when the checkpoints that the second one saw have been deleted. The team continues
-// nevertheless.
+// TestWaitingWorkerOffersWhatIsThere starts a second worker that waits for the place of an agent's first
+// worker. This happens if a suspended worker is replaced. The first worker is lost several steps later,
+// when the checkpoints that the second one saw have been deleted. The team continues nevertheless.
 func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	work := func(ctx context.Context, agent string, seen *recorder) <-chan error {
@@ -150,7 +150,8 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	first.on = func(agent, phase string, _ int) {
 		switch {
 		case agent == "planner" && phase == "step-2" && heir == nil:
-			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // the checkpoint is written during the steps
+			// The checkpoint is written during the steps.
+			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
 			heir = work(t.Context(), "researcher", second)
@@ -216,8 +217,8 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestResumeWithOtherSettings resumes with a different rate, schedule, and number of rollouts and queries. The following steps use them, the moments
-// stay, and a note names the changes.
+// TestResumeWithOtherSettings resumes with a different rate, schedule, and number of rollouts
+// and queries. The following steps use them, the moments stay, and a note names the changes.
 func TestResumeWithOtherSettings(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := copyRun(t, wholeDir), &recorder{}
@@ -261,8 +262,8 @@ func TestResumeOfNothing(t *testing.T) {
 	}
 }
 
-// TestResumePassesDamageOver flips one bit of the newest checkpoint. The run resumes from the previous one, reports the reason, and has the same
-// result.
+// TestResumePassesDamageOver flips one bit of the newest checkpoint. The run resumes from the
+// previous one, reports the reason, and has the same result.
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
@@ -286,8 +287,8 @@ func TestResumePassesDamageOver(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestResumeWithOtherKernels resumes with a different instruction set, as if the previous one had failed its self-test. The CPU is the same, but the
-// bits may differ.
+// TestResumeWithOtherKernels resumes with a different instruction set, as if the previous one
+// had failed its self-test. The CPU is the same, but the bits may differ.
 func TestResumeWithOtherKernels(t *testing.T) {
 	const other = "portable"
 	wholeDir, _ := whole(t)
@@ -342,8 +343,8 @@ func TestResumeOfCompleteRun(t *testing.T) {
 	}
 }
 
-// TestBestSurvives resumes a run whose results name version 1 as better than all later ones. The results of later checkpoints keep that. The best
-// checkpoint and the checkpoint of the cold start are not pruned.
+// TestBestSurvives resumes a run whose results name version 1 as better than all later ones. The results
+// of later checkpoints keep that. The best checkpoint and the checkpoint of the cold start are not pruned.
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
@@ -384,8 +385,8 @@ func TestBestSurvives(t *testing.T) {
 	}
 }
 
-// TestCheckpointGetsLaterEvaluation checks that a checkpoint written before its version's evaluation receives the result later. So a resumed run
-// keeps the best version and does not evaluate again.
+// TestCheckpointGetsLaterEvaluation checks that a checkpoint written before its version's evaluation
+// receives the result later. So a resumed run keeps the best version and does not evaluate again.
 func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	dir, numbers := whole(t)
 	var want archive.Evaluations
@@ -431,8 +432,8 @@ func readResults(t *testing.T, dir string, step int64) string {
 	return out.String()
 }
 
-// TestRefusedSettingsLeaveNothing checks that a worker whose settings the others refuse can join with corrected settings. A worker that resumes with
-// different settings than its run gets an error with the path of the old ones.
+// TestRefusedSettingsLeaveNothing checks that a worker whose settings the others refuse can join with corrected
+// settings. A worker that resumes with different settings than its run gets an error with the path of the old ones.
 func TestRefusedSettingsLeaveNothing(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	sets := append(untaught, "store.url="+url, "run.steps=1")

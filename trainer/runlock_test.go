@@ -21,8 +21,8 @@ func refusedAs(t *testing.T, err error, what string) {
 	}
 }
 
-// TestSecondRunInFolderIsRefused checks that a running run's folder cannot be used by another run, or by a worker with a Redis. The first run ends
-// like an undisturbed one.
+// TestSecondRunInFolderIsRefused checks that a running run's folder cannot be used by another
+// run, or by a worker with a Redis. The first run ends like an undisturbed one.
 func TestSecondRunInFolderIsRefused(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -51,8 +51,8 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 	}
 }
 
-// TestSecondEvaluationInFolderIsRefused checks that two processes cannot make the same evaluation in one folder. An evaluation during a training is
-// allowed.
+// TestSecondEvaluationInFolderIsRefused checks that two processes cannot make the same
+// evaluation in one folder. An evaluation during a training is allowed.
 func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(untaught, "run.steps=1", "run.checkpoint_every=1")...)

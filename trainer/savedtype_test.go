@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestRoundedFoldersResumeExactly interrupts a run with folders in bf16 in its third step and resumes it from the checkpoint of the second. Its
-// float32 weights equal the weights of a run with folders in float32. Evaluating its last checkpoint gives the run's own numbers.
+// TestRoundedFoldersResumeExactly interrupts a run with folders in bf16 in its third step and resumes it from the checkpoint of the second.
+// Its float32 weights equal the weights of a run with folders in float32. Evaluating its last checkpoint gives the run's own numbers.
 func TestRoundedFoldersResumeExactly(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -50,7 +50,8 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	}
 }
 
-// TestSavedInTheTypeOfTheInput starts from folders in bf16 and in fp16. The run's folders have the same type, also for an agent that does not learn.
+// TestSavedInTheTypeOfTheInput starts from folders in bf16 and in fp16. The run's folders have
+// the same type, also for an agent that does not learn.
 func TestSavedInTheTypeOfTheInput(t *testing.T) {
 	before := t.TempDir()
 	mustTrain(t, load(t, before, append(untaught, "run.steps=1")...), Options{})
@@ -92,8 +93,8 @@ func rewrite(t *testing.T, from, to string, dtype weights.DType) {
 	}
 }
 
-// sameMaster checks that the float32 master weights of a folder in bf16 equal the weights of a folder in float32, and that the bf16 weights are close
-// to them.
+// sameMaster checks that the float32 master weights of a folder in bf16 equal the weights of a
+// folder in float32, and that the bf16 weights are close to them.
 func sameMaster(t *testing.T, rounded, exact string) {
 	t.Helper()
 	master, err := archive.OpenOptimizer(rounded)

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestWithoutSavedMoments checks that with run.save_moments false no checkpoint contains AdamW's moments. The run resumes from it and reports the
-// missing moments.
+// TestWithoutSavedMoments checks that with run.save_moments false no checkpoint contains
+// AdamW's moments. The run resumes from it and reports the missing moments.
 func TestWithoutSavedMoments(t *testing.T) {
 	dir, sets := t.TempDir(), []string{"run.save_moments=false", "run.save_dtype=bf16", "agents.researcher.train=false"}
 	mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{})

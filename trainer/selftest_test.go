@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// TestWrongKernelIsLeftOut starts processes whose rms_norm is wrong (kernels/test/wrong). If it is wrong on the best instruction set only, the
-// self-test disables and names that set; if it is wrong on all, it fails.
+// TestWrongKernelIsLeftOut starts processes whose rms_norm is wrong (kernels/test/wrong). If it is wrong on
+// the best instruction set only, the self-test disables and names that set; if it is wrong on all, it fails.
 func TestWrongKernelIsLeftOut(t *testing.T) {
 	best := kernels.ISA()
 	if os.Getenv("MGRPO_WRONG") == "" {

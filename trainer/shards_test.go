@@ -141,8 +141,8 @@ func sampled(logits []float32, temperature, at float64) (id int32, logProb float
 	return 0, 0
 }
 
-// An agent whose weights do not fit one device samples on a server. The server's log-probs equal the ones that the agent's devices compute together,
-// before and during training. A sub-agent that is frozen after its cold start keeps its shares for checkpoints.
+// An agent whose weights do not fit one device samples on a server. The server's log-probs equal the ones that the agent's devices
+// compute together, before and during training. A sub-agent that is frozen after its cold start keeps its shares for checkpoints.
 // The same run again gives the same bits, and three devices can resume the run of two. The devices divide the experts of a mixture.
 func TestShards(t *testing.T) {
 	for name, more := range map[string][]string{

@@ -33,8 +33,8 @@ func stopIn(seen *recorder, agent, phase string) <-chan struct{} {
 	return stop
 }
 
-// TestStop requests a stop in the second step. That step is completed, version 2 has a checkpoint, the third step does not begin, and the resumed run
-// has the same result.
+// TestStop requests a stop in the second step. That step is completed, version 2 has a
+// checkpoint, the third step does not begin, and the resumed run has the same result.
 func TestStop(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -55,7 +55,8 @@ func TestStop(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestStopInLastStep leaves only the last evaluation to the resumed run. Then the results equal the uninterrupted run's, and the run is complete.
+// TestStopInLastStep leaves only the last evaluation to the resumed run. Then the results equal
+// the uninterrupted run's, and the run is complete.
 func TestStopInLastStep(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -78,8 +79,8 @@ func TestStopInLastStep(t *testing.T) {
 	}
 }
 
-// TestOtherPlanOfPhase checks that the team goes back once if the store already has a different plan for a phase. The second time, the run ends with
-// that error.
+// TestOtherPlanOfPhase checks that the team goes back once if the store already has a different
+// plan for a phase. The second time, the run ends with that error.
 func TestOtherPlanOfPhase(t *testing.T) {
 	url := startRedis(t)
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url)...)
@@ -162,8 +163,8 @@ func coldStarts(seen *recorder) map[string]int {
 	return first
 }
 
-// TestStopInColdStart stops a run between two updates of the planner's cold start, resumes it, stops it again, and resumes it to its end. It equals
-// an undisturbed run. If AdamW's state is damaged in between, the cold start begins again.
+// TestStopInColdStart stops a run between two updates of the planner's cold start, resumes it, stops it again, and resumes
+// it to its end. It equals an undisturbed run. If AdamW's state is damaged in between, the cold start begins again.
 func TestStopInColdStart(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -218,8 +219,8 @@ func TestStopInColdStart(t *testing.T) {
 	sameWeights(t, digests(t, damaged, 4), digests(t, wholeDir, 4))
 }
 
-// TestStopAfterAnothersColdStart stops the planner's cold start when the researcher, in its own process, has already finished its own. The researcher
-// stops too, and neither agent repeats an update. The researcher is frozen afterwards.
+// TestStopAfterAnothersColdStart stops the planner's cold start when the researcher, in its own process, has already
+// finished its own. The researcher stops too, and neither agent repeats an update. The researcher is frozen afterwards.
 func TestStopAfterAnothersColdStart(t *testing.T) {
 	url := startRedis(t)
 	sets := []string{"run.steps=1", "run.threads=1", "eval.before=false", "agents.researcher.cold_start.steps=3",
@@ -280,7 +281,8 @@ func TestStopAfterAnothersColdStart(t *testing.T) {
 	sameWeights(t, digests(t, dir, 1), digests(t, wholeDir, 1))
 }
 
-// TestStopReachesColdStarts requests a stop of the researcher's process in its cold start. The planner's process, in a longer cold start, also stops.
+// TestStopReachesColdStarts requests a stop of the researcher's process in its cold start. The
+// planner's process, in a longer cold start, also stops.
 func TestStopReachesColdStarts(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	stop := stopAfter(seen, "researcher", 2)
@@ -304,8 +306,8 @@ func TestStopReachesColdStarts(t *testing.T) {
 	}
 }
 
-// TestCancelledInColdStart cancels one worker in its cold start. The others are asked to stop; they finish the current update and keep their cold
-// starts. The cancelled worker loses its own.
+// TestCancelledInColdStart cancels one worker in its cold start. The others are asked to stop;
+// they finish the current update and keep their cold starts. The cancelled worker loses its own.
 func TestCancelledInColdStart(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestSubAgentGroupIsBatch compares all invocations of a step with each other, as one group. Its advantages have weighted mean 0 and deviation 1 over
-// the step. The planner still has one group per query.
+// TestSubAgentGroupIsBatch compares all invocations of a step with each other, as one group. Its advantages
+// have weighted mean 0 and deviation 1 over the step. The planner still has one group per query.
 func TestSubAgentGroupIsBatch(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), Options{})

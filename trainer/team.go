@@ -152,7 +152,8 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 		return nothingLeft(s.Config, *s.From)
 	}
-	for _, m := range t.members { // all devices, before the first worker opens: run.matmul and the instruction set are global to the process
+	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
+	for _, m := range t.members {
 		err := assemble.Files(s.Config, s.Config.Agent(m.Agent()))
 		if err == nil {
 			err = selfTest(ctx, s.Config, s.Config.Agent(m.Agent()), s.Observer)

@@ -23,8 +23,8 @@ import (
 
 const quickstart = "../examples/quickstart/team.yaml"
 
-// small makes the quickstart run in seconds. The cold start is just long enough that the planner delegates and not all groups are degenerate; a few
-// steps have 16 rollouts each.
+// small makes the quickstart run in seconds. The cold start is just long enough that the
+// planner delegates and not all groups are degenerate; a few steps have 16 rollouts each.
 var small = []string{
 	"run.steps=3", "run.checkpoint_every=2", "run.threads=2", "store.timeout=1h",
 	"task.queries_per_step=4", "grpo.rollouts=4",

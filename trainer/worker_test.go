@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestFirstPhaseWaitsForColdStarts trains a planner without a cold start and a researcher with one. The planner reports that it waits for the
-// researcher, and begins its first conversation afterwards.
+// TestFirstPhaseWaitsForColdStarts trains a planner without a cold start and a researcher with one.
+// The planner reports that it waits for the researcher, and begins its first conversation afterwards.
 func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string

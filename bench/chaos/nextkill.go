@@ -181,7 +181,8 @@ func (c *chaos) newestPoint() (name string) {
 	return name
 }
 
-// killOrSuspend kills the target. One target in ten is suspended for longer than its lease instead. One in ten is killed together with Redis.
+// killOrSuspend kills the target. One target in ten is suspended for longer than its lease
+// instead. One in ten is killed together with Redis.
 func (c *chaos) killOrSuspend() error {
 	target, dice := c.next.target, c.rng.IntN(10)
 	if agent, rank, ok := strings.Cut(target, "/"); ok {

@@ -13,7 +13,8 @@ from arithmetic import DESCRIPTION, SCHEMA, calculate
 client = OpenAI()
 MAX_CALLS = 2  # max_calls_per_turn of both agents
 MAX_NEW = {"planner": 96, "solver": 64}  # max_new_tokens
-SPACE = "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # to Go
+# White space as Go defines it.
+SPACE = "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 PROMPT = {
     "planner": "You answer word problems. Hand the problem to the solver, and reply with the number alone.",
     "solver": "You solve word problems with the calculator. Reply with the number alone.",

@@ -35,8 +35,8 @@ func TestInnerLoop(t *testing.T) {
 		"no loop": {0, []string{"LDG.E.128 R4,R2", "STG.E.128 R2,R4", "EXIT", "BRA 0x30"}, loop{}},
 		"an outer loop's loads do not count": {0,
 			[]string{"LDG.E.128 R0,R2", "LDG.E R0,R2", "FADD R0", "@P0 BRA 0x10", "@P1 BRA 0x0", "EXIT"}, loop{4, 0, 12}},
-		// The loop tests whether rows are aligned. Then it makes one wide load, or four narrow ones and more instructions; then 4 operations and a
-		// store.
+		// The loop tests whether rows are aligned. Then it makes one wide load, or four narrow
+		// ones and more instructions; then 4 operations and a store.
 		"a loop is counted on the path of aligned rows": {0x100, []string{
 			"MOV R0", "ISETP P0", "@P0 BRA 0x190", // 0-2
 			"LDG.E R4", "LDG.E R5", "LDG.E R6", "LDG.E R7", "FADD R0", "BRA 0x1a0", // 3-8

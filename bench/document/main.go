@@ -1,5 +1,5 @@
-// Command document writes docs/benchmarks.md, its pictures, and the table of checks in docs/models.md from the results in bench/results. Run it in the root
-// of the repository:
+// Command document writes docs/benchmarks.md, its pictures, and the table of checks in
+// docs/models.md from the results in bench/results. Run it in the root of the repository:
 //
 //	go run ./bench/document
 package main
@@ -117,7 +117,8 @@ func (m *machine) read(suite, path string) (err error) {
 	}
 	if suite == "kernels" {
 		cases := casesOf(r)
-		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) }) // rows of cases that no longer exist
+		// Rows of cases that no longer exist are left out.
+		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) })
 	}
 	m.results = append(m.results, r)
 	return nil

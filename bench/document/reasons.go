@@ -55,7 +55,8 @@ var fasterThanFloor = map[string]string{
 	"trained_linear fwd+bwd, bf16 factors": "the ceiling of bf16 is measured with another shape, and with few samples",
 }
 
-// reasons explains missed targets, by "suite name" of the row, with "gpu" before it on a GPU, and the kind of target. They are written by hand from profiles.
+// reasons explains missed targets, by "suite name" of the row, with "gpu" before it on a GPU,
+// and the kind of target. They are written by hand from profiles.
 var reasons = map[string]map[measure.Kind]string{
 	"rollout hybrid":                       {measure.Faster: fewRows},
 	"rollout hybrid-bf16":                  {measure.Faster: slowHalf},

@@ -198,8 +198,8 @@ func (d *deviceTensors) deltaRule(n dims, sequences, length int64) layer {
 	}
 }
 
-// deltaStep makes the provider of a gated delta rule's step with a state for each row. Error compares the first rows of sequences, which come
-// one at a time, with packed rows in float64.
+// deltaStep makes the provider of a gated delta rule's step with a state for each row. Error
+// compares the first rows of sequences, which come one at a time, with packed rows in float64.
 func deltaStep(d *deviceTensors, n dims) *measure.Native {
 	const length = 3
 	sequences, heads, hd := n["sequences"], n["value_heads"], n["head_dim"]

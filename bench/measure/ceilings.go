@@ -75,7 +75,8 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 	a, b := bytes.Repeat([]byte{1}, memoryBytes), make([]byte, memoryBytes)
 	threads := s.Device().Threads()
 	copying := func(n int) { Share(n, threads, func(i, j int) { copy(b[i:j], a[i:j]) }) }
-	reading := func(n int) { Share(n, threads, func(i, j int) { bytes.IndexByte(a[i:j], 0) }) } // there is no 0 in it, so it reads everything
+	// There is no 0 in it, so it reads everything.
+	reading := func(n int) { Share(n, threads, func(i, j int) { bytes.IndexByte(a[i:j], 0) }) }
 	for _, m := range []struct {
 		into  *Quantiles
 		bytes int

@@ -328,7 +328,10 @@ def rule_inputs(d, rows):
 
 
 def rule_terms(d, sequences, x, ba, a_log, dt_bias):
-    """Returns the arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H] with H = value_heads."""
+    """Returns the arguments of transformers' functions, as its layer computes them.
+
+    They are q, k, v [B, L, H, d]; g, beta [B, L, H] with H = value_heads.
+    """
     keys = d["key_heads"] * d["head_dim"]
     q, k, v = x.view(sequences, -1, x.shape[-1]).split([keys, keys, d["value_heads"] * d["head_dim"]], -1)
     beta, a = ba.view(sequences, -1, ba.shape[-1]).chunk(2, -1)

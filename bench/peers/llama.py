@@ -1,4 +1,6 @@
-"""llama.cpp on the GGUF file of a case of the suite "decode": bench/peers/llama/decode.cpp in a separate process, built for this processor.
+"""llama.cpp on the GGUF file of a case of the suite "decode".
+
+bench/peers/llama/decode.cpp runs in a separate process. It is built for this processor.
 
 A case is {"suite": "decode", "file", "prompts": [[id]], "new_tokens", "reading": whether the reading of prompts is measured,
 "completions", "log_probs": the log-probs of the first completion after the first prompt}.

@@ -153,7 +153,8 @@ class AdapterUpdate(ForwardBackward):
         config = adapters(case)
         self.model = peft.get_peft_model(self.model, config)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trained, lr=0.0, betas=(0.9, 0.98), weight_decay=0.1, fused=True)  # rate 0: each run computes the same
+        # Rate 0: each run computes the same.
+        self.optimizer = torch.optim.AdamW(self.trained, lr=0.0, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
         self.settings |= {**described(config), "trained": sum(p.numel() for p in self.trained), "optimizer": "AdamW, clip 1, part of what is timed"}
 
     def run(self):
@@ -254,8 +255,8 @@ def spelled(prompt):
 
 
 class MAGRPO(Phase):
-    """One step of comlrl.MAGRPOTrainer for a team of two agents with a model each. For each prompt the agents sample in turn; then each agent
-    is updated on all prompts. Its loss takes one row at a time, and leaves out the last token of each completion."""
+    """One step of comlrl.MAGRPOTrainer for a team of two agents with a model each. For each prompt the agents sample in turn.
+    Then each agent is updated on all prompts. Its loss takes one row at a time, and leaves out the last token of each completion."""
 
     def __init__(self, case):
         super().__init__(case)

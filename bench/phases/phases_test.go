@@ -105,7 +105,8 @@ func checkRow(t *testing.T, row measure.Row) {
 	if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickSchedule.Samples || ours.Median <= 0 {
 		t.Errorf("our provider's result is %+v", ours)
 	}
-	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 && row.DType != "Q8_0" { // products with quantized blocks have equal bits in both passes
+	// Products with quantized blocks have equal bits in both passes.
+	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 && row.DType != "Q8_0" {
 		t.Errorf("%s: log-probs are off by %v; at most %v is allowed", row.Name, ours.MaxError, maxGap(row))
 	}
 	if row.DType == "bfloat16" && row.Name != "decode" && ours.MaxError < 1e-5 { // the other pass of decode is in bf16, too
@@ -162,8 +163,8 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// TestPeers runs every suite together with its peer if MGRPO_PEERS is set, because Python takes half a minute per suite to start. If the peer computes
-// the same model, its log-probs are compared with float64, too.
+// TestPeers runs every suite together with its peer if MGRPO_PEERS is set, because Python takes half a minute
+// per suite to start. If the peer computes the same model, its log-probs are compared with float64, too.
 func TestPeers(t *testing.T) {
 	root := filepath.Join("..", "..")
 	if os.Getenv("MGRPO_PEERS") == "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// The roofline model, with the rates that the kernels suite measured on a machine, predicts the times of the phases suites on that machine within 26.5
-// %.
+// The roofline model, with the rates that the kernels suite measured on a machine, predicts the
+// times of the phases suites on that machine within 26.5 %.
 func TestRoofline(t *testing.T) {
 	compared := 0
 	for suite := range phases {
@@ -22,7 +22,8 @@ func TestRoofline(t *testing.T) {
 					continue
 				}
 				for _, b := range casesOf(suite, false) {
-					// The aim is 25 %. The rest is for separate passes over heads, which the program still made when these times were measured.
+					// The aim is 25 %. The rest is for separate passes over heads, which the
+					// program still made when these times were measured.
 					compared += b.comparePrediction(t, r, 0.265, func(c measure.Ceilings) (roofline.Device, error) {
 						return roofline.Processor(kernels, c, r.Machine.ISA)
 					})
@@ -100,7 +101,8 @@ func results(t *testing.T, pattern string) (all []*measure.Results) {
 	return all
 }
 
-// sameProcessor reports whether two results come from the same kind of CPU. Clouds use one name for different processors, which differ in cache size.
+// sameProcessor reports whether two results come from the same kind of CPU. Clouds use one name
+// for different processors, which differ in cache size.
 func sameProcessor(a, b measure.Machine) bool {
 	return a.GPU+b.GPU == "" && a.CPU == b.CPU && a.Cores == b.Cores && a.L3Bytes == b.L3Bytes
 }
@@ -125,7 +127,8 @@ func TestRooflineFLOPs(t *testing.T) {
 	}
 }
 
-// comparePrediction checks that the model predicts the case's row within `most`, and returns 1. If the results have no such row, it returns 0.
+// comparePrediction checks that the model predicts the case's row within `most`, and returns 1.
+// If the results have no such row, it returns 0.
 func (b bench) comparePrediction(t *testing.T, r *measure.Results, most float64, device func(measure.Ceilings) (roofline.Device, error)) int {
 	want := b.row()
 	for _, row := range r.Rows {

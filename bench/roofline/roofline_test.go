@@ -226,8 +226,8 @@ func TestRanks(t *testing.T) {
 	if a, b, c := one.Of(Decoding).Seconds(), two.Of(Decoding).Seconds(), same.Of(Decoding).Seconds(); !(b < 0.8*a && b > 0.5*a && math.Abs(c-2*b) < 0.02*c) {
 		t.Errorf("decoding: %v s on one GPU, %v s on two, %v s in two processes on one: each pass reads the weights", a, b, c)
 	}
-	// Each of 13 micro-batches exchanges a gradient of 2 bytes per element, and the update exchanges weights of 2 bytes per element. Half of each goes
-	// out and half comes in.
+	// Each of 13 micro-batches exchanges a gradient of 2 bytes per element, and the update
+	// exchanges weights of 2 bytes per element. Half of each goes out and half comes in.
 	batches := math.Ceil(w.share(1, 2).trained().n / 16384)
 	if want := 2 * (2*batches + 2) * float64(base.Trained) / 2 / d.Link; math.Abs(two.Of(Exchange).Seconds()/want-1) > 1e-9 || one.Of(Exchange).Seconds() != 0 {
 		t.Errorf("exchange: %v s, want %v s, and none of one process: %v s", two.Of(Exchange).Seconds(), want, one.Of(Exchange).Seconds())

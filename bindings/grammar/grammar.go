@@ -1,5 +1,5 @@
-// Package grammar constrains sampled tokens to a grammar. It is the only Go package that calls XGrammar. Its library is loaded when the first
-// vocabulary is made, so a program that does not constrain replies runs without it.
+// Package grammar constrains sampled tokens to a grammar. It is the only Go package that calls XGrammar. Its library
+// is loaded when the first vocabulary is made, so a program that does not constrain replies runs without it.
 package grammar
 
 /*
@@ -42,8 +42,8 @@ type Vocabulary struct {
 	count int
 }
 
-// NewVocabulary returns the vocabulary of tokens with these bytes, in the order of their ids. A token without bytes is never allowed. A reply
-// ends with one of the tokens stops.
+// NewVocabulary returns the vocabulary of tokens with these bytes, in the order of their ids. A
+// token without bytes is never allowed. A reply ends with one of the tokens stops.
 func NewVocabulary(tokens [][]byte, stops []int32) (*Vocabulary, error) {
 	if err := load(); err != nil {
 		return nil, err

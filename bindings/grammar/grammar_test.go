@@ -22,7 +22,8 @@ func bytesAndStop(t *testing.T) (v *Vocabulary, tokens [][]byte, stop int32) {
 	return v, tokens, stop
 }
 
-// TestGrammar: with random choices among the allowed tokens, a complete reply is JSON of the schema, and the token without a text never occurs.
+// TestGrammar: with random choices among the allowed tokens, a complete reply is JSON of the
+// schema, and the token without a text never occurs.
 func TestGrammar(t *testing.T) {
 	v, tokens, stop := bytesAndStop(t)
 	g, err := v.Compile([]byte(`{"type": "structural_tag", "format": {"type": "json_schema", "max_whitespace_cnt": 2, "json_schema":

@@ -65,8 +65,8 @@ func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, 
 	return advantages, stats, nil
 }
 
-// GroupAdvantageInto computes GroupAdvantage into the caller's memory. advantages is row-major, has the rewards' size and type, and does not
-// overlap them. stats has one element for each group.
+// GroupAdvantageInto computes GroupAdvantage into the caller's memory. advantages is row-major,
+// has the rewards' size and type, and does not overlap them. stats has one element for each group.
 func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense,
 	offsets []int64, convention mgrpo.Convention) error {
 	n := rewards.Shape().TotalSize()

@@ -80,7 +80,8 @@ func launchAdvantage(t *testing.T, k *cuda.Kernel, rewards, weights []float64, o
 	return out
 }
 
-// someGroups returns ragged groups: empty ones, equal rewards, sizes on both sides of the limit of small groups, and more groups than a block takes.
+// someGroups returns ragged groups: empty ones, equal rewards, sizes on both sides of the limit
+// of small groups, and more groups than a block takes.
 func someGroups() (rewards, weights []float64, offsets []int64) {
 	random := rand.New(rand.NewPCG(3, 8))
 	offsets = []int64{0}

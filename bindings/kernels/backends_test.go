@@ -10,7 +10,8 @@ import (
 // linked contains the GPU if the build has the tag cuda and the machine has one.
 var linked []Backend
 
-// onEveryBackend runs a test on the CPU, on a GPU if the build and the machine have one, and on the emulated one unless the tests require a GPU.
+// onEveryBackend runs a test on the CPU, on a GPU if the build and the machine have one, and on
+// the emulated one unless the tests require a GPU.
 func onEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	t.Helper()
 	backends := append([]Backend{CPU}, linked...)

@@ -134,8 +134,8 @@ func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab
 	return r, err
 }
 
-// matmul multiplies a [m,k] by b [k,n], both given by their elements, with sums in float64. It skips zeros of a, so a row that is not read stays 0
-// for all values of b.
+// matmul multiplies a [m,k] by b [k,n], both given by their elements, with sums in float64. It
+// skips zeros of a, so a row that is not read stays 0 for all values of b.
 func matmul[T float](m, n, k int, a, b func(i, j int) T) []T {
 	out := make([]T, m*n)
 	for i := range m {

@@ -86,8 +86,8 @@ func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float
 // LossCall holds the addresses of a batch, its options and its results in the C form of mgrpo/policy_loss.h.
 type LossCall struct{ Batch, Config, Sums, Refusal unsafe.Pointer }
 
-// Call passes the batch to a C function, in this or another library, that computes its sums. If the function's error has the status Refused,
-// Call returns the *mgrpo.Refusal that the function has written to Refusal.
+// Call passes the batch to a C function, in this or another library, that computes its sums. If the function's
+// error has the status Refused, Call returns the *mgrpo.Refusal that the function has written to Refusal.
 func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) error) (LossSums, error) {
 	c, err := encodeObjective(config)
 	if err != nil {

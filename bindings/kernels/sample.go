@@ -30,8 +30,9 @@ func SamplingWords(rows []Sampling) []int32 {
 	return unsafe.Slice((*int32)(pointer(rows)), SamplingSize*len(rows))
 }
 
-// Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is under softmax(z / temperature) of the
-// whole vocabulary. A row's result depends only on that row. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
+// Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is
+// under softmax(z / temperature) of the whole vocabulary. A row's result depends only on that row.
+// An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
 func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) error {
 	if int64(len(rows)) != z.Rows {
 		return fmt.Errorf("kernels: sample: %d settings for %d rows", len(rows), z.Rows)
@@ -42,9 +43,9 @@ func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) er
 	return rowFailure("sample", status, row)
 }
 
-// EnqueueSample enqueues the work of Sample on a GPU without waiting for it. rows holds the bytes of one setting for each row of z, and bad is
-// an int64, both in the GPU's memory. bad must be -1 before, and becomes the first row with NaN, +Inf or only -Inf. CheckSampling must have
-// accepted the settings.
+// EnqueueSample enqueues the work of Sample on a GPU without waiting for it. rows holds the bytes of
+// one setting for each row of z, and bad is an int64, both in the GPU's memory. bad must be -1 before,
+// and becomes the first row with NaN, +Inf or only -Inf. CheckSampling must have accepted the settings.
 func EnqueueSample(b Backend, z Logits, rows, token, logp, bad unsafe.Pointer) error {
 	const op = "sample"
 	if b.c.gpu == nil {

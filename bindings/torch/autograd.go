@@ -21,8 +21,8 @@ func HasHistory(t *Tensor) bool {
 	return C.mgt_has_history(t.handle) != 0
 }
 
-// SetData makes t, which may be a parameter of another library's module, share the storage of data, of the same shape and dtype. t stays the
-// same variable, with its gradient. Use it without recording.
+// SetData makes t, which may be a parameter of another library's module, share the storage of data, of
+// the same shape and dtype. t stays the same variable, with its gradient. Use it without recording.
 func SetData(t, data *Tensor) {
 	s := t.scopeFor("set data")
 	data.check("set data", s)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// With one key and one value of size 1 the rule is simple arithmetic. q and k become their signs. With b = 0 and a large negative a, the state moves
-// half of the way to v.
+// With one key and one value of size 1 the rule is simple arithmetic. q and k become their
+// signs. With b = 0 and a large negative a, the state moves half of the way to v.
 func TestDeltaRule(t *testing.T) {
 	do(t, open(t), func(s *Scope) {
 		rule := DeltaRule{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, ALog: s.FromFloat32([]float32{0}, 1), DtBias: s.FromFloat32([]float32{-90}, 1)}

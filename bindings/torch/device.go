@@ -232,11 +232,11 @@ func (d *Device) do(j *job) {
 	out = outcome{err: j.f(s)}
 }
 
-// Do runs f on the device's thread and returns its error. Calls run one after the other. ctx only ends the wait for the thread; it does not
-// interrupt f. Tensors that f makes are dropped when f ends, unless they are kept. Grad mode is off at first. If an operation inside f fails,
-// f ends and Do returns the *Error. Any other panic of f continues in the goroutine that called Do. Do inside a Do of the same device is an
-// error. Do of another device is allowed there, but two devices must not wait for each other. If the process has lost the GPU, this call and
-// all later ones return a *LostError.
+// Do runs f on the device's thread and returns its error. Calls run one after the other. ctx only ends the wait for the
+// thread; it does not interrupt f. Tensors that f makes are dropped when f ends, unless they are kept. Grad mode is off at
+// first. If an operation inside f fails, f ends and Do returns the *Error. Any other panic of f continues in the goroutine
+// that called Do. Do inside a Do of the same device is an error. Do of another device is allowed there, but two devices
+// must not wait for each other. If the process has lost the GPU, this call and all later ones return a *LostError.
 func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 	if d.onThread() {
 		return &Error{Op: "do", Message: "called inside Do of the same device: use the scope at hand"}

@@ -33,8 +33,8 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
-// LostError reports that this process can no longer use a GPU after a failure of CUDA, such as an illegal address. CUDA returns that failure
-// for every later call. A new process can use the GPU.
+// LostError reports that this process can no longer use a GPU after a failure of CUDA, such as an
+// illegal address. CUDA returns that failure for every later call. A new process can use the GPU.
 type LostError struct {
 	Device string // "cuda:N"
 	Cause  string // CUDA's message

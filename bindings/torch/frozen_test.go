@@ -50,8 +50,8 @@ func frozenLayers() []frozen {
 	}
 }
 
-// Layers with frozen weights do not keep their inputs or compute gradients of the weights. The gradients of inputs have the same bits as with trained
-// weights.
+// Layers with frozen weights do not keep their inputs or compute gradients of the weights. The
+// gradients of inputs have the same bits as with trained weights.
 func TestFrozenWeightsCostNothing(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		for _, l := range frozenLayers() {

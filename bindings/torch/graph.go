@@ -11,9 +11,9 @@ type Graph struct {
 	handle unsafe.Pointer
 }
 
-// Record runs f twice, to warm up and to record, and returns the work of the second run as a graph. Both runs must launch the same work on
-// tensors that stay at their addresses, and must not wait for it. Tensors that f makes and keeps can be read after a Replay, while the graph
-// lives. Work that fails or cannot be recorded, and any work on a CPU, is an *Error. The device can be used after it.
+// Record runs f twice, to warm up and to record, and returns the work of the second run as a graph. Both runs must launch the same
+// work on tensors that stay at their addresses, and must not wait for it. Tensors that f makes and keeps can be read after a Replay,
+// while the graph lives. Work that fails or cannot be recorded, and any work on a CPU, is an *Error. The device can be used after it.
 func (s *Scope) Record(f func()) (*Graph, error) {
 	const op = "record"
 	s.current(op)

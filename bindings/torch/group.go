@@ -18,8 +18,8 @@ import (
 	"unsafe"
 )
 
-// Rendezvous is a TCP store of LibTorch that the ranks of groups use to find each other. It has no access control: listen on an address of a
-// private network.
+// Rendezvous is a TCP store of LibTorch that the ranks of groups use to find each other. It has
+// no access control: listen on an address of a private network.
 type Rendezvous struct {
 	addr   string
 	native *C.mgt_rendezvous
@@ -66,14 +66,14 @@ type GroupOptions struct {
 	Timeout    time.Duration // maximum wait for the others in each call
 }
 
-// Group is a set of processes that compute together. NCCL sends tensors on GPUs if every rank has its own GPU. Gloo sends all other data,
-// through the host's memory. Every rank must call the same methods in the same order, with tensors of one shape and dtype, inside Do of their
-// device. Only one goroutine at a time may use a Group.
+// Group is a set of processes that compute together. NCCL sends tensors on GPUs if every rank has its own GPU.
+// Gloo sends all other data, through the host's memory. Every rank must call the same methods in the same order,
+// with tensors of one shape and dtype, inside Do of their device. Only one goroutine at a time may use a Group.
 //
-// A call that fails, or ends with its context, closes the group, so the other ranks fail, too. The tensor that it should overwrite may then
-// hold part of the data. Gloo does not notice a rank that was killed while it sent, and NCCL between GPUs of one machine notices no lost rank.
-// The others then wait for Timeout or until ctx ends, so the program that starts the processes must watch them. To continue, open another
-// group under another name. Equal inputs and sizes give equal bits after any such error.
+// A call that fails, or ends with its context, closes the group, so the other ranks fail, too. The tensor that it should overwrite
+// may then hold part of the data. Gloo does not notice a rank that was killed while it sent, and NCCL between GPUs of one machine
+// notices no lost rank. The others then wait for Timeout or until ctx ends, so the program that starts the processes must watch
+// them. To continue, open another group under another name. Equal inputs and sizes give equal bits after any such error.
 type Group struct {
 	rank, size int
 
@@ -101,8 +101,8 @@ func (e *GroupError) Error() string {
 	return fmt.Sprintf("torch: group: %s: %s %s: %s", e.Op, who, how, e.Message)
 }
 
-// toAnswer is the additional time after GroupOptions.Join for LibTorch's own error, which names the awaited rank. On a busy machine that error
-// is late, and it never comes if a rendezvous accepts the connection without replying.
+// toAnswer is the additional time after GroupOptions.Join for LibTorch's own error, which names the awaited rank.
+// On a busy machine that error is late, and it never comes if a rendezvous accepts the connection without replying.
 const toAnswer = 10 * time.Second
 
 // OpenGroup waits for all ranks of a group and connects this process with them. If ctx ends first, or no reply comes in time, OpenGroup
@@ -261,8 +261,8 @@ func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	})
 }
 
-// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and came[r] rows of in come from rank
-// r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
+// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and came[r] rows of in come from
+// rank r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
 func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int64) error {
 	s := out.scopeFor("all to all", in)
 	if len(came) != g.size || len(sent) != g.size {
@@ -359,8 +359,8 @@ func (g *Group) abandon(why error) error {
 	return why
 }
 
-// Transport makes the ranks agree on the transport of tensors on GPUs, as the first call with such a tensor would. It returns "NCCL" with its
-// version, or "Gloo" with the reason, and "" on a CPU.
+// Transport makes the ranks agree on the transport of tensors on GPUs, as the first call with such
+// a tensor would. It returns "NCCL" with its version, or "Gloo" with the reason, and "" on a CPU.
 func (g *Group) Transport(ctx context.Context, s *Scope) (name string, err error) {
 	if !s.dev.cuda {
 		return "", nil
@@ -386,8 +386,8 @@ func (g *Group) GiveUp(why error) {
 	}
 }
 
-// Close closes the connections to the other ranks when this rank's data has arrived. It waits for the call in progress. Further calls have no
-// effect.
+// Close closes the connections to the other ranks when this rank's data has arrived. It waits
+// for the call in progress. Further calls have no effect.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -93,8 +93,8 @@ func TestGroupRank(t *testing.T) {
 	}
 }
 
-// pipeBlocked returns an error unless SIGPIPE is blocked in the threads of Gloo and of its process group, because Gloo may write to ranks that no
-// longer exist. Go's own threads never block it.
+// pipeBlocked returns an error unless SIGPIPE is blocked in the threads of Gloo and of its process
+// group, because Gloo may write to ranks that no longer exist. Go's own threads never block it.
 func pipeBlocked() error {
 	const sigpipe = 1 << (syscall.SIGPIPE - 1)
 	tasks, err := filepath.Glob("/proc/self/task/*/status")
@@ -531,8 +531,8 @@ func TestGroupLosesARank(t *testing.T) {
 	allWell(t, ranks[:3], rankOrder{Do: "sums"})
 }
 
-// If a rank is killed while it sends, the others wait for at most the time-out. A rank that is notified ends the call at once, and the others can
-// form another group.
+// If a rank is killed while it sends, the others wait for at most the time-out. A rank that is
+// notified ends the call at once, and the others can form another group.
 func TestGroupLosesARankAtWork(t *testing.T) { onDeviceNames(t, losesARankAtWork) }
 
 func losesARankAtWork(t *testing.T, device string) {

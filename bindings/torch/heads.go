@@ -10,11 +10,13 @@ import "unsafe"
 // their position: elements i and i + R/2 of a head form a plane, which is rotated by the angle with the cosine Cos[Pos[r], i] and the sine
 // Sin[Pos[r], i]. Elements from R on do not change. On a GPU a position of P or more gives NaN instead of an error.
 type Heads struct {
-	Heads, KVHeads int     // the first is a multiple of the second
-	QNorm, KNorm   *Tensor // weights as of RMSNorm, in the product's dtype: [hd] for each head, or [Heads hd] and [KVHeads hd] for all heads together; nil: no norm
-	Offset, Eps    float64
-	Cos, Sin       *Tensor // float32 [P, R/2] with R at most hd; nil: no rotation
-	Pos            *Tensor // int32 [T]
+	Heads, KVHeads int // the first is a multiple of the second
+	// Weights as of RMSNorm, in the product's dtype; nil: no norm. They are [hd] for each head, or [Heads hd] and [KVHeads hd] for all
+	// heads together.
+	QNorm, KNorm *Tensor
+	Offset, Eps  float64
+	Cos, Sin     *Tensor // float32 [P, R/2] with R at most hd; nil: no rotation
+	Pos          *Tensor // int32 [T]
 
 	NormsLast bool    // norms come after the rotation
 	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the product's columns in the order of their use, some of them twice; nil: unchanged
@@ -81,10 +83,10 @@ func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	return s.take(op, r.q), s.take(op, r.k), s.take(op, r.v)
 }
 
-// Cache computes Split without gradients, and writes the keys and values of row r to position Pos[r] of sequence[r] in paged caches
-// [N, KVHeads, B, hd], with B a power of two. Position p is place p % B of block table[sequence[r], p / B]. table is int32 [S, W], sequence is
-// int32 [T]. If several rows name the same place, the last one is kept. On a GPU a row that names a place outside of the cache is skipped
-// without an error.
+// Cache computes Split without gradients, and writes the keys and values of row r to position Pos[r] of
+// sequence[r] in paged caches [N, KVHeads, B, hd], with B a power of two. Position p is place p % B of block
+// table[sequence[r], p / B]. table is int32 [S, W], sequence is int32 [T]. If several rows name the same place,
+// the last one is kept. On a GPU a row that names a place outside of the cache is skipped without an error.
 func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	if (!h.NormsLast || h.QNorm == nil) && h.VNorm == nil {
 		return h.grown(h.cache(h.ordered(qkv), kCache, vCache, table, sequence))

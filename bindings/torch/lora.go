@@ -22,8 +22,8 @@ type LoRA struct {
 
 // LoRAAdd_ adds adapters to y [T, N], the result of a linear map of x [T, K], in place, and returns y. Row t has the
 // adapter which[t], int32 [T], or none if that is -1. If which is nil, all rows have the first. Gradients are recorded if
-// there is one adapter and which is nil. With grad mode off, on a CPU in float32, the bits of a row of the result depend only on that row and
-// its adapter. On a GPU a number outside of the table is not an error: the row has no adapter.
+// there is one adapter and which is nil. With grad mode off, on a CPU in float32, the bits of a row of the result depend
+// only on that row and its adapter. On a GPU a number outside of the table is not an error: the row has no adapter.
 func LoRAAdd_(y, x *Tensor, adapters []LoRA, which *Tensor) *Tensor {
 	s := y.scopeFor("lora", x)
 	var rows unsafe.Pointer

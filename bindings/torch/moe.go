@@ -37,8 +37,8 @@ func (o ByExpert) Rows(x *Tensor) *Tensor {
 	return s.take("rows by expert", C.mgt_expert_rows(s.dev.native, x.handle, o.Source.handle), x, o.Source)
 }
 
-// Sums returns the sum of each token's rows [T·k, H], multiplied by weight, float32 [T, k], unless that is nil. The result is [T, H], without
-// a gradient.
+// Sums returns the sum of each token's rows [T·k, H], multiplied by weight, float32 [T, k],
+// unless that is nil. The result is [T, H], without a gradient.
 func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
 	s := rows.scopeFor("sums by token", o.Place)
 	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)), rows, o.Place, weight)
@@ -58,9 +58,9 @@ type Routing struct {
 	Balance float64
 }
 
-// Route chooses for each token the k experts with the largest logits [T, E], float32 (of equal logits the lower number), or uses the given
-// experts. It returns them, int32 [T, k], with their weights, float32 [T, k]: softmax over all E experts. The choice has no gradient. The bits
-// of a row depend only on that row of the logits.
+// Route chooses for each token the k experts with the largest logits [T, E], float32 (of equal logits the lower
+// number), or uses the given experts. It returns them, int32 [T, k], with their weights, float32 [T, k]: softmax
+// over all E experts. The choice has no gradient. The bits of a row depend only on that row of the logits.
 func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 	s := logits.scopeFor("route")
 	chosen = r.Chosen
@@ -72,16 +72,16 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
 
-// SigmoidWeights returns the weights of chosen experts, int32 [T, k], float32 [T, k]: the sigmoids of their logits, which are float32 [T, E],
-// divided by their sum + 1e-6 if normalise is set, times scale. With grad mode off, on a CPU, the bits of a row depend only on that row.
-// The definition is that of Lfm2MoeTopKRouter in transformers.
+// SigmoidWeights returns the weights of chosen experts, int32 [T, k], float32 [T, k]: the sigmoids of their logits,
+// which are float32 [T, E], divided by their sum + 1e-6 if normalise is set, times scale. With grad mode off, on a
+// CPU, the bits of a row depend only on that row. The definition is that of Lfm2MoeTopKRouter in transformers.
 func SigmoidWeights(logits, chosen *Tensor, normalise bool, scale float64) *Tensor {
 	s := logits.scopeFor("sigmoid weights", chosen)
 	return s.take("sigmoid weights", C.mgt_sigmoid_weights(s.dev.native, logits.handle, chosen.handle, cbool(normalise), C.double(scale)), logits, chosen)
 }
 
-// FewExpertRows is the largest number of experts' rows, over all tokens, that Experts processes on any GPU without waiting for the counts. With
-// more rows it cannot be recorded, unless ExpertsTogether returns true.
+// FewExpertRows is the largest number of experts' rows, over all tokens, that Experts processes on any GPU
+// without waiting for the counts. With more rows it cannot be recorded, unless ExpertsTogether returns true.
 const FewExpertRows = C.MGT_FEW_EXPERT_ROWS
 
 // ExpertsTogether reports whether Experts multiplies any number of rows without waiting for their counts. This is so on GPUs of compute
@@ -108,9 +108,9 @@ const (
 	GeGLUGates   Gates = C.MGT_GEGLU
 )
 
-// Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]. x is [T, H]; chosen is int32 and weight float32, both [T, k].
-// Experts without tokens are not read. With grad mode off, on a CPU in float32, the bits of a row of the result depend only on that row of x,
-// chosen and weight. GateUp and Down may then be bfloat16.
+// Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]. x is [T, H]; chosen is int32 and
+// weight float32, both [T, k]. Experts without tokens are not read. With grad mode off, on a CPU in float32, the
+// bits of a row of the result depend only on that row of x, chosen and weight. GateUp and Down may then be bfloat16.
 func Experts(x, chosen, weight *Tensor, of MLPs) *Tensor {
 	s := x.scopeFor("experts", chosen, weight, of.GateUp, of.Down)
 	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, of.GateUp.handle, of.Down.handle,

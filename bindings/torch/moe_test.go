@@ -92,8 +92,8 @@ func sigmoidWeights(name string, normalise bool) layer {
 		}}
 }
 
-// TestSigmoidWeightsOfARow checks that without gradients the weights of a row have the same bits in any batch, and that a nonexistent expert is
-// refused.
+// TestSigmoidWeightsOfARow checks that without gradients the weights of a row have the same
+// bits in any batch, and that a nonexistent expert is refused.
 func TestSigmoidWeightsOfARow(t *testing.T) {
 	const tokens, n, k = 37, 5, 3
 	dev := open(t)
@@ -229,8 +229,8 @@ func TestByExpert(t *testing.T) {
 	}
 }
 
-// Some GPUs multiply the rows of all experts together. They do not wait for the numbers of rows, which may be large or 0, so the work can be
-// recorded. The results are the same as with each expert by itself.
+// Some GPUs multiply the rows of all experts together. They do not wait for the numbers of rows, which
+// may be large or 0, so the work can be recorded. The results are the same as with each expert by itself.
 func TestExpertsTogether(t *testing.T) {
 	needGPU(t)
 	const tokens, hidden, width, n, k = 300, 16, 8, 5, 2

@@ -1,8 +1,8 @@
 package torch
 
-// The C side is in shim/. Handles are C memory. The only Go memory that calls pass is listed as noescape or is a struct of
-// mgrpo/policy_loss.h. No call keeps it or calls back. A struct that Go allocates must be complete in C: cgo treats a pointer to an incomplete
-// struct as C memory, and the garbage collector could free the struct during the call.
+// The C side is in shim/. Handles are C memory. The only Go memory that calls pass is listed as noescape or is a struct
+// of mgrpo/policy_loss.h. No call keeps it or calls back. A struct that Go allocates must be complete in C: cgo treats
+// a pointer to an incomplete struct as C memory, and the garbage collector could free the struct during the call.
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/shim -I${SRCDIR}/../../kernels/include
@@ -69,9 +69,9 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 // Version returns the version of the LibTorch library in use, such as "2.11.0".
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
-// RoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole process and only on the CPU. Sums
-// stay fp32. With avx512_bf16 and without AMX it also affects products with bf16 weights, in training or not. inForce is false if neither AMX
-// nor avx512_bf16 is in use.
+// RoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole
+// process and only on the CPU. Sums stay fp32. With avx512_bf16 and without AMX it also affects products
+// with bf16 weights, in training or not. inForce is false if neither AMX nor avx512_bf16 is in use.
 func RoundFactors(on bool) (inForce bool) {
 	var flag C.int
 	if on {
@@ -80,8 +80,8 @@ func RoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(flag) != 0
 }
 
-// Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the whole process. An operation
-// without such an algorithm then is an *Error. Call it before the first product on a GPU.
+// Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the
+// whole process. An operation without such an algorithm then is an *Error. Call it before the first product on a GPU.
 func Deterministic(on bool) {
 	var flag C.int
 	if on {

@@ -22,7 +22,8 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
-// Capped is a head [V, D] whose logits z become Cap·tanh(z/Cap) (Gemma 2). Cap is positive. Logits, HeadLogProb and LinearPolicyLoss take it.
+// Capped is a head [V, D] whose logits z become Cap·tanh(z/Cap) (Gemma 2). Cap is positive.
+// Logits, HeadLogProb and LinearPolicyLoss take it.
 type Capped struct {
 	Matrix
 	Cap float64
@@ -73,8 +74,8 @@ func GeGLU(gateUp *Tensor) *Tensor {
 	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// ClampedGLU returns g·sigmoid(1.702 g)·(u + 1) of gateUp [..., 2F], whose first half is the gate: g is the gate up to 7, and u the other half within
-// [-7, 7] (gpt-oss).
+// ClampedGLU returns g·sigmoid(1.702 g)·(u + 1) of gateUp [..., 2F], whose first half is the
+// gate: g is the gate up to 7, and u the other half within [-7, 7] (gpt-oss).
 func ClampedGLU(gateUp *Tensor) *Tensor {
 	s := gateUp.scopeFor("clamped glu")
 	return s.take("clamped glu", C.mgt_clamped_glu(s.dev.native, gateUp.handle), gateUp)
@@ -111,8 +112,8 @@ func (s *Scope) optional(op string, t *Tensor) unsafe.Pointer {
 // AttentionCached returns attention [T, H, hd] from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches that
 // Heads.Cache has filled. With a window above 0 it is the last `window` of these positions. sequence and length are int32 [T], with lengths
 // from 1 to W·B. The blocks of other positions, and their entries in the table, are not read. No gradient is recorded. AttentionPacked
-// describes sinks. On a CPU in float32 the bits of a row's result depend only on that row and on its keys and values, and not on their blocks.
-// On a GPU a place outside of the cache may give NaN instead of an error, because the host would have to wait for an error.
+// describes sinks. On a CPU in float32 the bits of a row's result depend only on that row and on its keys and values, and not on their
+// blocks. On a GPU a place outside of the cache may give NaN instead of an error, because the host would have to wait for an error.
 func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("cached attention", kCache, vCache, table, sequence, length)
 	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, table.handle, sequence.handle, length.handle,

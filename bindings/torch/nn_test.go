@@ -224,8 +224,8 @@ func joined(outs []*Tensor) []float64 {
 	return v
 }
 
-// On a CPU float32 uses our kernels; float64 and bfloat16 use LibTorch's operators, as on every other device. The weights of experts are always
-// float32.
+// On a CPU float32 uses our kernels; float64 and bfloat16 use LibTorch's operators, as on every
+// other device. The weights of experts are always float32.
 var precisions = []struct {
 	dt                DType
 	forward, backward float64
@@ -249,8 +249,8 @@ func testLayersMatchOracles(t *testing.T, d *Device) {
 	}
 }
 
-// Compares the gradients of sum(g * outputs) with central differences of the oracle, once in gradients that autograd creates, and once added to
-// existing gradients.
+// Compares the gradients of sum(g * outputs) with central differences of the oracle, once in
+// gradients that autograd creates, and once added to existing gradients.
 func TestLayersGradients(t *testing.T) { onDevices(t, testLayersGradients) }
 
 func testLayersGradients(t *testing.T, d *Device) {
@@ -597,7 +597,8 @@ func TestLayerErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsCarryTheKernelsStatus checks that errors have the status of the kernel, and status 0 if no kernel made them, regardless of their text.
+// TestErrorsCarryTheKernelsStatus checks that errors have the status of the kernel, and status
+// 0 if no kernel made them, regardless of their text.
 func TestErrorsCarryTheKernelsStatus(t *testing.T) {
 	d := open(t)
 	for _, c := range []struct {
@@ -629,8 +630,8 @@ func TestErrorsCarryTheKernelsStatus(t *testing.T) {
 	}
 }
 
-// The gradient of a row that many segments see loses no terms, and is the same each time. Each segment adds 0.5. A BFloat16 sum near 150 would lose
-// every second term.
+// The gradient of a row that many segments see loses no terms, and is the same each time. Each
+// segment adds 0.5. A BFloat16 sum near 150 would lose every second term.
 func TestGradientOfASharedRow(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		const answers = 300

@@ -41,7 +41,8 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 			x, ones := s.Full(Float32, 1+1./512, 6, 512), s.Full(BFloat16, 1, 2, 512)
 			linear = float64s(Linear(x, ones, nil))[0]
 			chosen, weight := Route(s.Zeros(Float32, 6, 1), Routing{PerToken: 1, Normalise: true})
-			expert = float64s(Experts(x, chosen, weight, MLPs{GateUp: ones, Down: s.Full(BFloat16, 1, 512, 1)}))[0] // one unit: the square of the sum
+			// One unit: the square of the sum.
+			expert = float64s(Experts(x, chosen, weight, MLPs{GateUp: ones, Down: s.Full(BFloat16, 1, 512, 1)}))[0]
 		})
 		return linear, expert
 	}

@@ -56,8 +56,8 @@ func gluOracle(x []float64, f int, activation func(float64) float64) []float64 {
 	return y
 }
 
-// headsOracle splits the rows of the product in[0] into two heads of queries, one of keys and one of values. It normalises queries and keys with the
-// weights in[1] and in[2] if given, and rotates their first 8 dimensions. It returns all queries, then all keys, then all values.
+// headsOracle splits the rows of the product in[0] into two heads of queries, one of keys and one of values. It normalises queries and keys
+// with the weights in[1] and in[2] if given, and rotates their first 8 dimensions. It returns all queries, then all keys, then all values.
 func headsOracle(in [][]float64, cos, sin []float64, pos []int32, hd int, offset float64) []float64 {
 	take := func(from, heads int) (x []float64) {
 		for r := range pos {
@@ -117,8 +117,8 @@ func clampedGLUOracle(x []float64, f int) []float64 {
 	return gluOracle(up, f, clampedGate)
 }
 
-// attentionOracle attends from each row of q to the rows of k and v that it sees, or only to the last `window` of them if window > 0. follows and
-// sinks may be nil.
+// attentionOracle attends from each row of q to the rows of k and v that it sees, or only to
+// the last `window` of them if window > 0. follows and sinks may be nil.
 func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64, window int, sinks []float64) []float64 {
 	out := make([]float64, len(q))
 	seen := make([][]int, len(q)/(heads*hd)) // by row

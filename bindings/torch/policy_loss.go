@@ -17,11 +17,11 @@ type HeadLoss struct {
 	LogProb, Entropy *Tensor // [N] of the targets, in the batch's DType
 }
 
-// LinearPolicyLoss returns the policy loss of the logits h w^T, with h's gradient. h [N, D] and w [V, D] have one dtype. targets is int32 [N],
-// one for each row of h. It adds dL/dw to sum, float32 [V, D], or to w's gradient in place if sum is nil. It computes no dL/dw if w does not
-// require a gradient, for example because it is quantised. Logits exist for chunk rows at a time and are computed once, so the ratio must be
-// token or cispo. batch is as for kernels.PolicyLossFromLogits. No operation is recorded: the caller passes h's gradient to Backward. Masked
-// rows of h must be finite, too: they have no gradient, but dL/dw multiplies them by 0.
+// LinearPolicyLoss returns the policy loss of the logits h w^T, with h's gradient. h [N, D] and w [V, D] have one dtype. targets is
+// int32 [N], one for each row of h. It adds dL/dw to sum, float32 [V, D], or to w's gradient in place if sum is nil. It computes no
+// dL/dw if w does not require a gradient, for example because it is quantised. Logits exist for chunk rows at a time and are computed
+// once, so the ratio must be token or cispo. batch is as for kernels.PolicyLossFromLogits. No operation is recorded: the caller
+// passes h's gradient to Backward. Masked rows of h must be finite, too: they have no gradient, but dL/dw multiplies them by 0.
 //
 // A *kernels.Error with NonFinite names a row of NaN or +Inf logits. A *mgrpo.Refusal names the refused trajectory. The gradients are
 // unspecified then.

@@ -213,7 +213,8 @@ func TestLinearPolicyLossRefusals(t *testing.T) {
 	})
 }
 
-// During the call only C has the addresses of the batch and of its options. Meanwhile another goroutine collects garbage and overwrites freed memory.
+// During the call only C has the addresses of the batch and of its options. Meanwhile another
+// goroutine collects garbage and overwrites freed memory.
 func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
 	d := open(t)
 	var wait sync.WaitGroup

@@ -39,8 +39,8 @@ type QuantPart struct {
 	Blocks *Tensor
 }
 
-// Quantised is a frozen matrix [N, K] in the blocks of a GGUF file. Products widen it tile by tile to the format's values. On a CPU in float32,
-// without a recorded gradient, the results have the same bits as with the widened matrix.
+// Quantised is a frozen matrix [N, K] in the blocks of a GGUF file. Products widen it tile by tile to the format's
+// values. On a CPU in float32, without a recorded gradient, the results have the same bits as with the widened matrix.
 type Quantised struct {
 	handles []unsafe.Pointer
 	types   []C.int32_t
@@ -49,8 +49,8 @@ type Quantised struct {
 	dtype   DType
 }
 
-// NewQuantised returns a matrix with rows of k weights. Its parts follow each other in rows. The matrix of an embedding or a head has one part.
-// An embedding returns rows of type dt, Float32 or BFloat16. The parts' tensors must live as long as the matrix.
+// NewQuantised returns a matrix with rows of k weights. Its parts follow each other in rows. The matrix of an embedding or a head
+// has one part. An embedding returns rows of type dt, Float32 or BFloat16. The parts' tensors must live as long as the matrix.
 func NewQuantised(k int64, dt DType, parts ...QuantPart) *Quantised {
 	q := &Quantised{k: k, dtype: dt}
 	for _, p := range parts {

@@ -210,8 +210,8 @@ func TestQuantisedRefusals(t *testing.T) {
 	}
 }
 
-// The contributions of many parts of a matrix to a bf16 gradient are summed first and rounded once. Rounding after each part would lose the small
-// ones.
+// The contributions of many parts of a matrix to a bf16 gradient are summed first and rounded
+// once. Rounding after each part would lose the small ones.
 func TestQuantisedGradientIsRoundedOnce(t *testing.T) {
 	const k, small = 32, 16
 	row := func(value byte) []byte { return append([]byte{0, 0x3c}, bytes.Repeat([]byte{value}, k)...) } // scale 1, in fp16

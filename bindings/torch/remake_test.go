@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Linear maps, adapters and experts do not keep the result of a norm or a gated activation for their weights' gradients. They recompute it, with the
-// same bits.
+// Linear maps, adapters and experts do not keep the result of a norm or a gated activation for
+// their weights' gradients. They recompute it, with the same bits.
 func TestNormsAndGatesAreMadeAgain(t *testing.T) {
 	const rows, width, slack = 64, 512, 16 << 10
 	makers := map[string]func(x, w *Tensor) *Tensor{

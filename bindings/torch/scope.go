@@ -90,8 +90,8 @@ func (s *Scope) Keep(t *Tensor) *Tensor {
 	return t
 }
 
-// Adopt returns a tensor that shares the at::Tensor of handle. The caller still owns handle, and guarantees that it is an at::Tensor* on this
-// scope's device. Adopt imports tensors of other LibTorch bindings.
+// Adopt returns a tensor that shares the at::Tensor of handle. The caller still owns handle, and guarantees
+// that it is an at::Tensor* on this scope's device. Adopt imports tensors of other LibTorch bindings.
 func (s *Scope) Adopt(handle unsafe.Pointer) *Tensor {
 	s.current("adopt")
 	if handle == nil {

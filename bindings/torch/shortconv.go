@@ -3,9 +3,9 @@ package torch
 // #include "mgrpo_torch.h"
 import "C"
 
-// ShortConv is the gated short convolution of LFM2. A row of its product [T, 3D] holds gates B, gates C and inputs x. With u = B·x, row t of
-// the result [T, D] is C·(Bias + Σ_n Weight[:, width-1-n]·u[n rows before t in its sequence]), for n below the width, 1 to 8. Rows before the
-// beginning of a sequence add nothing. u is rounded to the product's type.
+// ShortConv is the gated short convolution of LFM2. A row of its product [T, 3D] holds gates B, gates C and inputs x.
+// With u = B·x, row t of the result [T, D] is C·(Bias + Σ_n Weight[:, width-1-n]·u[n rows before t in its sequence]), for
+// n below the width, 1 to 8. Rows before the beginning of a sequence add nothing. u is rounded to the product's type.
 type ShortConv struct {
 	Weight *Tensor // [D, width] or [D, 1, width], in the product's type
 	Bias   *Tensor // [D]; nil: none
@@ -24,9 +24,9 @@ func (c ShortConv) Packed(bcx, cu, follows *Tensor) *Tensor {
 		bcx, c.Weight, c.Bias, cu, follows)
 }
 
-// Cached applies the convolution to rows of sequences in a paged cache [N, 1, B, D] of u, with table, sequence and pos as for Heads.Cache. Row r is
-// position pos[r] of sequence[r]. Its u is written there, and the width-1 positions before it are read. No gradient is recorded. In
-// float32 and on a GPU the result has the bits of Packed, in however many calls the rows of a sequence come.
+// Cached applies the convolution to rows of sequences in a paged cache [N, 1, B, D] of u, with table, sequence and pos as for
+// Heads.Cache. Row r is position pos[r] of sequence[r]. Its u is written there, and the width-1 positions before it are read. No
+// gradient is recorded. In float32 and on a GPU the result has the bits of Packed, in however many calls the rows of a sequence come.
 func (c ShortConv) Cached(bcx, cache, table, sequence, pos *Tensor) *Tensor {
 	const op = "cached short convolution"
 	s := bcx.scopeFor(op, c.Weight, cache, table, sequence, pos)
@@ -34,8 +34,8 @@ func (c ShortConv) Cached(bcx, cache, table, sequence, pos *Tensor) *Tensor {
 		bcx, c.Weight, c.Bias, cache, table, sequence, pos)
 }
 
-// Advance applies a convolution with SiLU to rows of sequences with states [slots, width-1, D] in u's type, as DeltaRule.Advance does. A state
-// holds u of the last rows of a sequence.
+// Advance applies a convolution with SiLU to rows of sequences with states [slots, width-1, D]
+// in u's type, as DeltaRule.Advance does. A state holds u of the last rows of a sequence.
 func (c ShortConv) Advance(u, states, slot, pos *Tensor) *Tensor {
 	const op = "short convolution of states"
 	s := u.scopeFor(op, c.Weight, states, slot, pos)

@@ -58,8 +58,8 @@ func (d *Device) begin() {
 	}
 }
 
-// end counts the device's threads as idle again. It ends the OpenMP team of a lender: libgomp would count an idle team among the threads that
-// share the cores, and let the borrower's threads sleep between two parallel regions.
+// end counts the device's threads as idle again. It ends the OpenMP team of a lender: libgomp would count an idle
+// team among the threads that share the cores, and let the borrower's threads sleep between two parallel regions.
 func (d *Device) end() {
 	if d.cuda {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// talker writes a model with random weights: llama-tiny with one word per id and a chat template. The word end ends an answer; if it is "", no word
-// does.
+// talker writes a model with random weights: llama-tiny with one word per id and a chat
+// template. The word end ends an answer; if it is "", no word does.
 func talker(t *testing.T, end string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -193,8 +193,8 @@ func TestDeploySlurm(t *testing.T) {
 	checkWorkers(t, lines)
 }
 
-// The batch script stops the workers and requeues the job when its time is over. It also requeues the job after a signal ended the workers, but only
-// five times, and not after an error.
+// The batch script stops the workers and requeues the job when its time is over. It also requeues
+// the job after a signal ended the workers, but only five times, and not after an error.
 func TestDeploySlurmRequeues(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join(deploy, ".."))
 	if err != nil {
@@ -259,8 +259,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// Redis reads its file back as the default user and drops everything that this user may not access. So the users that acl.sh creates must leave the
-// default user all rights.
+// Redis reads its file back as the default user and drops everything that this user may not
+// access. So the users that acl.sh creates must leave the default user all rights.
 func TestDeployACLKeepsData(t *testing.T) {
 	dir := t.TempDir()
 	server := &redisserver.Server{Dir: dir, Port: freePort(t)}

@@ -15,7 +15,7 @@ import (
 
 type evalCmd struct {
 	requiredConfig
-	Agent      string `placeholder:"NAME" help:"Run only this agent here. The same command runs the others on their servers, and they communicate through the run's Redis. Absent: all agents run here."`
+	Agent      string `placeholder:"NAME" help:"Run only this agent here, and the others on their servers with the same command and the run's Redis. Absent: all agents run here."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
 	Queries    int    `placeholder:"N" help:"Number of held-out queries, in place of eval.queries."`
 	JSON       bool   `help:"Print the evaluation as JSON instead of tables."`

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestExport exports a real model as a GGUF file in F16. The file must give the model's token ids and, up to the rounding of weights, its log-probs.
-// log-probs.
+// TestExport exports a real model as a GGUF file in F16. The file must give the model's token
+// ids and, up to the rounding of weights, its log-probs. log-probs.
 func TestExport(t *testing.T) {
 	model, file := golden.Model(t, "SmolLM2-135M-Instruct.Q4_1.gguf"), filepath.Join(t.TempDir(), "m.gguf")
 	if out := succeed(t, "", "export", "--model", model, "--gguf", file, "--type", "F16"); !strings.Contains(out, file) {

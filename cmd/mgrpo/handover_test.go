@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// fakeProgram writes mgrpo-cuda into dir. It answers the probe with exit status probe, and otherwise prints its arguments and the value of WITNESS.
+// fakeProgram writes mgrpo-cuda into dir. It answers the probe with exit status probe, and
+// otherwise prints its arguments and the value of WITNESS.
 func fakeProgram(t *testing.T, dir string, probe int) string {
 	t.Helper()
 	path := filepath.Join(dir, "mgrpo-cuda")

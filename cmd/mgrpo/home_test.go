@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// At start-up, gotch creates a folder in $HOME and ends the process if it cannot. mgrpo must run for a user without a home, and so must the code
-// tool's interpreter, which has an empty environment.
+// At start-up, gotch creates a folder in $HOME and ends the process if it cannot. mgrpo must run for
+// a user without a home, and so must the code tool's interpreter, which has an empty environment.
 func TestNoHome(t *testing.T) {
 	const noHome = "HOME=/proc/nobody" // even root cannot create this folder
 	bare := []string{noHome, asProgram + "=1", "OMP_NUM_THREADS=1"}

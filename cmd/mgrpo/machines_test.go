@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Trains an agent on two machines with the commands of docs/ranks.md. Stopping the second machine, as one stops a worker, ends both with the same
-// status. A machine that is not in the configuration is refused.
+// Trains an agent on two machines with the commands of docs/ranks.md. Stopping the second machine, as one
+// stops a worker, ends both with the same status. A machine that is not in the configuration is refused.
 func TestMachines(t *testing.T) {
 	t.Setenv("MGRPO_MACHINES_KEY", "known to these machines alone")
 	dir := t.TempDir()

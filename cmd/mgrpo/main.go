@@ -49,8 +49,10 @@ type cli struct {
 
 // Exit statuses. A process that a signal ended has 128 plus the signal's number, as shells report it.
 const (
-	exitFailed      = 1   // an error that would occur again
-	exitStopped     = 75  // stopped before the end by a request, because other workers did not appear, or because a GPU needs a new process; --resume continues (EX_TEMPFAIL)
+	exitFailed = 1 // an error that would occur again
+	// Stopped before the end: by a request, because other workers did not appear, or because a GPU needs a new process.
+	// --resume continues (EX_TEMPFAIL).
+	exitStopped     = 75
 	exitUsage       = 80  // a wrong command line
 	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )

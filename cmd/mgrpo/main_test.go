@@ -69,8 +69,8 @@ func succeed(t testing.TB, stdin string, args ...string) string {
 	return stdout
 }
 
-// toTheEnd runs `mgrpo train` and requires that the run completes its steps. Agents without a cold start learn nothing in these steps, and the
-// program reports that.
+// toTheEnd runs `mgrpo train` and requires that the run completes its steps. Agents without a
+// cold start learn nothing in these steps, and the program reports that.
 func toTheEnd(t testing.TB, args ...string) (stdout string) {
 	t.Helper()
 	stdout, stderr, status := run(t, "", append([]string{"train"}, args...)...)
@@ -96,8 +96,8 @@ func refused(t testing.TB, stdin string, args []string, words ...string) {
 
 var testdata = filepath.Join("..", "..", "testdata")
 
-// TestWrongCommand checks that the error for a wrong command names the nearest command instead of all commands. Without a command, mgrpo prints the
-// help.
+// TestWrongCommand checks that the error for a wrong command names the nearest command instead
+// of all commands. Without a command, mgrpo prints the help.
 func TestWrongCommand(t *testing.T) {
 	if out, stderr, status := run(t, "", "trian"); status != exitUsage || !strings.Contains(stderr, `did you mean "train"?`) || strings.Count(out, "\n") > 4 {
 		t.Errorf("status %d, %s%s", status, out, stderr)

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 )
 
-// peakFile names the file in which mgrpo, when a test runs it, records its peak memory. The kernel's figure for an ended child (ru_maxrss) is useless,
-// because it starts at the peak of the parent process.
+// peakFile names the file in which mgrpo, when a test runs it, records its peak memory. The kernel's
+// figure for an ended child (ru_maxrss) is useless, because it starts at the peak of the parent process.
 const peakFile = "MGRPO_TEST_PEAK"
 
 // watchPeak copies the line VmHWM of /proc/self/status to a file until the program ends.
@@ -34,8 +34,8 @@ func watchPeak(path string) {
 // tolerance is the allowed relative difference between predicted and used memory.
 const tolerance = 0.2
 
-// TestPredictedMemory compares the peak memory of a training with the prediction that it prints at the beginning. It subtracts the peak of the
-// program without a model. Only one agent trains, because the peaks of two need not coincide.
+// TestPredictedMemory compares the peak memory of a training with the prediction that it prints at the beginning. It
+// subtracts the peak of the program without a model. Only one agent trains, because the peaks of two need not coincide.
 func TestPredictedMemory(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
 	if err != nil {

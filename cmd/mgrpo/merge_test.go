@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// A merged checkpoint gives the same scores as the base model with the adapter, and both match the golden numbers. Its weights have the type of the
-// base's weights.
+// A merged checkpoint gives the same scores as the base model with the adapter, and both match
+// the golden numbers. Its weights have the type of the base's weights.
 func TestMerge(t *testing.T) {
 	for name, c := range map[string]struct {
 		base string

@@ -110,5 +110,6 @@ func TestServe(t *testing.T) {
 	}
 	refused(t, "", []string{"serve"}, "name the configuration")
 	refused(t, "", []string{"serve", "--listen", "0.0.0.0:0", "--model", folders[0]}, "--token-env")
-	refused(t, "", []string{"serve", "--listen", "127.0.0.1", "--model", "nowhere"}, "--listen", "want [HOST:]PORT") // refused before the model is opened
+	// Refused before the model is opened.
+	refused(t, "", []string{"serve", "--listen", "127.0.0.1", "--model", "nowhere"}, "--listen", "want [HOST:]PORT")
 }

@@ -112,8 +112,8 @@ func TestTorchScriptTeam(t *testing.T) {
 		}
 	})
 
-	// The rounding of a module depends on the sequences that it computes together, and may change a sampled token. Log-probs are equal up to
-	// that token.
+	// The rounding of a module depends on the sequences that it computes together, and may
+	// change a sampled token. Log-probs are equal up to that token.
 	t.Run("evaluation", func(t *testing.T) {
 		var counted struct {
 			Scores []struct{ Questions int }

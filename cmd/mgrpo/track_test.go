@@ -46,7 +46,8 @@ func TestTrack(t *testing.T) {
 	}
 }
 
-// TestTracking checks that a run whose configuration names a tracker forwards all its own records. The run does not begin if the tracker cannot work.
+// TestTracking checks that a run whose configuration names a tracker forwards all its own
+// records. The run does not begin if the tracker cannot work.
 func TestTracking(t *testing.T) {
 	dir := t.TempDir()
 	counts := filepath.Join(dir, "counts")

@@ -45,8 +45,8 @@ func TestEndOfResumedRun(t *testing.T) {
 	}
 }
 
-// TestInterruptedColdStart checks that Ctrl-C in a cold start ends the process after the current update, with the status and the last line of every
-// stop. --resume continues from there, and the weights equal the ones of an uninterrupted run.
+// TestInterruptedColdStart checks that Ctrl-C in a cold start ends the process after the current update, with the status
+// and the last line of every stop. --resume continues from there, and the weights equal the ones of an uninterrupted run.
 func TestInterruptedColdStart(t *testing.T) {
 	args := func(dir string, more ...string) []string {
 		out := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir}

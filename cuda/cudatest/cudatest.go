@@ -8,8 +8,9 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// Devices returns "cpu" and, if this build can use a GPU, "cuda:0". Tests of models, learners and engines run on each of them. `make test-emulated` runs
-// them on an emulated GPU, including LibTorch's device. If MGRPO_REQUIRE_GPU is set and there is no GPU, the test fails.
+// Devices returns "cpu" and, if this build can use a GPU, "cuda:0". Tests of models, learners
+// and engines run on each of them. `make test-emulated` runs them on an emulated GPU, including
+// LibTorch's device. If MGRPO_REQUIRE_GPU is set and there is no GPU, the test fails.
 func Devices(t *testing.T) []string {
 	t.Helper()
 	gpus, err := cuda.Devices()
@@ -28,8 +29,8 @@ func Devices(t *testing.T) []string {
 // Emulated reports whether the GPU is emulated.
 func Emulated() bool { return os.Getenv("MGRPO_EMULATED_ULPS") != "" }
 
-// Real reports whether the device is a GPU that is not emulated. Its libraries choose the kernel of a product by size and alignment of the factors, so
-// two ways to compute the same sum differ by rounding.
+// Real reports whether the device is a GPU that is not emulated. Its libraries choose the kernel of a
+// product by size and alignment of the factors, so two ways to compute the same sum differ by rounding.
 func Real(device string) bool { return device != "cpu" && !Emulated() }
 
 // SkipSlow skips a test that takes minutes on an emulated GPU. It still runs on the CPU and on a real GPU.

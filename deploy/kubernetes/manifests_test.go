@@ -39,8 +39,8 @@ type manifests struct {
 	policies map[string]*networkingv1.NetworkPolicy
 }
 
-// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize makes them. It returns an error for unknown keys and
-// for two objects with the same kind and name.
+// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize
+// makes them. It returns an error for unknown keys and for two objects with the same kind and name.
 func read(t *testing.T) *manifests {
 	t.Helper()
 	return readAll(t, "redis.yaml", "team.yaml", "policy.yaml", filepath.Join("testdata", "workers.yaml"))
@@ -188,8 +188,8 @@ func checkConfined(t *testing.T, c corev1.Container) {
 	}
 }
 
-// volumes returns a pod's volumes and checks that their sources exist. Secrets are checked in cmd/mgrpo, because the commands that create them can run
-// there.
+// volumes returns a pod's volumes and checks that their sources exist. Secrets are checked in
+// cmd/mgrpo, because the commands that create them can run there.
 func (m *manifests) volumes(t *testing.T, workload string, p corev1.PodSpec) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
@@ -370,7 +370,8 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Every agent has a worker that can read its configuration, its password and its folder. Its probes ask at the address where it serves its health.
+// Every agent has a worker that can read its configuration, its password and its folder. Its
+// probes ask at the address where it serves its health.
 func TestWorkers(t *testing.T) {
 	m := read(t)
 	cfg := m.team(t)

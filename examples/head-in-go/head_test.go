@@ -8,7 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// TestHeadLearns checks that the head learns rewards from bf16 hidden states, which agents on a GPU have, on the CPU and on a GPU if there is one.
+// TestHeadLearns checks that the head learns rewards from bf16 hidden states, which agents on a
+// GPU have, on the CPU and on a GPU if there is one.
 func TestHeadLearns(t *testing.T) {
 	for _, spec := range []string{"cpu", "cuda:0"} {
 		t.Run(spec, func(t *testing.T) {

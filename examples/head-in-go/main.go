@@ -16,7 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// settings change the quickstart: a shorter cold start, and each trajectory trains once, so the head is measured on trajectories that are new to it.
+// settings change the quickstart: a shorter cold start, and each trajectory trains once, so the
+// head is measured on trajectories that are new to it.
 var settings = []string{
 	"run.name=head-in-go", "run.dir=run", "run.checkpoint_every=0", "eval.every=0", "grpo.epochs=1", "grpo.minibatches=8",
 	"agents.planner.optimizer.decay_steps=30", "agents.researcher.optimizer.decay_steps=30",

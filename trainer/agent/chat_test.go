@@ -155,8 +155,8 @@ func readFile(t *testing.T, path string) []byte {
 	return b.Bytes()
 }
 
-// TestChatConversationIsTheTemplates: the text appended turn by turn equals the template's rendering of the whole conversation. The answers are
-// texts whose tokens differ if a text is cut in the wrong place.
+// TestChatConversationIsTheTemplates: the text appended turn by turn equals the template's rendering of
+// the whole conversation. The answers are texts whose tokens differ if a text is cut in the wrong place.
 func TestChatConversationIsTheTemplates(t *testing.T) {
 	off := false
 	answers := []string{"4", "\n\n1. one", "  spaces ", "", "naïve 東京 🎉", "[1] Title\nText\n\n"}

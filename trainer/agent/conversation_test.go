@@ -123,8 +123,8 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// TestRunNumbersCalls: the calls of a tool are numbered in the order of the text, also if a turn makes several at once. So a limit refuses the
-// same calls every time.
+// TestRunNumbersCalls: the calls of a tool are numbered in the order of the text, also if a
+// turn makes several at once. So a limit refuses the same calls every time.
 func TestRunNumbersCalls(t *testing.T) {
 	s := newStage(t, says(t, calculation("1")+calculation("2")), says(t, calculation("3")+calculation("4")), says(t, "done"))
 	s.env.Tools["calculator"] = tool.Limited(tool.Calculator(), tool.Limits{Calls: 3})
@@ -180,8 +180,8 @@ func TestRunSeveralTurns(t *testing.T) {
 	}
 }
 
-// TestRunCallsConcurrentlyInOrder: the calls of a turn run at the same time, and the answers have the order of the calls. Here each call waits
-// until all others have started, and the calls end in reverse order.
+// TestRunCallsConcurrentlyInOrder: the calls of a turn run at the same time, and the answers have the order
+// of the calls. Here each call waits until all others have started, and the calls end in reverse order.
 func TestRunCallsConcurrentlyInOrder(t *testing.T) {
 	const n = 3
 	s := newStage(t, says(t, delegation("a")+delegation("b")+delegation("c")), says(t, "done"))

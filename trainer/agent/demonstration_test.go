@@ -28,8 +28,8 @@ func echo() tool.Tool {
 	return tool.Func("echo", "Repeats.", "text", "what to repeat", func(_ context.Context, text string) (string, error) { return text + "!", nil })
 }
 
-// TestDemonstrationIsTheConversation: a demonstration has the tokens and the mask of the trajectory of the same conversation. One of its turns
-// makes two calls.
+// TestDemonstrationIsTheConversation: a demonstration has the tokens and the mask of the
+// trajectory of the same conversation. One of its turns makes two calls.
 func TestDemonstrationIsTheConversation(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})

@@ -41,8 +41,8 @@ func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) 
 	}
 }
 
-// TestResultsAreThoseOfTheTemplate: a history with a call and its result is printed as the template prints it. The text appended to a sampled
-// call is the end of this history.
+// TestResultsAreThoseOfTheTemplate: a history with a call and its result is printed as the
+// template prints it. The text appended to a sampled call is the end of this history.
 func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 	definition, err := ordered.Parse(weather)
 	if err != nil {
@@ -114,8 +114,8 @@ func TestCallsInHistories(t *testing.T) {
 	})
 }
 
-// TestFunctionsWithoutSystemRole: if the template refuses system messages, as Gemma 2's does, or leaves them out, functions are described in
-// the user's first message.
+// TestFunctionsWithoutSystemRole: if the template refuses system messages, as Gemma 2's does,
+// or leaves them out, functions are described in the user's first message.
 func TestFunctionsWithoutSystemRole(t *testing.T) {
 	for _, system := range []string{"{{ raise_exception('System role not supported') }}", ""} {
 		folder := golden.ByteTokenizer(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-// TestWrittenTurnsAreReadBack: calls and thinking that are written for a template are read again unchanged. A template without thinking refuses
-// a turn with thinking.
+// TestWrittenTurnsAreReadBack: calls and thinking that are written for a template are read
+// again unchanged. A template without thinking refuses a turn with thinking.
 func TestWrittenTurnsAreReadBack(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})

@@ -52,8 +52,9 @@ var (
 	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which gives nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
-	variables    = reflect.TypeFor[Variables]()                                                                     // a mapping with arbitrary names
-	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Module](), reflect.TypeFor[Endpoint]()} // sections that a model can be
+	variables    = reflect.TypeFor[Variables]() // a mapping with arbitrary names
+	// Sections that a model can be.
+	modelTypes = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Module](), reflect.TypeFor[Endpoint]()}
 )
 
 // isSection reports whether values of the type are mappings with fixed keys.

@@ -25,7 +25,8 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		d.failAt("store.url", "must be redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would contain the URL, which may contain a password
+		// The parser's error would contain the URL, which may contain a password.
+		d.failAt("store.url", "must be redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
 		return
 	}
 	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {

@@ -28,9 +28,8 @@ const (
 	KL3    KL = "k3"   // exp(-x) - 1 + x
 )
 
-// Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package
-// config reads names, defaults and bounds from their tags, and docs/config.md has the comments above them. A nil pointer means "none": the option is
-// off.
+// Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package config reads names,
+// defaults and bounds from their tags, and docs/config.md has the comments above them. A nil pointer means "none": the option is off.
 type Objective struct {
 	// Importance ratio.
 	Ratio Ratio `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo"`

@@ -90,8 +90,8 @@ func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (
 	return bytes
 }
 
-// A frozen model in bf16 takes 2 bytes per parameter; on a CPU, norms and biases have float32 copies, too. It computes the same as a model with fp32
-// master weights.
+// A frozen model in bf16 takes 2 bytes per parameter; on a CPU, norms and biases have float32
+// copies, too. It computes the same as a model with fp32 master weights.
 func TestFrozenInBF16(t *testing.T) {
 	for _, device := range cudatest.Devices(t) {
 		dev, err := torch.Open(device, 1)
@@ -205,8 +205,8 @@ func TestDigest(t *testing.T) {
 	digest("a model whose last weight differs", 1, true)
 }
 
-// A model that computes in bf16 keeps its fp32 weights outside forward passes: a share on the device or in the host's memory, or the whole model in
-// the host's memory. If the weights are exact in bf16, it computes the same, and Restore also restores these weights.
+// A model that computes in bf16 keeps its fp32 weights outside forward passes: a share on the device or in the host's memory, or the
+// whole model in the host's memory. If the weights are exact in bf16, it computes the same, and Restore also restores these weights.
 func TestMasterApart(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {

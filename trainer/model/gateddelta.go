@@ -5,8 +5,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// gatedDelta is the gated delta rule of a layer: the projections before and after it, the convolution over queries, keys and values, and the
-// norm of its result.
+// gatedDelta is the gated delta rule of a layer: the projections before and after it, the
+// convolution over queries, keys and values, and the norm of its result.
 type gatedDelta struct {
 	in, out            linear
 	conv               torch.ShortConv
@@ -15,8 +15,8 @@ type gatedDelta struct {
 	eps                float64
 }
 
-// forward returns the term for the residual stream, given its norm h [T, Hidden]. The product of h holds queries, keys and values; gates of the
-// result; logits of step sizes; and inputs of decays.
+// forward returns the term for the residual stream, given its norm h [T, Hidden]. The product of h
+// holds queries, keys and values; gates of the result; logits of step sizes; and inputs of decays.
 func (d *gatedDelta) forward(layer int, h *torch.Tensor, pass Pass) *torch.Tensor {
 	product, channels, values := d.in.apply(h, pass.Adapters), int64(d.sizes.Channels()), int64(d.sizes.Values())
 	qkv, gates := product.Narrow(1, 0, channels), product.Narrow(1, channels, values)

@@ -11,10 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// These tests check that no state of a convolution or of a gated delta rule passes from one sequence to another. docs/hybrids.md explains them.
+// These tests check that no state of a convolution or of a gated delta rule passes from one
+// sequence to another. docs/hybrids.md explains them.
 
-// forEachHybrid runs a test with models that have an attention layer between layers with a state. Head and embedding are not tied, so the gradient of
-// the embedding is the gradient of the inputs.
+// forEachHybrid runs a test with models that have an attention layer between layers with a state.
+// Head and embedding are not tied, so the gradient of the embedding is the gradient of the inputs.
 func forEachHybrid(t *testing.T, test func(t *testing.T, m *Model)) {
 	for _, c := range []arch.Config{
 		{Family: arch.LFM2, HeadDim: 12, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
@@ -74,7 +75,8 @@ func (m *Model) hiddenOf(t *testing.T, g segments) (all []float64) {
 	return all
 }
 
-// inputGradients returns the gradient of each token's embedding, for an objective whose gradient at a hidden state depends only on the token.
+// inputGradients returns the gradient of each token's embedding, for an objective whose
+// gradient at a hidden state depends only on the token.
 func (m *Model) inputGradients(t *testing.T, g segments) (of func(id int32) []float64) {
 	t.Helper()
 	width := m.Config.Hidden
@@ -145,7 +147,8 @@ func TestForkedRowsAreRowsAlone(t *testing.T) {
 	})
 }
 
-// TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits with a different neighbour, and nearly the same values without a neighbour.
+// TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits with a different
+// neighbour, and nearly the same values without a neighbour.
 func TestGradientsDoNotLeak(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		a := span(0, 17)
@@ -156,12 +159,14 @@ func TestGradientsDoNotLeak(t *testing.T) {
 			if !slices.Equal(besideB(id), besideC(id)) {
 				t.Errorf("the gradient of token %d depends on the neighbour", id)
 			}
-			near(t, "gradient with a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
+			// Products of more rows add in another order.
+			near(t, "gradient with a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id)))
 		}
 	})
 }
 
-// TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum of the gradients of its sequences, minus the prompt's own gradient from each.
+// TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum of the gradients of
+// its sequences, minus the prompt's own gradient from each.
 func TestGradientsOfAForkAddUp(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		prompt, a, b := span(0, 9), span(20, 5), span(40, 6)
@@ -188,8 +193,8 @@ func TestGradientsOfAForkAddUp(t *testing.T) {
 	})
 }
 
-// tree returns sequences that branch at different depths, as packed segments, and the tokens before each segment. Some segments are shorter than a
-// convolution, so it reaches back over several segments.
+// tree returns sequences that branch at different depths, as packed segments, and the tokens before
+// each segment. Some segments are shorter than a convolution, so it reaches back over several segments.
 func tree() (g segments, paths map[int][]int32) {
 	prompt, a, b, c, d, e := span(0, 9), span(20, 1), span(30, 1), span(40, 6), span(60, 1), span(70, 4)
 	g = segments{[][]int32{prompt, a, b, c, d, e}, []int32{-1, 8, 9, 10, 10, 3}}
@@ -214,7 +219,8 @@ func TestTreeOfUnevenDepth(t *testing.T) {
 	})
 }
 
-// TestGradientsOfATree: the gradient of an input is the sum of the gradients of the segments, each computed alone after the tokens before it.
+// TestGradientsOfATree: the gradient of an input is the sum of the gradients of the segments,
+// each computed alone after the tokens before it.
 func TestGradientsOfATree(t *testing.T) {
 	forEachHybrid(t, func(t *testing.T, m *Model) {
 		g, paths := tree()

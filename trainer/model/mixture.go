@@ -30,8 +30,9 @@ type mixture struct {
 
 	parallel *parallelWeights // nil: the mixture replaces the dense MLP
 
-	hasShared                            bool
-	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output
+	hasShared bool
+	// An expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output.
+	sharedGateUp, sharedDown, sharedGate linear
 }
 
 // parallelWeights holds the weights that a family adds for a mixture of experts next to a dense MLP: norms [Hidden] of the

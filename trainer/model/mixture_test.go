@@ -58,7 +58,8 @@ func (f *fixture) wantExperts() (all []float64) {
 	return all
 }
 
-// known reports whether a case has expected tensors of a kind, such as experts.0, for the layers with experts. If not, it prints that they are absent.
+// known reports whether a case has expected tensors of a kind, such as experts.0, for the
+// layers with experts. If not, it prints that they are absent.
 func known(t *testing.T, dir, kind string, cfg arch.Config) bool {
 	t.Helper()
 	want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
@@ -79,8 +80,8 @@ func asFloats(v []int32) []float64 {
 	return out
 }
 
-// Every row has the experts of the goldens, in their order. If they are replayed in the same pass, nothing changes; if other experts are given, the pass
-// uses and counts them.
+// Every row has the experts of the goldens, in their order. If they are replayed in the same
+// pass, nothing changes; if other experts are given, the pass uses and counts them.
 func TestGoldenRoutes(t *testing.T) {
 	eachMixture(t, "experts", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
@@ -127,8 +128,8 @@ func TestGoldenRoutes(t *testing.T) {
 	})
 }
 
-// logSoftmax replaces the logits of each row of experts by their log-softmax; a log-softmax stays the same. Some goldens for Gemma 4 have logits and
-// some have their log-softmax.
+// logSoftmax replaces the logits of each row of experts by their log-softmax; a log-softmax
+// stays the same. Some goldens for Gemma 4 have logits and some have their log-softmax.
 func logSoftmax(logits []float64, experts int) []float64 {
 	for row := range slices.Chunk(logits, experts) {
 		sum := 0.0

@@ -23,9 +23,10 @@ type Model struct {
 	Layout *arch.Layout
 	folder folder // that the model was loaded from
 
-	Master  *Buffer       // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
-	share   ranks.Share   // the share in Master; with Options.Gathered, the share in all buffers
-	Half    *torch.Tensor // bf16 copy of Master, or of all weights if Master is a share; the weights themselves if there is no Master; nil if unused
+	Master *Buffer     // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
+	share  ranks.Share // the share in Master; with Options.Gathered, the share in all buffers
+	// bf16 copy of Master, or of all weights if Master is a share; the weights themselves if there is no Master; nil if unused.
+	Half    *torch.Tensor
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
 	Decoder             // for training, over views of Compute
@@ -97,8 +98,8 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	return m, nil
 }
 
-// initial returns the mean and the standard deviation of a leaf's values. One of them is 0. The states of gated delta rules lose a twentieth with
-// each token: softplus(-3).
+// initial returns the mean and the standard deviation of a leaf's values. One of them is 0. The
+// states of gated delta rules lose a twentieth with each token: softplus(-3).
 func initial(cfg *arch.Config, l arch.Leaf) (mean float32, std float64) {
 	switch l.Kind {
 	case arch.Bias:

@@ -276,8 +276,8 @@ func (f *fixture) nearGradient(t *testing.T, name string, got []float64, want go
 	near(t, "gradient of "+name, got, want.Data, f.tolerance(t, "grad_max_rel_to_tensor_max", tolGradient)*largest)
 }
 
-// TestGoldenCachedRows decodes the first row token by token and as one prompt, and compares both with the packed pass. On a CPU, both ways through the
-// cache must agree bit for bit.
+// TestGoldenCachedRows decodes the first row token by token and as one prompt, and compares
+// both with the packed pass. On a CPU, both ways through the cache must agree bit for bit.
 func TestGoldenCachedRows(t *testing.T) {
 	each(t, "cached", func(t *testing.T, f *fixture) {
 		ids, n := f.want["input_ids"].Int32s(), int(f.lengths[0])

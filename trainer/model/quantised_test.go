@@ -26,8 +26,8 @@ func TestSmolLM2Quantised(t *testing.T) {
 	})
 }
 
-// TestQuantisedBits compares the model in blocks with the widened one: on a CPU the logits have the same bits, and tensors have the values that the file
-// defines.
+// TestQuantisedBits compares the model in blocks with the widened one: on a CPU the logits have
+// the same bits, and tensors have the values that the file defines.
 func TestQuantisedBits(t *testing.T) {
 	ctx := context.Background()
 	wide := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64})
@@ -73,8 +73,8 @@ func lastLogits(t *testing.T, m *Model, ids []int32) (logits []float32) {
 	return logits
 }
 
-// TestQuantisedDeltaRules compares a model in blocks with the widened one if the file has value heads in another order. Heads can be moved without
-// widening only if they consist of whole blocks.
+// TestQuantisedDeltaRules compares a model in blocks with the widened one if the file has value
+// heads in another order. Heads can be moved without widening only if they consist of whole blocks.
 func TestQuantisedDeltaRules(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {

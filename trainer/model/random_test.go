@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
-// TestRandomOnDevice: weights that are generated on a device have the same deviations as the weights of Random, are reproducible, and are equal in fp32
-// and bf16. Norms are 1. Options that do not keep all weights on the device are refused.
+// TestRandomOnDevice: weights that are generated on a device have the same deviations as the weights of Random, are
+// reproducible, and are equal in fp32 and bf16. Norms are 1. Options that do not keep all weights on the device are refused.
 func TestRandomOnDevice(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		dev, err := torch.Open(device, 1)

@@ -54,8 +54,8 @@ func smolPrompts(t *testing.T) []smolPrompt {
 	return want.Prompts
 }
 
-// TestGoldenSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation, and a greedy continuation through the
-// key-value cache.
+// TestGoldenSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given
+// continuation, and a greedy continuation through the key-value cache.
 func TestGoldenSmolLM2(t *testing.T) {
 	prompts := smolPrompts(t)
 	cudatest.Each(t, func(t *testing.T, device string) {

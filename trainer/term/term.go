@@ -1,6 +1,6 @@
-// Package term is the interface of a loss term that a program adds to the policy loss of an agent: a regulariser of its own, or a value or
-// reward head with its own optimizer. Programs write terms with gotch (bindings/torch/gotchx); these types use the tensors of bindings/torch,
-// so that training itself does not link gotch.
+// Package term is the interface of a loss term that a program adds to the policy loss of an agent: a regulariser of
+// its own, or a value or reward head with its own optimizer. Programs write terms with gotch (bindings/torch/gotchx);
+// these types use the tensors of bindings/torch, so that training itself does not link gotch.
 package term
 
 import (
@@ -17,21 +17,22 @@ func IsNil(value any) bool {
 
 // Term is a loss term of one agent. Its methods are called on the thread of the agent's device, and never concurrently.
 type Term interface {
-	// Loss returns the term's share of one micro-batch: a float32 or float64 scalar with gradient history, which is added to the policy loss, or nil for 0.
-	// Its gradient reaches the policy's parameters through Hidden and LogProb, unless the term detaches them, and also parameters of the
-	// term's own. The loss of a minibatch is the sum over its micro-batches, so divide by a number in Minibatch for a mean. A value that is not
-	// finite refuses the update; an error ends the run. Gradients are recorded during the call.
+	// Loss returns the term's share of one micro-batch: a float32 or float64 scalar with gradient history, which is added to the policy
+	// loss, or nil for 0. Its gradient reaches the policy's parameters through Hidden and LogProb, unless the term detaches them, and
+	// also parameters of the term's own. The loss of a minibatch is the sum over its micro-batches, so divide by a number in Minibatch
+	// for a mean. A value that is not finite refuses the update; an error ends the run. Gradients are recorded during the call.
 	Loss(s *torch.Scope, b Batch) (*torch.Tensor, error)
 
-	// Updated is called after an update with at least one call of Loss: the term makes a step of its own optimizer or, if the update was not
-	// made, drops the gradients of its parameters. The step's record gets the returned values as term_NAME. A NAME has lower-case letters, digits
-	// and underscores; the name loss is reserved. An error or a value that is not finite ends the run. Gradients are not recorded during the call.
+	// Updated is called after an update with at least one call of Loss: the term makes a step of its own
+	// optimizer or, if the update was not made, drops the gradients of its parameters. The step's record gets
+	// the returned values as term_NAME. A NAME has lower-case letters, digits and underscores; the name loss is
+	// reserved. An error or a value that is not finite ends the run. Gradients are not recorded during the call.
 	Updated(s *torch.Scope, u Update) (map[string]float64, error)
 }
 
-// Batch is one micro-batch: N trained tokens of some sequences, one after the other. A token that several sequences share is computed
-// once and occurs in each of them. Both tensors have gradient history. Hidden has the agent's compute type: float32 on a CPU and bf16 on a GPU,
-// unless agents.NAME.dtype is set.
+// Batch is one micro-batch: N trained tokens of some sequences, one after the other. A token that several
+// sequences share is computed once and occurs in each of them. Both tensors have gradient history. Hidden
+// has the agent's compute type: float32 on a CPU and bf16 on a GPU, unless agents.NAME.dtype is set.
 type Batch struct {
 	Hidden  *torch.Tensor // [N, Hidden]: last hidden state, after the norm, that predicts the token
 	LogProb *torch.Tensor // float32 [N]: log-prob of the token under grpo.temperature

@@ -1,5 +1,5 @@
-// Package withgotch links gotch into a program. Importing it enables models and verifiers of the kind torchscript. Each .bin file of PyTorch is
-// then read twice, by gotch and by this project, and both must agree. gotch takes minutes to build.
+// Package withgotch links gotch into a program. Importing it enables models and verifiers of the kind torchscript. Each
+// .bin file of PyTorch is then read twice, by gotch and by this project, and both must agree. gotch takes minutes to build.
 package withgotch
 
 import (

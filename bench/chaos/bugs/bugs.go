@@ -123,7 +123,7 @@ redis.call('ZADD', phases, step, phase)
 		return err
 	}
 	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
-	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop, which must precede the next step
+	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop before the next step
 		return err
 	}
 	if err := s.member.PublishVersion(ctx, n+1); err != nil {

@@ -27,9 +27,10 @@ type entry struct {
 type history struct {
 	f       *Findings
 	round   int64
-	from    *entry           // the round's first start
-	started int64            // version of the newest start
-	version map[string]int64 // versions of the agents that have started in the round; before the first start, the versions of the previous round
+	from    *entry // the round's first start
+	started int64  // version of the newest start
+	// Versions of the agents that have started in the round; before the first start, the versions of the previous round.
+	version map[string]int64
 	epoch   map[string]int64 // newest epoch of each agent
 	commits map[string]int   // number of versions that each agent committed, in all rounds
 }

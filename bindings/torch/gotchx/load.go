@@ -69,8 +69,8 @@ func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	return tensors, err
 }
 
-// storage only names a storage. gotch's own type would hold the values, and gotch's reader of whole files does not support bfloat16 and reads
-// values one by one.
+// storage only names a storage. gotch's own type would hold the values, and gotch's reader of
+// whole files does not support bfloat16 and reads values one by one.
 type storage struct {
 	key   string
 	dtype gotch.DType

@@ -59,8 +59,8 @@ func both(t *testing.T, device string) (native, module *model.Model) {
 	return native, module
 }
 
-// demonstrations returns sequences of several lengths. The first two begin alike: the native family computes this prefix once, and the module
-// twice.
+// demonstrations returns sequences of several lengths. The first two begin alike: the native
+// family computes this prefix once, and the module twice.
 func demonstrations(vocabulary int) (all []*learner.Sequence) {
 	for i, n := range []int{19, 13, 6} {
 		q := &learner.Sequence{ID: string(rune('a' + i)), Whole: string(rune('a' + i)), Weight: 1}
@@ -162,7 +162,8 @@ func TestModuleTrains(t *testing.T) {
 	}
 }
 
-// A module samples the same tokens as the native family with the same weights and keys, also if a pass does not have room for all sequences.
+// A module samples the same tokens as the native family with the same weights and keys, also if
+// a pass does not have room for all sequences.
 func TestModuleSamples(t *testing.T) {
 	native, module := both(t, "cpu")
 	const sequences = 6

@@ -9,10 +9,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Term is a loss term written with gotch: term.Term with gotch's tensors. Its methods are called on the thread of the agent's device, one at a
-// time. Make modules and their optimizer in the first call of Loss, where gradients are recorded, and on the device of TermBatch.Hidden.
-// Return gotch's errors: its functions whose names begin with Must end the process. A tensor of gotch keeps its memory, and the graph behind
-// it, until it is dropped or collected.
+// Term is a loss term written with gotch: term.Term with gotch's tensors. Its methods are called on the thread of
+// the agent's device, one at a time. Make modules and their optimizer in the first call of Loss, where gradients are
+// recorded, and on the device of TermBatch.Hidden. Return gotch's errors: its functions whose names begin with Must
+// end the process. A tensor of gotch keeps its memory, and the graph behind it, until it is dropped or collected.
 type Term interface {
 	// Loss returns the term's share of one micro-batch, a scalar, or nil for 0; term.Term describes it. The caller drops the result.
 	Loss(b TermBatch) (*ts.Tensor, error)

@@ -16,7 +16,10 @@ class Run:
             raise FileNotFoundError(f"{self.folder} has no config.yaml: it is not the folder of a run")
 
     def metrics(self, kind: str | None = None, agent: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yields the records of metrics.jsonl, of one kind ("step", "eval", ...) and one agent if they are given. docs/metrics.md names the values."""
+        """Yields the records of metrics.jsonl, of one kind ("step", "eval", ...) and one agent if they are given.
+
+        docs/metrics.md names the values.
+        """
         for record in _lines(self.folder / "metrics.jsonl"):
             if (kind is None or record.get("kind") == kind) and (agent is None or record.get("agent") == agent):
                 yield record

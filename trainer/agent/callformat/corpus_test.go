@@ -137,8 +137,8 @@ func learn(p *printer) (Format, error) {
 	return g, nil
 }
 
-// TestPrintedCallsAreReadBack: calls that a template of the corpus prints are read again unchanged. Arguments have all types, nesting, quotes,
-// line ends, other scripts, and texts that contain the marks of the notations.
+// TestPrintedCallsAreReadBack: calls that a template of the corpus prints are read again unchanged. Arguments
+// have all types, nesting, quotes, line ends, other scripts, and texts that contain the marks of the notations.
 func TestPrintedCallsAreReadBack(t *testing.T) {
 	const seeds = 60
 	read, silent, broken := 0, 0, 0

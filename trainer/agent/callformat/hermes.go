@@ -33,7 +33,8 @@ func (hermes) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
 		open := unquoted(text, at, HermesOpen)
-		if i := lastUnquoted(text[:open], at, HermesClose); i >= 0 { // if this were accepted, a model would drift into writing only closing tags
+		// If this were accepted, a model would drift into writing only closing tags.
+		if i := lastUnquoted(text[:open], at, HermesClose); i >= 0 {
 			r.Calls = append(r.Calls, Call{Problem: HermesClose + " without " + HermesOpen + ". " + hermesHint})
 			r.End = i + len(HermesClose)
 		}

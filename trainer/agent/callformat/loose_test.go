@@ -21,8 +21,8 @@ func learned(t *testing.T, name string) Format {
 	return f
 }
 
-// TestCallsWithoutAllMarks: calls are read also if a model leaves out white space or the outer mark, or writes the outer mark once for several
-// calls.
+// TestCallsWithoutAllMarks: calls are read also if a model leaves out white space or the outer
+// mark, or writes the outer mark once for several calls.
 func TestCallsWithoutAllMarks(t *testing.T) {
 	const one, two = `get_weather {"text": "Oslo"} `, `get_weather {"text": "Rome", "whole": 2} `
 	const oslo, rome = "<function=get_weather>\n<parameter=text>\nOslo\n</parameter>\n</function>", "<function=get_weather><parameter=text>Rome</parameter><parameter=whole>2</parameter></function>"

@@ -18,12 +18,14 @@ var promptFormats = []struct {
 	mark   string // occurs in a prompt that offers functions
 	format Writer
 }{
-	{"<|tool_list_start|>", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                              // LFM2
-	{"List of tools: [", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                                 // LFM2.5
-	{"<|tool|>", tagged{open: "<|tool_call|>", close: "<|/tool_call|>", name: "name", arguments: "arguments", list: true}},   // Phi-4-mini
-	{"functools[", tagged{open: "functools", name: "name", arguments: "arguments", list: true}},                              // Phi-4-mini, Firefunction
-	{"<|tool_call|>", tagged{open: "<|tool_call|>", name: "name", arguments: "arguments", list: true}},                       // Granite 3
-	{"<tool_calls>", tagged{open: "<tool_calls>", close: "</tool_calls>", name: "name", arguments: "arguments", list: true}}, // Jamba and others
+	{"<|tool_list_start|>", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                            // LFM2
+	{"List of tools: [", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                               // LFM2.5
+	{"<|tool|>", tagged{open: "<|tool_call|>", close: "<|/tool_call|>", name: "name", arguments: "arguments", list: true}}, // Phi-4-mini
+	// Phi-4-mini and Firefunction.
+	{"functools[", tagged{open: "functools", name: "name", arguments: "arguments", list: true}},
+	{"<|tool_call|>", tagged{open: "<|tool_call|>", name: "name", arguments: "arguments", list: true}}, // Granite 3
+	// Jamba and others.
+	{"<tool_calls>", tagged{open: "<tool_calls>", close: "</tool_calls>", name: "name", arguments: "arguments", list: true}},
 	{HermesOpen, hermes{}},
 }
 

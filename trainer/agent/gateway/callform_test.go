@@ -38,7 +38,8 @@ func withTemplate(t *testing.T, file, special string) *tokenizer.Tokenizer {
 	return tok
 }
 
-// TestForcedCallsOfTheCorpus: with each template, a forced call has the form that the template prints and is read as a call, or it is refused.
+// TestForcedCallsOfTheCorpus: with each template, a forced call has the form that the template
+// prints and is read as a call, or it is refused.
 func TestForcedCallsOfTheCorpus(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "callformat", "testdata", "templates", "*.jinja"))
 	if more := os.Getenv("TEMPLATES"); more != "" {

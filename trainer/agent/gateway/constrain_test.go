@@ -14,8 +14,8 @@ import (
 // Constrains returns true for the tests' model.
 func (m *model) Constrains() bool { return true }
 
-// under returns a token that a constraint allows: the model's own choice if it is allowed, and otherwise a random token. Tokens that end texts
-// and objects are more likely, so that a reply ends.
+// under returns a token that a constraint allows: the model's own choice if it is allowed, and
+// otherwise a random token. Tokens that end texts and objects are more likely, so that a reply ends.
 func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, error) {
 	mask, err := c.Allowed()
 	if err != nil {

@@ -96,8 +96,8 @@ func oneJob(t *testing.T) (*Leases, <-chan JobOutcome) {
 	return l, played
 }
 
-// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and its rollout is not given to another
-// program. A late timer of an earlier attempt has no effect.
+// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed,
+// and its rollout is not given to another program. A late timer of an earlier attempt has no effect.
 func TestLeaseTimeout(t *testing.T) {
 	l, played := oneJob(t)
 	grant := func() (o Lease) {

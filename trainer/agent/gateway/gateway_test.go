@@ -42,8 +42,8 @@ func calculates(prompt string) string {
 	return calculation
 }
 
-// TestAsOwnConversation: a conversation through the gateway has the same tokens, mask, log-probs and random numbers as the same conversation
-// that we run ourselves.
+// TestAsOwnConversation: a conversation through the gateway has the same tokens, mask,
+// log-probs and random numbers as the same conversation that we run ourselves.
 func TestAsOwnConversation(t *testing.T) {
 	for _, name := range []string{"smollm2", "qwen3"} {
 		t.Run(name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func keys(m *model) (out []policy.Request) {
 	return out
 }
 
-// TestRewrittenHistory: if a client changes the history, the next turn is a separate row of the same invocation. Each sampled token is trained
-// once.
+// TestRewrittenHistory: if a client changes the history, the next turn is a separate row of the
+// same invocation. Each sampled token is trained once.
 func TestRewrittenHistory(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string {
@@ -225,7 +225,8 @@ func TestTemplateDropsThinking(t *testing.T) {
 	}
 }
 
-// TestParallelCalls: the order in which calls arrive changes neither their order nor their random numbers. The header distinguishes equal calls.
+// TestParallelCalls: the order in which calls arrive changes neither their order nor their
+// random numbers. The header distinguishes equal calls.
 func TestParallelCalls(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	play := func(order []int) ([]Conversation, map[string]uint64) {
@@ -271,8 +272,8 @@ func TestParallelCalls(t *testing.T) {
 	}
 }
 
-// TestRetries: a repeated request gets the answer to the first one, also if the first is still being answered. An equal request that is not a
-// repetition is another call.
+// TestRetries: a repeated request gets the answer to the first one, also if the first is still
+// being answered. An equal request that is not a repetition is another call.
 func TestRetries(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(string) string { return "ok" })
@@ -303,8 +304,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestRetriesBesideEqualCalls: two clients make equal calls at the same time, and one of them disconnects and asks again. It gets an answer of
-// its own, and the same answer for a further repetition.
+// TestRetriesBesideEqualCalls: two clients make equal calls at the same time, and one of them disconnects
+// and asks again. It gets an answer of its own, and the same answer for a further repetition.
 func TestRetriesBesideEqualCalls(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
@@ -358,8 +359,8 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 	}
 }
 
-// TestKeys: a key is refused if it is wrong or expired, or belongs to another run, to an earlier round, or to an attempt that was replaced or has
-// ended.
+// TestKeys: a key is refused if it is wrong or expired, or belongs to another run, to an
+// earlier round, or to an attempt that was replaced or has ended.
 func TestKeys(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(key string) int {

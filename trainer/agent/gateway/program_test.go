@@ -32,8 +32,8 @@ func TestResultIsToldAgain(t *testing.T) {
 	}
 }
 
-// TestPrograms: the last line of a program's output is its result, also if a child process keeps the output open. Child processes are killed
-// with the program. Hidden variables are not in the program's environment.
+// TestPrograms: the last line of a program's output is its result, also if a child process keeps the output
+// open. Child processes are killed with the program. Hidden variables are not in the program's environment.
 func TestPrograms(t *testing.T) {
 	t.Setenv("A_SECRET", "hidden")
 	dir := t.TempDir()

@@ -6,8 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-// TestReplyIDs: replies to equal questions have different ids if the agents or the rollouts differ. A later attempt at the same rollout has the
-// same ids.
+// TestReplyIDs: replies to equal questions have different ids if the agents or the rollouts
+// differ. A later attempt at the same rollout has the same ids.
 func TestReplyIDs(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(agent string, k Ticket) string {

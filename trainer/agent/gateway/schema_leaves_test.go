@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLeavesAreBounded: a schema whose references branch at every level has more alternatives than a grammar can list. It is refused before all
-// of them are listed.
+// TestLeavesAreBounded: a schema whose references branch at every level has more alternatives
+// than a grammar can list. It is refused before all of them are listed.
 func TestLeavesAreBounded(t *testing.T) {
 	const levels, branches = 14, 40
 	var defs []string

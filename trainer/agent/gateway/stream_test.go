@@ -187,8 +187,8 @@ func TestStreamsFlow(t *testing.T) {
 	}
 }
 
-// TestMaxTokensBeyondContext: a request for more tokens than the context has room for is refused by name, in each form of request. The largest
-// number of tokens that the refusal names is accepted.
+// TestMaxTokensBeyondContext: a request for more tokens than the context has room for is refused by
+// name, in each form of request. The largest number of tokens that the refusal names is accepted.
 func TestMaxTokensBeyondContext(t *testing.T) {
 	s := newAlone(t, "smollm2")
 	s.says = "Hello."

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestUpstream: a hosted model receives its own name and key. The client's key and cookies are not sent to it, also if it does not have a key.
+// TestUpstream: a hosted model receives its own name and key. The client's key and cookies are
+// not sent to it, also if it does not have a key.
 func TestUpstream(t *testing.T) {
 	var got *http.Request
 	var body string

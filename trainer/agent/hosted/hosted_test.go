@@ -85,8 +85,8 @@ func says(content, finish string, calls ...string) string {
 	return string(body)
 }
 
-// TestConversation: tools and sub-agents are offered, called and answered in the API's format. The trajectory has the texts, the calls and the
-// server's counts of tokens.
+// TestConversation: tools and sub-agents are offered, called and answered in the API's format.
+// The trajectory has the texts, the calls and the server's counts of tokens.
 func TestConversation(t *testing.T) {
 	s := newStage(t,
 		says("Let me see.", "tool_calls", "echo", `{"text": "a"}`, "helper", `{"task": "b"}`),

@@ -51,8 +51,8 @@ const (
 		{"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, {"role": "assistant", "content": "On Lomm."}]}`
 )
 
-// TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls. The demonstration has the tokens of a conversation
-// with these calls.
+// TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls. The
+// demonstration has the tokens of a conversation with these calls.
 func TestResultsOfOneTurn(t *testing.T) {
 	p := searcher(t)
 	got, err := demonstrate(t, p, strings.ReplaceAll(twoResults, "\n\t\t", ""))
@@ -134,8 +134,8 @@ func TestParseChat(t *testing.T) {
 	}
 }
 
-// TestProgramsDemonstrations: a chat of a program, in the format of OpenAI's fine-tuning files, has the prompt of the program's requests. The
-// system message and the functions come from the chat, not from the agent.
+// TestProgramsDemonstrations: a chat of a program, in the format of OpenAI's fine-tuning files, has the prompt
+// of the program's requests. The system message and the functions come from the chat, not from the agent.
 func TestProgramsDemonstrations(t *testing.T) {
 	p := searcher(t)
 	p.Role.System = "The configuration's."

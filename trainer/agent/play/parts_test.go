@@ -217,7 +217,8 @@ func TestSloppiness(t *testing.T) {
 	}
 }
 
-// TestSumWithoutCalculator: a planner without a calculator states the sum of the answers that it received, even if it is wrong or incomplete.
+// TestSumWithoutCalculator: a planner without a calculator states the sum of the answers that
+// it received, even if it is wrong or incomplete.
 func TestSumWithoutCalculator(t *testing.T) {
 	sums := map[string]bool{}
 	for seed := range uint64(40) {

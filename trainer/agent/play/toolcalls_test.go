@@ -26,7 +26,8 @@ const (
 	twoTools   = `{"role": "tool", "tool_call_id": "c1", "content": "one"}, {"role": "tool", "tool_call_id": "c2", "name": "search", "content": "two"}, {"role": "assistant", "content": "On Lomm."}`
 )
 
-// TestToolCallsAreLearned: a conversation has the same tokens in all formats of files, and as a chat whose calls are written in its content.
+// TestToolCallsAreLearned: a conversation has the same tokens in all formats of files, and as a
+// chat whose calls are written in its content.
 func TestToolCallsAreLearned(t *testing.T) {
 	p := searcher(t)
 	written, err := demonstrate(t, p, strings.ReplaceAll(twoResults, "\n\t\t", ""))

@@ -84,8 +84,8 @@ func TestOwnTaskInChat(t *testing.T) {
 	}
 }
 
-// TestDemonstrationsBeginWithAQuestion: a task's demonstration is the agent's conversation, beginning with the question. Other segments are an
-// error.
+// TestDemonstrationsBeginWithAQuestion: a task's demonstration is the agent's conversation,
+// beginning with the question. Other segments are an error.
 func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 	question, answer := task.Segment{Role: "user", Text: "?"}, task.Segment{Role: "assistant", Text: "!", Sampled: true}
 	p := searcher(t)
@@ -117,8 +117,8 @@ func (tongue) Tokenizer() (*tokenizer.Tokenizer, error) { return nil, nil }
 
 func (tongue) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
 
-// TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect. Tools that a task binds to its queries are offered to
-// it.
+// TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect.
+// Tools that a task binds to its queries are offered to it.
 func TestHostedModelsSpeakInMessages(t *testing.T) {
 	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue has its own dialect") {
 		t.Error(err)

@@ -65,8 +65,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayMisses: a replay returns an error for a question that was not recorded, and does not ask the service. The error names the question
-// and the remedy.
+// TestReplayMisses: a replay returns an error for a question that was not recorded, and does
+// not ask the service. The error names the question and the remedy.
 func TestReplayMisses(t *testing.T) {
 	dir := t.TempDir()
 	var s service
@@ -103,7 +103,8 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestTogether: concurrent callers with the same question get the same answer, the first one. The callers of one cache ask the service once.
+// TestTogether: concurrent callers with the same question get the same answer, the first one.
+// The callers of one cache ask the service once.
 func TestTogether(t *testing.T) {
 	dir := t.TempDir()
 	var s service

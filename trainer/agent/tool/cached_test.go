@@ -77,8 +77,8 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// TestCachedKeepsNot: the cache does not store calls that the end of the conversation cancelled, and calls that are refused without asking the
-// tool.
+// TestCachedKeepsNot: the cache does not store calls that the end of the conversation
+// cancelled, and calls that are refused without asking the tool.
 func TestCachedKeepsNot(t *testing.T) {
 	dir := t.TempDir()
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })

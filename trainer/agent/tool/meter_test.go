@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
-// TestMeter: calls, errors, crashes, time-outs and refusals are counted separately, by the tool's name. A call that the end of its conversation
-// cancelled does not count.
+// TestMeter: calls, errors, crashes, time-outs and refusals are counted separately, by the
+// tool's name. A call that the end of its conversation cancelled does not count.
 func TestMeter(t *testing.T) {
 	var m Meter
 	moody := m.Counted(Limited(WithCallPolicy(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {

@@ -40,7 +40,8 @@ func encodeColumns(value any) ([]byte, error) {
 func decodeColumns[T any](content []byte) (value T, err error) {
 	d := gob.NewDecoder(bytes.NewReader(content))
 	if err := d.Decode(&value); err != nil {
-		return value, fmt.Errorf("launch: a malformed %T: %v", value, err) // %v, because a wrapped io.EOF would mean that the pipe was closed
+		// %v, because a wrapped io.EOF would mean that the pipe was closed.
+		return value, fmt.Errorf("launch: a malformed %T: %v", value, err)
 	}
 	if err := d.Decode(&value); !errors.Is(err, io.EOF) {
 		return value, fmt.Errorf("launch: more than one %T in a frame", value)

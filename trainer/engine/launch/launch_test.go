@@ -18,7 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// TestMain runs a follower if a test started this binary as one, and the tests otherwise. The agent's name selects how the follower behaves.
+// TestMain runs a follower if a test started this binary as one, and the tests otherwise. The
+// agent's name selects how the follower behaves.
 func TestMain(m *testing.M) {
 	if p := Follower(); p != nil {
 		fmt.Println("said on the\nstandard output")

@@ -91,7 +91,8 @@ func (w *worker) start(t *testing.T) *RankGroup {
 	return c
 }
 
-// TestMachines: followers of another machine carry out orders in several rounds. When the run is complete, the machine ends without an error.
+// TestMachines: followers of another machine carry out orders in several rounds. When the run
+// is complete, the machine ends without an error.
 func TestMachines(t *testing.T) {
 	w := listen(t, "obeys")
 	ended := w.serveMachine(t, w.machine1())
@@ -143,8 +144,8 @@ func TestMachineFollowerLost(t *testing.T) {
 	}
 }
 
-// TestMachinesRefuse: a machine that cannot take part ends with the reason. The connected machine continues undisturbed, also by connections
-// without the key, without a handshake, or with a wrong one.
+// TestMachinesRefuse: a machine that cannot take part ends with the reason. The connected machine
+// continues undisturbed, also by connections without the key, without a handshake, or with a wrong one.
 func TestMachinesRefuse(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
@@ -193,7 +194,8 @@ func TestMachinesRefuse(t *testing.T) {
 	}
 }
 
-// hears returns the worker's answer to a handshake over a connection with the key, or a zero value if the connection ends without an answer.
+// hears returns the worker's answer to a handshake over a connection with the key, or a zero
+// value if the connection ends without an answer.
 func (w *worker) hears(t *testing.T, first any) (answer control) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", w.listener.Addr().String(), w.tls)
@@ -237,8 +239,8 @@ func TestMachinesAbsent(t *testing.T) {
 	}
 }
 
-// TestMachineAsked: a machine that must stop asks the worker to stop the run, before a round and during one. It ends when the worker reports
-// the end of the run, or at once if there is no worker.
+// TestMachineAsked: a machine that must stop asks the worker to stop the run, before a round and
+// during one. It ends when the worker reports the end of the run, or at once if there is no worker.
 func TestMachineAsked(t *testing.T) {
 	for _, inRound := range []bool{false, true} {
 		w := listen(t, "obeys")
@@ -265,8 +267,8 @@ func TestMachineAsked(t *testing.T) {
 	}
 }
 
-// TestMachineVanishes: a machine that becomes unreachable without closing its connections is lost after a lease, also while a large order is
-// being written to it. When it is reachable again, it takes part in the next round.
+// TestMachineVanishes: a machine that becomes unreachable without closing its connections is lost after a lease,
+// also while a large order is being written to it. When it is reachable again, it takes part in the next round.
 func TestMachineVanishes(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
@@ -379,7 +381,8 @@ func FuzzHandshake(f *testing.F) {
 		if err != nil || h.refusal(settings, "p") != "" {
 			return
 		}
-		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil { // ParseIP refuses zones
+		// ParseIP refuses zones.
+		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil {
 			t.Fatalf("the wrong handshake %+v was accepted", h)
 		}
 	})

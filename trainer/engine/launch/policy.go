@@ -35,7 +35,8 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if err := p.group.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
 	}
-	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint exists in this process only
+	// A constraint exists in this process only.
+	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil })
 	defer p.router.Leave(rank)
 	if rank == 0 {
 		return p.Policy.Generate(ctx, r)

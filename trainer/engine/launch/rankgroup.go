@@ -272,8 +272,8 @@ const heartbeatsPerLease = 5
 // startTimeout bounds the time until a follower's first heartbeat.
 const startTimeout = time.Minute
 
-// watch ends the group when a follower has sent no heartbeat for a lease. The first heartbeat may take startTimeout, if
-// that is longer. watch counts checks instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
+// watch ends the group when a follower has sent no heartbeat for a lease. The first heartbeat may take startTimeout, if that is longer.
+// watch counts checks instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
 func (g *RankGroup) watch(f *follower) {
 	look := time.NewTicker(g.lease / heartbeatsPerLease)
 	defer look.Stop()

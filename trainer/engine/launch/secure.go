@@ -39,10 +39,11 @@ func secured(key []byte) (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: pair}},
-		ClientAuth:             tls.RequireAnyClientCert,
-		InsecureSkipVerify:     true, // authorities and names are not checked; VerifyConnection compares the key, and the handshake proves it
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: pair}},
+		ClientAuth:   tls.RequireAnyClientCert,
+		// Authorities and names are not checked; VerifyConnection compares the key, and the handshake proves it.
+		InsecureSkipVerify:     true,
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) > 0 {

@@ -150,8 +150,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestVersionsOfTurns: a turn that overlaps an update may have the old version or the new one. A turn requested after the update must have the
-// new one.
+// TestVersionsOfTurns: a turn that overlaps an update may have the old version or the new one.
+// A turn requested after the update must have the new one.
 func TestVersionsOfTurns(t *testing.T) {
 	v := versions{oldest: 3, newest: 3}
 	allows := func(when string, from int64, want ...int64) {

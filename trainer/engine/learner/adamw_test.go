@@ -156,7 +156,8 @@ func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
 	return batch, coef
 }
 
-// lossAndGradient returns the goldens' loss, -sum(coef · logp)/N, and leaves its gradient in the learner's buffer. Ranks take turns with the rows.
+// lossAndGradient returns the goldens' loss, -sum(coef · logp)/N, and leaves its gradient in
+// the learner's buffer. Ranks take turns with the rows.
 func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64) (loss float64) {
 	t.Helper()
 	if err := l.zeroGrad(context.Background()); err != nil {

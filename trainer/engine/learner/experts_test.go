@@ -17,14 +17,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// Tolerances between ranks that divide the experts and ranks that each have every expert, relative to the largest value. If ranks divide the experts,
-// the products of an expert include the rows of all ranks, so sums are in another order. In bf16, gradients of micro-batches are rounded.
+// Tolerances between ranks that divide the experts and ranks that each have every expert, relative
+// to the largest value. If ranks divide the experts, the products of an expert include the rows of
+// all ranks, so sums are in another order. In bf16, gradients of micro-batches are rounded.
 const (
 	tolCarried32 = 1e-5
 	tolCarried16 = 5e-3
 )
 
-// carrying returns a learner of a mixture with a KL term. The ranks divide the experts if divided is set, else each rank has the whole model.
+// carrying returns a learner of a mixture with a KL term. The ranks divide the experts if
+// divided is set, else each rank has the whole model.
 func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, divided bool, opt model.Options) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) {
@@ -43,9 +45,9 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 	return l
 }
 
-// ranksCarry: ranks that divide the experts of a mixture learn the same as ranks that have all experts, within the tolerance, and the same bits
-// every time. The batch has recorded experts, recomputed log-probs, a reference, and a loss that balances experts. Each rank holds only its
-// share of the experts.
+// ranksCarry: ranks that divide the experts of a mixture learn the same as ranks that have all experts,
+// within the tolerance, and the same bits every time. The batch has recorded experts, recomputed
+// log-probs, a reference, and a loss that balances experts. Each rank holds only its share of the experts.
 func ranksCarry(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
@@ -115,8 +117,8 @@ func once(t *testing.T, l *Learner, batch []*Sequence) Report {
 	return timeless(r)
 }
 
-// wantOwnExperts checks the sizes of the rank's buffers. The gradient of a micro-batch has the leaves outside layers, and one layer with only
-// the rank's experts. The rank's share of the weights has all of its own experts, and a part of the other leaves.
+// wantOwnExperts checks the sizes of the rank's buffers. The gradient of a micro-batch has the leaves outside layers, and one
+// layer with only the rank's experts. The rank's share of the weights has all of its own experts, and a part of the other leaves.
 func wantOwnExperts(t *testing.T, l *Learner) {
 	t.Helper()
 	experts, layers := l.model.Config.Mixture.Experts, int64(l.model.Config.RoutedLayers())

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// If layers share one piece of memory for their gradients, the learned weights are the same bit for bit as with memory for every layer, also after a
-// refused micro-batch. The buffer is as large as the longest layer plus the leaves outside layers.
+// If layers share one piece of memory for their gradients, the learned weights are the same bit for bit as with memory for
+// every layer, also after a refused micro-batch. The buffer is as large as the longest layer plus the leaves outside layers.
 func TestGradientByLayer(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		learner := func(layers bool) *Learner {
@@ -53,8 +53,8 @@ func TestGradientByLayer(t *testing.T) {
 	})
 }
 
-// A backward pass that ends early, and a rank without a backward pass, leave blocks uncollected. They are collected afterwards in the same order, with
-// zeros for gradients that were not computed.
+// A backward pass that ends early, and a rank without a backward pass, leave blocks uncollected.
+// They are collected afterwards in the same order, with zeros for gradients that were not computed.
 func TestCollectRest(t *testing.T) {
 	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Checkpoint = true }))
 	leaves := l.params.Leaves()

@@ -245,7 +245,8 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 	}
 }
 
-// TestZeroAdvantageStaysInTheNormaliser: a trajectory without advantage adds no gradient, but it counts in its group's weight and in the statistics.
+// TestZeroAdvantageStaysInTheNormaliser: a trajectory without advantage adds no gradient, but
+// it counts in its group's weight and in the statistics.
 func TestZeroAdvantageStaysInTheNormaliser(t *testing.T) {
 	cudatest.Each(t, testZeroAdvantageStaysInTheNormaliser)
 }
@@ -269,15 +270,16 @@ func testZeroAdvantageStaysInTheNormaliser(t *testing.T, device string) {
 	}
 }
 
-// TestRecomputedOld: recomputed old log-probs come from the trainer itself. So the first update's ratio is 1, and the gap to the sampler is only a
-// statistic.
+// TestRecomputedOld: recomputed old log-probs come from the trainer itself. So the first
+// update's ratio is 1, and the gap to the sampler is only a statistic.
 func TestRecomputedOld(t *testing.T) { cudatest.Each(t, testRecomputedOld) }
 
 func testRecomputedOld(t *testing.T, device string) {
 	l := tinyLearner(t, device, func(o *Options) { o.Recomputed = true })
 	batch := tinyBatch(t, l, 0.6)
 	_, r := gradientOf(t, l, batch)
-	const rounding = 1e-5 // a pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md
+	// A pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md.
+	const rounding = 1e-5
 	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
 	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
 	if r.Values["behaviour_gap_mean"] < 0.1 {
@@ -285,8 +287,8 @@ func testRecomputedOld(t *testing.T, device string) {
 	}
 }
 
-// TestRecomputedOldRounds: with run.matmul bf16, the pass that recomputes old log-probs rounds the factors of products in layers and head, as the update
-// does.
+// TestRecomputedOldRounds: with run.matmul bf16, the pass that recomputes old log-probs rounds
+// the factors of products in layers and head, as the update does.
 func TestRecomputedOldRounds(t *testing.T) {
 	if !torch.RoundFactors(true) {
 		t.Skip("neither AMX nor avx512_bf16 is in use")
@@ -435,7 +437,8 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 	}
 }
 
-// TestBFloat16 computes in bf16 with float32 master weights: the gradient is close to the float32 learner's, also right after a refused update.
+// TestBFloat16 computes in bf16 with float32 master weights: the gradient is close to the
+// float32 learner's, also right after a refused update.
 func TestBFloat16(t *testing.T) { cudatest.Each(t, testBFloat16) }
 
 func testBFloat16(t *testing.T, device string) {
@@ -555,8 +558,8 @@ func TestSequencesAreChecked(t *testing.T) {
 	}
 }
 
-// TestNonFiniteLogitsAreRefused: if weights are not finite, the update is refused, although the error comes from the head's kernel inside an operation
-// of LibTorch.
+// TestNonFiniteLogitsAreRefused: if weights are not finite, the update is refused, although the
+// error comes from the head's kernel inside an operation of LibTorch.
 func TestNonFiniteLogitsAreRefused(t *testing.T) { cudatest.Each(t, testNonFiniteLogitsAreRefused) }
 
 func testNonFiniteLogitsAreRefused(t *testing.T, device string) {

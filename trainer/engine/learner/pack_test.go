@@ -42,7 +42,8 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 	return batch
 }
 
-// TestSharedBeginningsChangeNothing: sharing rows computes less than half of the rows, and gradient and statistics are the same as without sharing.
+// TestSharedBeginningsChangeNothing: sharing rows computes less than half of the rows, and
+// gradient and statistics are the same as without sharing.
 func TestSharedBeginningsChangeNothing(t *testing.T) {
 	t.Run("attention", func(t *testing.T) { testSharedBeginnings(t, tinyConfig, 1e-6) })
 	t.Run("convolutions", func(t *testing.T) { testSharedBeginnings(t, tinyHybrid(), 1e-6) })

@@ -95,8 +95,8 @@ func inDevice(t *testing.T, m *model.Model, f func(s *torch.Scope)) {
 	}
 }
 
-// TestTrainedIsNotHeld trains a few leaves that are in a buffer of their own. Without clipping, AdamW treats every value independently, so these leaves
-// become bit for bit the same as if the whole model is trained. The other leaves and their bf16 copy do not change.
+// TestTrainedIsNotHeld trains a few leaves that are in a buffer of their own. Without clipping, AdamW treats every value independently,
+// so these leaves become bit for bit the same as if the whole model is trained. The other leaves and their bf16 copy do not change.
 func TestTrainedIsNotHeld(t *testing.T) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
 		for _, checkpointed := range []bool{false, true} {

@@ -223,8 +223,8 @@ func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
 	return weights, m, v
 }
 
-// ranksAgainstOne: ranks learn the same as one rank, except for rounding in sums of another order, and the same bits every time. Each sequence
-// is a micro-batch of its own, because the sums of a micro-batch are rounded if the compute type is bf16.
+// ranksAgainstOne: ranks learn the same as one rank, except for rounding in sums of another order, and the same bits every
+// time. Each sequence is a micro-batch of its own, because the sums of a micro-batch are rounded if the compute type is bf16.
 func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name      string
@@ -282,8 +282,8 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 					if pair[0] == nil { // this is not rank 0
 						continue
 					}
-					// In bf16 the rounding of each update affects the next ones. On an emulated GPU, after four updates, moments of three models
-					// differed by 0.7 to 2.2 %, and weights by at most 0.07 %.
+					// In bf16 the rounding of each update affects the next ones. On an emulated GPU, after four
+					// updates, moments of three models differed by 0.7 to 2.2 %, and weights by at most 0.07 %.
 					most := 3 * c.tolerance
 					if what == "weights" {
 						most = c.tolerance / 3
@@ -304,9 +304,9 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// ranksGather: ranks that hold only a share of the model learn the same as ranks that hold the whole model, bit for bit in bf16. They also hold only a
-// share of the reference. The batch has recomputed log-probs and a sequence without advantage. After a refused batch, and after weights were restored,
-// the ranks continue together.
+// ranksGather: ranks that hold only a share of the model learn the same as ranks that hold the whole model, bit
+// for bit in bf16. They also hold only a share of the reference. The batch has recomputed log-probs and a sequence
+// without advantage. After a refused batch, and after weights were restored, the ranks continue together.
 func ranksGather(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
@@ -396,8 +396,8 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// wantGathered checks that the rank holds only its share of weights, gradient and moments. The gradient of a micro-batch has only one layer and
-// the leaves outside layers.
+// wantGathered checks that the rank holds only its share of weights, gradient and moments. The
+// gradient of a micro-batch has only one layer and the leaves outside layers.
 func wantGathered(t *testing.T, l *Learner) {
 	t.Helper()
 	share, of, leaves := l.share.Numel(), map[int]int64{}, map[int]int64{}
@@ -432,8 +432,8 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 	}
 }
 
-// wantRead checks that all ranks together can read any range of the weights on rank 0. One rank alone can read the last weight only if it holds the
-// whole model.
+// wantRead checks that all ranks together can read any range of the weights on rank 0. One rank
+// alone can read the last weight only if it holds the whole model.
 func wantRead(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
 	n := l.params.Numel()
@@ -456,8 +456,8 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 	}
 }
 
-// wantShares checks that the rank holds only its share of the moments. If passes do not use the fp32 weights themselves, it also holds only its
-// share of the weights and of the gradient.
+// wantShares checks that the rank holds only its share of the moments. If passes do not use the
+// fp32 weights themselves, it also holds only its share of the weights and of the gradient.
 func wantShares(t *testing.T, l *Learner) {
 	t.Helper()
 	n, share := l.params.Numel(), l.share.Numel()
@@ -495,8 +495,8 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 	}
 }
 
-// wantRefusals checks that a learner refuses a batch with a bad sequence and names the sequence, returns an error for a batch that its passes
-// fail at, and then learns from the good batch.
+// wantRefusals checks that a learner refuses a batch with a bad sequence and names the sequence,
+// returns an error for a batch that its passes fail at, and then learns from the good batch.
 func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	t.Helper()
 	before, _, _ := stateOf(t, l)
@@ -534,7 +534,8 @@ func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
 	return l.Update(t.Context(), batch, 1e-3)
 }
 
-// ranksRefuseGradient: if one rank's share of the gradient is not finite, all ranks refuse the update, and neither weights nor moments change.
+// ranksRefuseGradient: if one rank's share of the gradient is not finite, all ranks refuse the
+// update, and neither weights nor moments change.
 func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
@@ -576,7 +577,8 @@ func ranksSkip(t *testing.T, g ranks.Group) {
 	wantSameWeights(t, l)
 }
 
-// ranksRestoreNothing: if rank 0 cannot read the saved weights or moments, all ranks return its error. They can restore and train afterwards.
+// ranksRestoreNothing: if rank 0 cannot read the saved weights or moments, all ranks return its
+// error. They can restore and train afterwards.
 func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	l := keeping(t, g, 1)
 	weights, m, v := stateOf(t, l)
@@ -594,8 +596,9 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	}
 	n := l.params.Numel()
 	for what, err := range map[string]error{
-		"weights":        l.RestoreWeights(t.Context(), reads(weights, 0)),
-		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)), // reading rank 0's share succeeds, and reading the next share fails
+		"weights": l.RestoreWeights(t.Context(), reads(weights, 0)),
+		// Reading rank 0's share succeeds, and reading the next share fails.
+		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)),
 		"second moments": l.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
 	} {
 		if err == nil || !strings.HasSuffix(err.Error(), "the disk is gone") {

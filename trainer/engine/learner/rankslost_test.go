@@ -22,8 +22,9 @@ import (
 type ending struct {
 	ranks.Group
 	exchanges int
-	counts    string // what counts as an exchange: "layers": sums of layers' gradients; "experts": rows sent to experts or back; else calls of Exchange
-	end       func()
+	// What counts as an exchange: "layers": sums of layers' gradients; "experts": rows sent to experts or back; else calls of Exchange.
+	counts string
+	end    func()
 }
 
 func (g *ending) AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error {

@@ -167,8 +167,8 @@ func TestRoutesAreChecked(t *testing.T) {
 	}
 }
 
-// The load-balancing loss adds a gradient to the routers' that is proportional to its coefficient. Its value is the mean over micro-batches, weighted by
-// rows, for any cut of the batch. After initialisation it is near 1, its minimum.
+// The load-balancing loss adds a gradient to the routers' that is proportional to its coefficient. Its value is the
+// mean over micro-batches, weighted by rows, for any cut of the batch. After initialisation it is near 1, its minimum.
 func TestLoadBalancing(t *testing.T) {
 	gradient := func(coef float64) ([]float32, Report, *Learner) {
 		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Balance = coef }))

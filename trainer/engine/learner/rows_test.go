@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// cut makes two rows of each sequence with two or more trained tokens. The first ends in the middle, and the second has the tokens of the first as its
-// prompt. The first sequence gets an additional row without trained tokens.
+// cut makes two rows of each sequence with two or more trained tokens. The first ends in the middle, and the second
+// has the tokens of the first as its prompt. The first sequence gets an additional row without trained tokens.
 func cut(batch []*Sequence) (rows []*Sequence) {
 	for _, q := range batch {
 		at := q.trained()
@@ -29,7 +29,8 @@ func cut(batch []*Sequence) (rows []*Sequence) {
 	return append(rows, &untrained)
 }
 
-// TestRowsWeighAsOne: a trajectory that was cut into rows has the same loss and gradient as the whole trajectory has in the float64 objective.
+// TestRowsWeighAsOne: a trajectory that was cut into rows has the same loss and gradient as the
+// whole trajectory has in the float64 objective.
 func TestRowsWeighAsOne(t *testing.T) {
 	for _, aggregation := range []mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean, mgrpo.ConstantLength} {
 		t.Run(string(aggregation), func(t *testing.T) {

@@ -24,8 +24,8 @@ type minibatchTerm struct {
 	loss      float64 // sum over micro-batches
 }
 
-// addTerm adds the program's term, if there is one, to a minibatch's loss. With a term, sequences of advantage 0 run backward, too, since the
-// term may have a gradient for them.
+// addTerm adds the program's term, if there is one, to a minibatch's loss. With a term,
+// sequences of advantage 0 run backward, too, since the term may have a gradient for them.
 func addTerm(added term.Term, updates int64, p *minibatchLoss) *minibatchTerm {
 	if added == nil {
 		return nil
@@ -40,7 +40,8 @@ func addTerm(added term.Term, updates int64, p *minibatchLoss) *minibatchTerm {
 	return t
 }
 
-// lossOf returns the term's loss of a micro-batch, as a list for Objective with its gradient 1. rows are the hidden states of the trained tokens.
+// lossOf returns the term's loss of a micro-batch, as a list for Objective with its gradient 1.
+// rows are the hidden states of the trained tokens.
 func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	if t == nil {
 		return nil, nil, nil
@@ -76,7 +77,8 @@ func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *to
 	return []*torch.Tensor{loss}, []*torch.Tensor{s.Full(loss.DType(), 1, loss.Shape()...)}, nil
 }
 
-// finish calls Updated, with err as the reason if there was no update, and adds the term's values to the report. It returns err, or the term's error.
+// finish calls Updated, with err as the reason if there was no update, and adds the term's
+// values to the report. It returns err, or the term's error.
 func (t *minibatchTerm) finish(ctx context.Context, device *torch.Device, lr float64, r *Report, err error) error {
 	if t == nil || !t.called {
 		return err
@@ -123,7 +125,8 @@ func checkValue(name string, v float64) error {
 	return nil
 }
 
-// leavesPolicyUnchanged reports whether an update has nothing to change: only the term could have a gradient for the policy's parameters, and it has none.
+// leavesPolicyUnchanged reports whether an update has nothing to change: only the term could
+// have a gradient for the policy's parameters, and it has none.
 func (t *minibatchTerm) leavesPolicyUnchanged(ctx context.Context, l *Learner) (bool, error) {
 	if t == nil || !t.alone {
 		return false, nil

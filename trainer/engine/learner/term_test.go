@@ -95,8 +95,8 @@ func learns(batch []*Sequence) []*Sequence {
 	return slices.DeleteFunc(slices.Clone(byID(batch)), func(q *Sequence) bool { return q.Weight == 0 || len(q.trained()) == 0 })
 }
 
-// TestTermOfLogProbs: the gradient is that of the policy loss plus c · Σ advantage · ∇log-prob, whose derivatives by the log-probs are known,
-// for every way in which a pass can run.
+// TestTermOfLogProbs: the gradient is that of the policy loss plus c · Σ advantage · ∇log-prob,
+// whose derivatives by the log-probs are known, for every way in which a pass can run.
 func TestTermOfLogProbs(t *testing.T) { cudatest.Each(t, testTermOfLogProbs) }
 
 func testTermOfLogProbs(t *testing.T, device string) {

@@ -94,8 +94,9 @@ func tinyLearnerFor(t *testing.T, m *model.Model, params model.Params, o Options
 	return l
 }
 
-// tinyBatch returns seven trajectories in three groups, with several turns each, different lengths and multiplicities. One has advantage 0, one was dropped
-// by alignment, and one trains on none of its tokens. Trajectories of a group begin with the same tokens, including sampled ones, and one is the beginning of
+// tinyBatch returns seven trajectories in three groups, with several turns each, different lengths and
+// multiplicities. One has advantage 0, one was dropped by alignment, and one trains on none of its tokens.
+// Trajectories of a group begin with the same tokens, including sampled ones, and one is the beginning of
 // others. The sampler's log-probs differ from the model's by up to spread nats, so that ratios reach both clips.
 func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	t.Helper()

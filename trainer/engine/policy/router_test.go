@@ -7,8 +7,8 @@ import (
 
 func anywhere(int) bool { return true }
 
-// TestRouter: a conversation keeps its engine under any load. The rollouts of a query use one engine until it has more than its share of turns.
-// Queries are spread over the engines.
+// TestRouter: a conversation keeps its engine under any load. The rollouts of a query use one
+// engine until it has more than its share of turns. Queries are spread over the engines.
 func TestRouter(t *testing.T) {
 	r := NewRouter(2)
 	key := func(query, rollout int) Key { return Key{Query: fmt.Sprint("q", query), Rollout: rollout} }

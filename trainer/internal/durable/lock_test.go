@@ -221,7 +221,8 @@ func TestLockLost(t *testing.T) {
 	}
 }
 
-// TestLockDamagedRecord: a record that is not JSON belongs to an unknown process. If its record does not change, the process counts as dead.
+// TestLockDamagedRecord: a record that is not JSON belongs to an unknown process. If its record
+// does not change, the process counts as dead.
 func TestLockDamagedRecord(t *testing.T) {
 	impatient(t)
 	dir := t.TempDir()

@@ -6,6 +6,7 @@ package failpoint
 
 // Environment of a process built with the tag failpoint.
 const (
-	KillEnv = "MGRPO_FAILPOINT"     // NAME:N: the process sends itself SIGKILL when it passes NAME for the N-th time, counted from 1; NAME:N:stop: SIGSTOP
+	// NAME:N: the process sends itself SIGKILL when it passes NAME for the N-th time, counted from 1; NAME:N:stop: SIGSTOP.
+	KillEnv = "MGRPO_FAILPOINT"
 	LogEnv  = "MGRPO_FAILPOINT_LOG" // file that gets a line "UNIXNANO NAME" for every passage
 )

@@ -1,4 +1,5 @@
-// Package textfile reads text that people and other programs wrote: UTF-8, with or without the byte order mark that some editors put before it.
+// Package textfile reads text that people and other programs wrote: UTF-8, with or without the
+// byte order mark that some editors put before it.
 package textfile
 
 import (

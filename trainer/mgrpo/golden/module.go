@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Module returns a folder with a golden model as a TorchScript policy: policy.pt and config.json, which bench/goldens/torchscript.py makes, and
-// the golden model's weights.
+// Module returns a folder with a golden model as a TorchScript policy: policy.pt and
+// config.json, which bench/goldens/torchscript.py makes, and the golden model's weights.
 func Module(t testing.TB, name string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

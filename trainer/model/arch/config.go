@@ -89,8 +89,8 @@ func (c Config) GELU() bool { return families[c.Family].gelu }
 // ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU) instead of SwiGLU.
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
-// WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6),
-// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared (FFN) and the Sigmoid (the family's) of a mixture,
+// WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6), RopeTheta
+// (10000), and in families that have them LocalTheta (the family's), the Shared (FFN) and the Sigmoid (the family's) of a mixture,
 // convolutions in two of three layers, and gated delta rules in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {

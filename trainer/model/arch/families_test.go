@@ -84,7 +84,8 @@ func TestYaRN(t *testing.T) {
 		amplitude         float64
 		kept, mixed, slow []int // planes
 	}{
-		// Planes with 32 turns and with 1 turn would be at -0.39 and 2.62: plane 0 does not change, and planes from 3 on are slower by a factor of 8.
+		// Planes with 32 turns and with 1 turn would be at -0.39 and 2.62: plane 0 does not
+		// change, and planes from 3 on are slower by a factor of 8.
 		{`"factor":8`, 0.1*math.Log(8) + 1, []int{0}, []int{1, 2}, []int{3, 7}},
 		{`"factor":8,"attention_factor":1.5,"mscale":2,"mscale_all_dim":3`, 1.5, []int{0}, []int{1, 2}, []int{3, 7}},
 		{`"factor":8,"mscale":2,"mscale_all_dim":3`, (0.2*math.Log(8) + 1) / (0.3*math.Log(8) + 1), []int{0}, []int{1}, []int{3}},

@@ -50,8 +50,8 @@ func (c Config) RecurrentState() (states, inputs int64) {
 	return states, inputs
 }
 
-// RecurrentStates returns the number of states of an engine: one for each sequence in flight, and one for each conversation that waits, or for
-// a prefix that others may continue.
+// RecurrentStates returns the number of states of an engine: one for each sequence in flight,
+// and one for each conversation that waits, or for a prefix that others may continue.
 func RecurrentStates(slots, conversations int) int { return slots + max(slots, conversations) }
 
 // withGatedDelta fills the fields that a configured shape may omit.

@@ -6,8 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// Tiling is the order of value heads in GGUF files. Folders store all heads of the first key head, then all heads of the second one. GGUF files
-// store the first head of each key head, then the second of each. The zero value is the order of folders.
+// Tiling is the order of value heads in GGUF files. Folders store all heads of the first key head, then all heads of the second
+// one. GGUF files store the first head of each key head, then the second of each. The zero value is the order of folders.
 type Tiling struct {
 	Groups, Each int64 // number of key heads, and of value heads for each of them
 	Size         int64 // rows, or columns, of a value head
@@ -42,8 +42,8 @@ func NextGGUF(meta map[string]any, c Config) int {
 	return next
 }
 
-// gatedDeltaGGUF reads the sizes of gated delta rules, and which layers have one. llama.cpp has one size for key and value heads, has no biases
-// of attention in these models, and adds the eps of norms to the squared lengths of keys, too.
+// gatedDeltaGGUF reads the sizes of gated delta rules, and which layers have one. llama.cpp has one size for key and
+// value heads, has no biases of attention in these models, and adds the eps of norms to the squared lengths of keys, too.
 func gatedDeltaGGUF(m *metadata, prefix string, c *Config) {
 	sizes := []string{"conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"}
 	for i := range sizes {
@@ -92,8 +92,8 @@ func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int)
 	}
 }
 
-// textSections refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of images and
-// video, as long as i is below three times its size. All three have the position of text. Other planes have position 0.
+// textSections refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of
+// images and video, as long as i is below three times its size. All three have the position of text. Other planes have position 0.
 func (m *metadata) textSections(key string, c *Config) {
 	sections, _ := m.values[key].([]int64)
 	all, most := int64(0), int64(c.HeadDim)

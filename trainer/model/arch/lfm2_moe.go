@@ -1,7 +1,7 @@
 package arch
 
-// LFM2MoE is the family of the mixtures of experts of LFM2: layers as in LFM2, the first ones with a dense MLP, the others with experts whose
-// weights are sigmoids.
+// LFM2MoE is the family of the mixtures of experts of LFM2: layers as in LFM2, the first ones
+// with a dense MLP, the others with experts whose weights are sigmoids.
 const LFM2MoE = "lfm2_moe"
 
 func init() {
@@ -25,7 +25,8 @@ func init() {
 			l.experts(c.Mixture, names, false)
 			l.choiceBias(c.Mixture, "feed_forward")
 		},
-		gguf: &gguf{name: "lfm2moe", finalNorm: "token_embd_norm", read: lfm2MoEGGUF, write: writeLFM2MoEGGUF}, // without biases of convolutions
+		// Without biases of convolutions.
+		gguf: &gguf{name: "lfm2moe", finalNorm: "token_embd_norm", read: lfm2MoEGGUF, write: writeLFM2MoEGGUF},
 	})
 }
 
@@ -43,8 +44,8 @@ func (k *keys) lfm2MoE(c *Config) {
 // ggufSigmoid is expert_gating_func of routers whose weights are sigmoids.
 const ggufSigmoid = 2
 
-// lfm2MoEGGUF reads which layers convolve, and which of them have experts. llama.cpp always adds a bias for the choice, divides the weights by their
-// sum, and does not scale them.
+// lfm2MoEGGUF reads which layers convolve, and which of them have experts. llama.cpp always
+// adds a bias for the choice, divides the weights by their sum, and does not scale them.
 func lfm2MoEGGUF(m *metadata, prefix string, c *Config) {
 	shortConvGGUF(m, prefix, c)
 	m.require(prefix + "expert_gating_func")

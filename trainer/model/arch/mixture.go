@@ -14,7 +14,8 @@ type Mixture struct {
 	PerToken  int  // num_experts_per_tok
 	FFN       int  // moe_intermediate_size: of each expert
 	Normalise bool // norm_topk_prob: the weights of the chosen experts are divided by their sum
-	Shared    int  // shared_expert_intermediate_size: width of an expert for all tokens, which has a sigmoid gate; 0: the family has no such expert
+	// shared_expert_intermediate_size: width of an expert for all tokens, which has a sigmoid gate; 0: the family has no such expert.
+	Shared int
 
 	// A layer has experts if its index is not in Dense (mlp_only_layers) and its index + 1 is a multiple of Step
 	// (decoder_sparse_step). Other layers have an MLP of size Config.FFN.

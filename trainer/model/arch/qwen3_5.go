@@ -1,7 +1,7 @@
 package arch
 
-// Qwen35 is the family of Qwen 3.5, 3.6 and 3.8: three layers with a gated delta rule for each layer of gated attention, in which a quarter of each
-// head is rotated.
+// Qwen35 is the family of Qwen 3.5, 3.6 and 3.8: three layers with a gated delta rule for each
+// layer of gated attention, in which a quarter of each head is rotated.
 const Qwen35 = "qwen3_5_text"
 
 func init() {

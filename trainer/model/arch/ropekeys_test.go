@@ -76,8 +76,8 @@ func (c ropeCase) compare(t *testing.T, what string, got Config) {
 	}
 }
 
-// TestRopeKeys: every key that changes transformers' frequencies is computed or refused, both in the configuration that is read and in the one that is
-// written.
+// TestRopeKeys: every key that changes transformers' frequencies is computed or refused, both
+// in the configuration that is read and in the one that is written.
 func TestRopeKeys(t *testing.T) {
 	reference := readRopeReference(t)
 	walked, computed := map[string]bool{}, 0
@@ -120,7 +120,8 @@ func TestRopeKeys(t *testing.T) {
 	}
 }
 
-// TestWrittenOriginalLength: a written config.json has the original length only in rope_scaling, because a value at the top level would have priority.
+// TestWrittenOriginalLength: a written config.json has the original length only in
+// rope_scaling, because a value at the top level would have priority.
 func TestWrittenOriginalLength(t *testing.T) {
 	got, err := ParseJSON([]byte(`{"model_type":"qwen3","original_max_position_embeddings":64,"rope_scaling":{"rope_type":"yarn","factor":4,"original_max_position_embeddings":32}}`))
 	if err != nil {
@@ -148,8 +149,8 @@ func ropeMetadata(more map[string]any) (map[string]any, map[string][]int64) {
 	return meta, map[string][]int64{ggufEmbedding: {32, 32}}
 }
 
-// TestGGUFRope compares scalings of metadata with scalings of config.json. llama.cpp's converter writes the former for the latter, and transformers'
-// frequencies of the latter are known.
+// TestGGUFRope compares scalings of metadata with scalings of config.json. llama.cpp's converter
+// writes the former for the latter, and transformers' frequencies of the latter are known.
 func TestGGUFRope(t *testing.T) {
 	yarn := func(r RopeYaRN) *RopeYaRN {
 		r.BetaFast, r.BetaSlow, r.Truncate = 32, 1, true
@@ -189,7 +190,8 @@ func TestGGUFRope(t *testing.T) {
 	}
 }
 
-// TestGGUFRopeKeys: every key after "rope." that llama.cpp reads is computed or refused by name, and so is a key that a later llama.cpp may read.
+// TestGGUFRopeKeys: every key after "rope." that llama.cpp reads is computed or refused by
+// name, and so is a key that a later llama.cpp may read.
 func TestGGUFRopeKeys(t *testing.T) {
 	read := []string{"freq_base", "scaling.type", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
 	for _, key := range append(readRopeReference(t).GGUF, "scale_linear", "scaling.gamma") {

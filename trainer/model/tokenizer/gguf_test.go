@@ -169,8 +169,8 @@ func TestRealGGUF(t *testing.T) {
 	})
 }
 
-// TestGoldenPublishedGGUF compares the vocabulary of a GGUF file, which MGRPO_GGUF names, with llama.cpp's ids of texts. They are in the file of the
-// same name with .jsonl appended (make test-published).
+// TestGoldenPublishedGGUF compares the vocabulary of a GGUF file, which MGRPO_GGUF names, with llama.cpp's
+// ids of texts. They are in the file of the same name with .jsonl appended (make test-published).
 func TestGoldenPublishedGGUF(t *testing.T) {
 	path := os.Getenv("MGRPO_GGUF")
 	if path == "" {

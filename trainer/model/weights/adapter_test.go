@@ -58,8 +58,8 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 	golden.Count("lora/bad", len(table.Cases))
 }
 
-// TestAdapterBin reads an adapter that PEFT saved with init_lora_weights "eva", eva_config and layers_pattern: from safetensors, and from a file of
-// torch.save with the same tensors.
+// TestAdapterBin reads an adapter that PEFT saved with init_lora_weights "eva", eva_config and
+// layers_pattern: from safetensors, and from a file of torch.save with the same tensors.
 func TestAdapterBin(t *testing.T) {
 	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// wrap writes a tiny model as the language model within another model, together with other parts; rename gives the names of its tensors. It returns the
-// weights by the names that Source uses.
+// wrap writes a tiny model as the language model within another model, together with other parts;
+// rename gives the names of its tensors. It returns the weights by the names that Source uses.
 func wrap(t *testing.T, cfg arch.Config, outer string, keys map[string]any, rename func(string) string, beside []stored) (dir string, want map[string][]float32) {
 	t.Helper()
 	dir, values := restore(t, cfg, func(all []stored) []stored { return append(prefixed(rename)(all), beside...) })
@@ -52,7 +52,8 @@ func readObject(t *testing.T, file string) (object map[string]any) {
 	return object
 }
 
-// visionParts are tensors outside the language model. Some have types that weights do not have, and one has a name that ends like a layer's.
+// visionParts are tensors outside the language model. Some have types that weights do not have,
+// and one has a name that ends like a layer's.
 var visionParts = []stored{
 	{"vision_tower.layers.0.input_layernorm.weight", "F32", []int64{8}, make([]byte, 32)},
 	{"vision_tower.position_ids", "I64", []int64{2}, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
@@ -166,7 +167,8 @@ func rowsOf(t *testing.T, s *Source, name string) int64 {
 	return count
 }
 
-// TestWrappedHeads: a head stored in addition to a tied embedding is written again. If it differs from the embedding, the model is not tied.
+// TestWrappedHeads: a head stored in addition to a tied embedding is written again. If it
+// differs from the embedding, the model is not tied.
 func TestWrappedHeads(t *testing.T) {
 	cfg := tinyConfig("mistral")
 	for _, same := range []bool{true, false} {

@@ -462,8 +462,8 @@ func FuzzGGUF(f *testing.F) {
 	})
 }
 
-// forwardPass returns the parts of a configuration that determine the forward pass, rounded like the numbers of GGUF files, and the frequencies of each
-// layer.
+// forwardPass returns the parts of a configuration that determine the forward pass, rounded
+// like the numbers of GGUF files, and the frequencies of each layer.
 func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 	var frequencies [][]float64
 	for i := range c.Layers {
@@ -475,8 +475,8 @@ func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 	return c, frequencies
 }
 
-// TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and checks that they have the values and the architecture of their folders.
-// With these files llama.cpp sampled the same tokens as transformers (bench/goldens/gguf_files.py).
+// TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and checks that they have the values and the
+// architecture of their folders. With these files llama.cpp sampled the same tokens as transformers (bench/goldens/gguf_files.py).
 func TestConvertedGGUF(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "..", "testdata", "gguf", "*.gguf"))
 	if err != nil || len(files) == 0 {

@@ -35,10 +35,10 @@ func (t ggufOut) bytes() int64 {
 	return n
 }
 
-// WriteGGUF writes a GGUF file (version 3, little endian) that llama.cpp and Open can read. Matrices are rounded to dtype:
-// F32, F16, BF16 or Q8_0. Q8_0 needs rows that are multiples of 32 values; other rows become F16. Norms, biases and the weights of convolutions are F32.
-// meta is the tokenizer's metadata; read fills dst with all values of a tensor by its Hugging Face name. After a crash the
-// file is either complete or missing.
+// WriteGGUF writes a GGUF file (version 3, little endian) that llama.cpp and Open can read. Matrices are
+// rounded to dtype: F32, F16, BF16 or Q8_0. Q8_0 needs rows that are multiples of 32 values; other rows become
+// F16. Norms, biases and the weights of convolutions are F32. meta is the tokenizer's metadata; read fills dst
+// with all values of a tensor by its Hugging Face name. After a crash the file is either complete or missing.
 func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name string, dst []float32) error, dtype DType) error {
 	fileType, ok := ggufFileTypes[dtype]
 	if !ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestWrittenGGUF writes models of each kind that GGUF has: interleaved heads, norms of 1 + w, stacked experts, biases, rope factors, convolutions and
-// heads in another order. It reads them again; configuration and values are the same, up to the rounding of the type.
+// TestWrittenGGUF writes models of each kind that GGUF has: interleaved heads, norms of 1 + w, stacked experts, biases, rope factors,
+// convolutions and heads in another order. It reads them again; configuration and values are the same, up to the rounding of the type.
 func TestWrittenGGUF(t *testing.T) {
 	base := arch.Config{VocabSize: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
 	for name, change := range map[string]func(c *arch.Config){
@@ -36,7 +36,8 @@ func TestWrittenGGUF(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		for _, tensor := range cfg.Layout().Tensors() {
 			for range tensor.Numel() {
-				values[tensor.Name] = append(values[tensor.Name], math.Float32frombits(math.Float32bits(float32(random.NormFloat64()))&^0xffff)) // exact in bf16
+				// Exact in bf16.
+				values[tensor.Name] = append(values[tensor.Name], math.Float32frombits(math.Float32bits(float32(random.NormFloat64()))&^0xffff))
 			}
 		}
 		for dtype, tolerance := range map[DType]float64{F32: 0, BF16: 0, F16: 1e-3, Q8_0: 5e-3} {

@@ -172,7 +172,8 @@ func TestFusedExperts(t *testing.T) {
 	golden.WantError(t, err, "model.layers.1.mlp.experts.2.up_proj.weight is missing", "fused experts model.layers.1.mlp.experts.gate_up_proj")
 }
 
-// TestFusedExpertsOfLFM2 reads separate experts, as they are published, and fused ones, with the names that transformers' conversion of lfm2_moe uses.
+// TestFusedExpertsOfLFM2 reads separate experts, as they are published, and fused ones, with
+// the names that transformers' conversion of lfm2_moe uses.
 func TestFusedExpertsOfLFM2(t *testing.T) {
 	cfg := tinyConfig(arch.LFM2MoE)
 	experts := func(s stored) bool { return strings.Contains(s.name, ".experts.") }
@@ -204,7 +205,8 @@ func TestFusedExpertsOfLFM2(t *testing.T) {
 	expectSame(t, dir, values)
 }
 
-// TestAlwaysFused reads fused experts of gpt-oss, which have transposed matrices and alternate rows of gate and up, and refuses other shapes.
+// TestAlwaysFused reads fused experts of gpt-oss, which have transposed matrices and alternate
+// rows of gate and up, and refuses other shapes.
 func TestAlwaysFused(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "testdata", "families", "gpt_oss-sinks")
 	s := openChecked(t, dir)

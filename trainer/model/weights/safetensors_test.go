@@ -55,7 +55,8 @@ func TestSafetensorsHeader(t *testing.T) {
 		{entry(`"dtype":"F32","shape":[-0],"data_offsets":[0,0]`), 0, []string{"w", "-0"}},
 		{entry(`"dtype":"F32","shape":[18446744073709551617],"data_offsets":[0,4]`), 4, []string{"w", "shape"}},
 		{entry(`"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,4]`), 4, []string{"w", "shape", "overflow"}},
-		{entry(`"dtype":"F64","shape":[288230376151711745],"data_offsets":[0,64]`), 64, []string{"w", "shape", "overflow"}}, // 2^58 + 1 elements of 64 bits
+		// 2^58 + 1 elements of 64 bits.
+		{entry(`"dtype":"F64","shape":[288230376151711745],"data_offsets":[0,64]`), 64, []string{"w", "shape", "overflow"}},
 		{entry(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4, []string{"w", "8 bytes"}},
 		{entry(`"dtype":"F32","shape":[1],"data_offsets":[4,0]`), 4, []string{"w", "reversed"}},
 		{entry(`"dtype":"F32","shape":[1],"data_offsets":[4,8]`), 8, []string{"w", "hole"}},

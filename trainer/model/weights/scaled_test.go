@@ -41,8 +41,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestQuantisedFolders compares the values read from quantised folders with the values that the libraries compute, and saved values with their rounding
-// to BF16.
+// TestQuantisedFolders compares the values read from quantised folders with the values that the
+// libraries compute, and saved values with their rounding to BF16.
 func TestQuantisedFolders(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(quantFolders, "folders", "*"))
 	if err != nil || len(folders) < 6 {

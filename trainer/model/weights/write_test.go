@@ -16,8 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestGoldenRoundTrip writes every golden model and reads the same values back. `make interop` checks with transformers the models that this test writes
-// into $MGRPO_SAVED.
+// TestGoldenRoundTrip writes every golden model and reads the same values back. `make interop`
+// checks with transformers the models that this test writes into $MGRPO_SAVED.
 func TestGoldenRoundTrip(t *testing.T) {
 	paths := golden.Models(t, arch.Families())
 	for _, path := range paths {
@@ -116,8 +116,8 @@ func TestWriteRefused(t *testing.T) {
 	}
 }
 
-// A folder's type is the type of its tensors; some may be in float32, and a copy keeps these in float32. A value too large for the type is an error and
-// is not written as infinite.
+// A folder's type is the type of its tensors; some may be in float32, and a copy keeps these in
+// float32. A value too large for the type is an error and is not written as infinite.
 func TestTypeOfAFolder(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	for _, dtype := range []DType{F32, BF16, F16} {

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// TestEveryArmOfEveryExample checks that the setting that turns an example into a baseline leaves agents that can act. A single agent is offered all
-// tools of the team, but no agents to delegate to.
+// TestEveryArmOfEveryExample checks that the setting that turns an example into a baseline leaves
+// agents that can act. A single agent is offered all tools of the team, but no agents to delegate to.
 func TestEveryArmOfEveryExample(t *testing.T) {
 	files, err := filepath.Glob("../../../examples/*/*.yaml")
 	if err != nil || len(files) < 4 {

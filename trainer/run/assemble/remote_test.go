@@ -82,8 +82,8 @@ func (s *sglang) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestServersGetMergedAdapters checks that a server gets the same weights that PEFT merges, with the names of the checkpoint. Its samples must have
-// the trainer's log-probs; the trainer adds the adapters to the base.
+// TestServersGetMergedAdapters checks that a server gets the same weights that PEFT merges, with the names of
+// the checkpoint. Its samples must have the trainer's log-probs; the trainer adds the adapters to the base.
 func TestServersGetMergedAdapters(t *testing.T) {
 	const tolSum, tolSumSq = 2e-5, 1e-6 // tolerances of the merged weights' sums (absolute) and of their squares' sums (relative)
 	base, adapter := t.TempDir(), golden.File(t, "lora", "llama-qkvo")

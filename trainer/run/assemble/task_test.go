@@ -80,8 +80,8 @@ func (m *modules) counted(t *testing.T) {
 	t.Cleanup(func() { verify.SetModuleOpener(nil) })
 }
 
-// A server opens a module only to score with it, on the device of its agent, and closes it afterwards. Faults are reported when the verifiers are
-// tried.
+// A server opens a module only to score with it, on the device of its agent, and closes it
+// afterwards. Faults are reported when the verifiers are tried.
 func TestModulesOfATask(t *testing.T) {
 	dir := t.TempDir()
 	if err := tokenizer.WriteWordLevel(dir, tokenizer.WordLevel{Vocab: []string{"<unk>", "</s>"}, Unk: "<unk>", EOS: "</s>"}); err != nil {

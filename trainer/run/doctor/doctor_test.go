@@ -337,8 +337,8 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestCheckpointBytes: a short run has fewer checkpoints, an agent that is not trained has one file for all checkpoints, and a checkpoint without
-// moments is a third as large.
+// TestCheckpointBytes: a short run has fewer checkpoints, an agent that is not trained has one
+// file for all checkpoints, and a checkpoint without moments is a third as large.
 func TestCheckpointBytes(t *testing.T) {
 	const each = 1200
 	of := func(sets ...string) (one, most int64) {

@@ -27,9 +27,10 @@ const (
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	States      Kind = "states"      // recurrent states of an engine: as many as arch.RecurrentStates returns
 	Activations Kind = "activations" // of a micro-batch in training or of a pass of sampling, the larger of the two; an estimate
-	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories
-	Overhead    Kind = "overhead"    // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
-	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
+	// Experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories.
+	Routes   Kind = "routes"
+	Overhead Kind = "overhead" // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
+	Snapshot Kind = "snapshot" // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
 // Part is memory for one purpose.
@@ -443,8 +444,8 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// layerActivations returns the memory of the layers of one micro-batch: the values that they keep for the backward pass, and the need of one
-// layer's backward pass.
+// layerActivations returns the memory of the layers of one micro-batch: the values that they
+// keep for the backward pass, and the need of one layer's backward pass.
 func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
 	if !arch.Layered(c) {
 		return tokens * unlayeredValues(c) * size, 0

@@ -187,8 +187,8 @@ func TestCountOfRoutes(t *testing.T) {
 	}
 }
 
-// If an agent has several devices, each has the weights, samples, and has its share of the moments and, in bf16, of the summed gradient. Only the
-// first saves.
+// If an agent has several devices, each has the weights, samples, and has its share of the
+// moments and, in bf16, of the summed gradient. Only the first saves.
 func TestCountOfRanks(t *testing.T) {
 	const (
 		n     = smolLM2
@@ -307,8 +307,8 @@ func TestCountOfQuantised(t *testing.T) {
 	}
 }
 
-// Of the agents that adapt one model, only the first counts the weights. Together they count the cache of their shared engine, which is the sum of
-// their requests. Layers with a window hold the windows of all conversations and one pass.
+// Of the agents that adapt one model, only the first counts the weights. Together they count the cache of their shared
+// engine, which is the sum of their requests. Layers with a window hold the windows of all conversations and one pass.
 func TestCountOfSharedEngine(t *testing.T) {
 	const n = smolLM2
 	windowed := smolLM2Shape
@@ -348,8 +348,8 @@ func TestActivations(t *testing.T) {
 	}
 }
 
-// On a GPU the head's logits and a layer's backward pass do not need memory at the same time. bf16 gradients of logits are copied only by a cold
-// start and by ratios of sequences.
+// On a GPU the head's logits and a layer's backward pass do not need memory at the same time.
+// bf16 gradients of logits are copied only by a cold start and by ratios of sequences.
 func TestActivationsOnGPU(t *testing.T) {
 	of := func(sets ...string) int64 {
 		return count(t, "boss", append(sets, "agents.boss.device=cuda")...).Of(Activations)

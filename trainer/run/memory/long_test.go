@@ -13,7 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 )
 
-// A trajectory that is much longer than a micro-batch needs about the planned memory in training. A single tokens-by-tokens matrix would need 4 GiB.
+// A trajectory that is much longer than a micro-batch needs about the planned memory in
+// training. A single tokens-by-tokens matrix would need 4 GiB.
 func TestLongTrajectory(t *testing.T) {
 	shape := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longTokens, Tied: true}
@@ -63,8 +64,8 @@ func testLongTrajectory(t *testing.T, cfg arch.Config, least float64) {
 	kept, layer := layerActivations(cfg, &engine, tokens, 4)
 	plan := kept + layer + 8*learner.HeadRows(false, true)*int64(cfg.VocabSize)
 	t.Logf("%s at the peak, %s planned", Size(peak), Size(plan))
-	// The process uses 1.1 to 1.3 times the plan of attention, and half the plan of gated delta rules. The C library keeps some freed memory; how
-	// much depends on the order in which threads allocate.
+	// The process uses 1.1 to 1.3 times the plan of attention, and half the plan of gated delta rules.
+	// The C library keeps some freed memory; how much depends on the order in which threads allocate.
 	if float64(peak) > 1.5*float64(plan) || float64(peak) < least*float64(plan) {
 		t.Errorf("%s at the peak, %s planned", Size(peak), Size(plan))
 	}

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// follow executes a schedule and returns its commands: "roll 0", "train 0", "save 1" and so on, with rollouts as early as possible. best has the
-// versions whose evaluations are better than all earlier ones. A stop is requested in the phase stopAt ("roll 1", "evaluate 2").
+// follow executes a schedule and returns its commands: "roll 0", "train 0", "save 1" and so on, with rollouts as early as possible. best
+// has the versions whose evaluations are better than all earlier ones. A stop is requested in the phase stopAt ("roll 1", "evaluate 2").
 func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt string) []string {
 	t.Helper()
 	var out []string

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The interval of a paired difference contains the true difference. It is narrower than the intervals of the two accuracies if questions vary widely in
-// difficulty.
+// The interval of a paired difference contains the true difference. It is narrower than the
+// intervals of the two accuracies if questions vary widely in difficulty.
 func TestCompare(t *testing.T) {
 	const questions, runs, gain = 200, 100, 0.1
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -17,7 +17,8 @@ func TestCompare(t *testing.T) {
 	for seed := range uint64(runs) {
 		var before, after []Answers
 		for i := range questions {
-			hard := float64(i%2) * 0.8 // hard questions score 0 to 0.2, easy ones 0.8 to 1; this spread must not widen the interval of the difference
+			// Hard questions score 0 to 0.2, easy ones 0.8 to 1; this spread must not widen the interval of the difference.
+			hard := float64(i%2) * 0.8
 			id := strconv.Itoa(i)
 			before = append(before, Answers{"", id, "", []float64{hard + 0.1*rng.Float64()}})
 			after = append([]Answers{{"", id, "", []float64{hard + gain + 0.1*rng.Float64()}}}, after...)

@@ -14,8 +14,8 @@ func spokenTokens(id string) agent.Trajectory {
 	return agent.Trajectory{ID: id, FormatValid: true, Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1}}
 }
 
-// TestFoldIsOneTrajectory: folding a conversation of a group changes neither its group nor its advantage. Both stretches are trained as rows of
-// one trajectory.
+// TestFoldIsOneTrajectory: folding a conversation of a group changes neither its group nor its
+// advantage. Both stretches are trained as rows of one trajectory.
 func TestFoldIsOneTrajectory(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.align.d=3")
 	sequences := func(name string, fold bool) map[string]*learner.Sequence {

@@ -14,7 +14,8 @@ func TestRemovalsInARow(t *testing.T) {
 	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
 	complete := map[string][]store.Outcome{"q": good[:3]}
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five
-	old := append([]store.Outcome{{Query: "p"}}, good...)                                           // one of five, and one removed for its age
+	// One of five, and one removed for its age.
+	old := append([]store.Outcome{{Query: "p"}}, good...)
 	for i := range int64(2 * maxRemovedSteps) {
 		if err := s.countRemovals(i, old, complete); err != nil {
 			t.Fatalf("a rollout removed for its age was counted: %v", err)

@@ -43,7 +43,8 @@ type numbered struct{ task.Task }
 
 func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
 
-// game returns the rollouts, plan and queries of a main agent: two rollouts each of "a", "b" and "c", and up to four replacements, "r0" to "r3".
+// game returns the rollouts, plan and queries of a main agent: two rollouts each of "a", "b"
+// and "c", and up to four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
 	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
@@ -51,7 +52,8 @@ func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 
-// outcome returns the outcome of rollout k of q. Rollouts of a query in `dead` have equal rewards, and rollouts of another query different ones.
+// outcome returns the outcome of rollout k of q. Rollouts of a query in `dead` have equal
+// rewards, and rollouts of another query different ones.
 func outcome(q task.Query, k int, dead ...string) store.Outcome {
 	o := store.Outcome{Query: q.ID, Rollout: k}
 	if !slices.Contains(dead, q.ID) {

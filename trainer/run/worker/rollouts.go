@@ -316,7 +316,8 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
 	c.Step, c.Sampling = samplingStep(p), Sampling(ro.cfg, p)
 	t, err := ro.player.Play(ctx, c)
-	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model is hosted; weights did not sample it, so it is not stale
+	// The prompt is too long or the model is hosted; weights did not sample it, so it is not stale.
+	if err == nil && t.SampledTokens() == 0 {
 		t.Version = ro.policy.Version()
 	}
 	return t, err

@@ -10,7 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestAnswerText: the text returned to the delegating agent is the answer, also after a malformed call, or the reason why there is no answer.
+// TestAnswerText: the text returned to the delegating agent is the answer, also after a
+// malformed call, or the reason why there is no answer.
 func TestAnswerText(t *testing.T) {
 	for want, said := range map[string]agent.Trajectory{
 		"42":                       {Finish: agent.FinishAnswer, FormatValid: true, Answer: "42"},
@@ -33,8 +34,8 @@ func (stagedTask) TrainStage(stage int, i int64) task.Query {
 	return task.Query{ID: fmt.Sprintf("%d %d", stage, i)}
 }
 
-// TestCurriculum: each stage of a curriculum lasts its number of steps and begins with the first query of its own order. After the last stage,
-// queries of the whole task follow.
+// TestCurriculum: each stage of a curriculum lasts its number of steps and begins with the
+// first query of its own order. After the last stage, queries of the whole task follow.
 func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}

@@ -17,11 +17,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestSharedWeightsAreKeptWhole: ranks that compute in bf16 have a share of the fp32 weights each. The weights that rank 0 writes are complete
-// nevertheless: the reference of a KL term and the state after a cold start, both before and after the agent is frozen.
+// TestSharedWeightsAreKeptWhole: ranks that compute in bf16 have a share of the fp32 weights each. The weights that rank 0 writes
+// are complete nevertheless: the reference of a KL term and the state after a cold start, both before and after the agent is frozen.
 func TestSharedWeightsAreKeptWhole(t *testing.T) { rankstest.Pass(t, 2, "keep", t.TempDir()) }
 
-// TestRank is one of the processes that TestSharedWeightsAreKeptWhole starts. Ranks get no orders in this test, so each runs the code of rank 0.
+// TestRank is one of the processes that TestSharedWeightsAreKeptWhole starts. Ranks get no
+// orders in this test, so each runs the code of rank 0.
 func TestRank(t *testing.T) {
 	rank := rankstest.Join(t)
 	ctx := t.Context()

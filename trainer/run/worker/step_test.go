@@ -55,8 +55,8 @@ func TestForeignHolding(t *testing.T) {
 	}
 }
 
-// TestReplacedWorkerReportsNothing: a suspended worker may continue after another has taken its place and made further steps. Its record of an
-// earlier step is refused, because readers would conclude that the run went back.
+// TestReplacedWorkerReportsNothing: a suspended worker may continue after another has taken its place and made
+// further steps. Its record of an earlier step is refused, because readers would conclude that the run went back.
 func TestReplacedWorkerReportsNothing(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {

@@ -274,8 +274,8 @@ func outcome(t *testing.T, team map[string]*process, k int, answer string, answe
 		Calls: map[string]int{"researcher": len(answers)}})
 }
 
-// TestEarlierRecords: the page of a resumed run shows the earlier records from the disk. A step that is made again replaces its earlier record
-// and the records of later steps.
+// TestEarlierRecords: the page of a resumed run shows the earlier records from the disk. A step
+// that is made again replaces its earlier record and the records of later steps.
 func TestEarlierRecords(t *testing.T) {
 	log, err := metrics.Read(fixture)
 	if err != nil {
@@ -356,8 +356,8 @@ func get(t *testing.T, method, url, host string, header http.Header) *http.Respo
 	return resp
 }
 
-// TestToken: with a token the page requires the token or a cookie. A browser sends the token once, in the address, and gets the cookie, which
-// opens only the page.
+// TestToken: with a token the page requires the token or a cookie. A browser sends the token
+// once, in the address, and gets the cookie, which opens only the page.
 func TestToken(t *testing.T) {
 	team := start(t, secret)
 	url := team["planner"].url
@@ -401,7 +401,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestOtherSites: requests with another host name or another method are refused, and the page's content security policy forbids other sites.
+// TestOtherSites: requests with another host name or another method are refused, and the page's
+// content security policy forbids other sites.
 func TestOtherSites(t *testing.T) {
 	url := start(t, "")["planner"].url
 	for host, status := range map[string]int{"": 200, "localhost:80": 200, "[::1]:9464": 200, "10.1.2.3": 200, "evil.example": 403, "evil.example:9464": 403, "127.0.0.1.evil.example": 403} {

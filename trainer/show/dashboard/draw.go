@@ -70,7 +70,8 @@ func (b *runState) all(unread []metrics.Line) []metrics.Line {
 	}
 	var all metrics.History
 	lines := slices.Concat(b.records.Lines(), unread)
-	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) }) // an older record must not override a newer one
+	// An older record must not override a newer one.
+	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) })
 	for _, l := range lines {
 		all.Add(l)
 	}

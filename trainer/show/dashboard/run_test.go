@@ -41,8 +41,8 @@ func (gate) Note(metrics.Note)     {}
 var small = []string{"run.checkpoint_every=100", "task.queries_per_step=2", "grpo.rollouts=4", "eval.every=1", "eval.queries=2", "eval.samples=2",
 	"cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"}
 
-// TestBrowserSeesTheRun: Chromium shows the page while a team trains. Its console stays empty, and every value on the page equals the value in
-// metrics.jsonl.
+// TestBrowserSeesTheRun: Chromium shows the page while a team trains. Its console stays empty,
+// and every value on the page equals the value in metrics.jsonl.
 func TestBrowserSeesTheRun(t *testing.T) {
 	sets, steps, held := small, "3", gate{agent: "planner", done: 4}
 	if given := os.Getenv("MGRPO_STEPS"); *update && given != "" {
@@ -111,7 +111,8 @@ func compare(t *testing.T, b *browser, dir string, agents []string) {
 		t.Fatal(err)
 	}
 	shown := eval[map[string]map[string][][]float64](b, "curves()")
-	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} { // charts that do not depend on what the agents learned
+	// Charts that do not depend on what the agents learned.
+	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} {
 		if len(shown[title]) == 0 {
 			t.Errorf("the page has no chart of %s", title)
 		}

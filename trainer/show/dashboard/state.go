@@ -127,7 +127,8 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 func (b *runState) readRollouts(ctx context.Context, at place) error {
 	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
-	if err != nil || len(ids) == 0 || name == b.exchanged { // the list is empty while a checkpoint is made; the previous rollouts then remain on the page
+	// The list is empty while a checkpoint is made; the previous rollouts then remain on the page.
+	if err != nil || len(ids) == 0 || name == b.exchanged {
 		return err
 	}
 	exchanges, err := at.Exchanges(ctx, phase, ids)

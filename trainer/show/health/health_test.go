@@ -464,7 +464,8 @@ func TestEveryValueHasAName(t *testing.T) {
 	}
 }
 
-// TestAddressOfAll: a server that listens on all addresses names one that works locally, and one with the machine's name for other machines.
+// TestAddressOfAll: a server that listens on all addresses names one that works locally, and
+// one with the machine's name for other machines.
 func TestAddressOfAll(t *testing.T) {
 	const token = "0123456789abcdef0123456789abcdef"
 	name, err := os.Hostname()

@@ -15,8 +15,8 @@ var someRecord = Record{Kind: KindStep, Step: 7, Agent: "planner",
 	Counts: map[string]map[string]int64{"calls": {"0": 3, "1": 2, "4": 1}},
 }
 
-// TestEventsGolden: the file equals, byte for byte, the one that TensorBoard's own writer makes of the same events (testdata/events.golden, by
-// tensorboard.summary.writer.record_writer).
+// TestEventsGolden: the file equals, byte for byte, the one that TensorBoard's own writer makes
+// of the same events (testdata/events.golden, by tensorboard.summary.writer.record_writer).
 func TestEventsGolden(t *testing.T) {
 	at := time.Unix(1700000000, 250_000_000)
 	var got []byte

@@ -12,8 +12,9 @@ type TorchScriptSettings struct {
 	Path      string
 	Encode    func(question, answer string) ([]int32, error) // returns the module's input tokens
 	MaxTokens int                                            // largest number of tokens of a question with its answer
-	Device    func(agent string) string                      // returns the device that scores an agent's answers: cpu, cuda or cuda:N; nil: the CPU
-	Threads   int                                            // CPU threads on each device; 0: 1
+	// Returns the device that scores an agent's answers: cpu, cuda or cuda:N; nil: the CPU.
+	Device  func(agent string) string
+	Threads int // CPU threads on each device; 0: 1
 }
 
 // Module scores batches of token sequences, one batch at a time.

@@ -16,7 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestDropTrajectories checks that dropTrajectories removes an agent's trajectories that will be written again, and leaves other agents' alone.
+// TestDropTrajectories checks that dropTrajectories removes an agent's trajectories that will
+// be written again, and leaves other agents' alone.
 func TestDropTrajectories(t *testing.T) {
 	evaluated := int64(4)
 	a := New(Settings{Dir: t.TempDir(), Agent: "planner"}, nil, nil)
@@ -73,8 +74,8 @@ func TestHostedModelHasNoFiles(t *testing.T) {
 	}
 }
 
-// TestManifestsAreCompared checks that workers with different manifests of a version get an error when they report the manifest, also if a worker has
-// replaced one that had reported it.
+// TestManifestsAreCompared checks that workers with different manifests of a version get an
+// error when they report the manifest, also if a worker has replaced one that had reported it.
 func TestManifestsAreCompared(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -119,7 +120,8 @@ func TestManifestsAreCompared(t *testing.T) {
 	}
 }
 
-// TestLostGPUIsForgotten checks that a GPU was not lost twice in a row if it worked until a checkpoint between two losses at the same version.
+// TestLostGPUIsForgotten checks that a GPU was not lost twice in a row if it worked until a
+// checkpoint between two losses at the same version.
 func TestLostGPUIsForgotten(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -190,8 +192,8 @@ type hosted struct{ Parameters }
 
 func (hosted) Trains() bool { return false }
 
-// TestAgreedIsNotBegunAnew checks that a worker with a checkpoint may start the run from the beginning if others have none, but not if all workers
-// had it.
+// TestAgreedIsNotBegunAnew checks that a worker with a checkpoint may start the run from the
+// beginning if others have none, but not if all workers had it.
 func TestAgreedIsNotBegunAnew(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	afresh := func() bool {

@@ -29,9 +29,9 @@ import (
 //	step-000020/NAME/optimizer.state           of an agent that learns
 //	step-000020/NAME/state.json
 //
-// All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of
-// one agent. Tensor files of an agent that are equal in consecutive checkpoints are one file with several names. A crash during any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete
-// or without a manifest.
+// All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of one
+// agent. Tensor files of an agent that are equal in consecutive checkpoints are one file with several names. A crash during
+// any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete or without a manifest.
 type Checkpoints struct {
 	Dir     string
 	Ledgers string     // folder of the agents' ledgers; "": ledgers are ignored

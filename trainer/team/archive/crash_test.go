@@ -35,8 +35,8 @@ func testLine(step int64) LedgerLine {
 		{ID: fmt.Sprintf("q-%d/0", step), Trained: []float64{1, 2}}, {ID: fmt.Sprintf("q-%d/1", step), Removed: "not verified"}}}
 }
 
-// train makes a step: it appends a line to the ledgers, which continue at from, and saves both agents' parts of the checkpoint. It returns the
-// manifest's agents.
+// train makes a step: it appends a line to the ledgers, which continue at from, and saves both
+// agents' parts of the checkpoint. It returns the manifest's agents.
 func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 	w.t.Helper()
 	for i, name := range testNames {
@@ -154,9 +154,9 @@ func (w testTeam) goOn(from Manifest, last int64) {
 	}
 }
 
-// TestCrash cuts the power after every operation of a checkpoint: writing the ledgers' lines, both agents' files, the manifests and the results, and
-// removing the previous checkpoint. Operations that are not durable are lost in several ways. The team finds either the old or the new checkpoint,
-// intact, and continues. Operations that were reported as complete are never lost.
+// TestCrash cuts the power after every operation of a checkpoint: writing the ledgers' lines, both agents' files, the manifests
+// and the results, and removing the previous checkpoint. Operations that are not durable are lost in several ways. The team
+// finds either the old or the new checkpoint, intact, and continues. Operations that were reported as complete are never lost.
 func TestCrash(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestDamage damages every file of a checkpoint: it flips one bit anywhere, removes one byte, or removes the file. The damage is found before the
-// checkpoint is loaded, the error names the file, and the previous checkpoint is used.
+// TestDamage damages every file of a checkpoint: it flips one bit anywhere, removes one byte, or removes the file.
+// The damage is found before the checkpoint is loaded, the error names the file, and the previous checkpoint is used.
 func TestDamage(t *testing.T) {
 	w := testTeam{t, t.TempDir(), true, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))
@@ -62,8 +62,8 @@ func TestDamage(t *testing.T) {
 
 const flippedBit = "a bit flipped"
 
-// harm damages a file in one way after another, yields the name of each, and finally restores the file. It flips a bit in each byte of a small file,
-// and in some bytes of others.
+// harm damages a file in one way after another, yields the name of each, and finally restores
+// the file. It flips a bit in each byte of a small file, and in some bytes of others.
 func harm(t *testing.T, path string) func(yield func(how string) bool) {
 	return func(yield func(string) bool) {
 		original, err := os.ReadFile(path)

@@ -26,8 +26,8 @@ func (u unsynced) Create(path string) (durable.WriteFile, error) {
 	return unsyncedFile{f}, err
 }
 
-// journal is a durable.FS that works in a real folder, which package os can read. It records the operations, so that a test can replay them up to a
-// crash after each one.
+// journal is a durable.FS that works in a real folder, which package os can read. It records
+// the operations, so that a test can replay them up to a crash after each one.
 type journal struct {
 	root string
 	ops  []func(*disk)
@@ -132,8 +132,8 @@ func (f *journalFile) Sync() error {
 	return err
 }
 
-// disk is the content of a file system. It has two versions: the one that programs see, and the durable one. After a power cut the content is between
-// the two.
+// disk is the content of a file system. It has two versions: the one that programs see, and the
+// durable one. After a power cut the content is between the two.
 type disk struct{ root *inode }
 
 type inode struct {
@@ -238,7 +238,8 @@ func (n *inode) half() []byte {
 	return n.data[:common+(len(n.data)-common)/2]
 }
 
-// image adds to out the folder or file that a crash leaves: the contents of each file by path, and "" for each folder, whose path ends in a slash.
+// image adds to out the folder or file that a crash leaves: the contents of each file by path,
+// and "" for each folder, whose path ends in a slash.
 func (l loss) image(n *inode, path string, out map[string]string) {
 	if n.entries == nil {
 		out[path] = string(l.data(n))
@@ -271,8 +272,8 @@ type crash struct {
 	goOn bool // whether to test how the run continues too, which takes longer
 }
 
-// crashes replays the recorded operations on the files in before and stops after every operation, with every kind of loss. It calls then once for
-// each different state between two marks. Marks are numbers of operations after which the expectations change.
+// crashes replays the recorded operations on the files in before and stops after every operation, with every kind of loss. It
+// calls then once for each different state between two marks. Marks are numbers of operations after which the expectations change.
 func (j *journal) crashes(t *testing.T, before string, marks []int, then func(c crash)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "after")

@@ -74,8 +74,8 @@ func mustOpenLedger(t *testing.T, c Checkpoints, at LedgerMark) *Ledger {
 	return l
 }
 
-// TestLedgerOfSleeper checks that a suspended worker whose place was taken cannot write to the ledger after it resumes. The ledger matches the new
-// worker's mark.
+// TestLedgerOfSleeper checks that a suspended worker whose place was taken cannot write to the
+// ledger after it resumes. The ledger matches the new worker's mark.
 func TestLedgerOfSleeper(t *testing.T) {
 	c := Checkpoints{Ledgers: t.TempDir()}
 	sleeper := mustOpenLedger(t, c, LedgerMark{})
@@ -113,8 +113,8 @@ func TestUntrainedTrajectories(t *testing.T) {
 	}
 }
 
-// TestLedgerOnFullDisk checks that a line that does not fit the disk is an error that names the file, as is every later line. Earlier lines remain
-// readable.
+// TestLedgerOnFullDisk checks that a line that does not fit the disk is an error that names the
+// file, as is every later line. Earlier lines remain readable.
 func TestLedgerOnFullDisk(t *testing.T) {
 	c := Checkpoints{Ledgers: t.TempDir(), FS: &fullDisk{room: 150}}
 	l := mustOpenLedger(t, c, LedgerMark{})
@@ -173,8 +173,8 @@ func (f fullFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestSaveOnFullDisk fills the disk at every kilobyte of a save. The error reports that and names the file, the previous checkpoint is intact, and no
-// file of the new one remains on the disk.
+// TestSaveOnFullDisk fills the disk at every kilobyte of a save. The error reports that and names
+// the file, the previous checkpoint is intact, and no file of the new one remains on the disk.
 func TestSaveOnFullDisk(t *testing.T) {
 	for room := 0; ; room += 1000 {
 		c := Checkpoints{Dir: t.TempDir(), FS: unsynced{}}

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestOffers checks that an evaluated step is offered with its results and without them, newest first, and that workers with separate folders make
-// equal offers.
+// TestOffers checks that an evaluated step is offered with its results and without them, newest
+// first, and that workers with separate folders make equal offers.
 func TestOffers(t *testing.T) {
 	w := testTeam{t, t.TempDir(), false, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
-// TestUnchangedWeightsAreOneFile checks that equal weights in consecutive checkpoints share one file, which remains when the older checkpoint is
-// removed. They are written again if the older file is damaged or the file system has no links.
+// TestUnchangedWeightsAreOneFile checks that equal weights in consecutive checkpoints share one file, which remains when
+// the older checkpoint is removed. They are written again if the older file is damaged or the file system has no links.
 func TestUnchangedWeightsAreOneFile(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	save := func(step int64, files Checkpoints) {

@@ -24,7 +24,8 @@ type Line struct {
 	Weight    float64  `json:"weight,omitempty"`
 	Advantage float64  `json:"advantage,omitempty"`
 	Program   string   `json:"program,omitempty"` // messages for people that the program which played the rollout wrote
-	RowOf     string   `json:"row_of,omitempty"`  // id of the trajectory that this row continues, after it was folded or its program rewrote its history
+	// Id of the trajectory that this row continues, after it was folded or its program rewrote its history.
+	RowOf string `json:"row_of,omitempty"`
 }
 
 // WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.

@@ -21,8 +21,8 @@ func TestStopThatIsNotAnnounced(t *testing.T) {
 	})
 }
 
-// TestOnlyTheLostCount: if a process loses its place and takes it again, the invocations that it had claimed do not count a lost worker. They do
-// if another process takes the place.
+// TestOnlyTheLostCount: if a process loses its place and takes it again, the invocations that
+// it had claimed do not count a lost worker. They do if another process takes the place.
 func TestOnlyTheLostCount(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{process: "the same"}
@@ -48,8 +48,8 @@ func TestOnlyTheLostCount(t *testing.T) {
 	})
 }
 
-// TestLossesAreTrimmed: the counts of workers lost in a step are deleted once a checkpoint contains the step, also if the next round did not
-// begin the step again.
+// TestLossesAreTrimmed: the counts of workers lost in a step are deleted once a checkpoint
+// contains the step, also if the next round did not begin the step again.
 func TestLossesAreTrimmed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})

@@ -97,8 +97,8 @@ func TestWriteOnce(t *testing.T) {
 	})
 }
 
-// TestTakeover: a worker that takes over a lost worker's place gets all invocations of the phase again, also answered ones, and also after the
-// end of the phase. If the lost worker wakes up, its writes are refused.
+// TestTakeover: a worker that takes over a lost worker's place gets all invocations of the phase again, also
+// answered ones, and also after the end of the phase. If the lost worker wakes up, its writes are refused.
 func TestTakeover(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, dead := pair(t, b, Options{})
@@ -144,8 +144,8 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// TestPoison: an invocation is given up after MaxDeliveries workers were lost while they had claimed it. An invocation that a lost worker had
-// answered is not given up.
+// TestPoison: an invocation is given up after MaxDeliveries workers were lost while they had
+// claimed it. An invocation that a lost worker had answered is not given up.
 func TestPoison(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{MaxDeliveries: 2}
@@ -234,8 +234,8 @@ func TestPhasesAreApart(t *testing.T) {
 	})
 }
 
-// TestDeadlines: the error of a wait that takes too long names the agent, the missing value and the start of the wait, and reports whether the
-// agent's worker is alive.
+// TestDeadlines: the error of a wait that takes too long names the agent, the missing value and
+// the start of the wait, and reports whether the agent's worker is alive.
 func TestDeadlines(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")

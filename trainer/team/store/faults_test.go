@@ -152,8 +152,8 @@ func exactlyOnce(t *testing.T, raw *redis.Client, n int) {
 	}
 }
 
-// TestFaultyNetwork: with each fault of the main agent's or the sub-agent's network, each invocation is stored once, claimed once and answered
-// once. All calls complete after the fault has ended.
+// TestFaultyNetwork: with each fault of the main agent's or the sub-agent's network, each invocation
+// is stored once, claimed once and answered once. All calls complete after the fault has ended.
 func TestFaultyNetwork(t *testing.T) {
 	t.Parallel()
 	for name, toxic := range faults {
@@ -196,8 +196,8 @@ func openAt(t *testing.T, url string, o Options) *Store {
 	return s
 }
 
-// TestNetworkStaysBad: if a fault does not end, every call ends at its deadline. Its error names the agent, the missing value and the start of
-// the wait.
+// TestNetworkStaysBad: if a fault does not end, every call ends at its deadline. Its error
+// names the agent, the missing value and the start of the wait.
 func TestNetworkStaysBad(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"cut", "requests vanish", "replies vanish", "closed before the reply"} {

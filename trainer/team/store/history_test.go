@@ -231,7 +231,8 @@ func TestHistory(t *testing.T) {
 // takeOver deletes the lease of the first worker of help and has a second one join.
 func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver.Server, s *Store) *Member {
 	must(t, server.Await("lease to take away", func(c *redis.Client) bool {
-		return c.Del(ctx, "mgrpo:{test}:lease:help").Err() == nil // a killed server may have deleted it without a reply, so 0 deleted keys are fine
+		// A killed server may have deleted it without a reply, so 0 deleted keys are fine.
+		return c.Del(ctx, "mgrpo:{test}:lease:help").Err() == nil
 	}))
 	var heir *Member
 	must(t, h.note(60, event{do: "takeover"}, func(e *event) error {
@@ -265,8 +266,8 @@ func trouble(ctx context.Context, t *testing.T, server *redisserver.Server, link
 	}
 }
 
-// askAll submits all invocations and waits for the answers. Clients with odd and even numbers submit different tasks under the same id, so one
-// of the two is refused as a conflict.
+// askAll submits all invocations and waits for the answers. Clients with odd and even numbers
+// submit different tasks under the same id, so one of the two is refused as a conflict.
 func askAll(ctx context.Context, h *history, boss *Member, client, n int) {
 	for i := range n {
 		v := call(i)

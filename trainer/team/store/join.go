@@ -23,7 +23,8 @@ const Afresh = -1
 type Offer struct {
 	Version int64  `json:"version"`          // number of its training steps, or Afresh
 	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
-	Date    string `json:"date,omitempty"`   // today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used
+	// Today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used.
+	Date string `json:"date,omitempty"`
 }
 
 // same reports whether two workers offer the same state.

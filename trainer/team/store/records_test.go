@@ -44,8 +44,8 @@ func TestRecords(t *testing.T) {
 	})
 }
 
-// TestRecordsAreBounded: the oldest records are deleted when there are too many. Records and activities that are too long or not JSON objects
-// are refused by writers and by readers.
+// TestRecordsAreBounded: the oldest records are deleted when there are too many. Records and
+// activities that are too long or not JSON objects are refused by writers and by readers.
 func TestRecordsAreBounded(t *testing.T) {
 	b := embeddedBackend(t)
 	boss, help := pair(t, b, Options{})
@@ -95,8 +95,8 @@ func TestActivities(t *testing.T) {
 	}
 }
 
-// TestExchanges: the newest outcomes can be read together with the calls between the agents and their answers. The newest phase with outcomes
-// is chosen, and in it the query with most of them.
+// TestExchanges: the newest outcomes can be read together with the calls between the agents and
+// their answers. The newest phase with outcomes is chosen, and in it the query with most of them.
 func TestExchanges(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()

@@ -50,7 +50,8 @@ func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []strin
 			phases = append(phases, p)
 		}
 	}
-	slices.SortFunc(phases, func(a, b Phase) int { return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Kind, a.Kind)) }) // step-n follows eval-n
+	// step-n follows eval-n.
+	slices.SortFunc(phases, func(a, b Phase) int { return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Kind, a.Kind)) })
 	for _, p := range phases[:min(len(phases), newestPhases)] {
 		key := s.key("outcome", p.String())
 		count, err := s.rdb.HLen(ctx, key).Result()

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets the place, because the worker before it may have
-// written new ones and deleted old ones meanwhile.
+// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets the
+// place, because the worker before it may have written new ones and deleted old ones meanwhile.
 func TestOffersAreRenewed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -62,8 +62,8 @@ func TestOffersAreRenewed(t *testing.T) {
 	})
 }
 
-// TestRewind: a worker cannot repeat the lost worker's steps if its checkpoint is older or if the run is not deterministic. Then all workers
-// leave the round, and the next round begins without any data of the old one.
+// TestRewind: a worker cannot repeat the lost worker's steps if its checkpoint is older or if the run is not
+// deterministic. Then all workers leave the round, and the next round begins without any data of the old one.
 func TestRewind(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		loose := from(4)

@@ -115,13 +115,14 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestStatusOfASilentWorker: a killed worker keeps its place until its lease expires. Before that, the status shows how long the lease has not
-// been renewed.
+// TestStatusOfASilentWorker: a killed worker keeps its place until its lease expires. Before
+// that, the status shows how long the lease has not been renewed.
 func TestStatusOfASilentWorker(t *testing.T) {
 	b := embeddedBackend(t)
 	boss := join(t, b.open(t, Options{}), "boss")
 	for lease, missing := range map[time.Duration]bool{
-		time.Hour: true, // far longer than the lease that the worker set, so the reader concludes that it was not renewed for most of an hour
+		// Far longer than the lease that the worker set, so the reader concludes that it was not renewed for most of an hour.
+		time.Hour: true,
 		0:         false,
 	} {
 		o := boss.opts

@@ -60,7 +60,8 @@ func embeddedBackend(t *testing.T) backend {
 			o = withDefaults(o)
 			o.URL = url
 			s := &Store{opts: o}
-			if err := s.connect(t.Context(), o, false); err != nil { // without checkServer, because miniredis does not report these settings
+			// Without checkServer, because miniredis does not report these settings.
+			if err := s.connect(t.Context(), o, false); err != nil {
 				t.Fatal(err)
 			}
 			closeAfter(t, s)
@@ -270,7 +271,8 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 	}
 }
 
-// TestServerRestart: calls wait while the server is killed and started again. Its data is kept, and waits, writes and new connections continue.
+// TestServerRestart: calls wait while the server is killed and started again. Its data is kept,
+// and waits, writes and new connections continue.
 func TestServerRestart(t *testing.T) {
 	server := startServer(t)
 	open := func() *Store {

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// TestForgottenRound: if the store has lost its data, all workers notice it within a lease, also workers that only wait. Their calls end with an
-// error that leads to a rewind, and their later writes are refused, also if another worker has begun the run again meanwhile.
+// TestForgottenRound: if the store has lost its data, all workers notice it within a lease, also workers that only wait. Their calls end
+// with an error that leads to a rewind, and their later writes are refused, also if another worker has begun the run again meanwhile.
 func TestForgottenRound(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(t *testing.T, p *redisserver.Server){

@@ -202,7 +202,8 @@ func openIndex(folder string) (bleve.Index, error) {
 		return nil, err
 	}
 	if err := intact(folder); err != nil {
-		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and the index will be built again", folder, err) // not ErrNotExist
+		// The error must not wrap fs.ErrNotExist, because the index exists.
+		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and the index will be built again", folder, err)
 	}
 	return bleve.OpenUsing(folder, map[string]any{"read_only": true})
 }

@@ -44,8 +44,8 @@ func rowsOfTables(t *testing.T, rows int) (corpus string, queries []string) {
 	return writeCorpus(t, text.String()), queries
 }
 
-// TestIndexAnswersAlike: an index on the disk gives the same answers as an index in memory, also when it is opened again, and also if several
-// passages are equally good.
+// TestIndexAnswersAlike: an index on the disk gives the same answers as an index in memory,
+// also when it is opened again, and also if several passages are equally good.
 func TestIndexAnswersAlike(t *testing.T) {
 	corpus, queries := rowsOfTables(t, 2000)
 	dir := filepath.Join(t.TempDir(), "a", "index")
@@ -68,8 +68,8 @@ func TestIndexAnswersAlike(t *testing.T) {
 	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Index: dir}))
 }
 
-// TestIndexOfCorpus: corpora with equal content share one index, which is built once. Another content, or another name of a file in a folder,
-// has an index of its own.
+// TestIndexOfCorpus: corpora with equal content share one index, which is built once. Another
+// content, or another name of a file in a folder, has an index of its own.
 func TestIndexOfCorpus(t *testing.T) {
 	dir := t.TempDir()
 	indexes := func(corpus string) (names []string) {
@@ -105,7 +105,8 @@ func TestIndexOfCorpus(t *testing.T) {
 			t.Errorf("after adding %s: got %d indexes, want %d", name, n, 3+i)
 		}
 	}
-	if err := os.Rename(filepath.Join(folder, "b.md"), filepath.Join(folder, "c.md")); err != nil { // the file's name is the title of its passages
+	// The file's name is the title of its passages.
+	if err := os.Rename(filepath.Join(folder, "b.md"), filepath.Join(folder, "c.md")); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(indexes(folder)); n != 5 {
@@ -247,7 +248,8 @@ func TestIndexBroken(t *testing.T) {
 	}
 }
 
-// TestIndexWaits: a caller that waits while another process builds the index can be cancelled. It gets a message with the reason for the wait.
+// TestIndexWaits: a caller that waits while another process builds the index can be cancelled.
+// It gets a message with the reason for the wait.
 func TestIndexWaits(t *testing.T) {
 	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
 	digest, err := corpusDigest(t.Context(), corpus)

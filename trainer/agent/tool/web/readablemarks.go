@@ -48,8 +48,9 @@ func note(n *html.Node) bool {
 }
 
 var (
-	simple    = regexp.MustCompile(`^[-+−–]?[\pL\pN.,]+$`)
-	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`) // a note, a sign, or the ending of an ordinal
+	simple = regexp.MustCompile(`^[-+−–]?[\pL\pN.,]+$`)
+	// A note, a sign, or the ending of an ordinal.
+	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`)
 	chemistry = regexp.MustCompile(`(?:^|[^\pL])(?:\pL|(?:[A-Z][a-z]?)+|.*\))$`)
 	digits    = regexp.MustCompile(`^\d+$`)
 )

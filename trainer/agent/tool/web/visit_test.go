@@ -184,8 +184,8 @@ func TestVisitRedirects(t *testing.T) {
 	}
 }
 
-// TestVisitRebinding: the address to which the connection is made must be allowed. It may differ from the address that the name had when it was
-// checked.
+// TestVisitRebinding: the address to which the connection is made must be allowed. It may
+// differ from the address that the name had when it was checked.
 func TestVisitRebinding(t *testing.T) {
 	home := website(t, "127.0.0.1:0", page(200, "text/plain", "public"))
 	_, port, _ := net.SplitHostPort(home)
@@ -263,7 +263,8 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// TestVisitRobots: a host is visited if its robots.txt allows it or does not exist. It is not visited if the server fails to return the file.
+// TestVisitRobots: a host is visited if its robots.txt allows it or does not exist. It is not
+// visited if the server fails to return the file.
 func TestVisitRobots(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int

@@ -95,7 +95,8 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, policy.Finish, error) {
 	turn, cut := context.WithCancel(ctx)
 	defer cut()
-	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit())) // room for the whole turn, so that the engine never waits for the terminal
+	// Room for the whole turn, so that the engine never waits for the terminal.
+	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit()))
 	var out policy.Completion
 	var err error
 	go func() {

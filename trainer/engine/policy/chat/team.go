@@ -24,8 +24,8 @@ type Team struct {
 
 const teamHelp = "/ask N asks held-out question N, counted from 1; /exit or Ctrl-D ends, Ctrl-C cuts an answer short; every line is a separate question"
 
-// Run reads one question a line from in until the end of in, /exit, or the end of ctx. A value on interrupts ends the question that is being
-// answered.
+// Run reads one question a line from in until the end of in, /exit, or the end of ctx. A value
+// on interrupts ends the question that is being answered.
 func (t *Team) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
 	if t.Prompt != "" {
 		fmt.Fprintln(t.Notes, "("+teamHelp+")")

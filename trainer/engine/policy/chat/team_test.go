@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTeam: each line is a question to the team. A held-out question is printed with its reference answer. An error ends a question, and the
-// session continues.
+// TestTeam: each line is a question to the team. A held-out question is printed with its
+// reference answer. An error ends a question, and the session continues.
 func TestTeam(t *testing.T) {
 	var out, notes strings.Builder
 	var asked []string

@@ -31,7 +31,8 @@ func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint
 	return out.String(), tally
 }
 
-// TestGenerateInOrder: the bytes of the answers do not depend on the number of lines in flight. A bad line does not change the other answers.
+// TestGenerateInOrder: the bytes of the answers do not depend on the number of lines in flight.
+// A bad line does not change the other answers.
 func TestGenerateInOrder(t *testing.T) {
 	p := open(t, true)
 	var in strings.Builder
@@ -77,8 +78,8 @@ func TestGenerateInOrder(t *testing.T) {
 	}
 }
 
-// TestGenerateText: a line with text or messages has the same answer as a line with the ids of its tokens. The text of an answer does not have
-// the stop token.
+// TestGenerateText: a line with text or messages has the same answer as a line with the ids of
+// its tokens. The text of an answer does not have the stop token.
 func TestGenerateText(t *testing.T) {
 	p := open(t, true)
 	for _, c := range []struct{ in, same string }{

@@ -61,8 +61,8 @@ func long() []policy.Request {
 	return out
 }
 
-// TestSmallCache: the size of the cache does not change a bit of the sampled tokens and log-probs. The smallest cache holds one sequence, so
-// each turn takes another's blocks, and sequences are put back into the queue in the middle of a turn.
+// TestSmallCache: the size of the cache does not change a bit of the sampled tokens and log-probs. The smallest cache holds
+// one sequence, so each turn takes another's blocks, and sequences are put back into the queue in the middle of a turn.
 func TestSmallCache(t *testing.T) {
 	for _, c := range []struct {
 		m    *model.Model
@@ -209,8 +209,8 @@ func TestManyConversations(t *testing.T) {
 	}
 }
 
-// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys and values of the old weights nor waits for them,
-// both while a sequence in flight still reads them and after its end.
+// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys and values of
+// the old weights nor waits for them, both while a sequence in flight still reads them and after its end.
 func TestStaleLinesAreNotReused(t *testing.T) {
 	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
 	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})

@@ -117,8 +117,8 @@ func allRecorded(e *Tenant) bool {
 	return true
 }
 
-// TestPassesThatCannotBeRecorded: if a pass cannot be recorded, as on a CPU, passes of its size run unrecorded. The engine notes it once for
-// each size.
+// TestPassesThatCannotBeRecorded: if a pass cannot be recorded, as on a CPU, passes of its size
+// run unrecorded. The engine notes it once for each size.
 func TestPassesThatCannotBeRecorded(t *testing.T) {
 	reqs := requests()
 	opt := Options{Slots: 16, PassRows: 20} // some passes have two parts: prompts, and sequences that decode

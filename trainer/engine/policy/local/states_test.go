@@ -90,8 +90,8 @@ func TestForkFromACachedSequenceThatGivesUpItsBlock(t *testing.T) {
 	at.play(owner, history, 41)      // another rollout of that turn
 }
 
-// TestStatesHoldTheirTokens: in random orders of forks, waits, ends, and lost blocks and states, each sequence continues with the state of its
-// own tokens.
+// TestStatesHoldTheirTokens: in random orders of forks, waits, ends, and lost blocks and
+// states, each sequence continues with the state of its own tokens.
 func TestStatesHoldTheirTokens(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -134,8 +134,8 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 	}
 }
 
-// TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than states that were used before it, also if its
-// cached sequence has given up the state at its end. Each further rollout of the prompt continues from it.
+// TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than states that were used before
+// it, also if its cached sequence has given up the state at its end. Each further rollout of the prompt continues from it.
 func TestUsedSnapshotStays(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 32 * arch.CacheBlock}), &Tenant{}
 	prompt := func(first int32) (tokens []int32) {

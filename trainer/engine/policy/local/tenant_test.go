@@ -121,8 +121,8 @@ func eight(newTokens int) (out []policy.Request) {
 	return out
 }
 
-// TestTenantsInOneBatch: eight sequences of each of three tenants decode in one batch. Two tenants have adapters, and one uses the base model.
-// Each sequence has the same bits as alone in an engine of its own.
+// TestTenantsInOneBatch: eight sequences of each of three tenants decode in one batch. Two tenants have
+// adapters, and one uses the base model. Each sequence has the same bits as alone in an engine of its own.
 func TestTenantsInOneBatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		base    func(t *testing.T) *model.Model
@@ -213,8 +213,8 @@ func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 	reused("after new weights of the second", 2*69, 69)
 }
 
-// TestUpdateUnderAnothersFlight: a tenant's weights may change while sequences of another tenant are in flight, and these sample the same as
-// without the update. An update is refused while sequences of the same tenant are in flight.
+// TestUpdateUnderAnothersFlight: a tenant's weights may change while sequences of another tenant are in flight, and
+// these sample the same as without the update. An update is refused while sequences of the same tenant are in flight.
 func TestUpdateUnderAnothersFlight(t *testing.T) {
 	base := testModel(t, 1)
 	steady, learning := adapted(t, base, 3), adapted(t, base, 5)
@@ -260,8 +260,8 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	}
 }
 
-// TestOverlap: with TenantOptions.Overlap an update is accepted while the tenant's own sequences are in flight. They continue and keep the version
-// that they began with. Their keys and values are from both versions and are not reused. Other tenants' sequences do not change.
+// TestOverlap: with TenantOptions.Overlap an update is accepted while the tenant's own sequences are in flight. They continue and keep the
+// version that they began with. Their keys and values are from both versions and are not reused. Other tenants' sequences do not change.
 func TestOverlap(t *testing.T) {
 	base := testModel(t, 1)
 	learning, steady := adapted(t, base, 3), adapted(t, base, 5)
@@ -306,8 +306,8 @@ func TestOverlap(t *testing.T) {
 	equal(t, "after new weights", together(t, e, []policy.Request{r}, a)[0][0], fresh)
 }
 
-// TestTenantLeaves: closing a tenant ends its sequences, and its adapters may be freed. Other tenants continue, and the next one to join gets
-// its number.
+// TestTenantLeaves: closing a tenant ends its sequences, and its adapters may be freed. Other
+// tenants continue, and the next one to join gets its number.
 func TestTenantLeaves(t *testing.T) {
 	base := testModel(t, 1)
 	leaving, staying := adapted(t, base, 3), adapted(t, base, 5)

@@ -266,8 +266,8 @@ func TestWrongKind(t *testing.T) {
 	}
 }
 
-// TestStaleWeights: a server that reports a new version without loading it is detected, also if the log-probs of both versions differ by less
-// than the tolerance.
+// TestStaleWeights: a server that reports a new version without loading it is detected, also if
+// the log-probs of both versions differ by less than the tolerance.
 func TestStaleWeights(t *testing.T) {
 	for _, kind := range kinds {
 		s, w := newServer(t, kind), &trainer{weights: 1}
@@ -281,8 +281,8 @@ func TestStaleWeights(t *testing.T) {
 	}
 }
 
-// TestWeightsOfOthers: an update is refused if another trainer has given weights to the server since the last one. Turns may have been sampled
-// with these weights, and the update would hide it.
+// TestWeightsOfOthers: an update is refused if another trainer has given weights to the server
+// since the last one. Turns may have been sampled with these weights, and the update would hide it.
 func TestWeightsOfOthers(t *testing.T) {
 	for _, kind := range []Kind{VLLM, SGLang} {
 		s, w := newServer(t, kind), &trainer{}
@@ -358,8 +358,8 @@ func TestHostileReplies(t *testing.T) {
 	}
 }
 
-// TestRestartedServer: a server that is killed during a turn, or between two turns, has other weights when it is started again. Its tokens are
-// not used before it has loaded and verified the current weights. Turns in flight are sampled again.
+// TestRestartedServer: a server that is killed during a turn, or between two turns, has other weights when it is started
+// again. Its tokens are not used before it has loaded and verified the current weights. Turns in flight are sampled again.
 func TestRestartedServer(t *testing.T) {
 	for _, kind := range kinds {
 		for _, flying := range []bool{true, false} {

@@ -58,7 +58,8 @@ func TestUnreadTokenizer(t *testing.T) {
 	}
 }
 
-// TestTokenizerFiles: a tokenizer must be readable for requests with text and for a merge, in a folder with weights and in a folder of its own.
+// TestTokenizerFiles: a tokenizer must be readable for requests with text and for a merge, in a
+// folder with weights and in a folder of its own.
 func TestTokenizerFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {

@@ -188,8 +188,8 @@ func (n *forTag) run(r *renderer, s *scope) error {
 	return n.otherwise.run(r, s.inner())
 }
 
-// loop executes the body of a for for each item. It reports whether it reached the end of the body: if not, because of break or continue or because
-// there are no items, Jinja2 executes the else.
+// loop executes the body of a for for each item. It reports whether it reached the end of the body:
+// if not, because of break or continue or because there are no items, Jinja2 executes the else.
 func (r *renderer) loop(n *forTag, items []any, s *scope) (ended bool, err error) {
 	l := &loop{items: items}
 	r.loops++

@@ -78,8 +78,8 @@ func TestLineLimit(t *testing.T) {
 	}
 }
 
-// TestEmptyToolsAreNotNone: templates distinguish an empty list of tools from none, so the two are passed on as they are. The expected texts are
-// Jinja2's for the same template with tools=[], tools=None and tools=None.
+// TestEmptyToolsAreNotNone: templates distinguish an empty list of tools from none, so the two are passed on
+// as they are. The expected texts are Jinja2's for the same template with tools=[], tools=None and tools=None.
 func TestEmptyToolsAreNotNone(t *testing.T) {
 	const template = `{% if tools is not none %}{{ tools | length }} tools{% else %}no tools{% endif %}`
 	tok := tokenizertest.WithTemplate(t, "smollm2", template)

@@ -135,7 +135,8 @@ func TestBrowserDraws(t *testing.T) {
 	}
 }
 
-// TestPicture writes docs/report.png, or the file of the repository that MGRPO_PICTURE names, of the run that MGRPO_RUN names, with -update.
+// TestPicture writes docs/report.png, or the file of the repository that MGRPO_PICTURE names,
+// of the run that MGRPO_RUN names, with -update.
 func TestPicture(t *testing.T) {
 	run := os.Getenv("MGRPO_RUN")
 	if !*update || run == "" {

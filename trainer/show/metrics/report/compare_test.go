@@ -110,8 +110,8 @@ func TestUnrelatedRuns(t *testing.T) {
 	}
 }
 
-// TestPartsAndRepeats: folders with one configuration are one run if they divide its records by agent or by time. They are several runs if an
-// agent began in each.
+// TestPartsAndRepeats: folders with one configuration are one run if they divide its records by
+// agent or by time. They are several runs if an agent began in each.
 func TestPartsAndRepeats(t *testing.T) {
 	whole, repeat := copyRun(t), copyRun(t)
 	until, since := copyRun(t), copyRun(t) // a researcher that was lost after step 3, and the worker that replaced it
@@ -231,7 +231,8 @@ func TestSmooth(t *testing.T) {
 	}
 }
 
-// TestSmoothedCurves: curves of many steps are smoothed, and a thin line shows the steps. Curves of few steps and of evaluations are not smoothed.
+// TestSmoothedCurves: curves of many steps are smoothed, and a thin line shows the steps.
+// Curves of few steps and of evaluations are not smoothed.
 func TestSmoothedCurves(t *testing.T) {
 	few := render(t, Options{}, fixture)
 	dir := t.TempDir()

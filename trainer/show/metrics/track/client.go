@@ -30,7 +30,8 @@ type process struct {
 	next    int64 // first row that the tracker does not have yet
 }
 
-// open starts the process of a tracker's client. python is the name or path of a Python that has its package. The tracker's client reads run.
+// open starts the process of a tracker's client. python is the name or path of a Python that
+// has its package. The tracker's client reads run.
 func open(ctx context.Context, tracker, python string, env []string, run any) (Tracker, error) {
 	p := &process{tracker: tracker, cmd: exec.Command(python, "-c", script, tracker)}
 	p.cmd.Env = append(env, "PYTHONSAFEPATH=1", "PYTHONUNBUFFERED=1")

@@ -21,7 +21,8 @@ type Followers struct {
 	work  sync.WaitGroup
 }
 
-// Check returns an error if a tracker of a configuration cannot work: the Python does not have its package, or there is no address of an MLflow server.
+// Check returns an error if a tracker of a configuration cannot work: the Python does not have
+// its package, or there is no address of an MLflow server.
 func Check(ctx context.Context, cfg *config.Config) error {
 	if cfg.Tracking.WandB != "" {
 		if err := hasPackage(ctx, cfg.Tracking.Python, "wandb"); err != nil {
@@ -37,7 +38,8 @@ func Check(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// Ask asks the MLflow server of a configuration once for the experiment. It returns an error if the server does not answer, or refuses the user.
+// Ask asks the MLflow server of a configuration once for the experiment. It returns an error if
+// the server does not answer, or refuses the user.
 func Ask(ctx context.Context, cfg *config.Config) error {
 	if cfg.Tracking.MLflow == "" {
 		return nil

@@ -42,8 +42,8 @@ func followed(t *testing.T, dir, mlflow string) *config.Config {
 	return cfg
 }
 
-// TestFollowers: the configured tracker gets records while the run writes them, and the last ones at its end. If two workers share the run's folder,
-// only one forwards.
+// TestFollowers: the configured tracker gets records while the run writes them, and the last
+// ones at its end. If two workers share the run's folder, only one forwards.
 func TestFollowers(t *testing.T) {
 	calls, dir, told := serve(t, "{}"), runDir(t), &notes{}
 	cfg := followed(t, dir, "agents")

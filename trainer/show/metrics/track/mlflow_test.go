@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// mlflowStandIn is a module that replaces the package mlflow. It keeps runs in a file and records its calls. `make test-tracking` tests the real
-// package.
+// mlflowStandIn is a module that replaces the package mlflow. It keeps runs in a file and
+// records its calls. `make test-tracking` tests the real package.
 const mlflowStandIn = `
 import json, os, sys
 from types import SimpleNamespace as Object

@@ -35,8 +35,8 @@ func packages(t *testing.T) {
 	t.Setenv("PYTHONSAFEPATH", "1") // nothing is imported from the current folder
 }
 
-// TestReal trains a tiny team and forwards it during the run and after a resume. Then it compares metrics.jsonl with the files of W&B's client and with
-// the answers of an MLflow server. make test-tracking sets MGRPO_TRACKING to the folder of their packages.
+// TestReal trains a tiny team and forwards it during the run and after a resume. Then it compares metrics.jsonl with the files of
+// W&B's client and with the answers of an MLflow server. make test-tracking sets MGRPO_TRACKING to the folder of their packages.
 func TestReal(t *testing.T) {
 	packages(t)
 	t.Setenv("WANDB_MODE", "offline")

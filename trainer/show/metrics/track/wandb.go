@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// WandB returns an Opener for a project of Weights & Biases. A Row becomes a step of the W&B run. python is the name or path of a Python that has the package
-// wandb. Everything else is set by the client's own environment variables, such as WANDB_API_KEY, WANDB_ENTITY and
-// WANDB_MODE.
+// WandB returns an Opener for a project of Weights & Biases. A Row becomes a step of the W&B
+// run. python is the name or path of a Python that has the package wandb. Everything else is set
+// by the client's own environment variables, such as WANDB_API_KEY, WANDB_ENTITY and WANDB_MODE.
 //
 // Offline, the client does not have access to the rows that it wrote before, and would append a second folder to the first
 // one on the server: write a run offline only once.

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// standIn is a module that replaces the package wandb and records its calls. STAND_IN has JSON: the step at which a run continues, and the number of
-// rows after which the stand-in dies.
+// standIn is a module that replaces the package wandb and records its calls. STAND_IN has JSON:
+// the step at which a run continues, and the number of rows after which the stand-in dies.
 const standIn = `
 import json, os, sys
 told = json.loads(os.environ.get("STAND_IN", "{}"))
