@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh SITE [tests]: prepares a Debian-like machine for the Makefile's builds and runs, and with `tests` for its tests: system packages
-# with apt if root, else it prints the exact command; LibTorch in the folder SITE; XGrammar; Go modules. Downloads run in parallel. It
-# prints nothing if everything exists.
+# setup.sh SITE [tests]: prepares a Debian-like machine for the Makefile's builds and runs, and with `tests` for its tests. It installs
+# system packages with apt if root, and prints the exact command otherwise. It also installs LibTorch in the folder SITE, XGrammar and Go
+# modules. Downloads run in parallel. It prints nothing if everything exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$1

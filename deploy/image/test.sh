@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh: builds the image without a registry, on a Debian that mmdebstrap makes of packages, and trains in it as the Kubernetes manifests
-# run it: as user 10001, with a read-only root, no capabilities and no network (make test-image; root).
+# test.sh: builds the image without a registry, on a Debian that mmdebstrap makes of packages, and trains in it (make test-image;
+# root). It runs as the Kubernetes manifests run it: as user 10001, with a read-only root, no capabilities and no network.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$PWD/build/image

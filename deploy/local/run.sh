@@ -7,9 +7,12 @@
 # complete, 75 when it was stopped, else the status of the worker that failed. Each line of a worker's output begins with its agent.
 # DIR/status.sh shows the team's status.
 #
-# Environment: DIR, the folder of the Redis's data and of its users' passwords; PORT, its port; HEALTH_PORT, the port of the first worker's
-# /healthz, /readyz and /metrics, and each next worker's port is one higher; RESTARTS, how often one process is started again; MGRPO, the
-# program.
+# Environment:
+#   DIR          folder of the Redis's data and of its users' passwords
+#   PORT         port of the Redis
+#   HEALTH_PORT  port of the first worker's /healthz, /readyz and /metrics; each next worker's port is one higher
+#   RESTARTS     how often one process is started again
+#   MGRPO        the program
 set -euo pipefail
 set -m # every process is its own group, so Ctrl-C at the terminal reaches only this script
 

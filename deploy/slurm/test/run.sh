@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh: team.sbatch on a real Slurm of three nodes on this machine (make test-slurm): a run, a time limit with its requeue and resume,
-# a worker that is killed, and an agent on two machines.
+# run.sh: team.sbatch on a real Slurm of three nodes on this machine (make test-slurm). It tries a run,
+# a time limit with its requeue and resume, a worker that is killed, and an agent on two machines.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$PWD/build/slurm
