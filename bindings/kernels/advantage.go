@@ -124,9 +124,9 @@ func groupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float
 // GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
 const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 
-// GroupAdvantageRaw computes GroupAdvantageInto for arrays in the memory of b: rewards and advantages [offsets[groups]] of
-// dtype (Float64 or Float32), weights float64 as many or nil (all 1), offsets int64 [groups+1], stats groups times
-// GroupStatsBytes.
+// GroupAdvantageRaw computes GroupAdvantageInto for arrays in the memory of b. They are rewards
+// and advantages [offsets[groups]] of dtype (Float64 or Float32), weights float64 as many or
+// nil (all 1), offsets int64 [groups+1], stats groups times GroupStatsBytes.
 func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention,
 	advantages, stats unsafe.Pointer) error {
 	c, err := encodeConvention(convention)

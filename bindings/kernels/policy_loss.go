@@ -64,11 +64,11 @@ func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, de
 	})
 }
 
-// PolicyLossFromLogits overwrites the logits with the gradient of the policy loss, moves each row through the cache once, writes
-// log-prob and entropy of each token, and returns the micro-batch's sums. Row i of the logits is token i
-// of the batch, whose LogpNew and Entropy are not read; targets int32 [Rows]; logp and entropy [Rows] of the batch's
-// DType, which is Float64 for Float64 logits, else Float32. The ratio is token or cispo. The rows of tokens that are
-// not trained become exact zeros, for any earlier values.
+// PolicyLossFromLogits overwrites the logits with the gradient of the policy loss, moves each row through
+// the cache once, writes log-prob and entropy of each token, and returns the micro-batch's sums. Row i of
+// the logits is token i of the batch, whose LogpNew and Entropy are not read. targets is int32 [Rows]. logp
+// and entropy are [Rows] of the batch's DType, which is Float64 for Float64 logits, else Float32. The ratio
+// is token or cispo. The rows of tokens that are not trained become exact zeros, for any earlier values.
 //
 // An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *mgrpo.Refusal is
 // as of PolicyLoss. After either error the arrays are unspecified.

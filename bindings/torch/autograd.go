@@ -39,8 +39,8 @@ func (t *Tensor) Grad() *Tensor {
 	return s.take("grad", r, t)
 }
 
-// SetGrad makes g, of t's shape and dtype, the gradient of t: Backward adds into g's storage in place, so
-// g may be a view of a buffer that holds all gradients. nil removes the gradient.
+// SetGrad makes g, of t's shape and dtype, the gradient of t. Backward adds into g's storage in
+// place, so g may be a view of a buffer that holds all gradients. nil removes the gradient.
 func (t *Tensor) SetGrad(g *Tensor) {
 	s := t.scopeFor("set grad")
 	var handle unsafe.Pointer

@@ -5,10 +5,10 @@ import "C"
 
 import "unsafe"
 
-// Heads describes the step between the product of a layer's queries, keys and values and attention. Row r of a product
-// [T, (Heads + 2 KVHeads) hd] has heads of queries, of keys and of values. The heads of queries and keys are normalised and then rotated by
-// their position: elements i and i + R/2 of a head form a plane, which is rotated by the angle with the cosine Cos[Pos[r], i] and the sine
-// Sin[Pos[r], i]. Elements from R on do not change. On a GPU a position of P or more gives NaN instead of an error.
+// Heads describes the step between the product of a layer's queries, keys and values and attention. Row r of a product [T, (Heads
+// + 2 KVHeads) hd] has heads of queries, of keys and of values. The heads of queries and keys are normalised and then rotated by
+// their position. Elements i and i + R/2 of a head form a plane. It is rotated by the angle with the cosine Cos[Pos[r], i] and
+// the sine Sin[Pos[r], i]. Elements from R on do not change. On a GPU a position of P or more gives NaN instead of an error.
 type Heads struct {
 	Heads, KVHeads int // the first is a multiple of the second
 	// Weights as of RMSNorm, in the product's dtype; nil: no norm. They are [hd] for each head, or [Heads hd] and [KVHeads hd] for all
@@ -83,7 +83,7 @@ func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	return s.take(op, r.q), s.take(op, r.k), s.take(op, r.v)
 }
 
-// Cache computes Split without gradients, and writes the keys and values of row r to position Pos[r] of
+// Cache computes Split without gradients. It writes the keys and values of row r to position Pos[r] of
 // sequence[r] in paged caches [N, KVHeads, B, hd], with B a power of two. Position p is place p % B of block
 // table[sequence[r], p / B]. table is int32 [S, W], sequence is int32 [T]. If several rows name the same place,
 // the last one is kept. On a GPU a row that names a place outside of the cache is skipped without an error.

@@ -72,9 +72,10 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
 
-// SigmoidWeights returns the weights of chosen experts, int32 [T, k], float32 [T, k]: the sigmoids of their logits,
-// which are float32 [T, E], divided by their sum + 1e-6 if normalise is set, times scale. With grad mode off, on a
-// CPU, the bits of a row depend only on that row. The definition is that of Lfm2MoeTopKRouter in transformers.
+// SigmoidWeights returns the weights, float32 [T, k], of chosen experts, int32 [T, k]. They are the
+// sigmoids of the experts' logits, which are float32 [T, E]. If normalise is set, they are divided
+// by their sum + 1e-6. They are multiplied by scale. With grad mode off, on a CPU, the bits of a
+// row depend only on that row. The definition is that of Lfm2MoeTopKRouter in transformers.
 func SigmoidWeights(logits, chosen *Tensor, normalise bool, scale float64) *Tensor {
 	s := logits.scopeFor("sigmoid weights", chosen)
 	return s.take("sigmoid weights", C.mgt_sigmoid_weights(s.dev.native, logits.handle, chosen.handle, cbool(normalise), C.double(scale)), logits, chosen)

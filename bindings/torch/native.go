@@ -1,7 +1,7 @@
 package torch
 
 // The C side is in shim/. Handles are C memory. The only Go memory that calls pass is listed as noescape or is a struct
-// of mgrpo/policy_loss.h. No call keeps it or calls back. A struct that Go allocates must be complete in C: cgo treats
+// of mgrpo/policy_loss.h. No call keeps it or calls back. A struct that Go allocates must be complete in C. cgo treats
 // a pointer to an incomplete struct as C memory, and the garbage collector could free the struct during the call.
 
 /*

@@ -87,13 +87,13 @@ func SigmoidGLU(gateUp *Tensor) *Tensor {
 	return s.take("sigmoid glu", C.mgt_sigmoid_glu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// AttentionPacked returns causal attention within each of B segments laid end to end: q [T, H, hd], k and v
-// [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
-// with head h/(H/KV) of k and v; scores are multiplied by scale. A row attends to itself and to
-// all rows that the row before it attends to. The first row of segment s comes after row follows[s], with follows int32 [B] and values in
-// [-1, cu[s]), so sequences with a common beginning store its rows once. -1 marks a segment that begins a sequence. If follows is nil, all
-// segments do. With a window above 0 a row attends only to the last `window` of these rows. sinks [H] may be nil. exp(sinks[h]) is one more
-// term of the denominator of head h's softmax. sinks gets a gradient, too.
+// AttentionPacked returns causal attention within each of B segments laid end to end. The arguments are q [T, H, hd], k
+// and v [T, KV, hd], and cu int32 [B+1], the segments' offsets from 0 to T. The result is [T, H, hd]. Query head h
+// attends with head h/(H/KV) of k and v; scores are multiplied by scale. A row attends to itself and to all rows that
+// the row before it attends to. The first row of segment s comes after row follows[s], with follows int32 [B] and values
+// in [-1, cu[s]), so sequences with a common beginning store its rows once. -1 marks a segment that begins a sequence.
+// If follows is nil, all segments do. With a window above 0 a row attends only to the last `window` of these rows. sinks
+// [H] may be nil. exp(sinks[h]) is one more term of the denominator of head h's softmax. sinks gets a gradient, too.
 func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("attention", k, v, cu)
 	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, s.optional("attention", follows),
@@ -120,10 +120,10 @@ func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale f
 		s.optional("cached attention", sinks), C.double(scale), C.int64_t(window)), q, kCache, vCache, table, sequence, length, sinks)
 }
 
-// HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p of each row,
-// both float32 [N]: h [N, D], w [V, D], targets int32 [N]. Logits are computed chunk rows at a time and
-// again in the backward pass, so the [N, V] matrix never exists. Gradients flow to h and w from both
-// results, but not to a quantised w.
+// HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p
+// of each row, both float32 [N]. The arguments are h [N, D], w [V, D], targets int32 [N].
+// Logits are computed chunk rows at a time and again in the backward pass, so the [N, V] matrix
+// never exists. Gradients flow to h and w from both results, but not to a quantised w.
 func HeadLogProb(h *Tensor, w Matrix, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
 	t, kind, limit := head("head log prob", w)
 	s := h.scopeFor("head log prob", t, targets)

@@ -58,7 +58,7 @@ func (d *Device) begin() {
 	}
 }
 
-// end counts the device's threads as idle again. It ends the OpenMP team of a lender: libgomp would count an idle
+// end counts the device's threads as idle again. It ends the OpenMP team of a lender. libgomp would count an idle
 // team among the threads that share the cores, and let the borrower's threads sleep between two parallel regions.
 func (d *Device) end() {
 	if d.cuda {

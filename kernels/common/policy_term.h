@@ -1,5 +1,5 @@
-// The policy objective of one token and of one trajectory (docs/algorithm.md §5), for CPU and GPU alike: both
-// backends call these functions and differ only in how they share out and add up.
+// The policy objective of one token and of one trajectory (docs/algorithm.md §5), for CPU and GPU
+// alike. Both backends call these functions and differ only in how they share out and add up.
 #pragma once
 #include <math.h>
 

@@ -65,9 +65,9 @@ MGRPO_HOST_DEVICE static inline int bit_at(const uint8_t *p, int i) { return p[i
 // Number i of 32 that 16 bytes hold: the low halves of the bytes are the first 16.
 MGRPO_HOST_DEVICE static inline int nibble_at(const uint8_t *p, int i) { return i < 16 ? p[i] & 15 : p[i - 16] >> 4; }
 
-// d * scale * q - dmin * minimum of Q4_K and Q5_K, for weight i of group g. The 12 bytes p hold 6 bits of each scale and
-// minimum: groups 0 to 3 in the low 6 bits of bytes g and g + 4; groups 4 to 7 have 4 bits in byte g + 4 and the upper two
-// in the high bits of the bytes of group g - 4.
+// d * scale * q - dmin * minimum of Q4_K and Q5_K, for weight i of group g. The 12 bytes p hold 6 bits
+// of each scale and minimum. Groups 0 to 3 have them in the low 6 bits of bytes g and g + 4. Groups 4
+// to 7 have 4 bits in byte g + 4 and the upper two in the high bits of the bytes of group g - 4.
 MGRPO_HOST_DEVICE static inline float scaled(const uint8_t *b, int g, int q) {
   const uint8_t *p = b + 4;
   const int scale = g < 4 ? p[g] & 63 : (p[g + 4] & 15) | p[g - 4] >> 6 << 4;

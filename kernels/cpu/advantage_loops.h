@@ -18,10 +18,10 @@ struct GroupArrays {
 };
 
 struct AdvantageLoops {
-  // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code for one group:
-  // one of four with more than kLaneMembers members or with a possible refusal, or one of the last before `end`.
-  // Results have the bits of the code for one group. Advantages of groups between the returned one and `end` may be
-  // overwritten. The baseline is not LEAVE_ONE_OUT_STD.
+  // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code
+  // for one group. That is one of four with more than kLaneMembers members or with a possible refusal,
+  // or one of the last before `end`. Results have the bits of the code for one group. Advantages of
+  // groups between the returned one and `end` may be overwritten. The baseline is not LEAVE_ONE_OUT_STD.
   int64_t (*f32)(const GroupArrays<float> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
   int64_t (*f64)(const GroupArrays<double> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
 

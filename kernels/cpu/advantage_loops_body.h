@@ -1,8 +1,8 @@
 // Four groups at a time for the instruction set that the including file compiles for. Include it as simd.h describes.
 //
-// Member i of the four groups is one vector, so a group's sums run over its members in order, with the operations of
-// group_advantage.h: the bits equal the bits of the code for one group. Members beyond the end of a lane's group belong to
-// another group and are masked.
+// Member i of the four groups is one vector, so a group's sums run over its members in order,
+// with the operations of group_advantage.h. The bits equal the bits of the code for one group.
+// Members beyond the end of a lane's group belong to another group and are masked.
 #pragma once
 #include <stddef.h>
 
@@ -61,9 +61,9 @@ MGRPO_INLINE void transpose(Quad (&a)[4]) {
   a[3] = __builtin_shufflevector(odd01, odd23, 2, 3, 6, 7);
 }
 
-// Whether every sum of up to kLaneMembers of these is exact in float64: nothing is rounded where the largest of them and
-// the least that is not 0 are at most 23 powers of two apart, 24 bits each and 6 of a sum making up 53. NaN and Inf are
-// not.
+// Whether every sum of up to kLaneMembers of these is exact in float64. It is, if the largest
+// of them and the least that is not 0 are at most 23 powers of two apart. Their distance takes
+// 23 bits, a number 24 and a sum 6, which are 53. NaN and Inf are not.
 MGRPO_INLINE bool sums_exactly(const float *p, int64_t n) {
   uint32_t largest = 0, least = UINT32_MAX;
   for (int64_t i = 0; i < n; i++) {

@@ -1,7 +1,7 @@
 // Attention by blocks of keys with a running softmax.
 //
 // A query row meets the keys in blocks that start at multiples of kKeyBlock from its sequence's first
-// key, and every sum of the row has an order fixed by the key index alone; query rows are processed
+// key. Every sum of the row has an order fixed by the key index alone. Query rows are processed
 // together only to share loads. So a row's result depends on its own query, keys and values only, and
 // not on how many spans of memory its keys lie in. Keys that no query row sees are not read.
 #pragma once
@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kKeyBlock = 64;
 constexpr const float *kNothingAhead = nullptr;
 
-// f(column, n, row) for the parts of the keys at positions [first, first + n_keys) that are not before `begin`, in their
-// order: n keys from the block's column on are the rows from `row` on.
+// f(column, n, row) for the parts of the keys at positions [first, first + n_keys) that are not
+// before `begin`, in their order. The n keys from the block's column on are the rows from `row` on.
 template <class F>
 MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
   for (int64_t i = 0; i < keys.count && keys.spans[i].position < first + n_keys; i++) {
@@ -122,8 +122,8 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
   }
 }
 
-// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any: keys that only some of the four rows attend to for
-// each row alone, and keys that all of them attend to at once.
+// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any. Keys that only some of the four
+// rows attend to are taken for each row alone, and keys that all of them attend to are taken at once.
 MGRPO_INLINE void accumulate_values(float *acc, int64_t acc_stride, const float *p, const int64_t *from, const int64_t *to, int rows,
                                     const float *v, int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];

@@ -93,8 +93,9 @@ std::vector<Tile> tiles_of(const Contexts &contexts, int64_t kv_heads, int64_t g
   return tiles;
 }
 
-// Query rows of a segment whose backward pass is one task a key/value head, the positions [key, end) of the keys they
-// see, and where in the scratch of its wave these keys' gradients begin.
+// Query rows of a segment whose backward pass is one task a key/value head. They have the
+// positions [key, end) of the keys they see, and the place in the scratch of its wave at which
+// these keys' gradients begin.
 struct Chunk {
   int64_t segment, first, rows;
   int64_t key, end;

@@ -204,9 +204,9 @@ class HeadBackward {
     add_transposed(1, m1_, q_.data(), dk_col_.data(), n_, n_, dk_), add_transposed(-1, m2_, k_.data(), dk_col_.data(), n_, n_, dk_);
   }
 
-  // The gradient of a row's decay is the sum over all that it lies between: what rows before it, or the state before the piece, give to
-  // itself, to rows after it, or to the state after the piece. From a row to the next, some of these terms leave and others come. The sum
-  // is in float64, so that subtracting a large term leaves no rounding error in the small ones.
+  // The gradient of a row's decay is a sum over pairs that it is between. The first of a pair is a row before it, or the state before
+  // the piece. The second is the row itself, a row after it, or the state after the piece. From a row to the next, some of these
+  // terms leave and others come. The sum is in float64, so that subtracting a large term leaves no rounding error in the small ones.
   void of_decays(const float *s0, const float *dstate) {
     const auto from_row = [&](int64_t t, int64_t s) {
       const int64_t at = t * n_ + s;

@@ -1,5 +1,5 @@
-// Matrices in GGUF's blocks (common/quant_block.h): a few rows become float32 in the first-level cache and are multiplied
-// there, by the loops of linear_dot.h or, for the gradient of the inputs, by the tiles below.
+// Matrices in GGUF's blocks (common/quant_block.h): a few rows become float32 in the first-level cache and are
+// multiplied there. The loops of linear_dot.h do this or, for the gradient of the inputs, the tiles below.
 #pragma once
 #include <cstring>
 
@@ -243,8 +243,8 @@ void dequantise(int32_t type, const uint8_t *w, float *y, int64_t k) {
 // Rows of x that the weights meet in registers.
 constexpr int64_t kQuantFewRows = 4;
 
-// As linear() of linear_dot.h, w in blocks: for more than a few rows of x, as many rows of w as a pass of the tiles takes are
-// decoded into the cache, then multiplied.
+// As linear() of linear_dot.h, with w in blocks. For more than a few rows of x, as many rows of
+// w as a pass of the tiles takes are decoded into the cache and then multiplied.
 void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
                   int64_t rows, int64_t k, int64_t n) {
   alignas(64) float wide[MGRPO_QUANT_COLUMNS];

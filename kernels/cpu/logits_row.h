@@ -161,9 +161,9 @@ TokenProb token_prob(const Row &row, int32_t target) {
   return {row.exponent(target) - log_sum, log_sum - row.mean_exponent()};
 }
 
-// Overwrites a readable row, not all of probability 0, by its gradient, for g = dL/dlogp and e = dL/dH:
-// ln p_v + H = d_v - mean d, so dz_v = exp(d_v) (constant + slope d_v) off the target. At the target G (1 - p) is
-// formed from S - exp(d_y): float32 would lose it where p is near 1.
+// Overwrites a readable row, not all of probability 0, by its gradient, for g = dL/dlogp and e =
+// dL/dH. Here ln p_v + H = d_v - mean d, so dz_v = exp(d_v) (constant + slope d_v) off the target.
+// At the target G (1 - p) is formed from S - exp(d_y): float32 would lose it where p is near 1.
 template <class Row>
 void differentiate(Row &row, int32_t target, double tau, double g, double e) {
   const double mean = row.mean_exponent(), scale = 1 / (tau * row.sum());

@@ -41,8 +41,8 @@ MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns
   }
 }
 
-// A square block of B is turned over, so that vectors run along the columns of y: a dot product as short as r would mostly add
-// up the lanes of its vector.
+// A square block of B is transposed, so that vectors run along the columns of y. A dot product
+// as short as r would mostly add up the lanes of its vector.
 void lora_expand(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows, int64_t r,
                  int64_t n) {
   for (int64_t c = 0; c < r; c += kLanes)

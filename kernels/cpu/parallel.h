@@ -42,8 +42,8 @@ void parallel_for(int64_t n, double work, const F &f) {
   parallel_for_threads(n, work, [&f](int64_t i, int) { f(i); });
 }
 
-// f(begin, end) over ranges of at most `block` of [0, n), in any order and on any thread: for work that is too small to
-// be handed out one by one and too uneven to be divided beforehand.
+// f(begin, end) over ranges of at most `block` of [0, n), in any order and on any thread. It is
+// for work that is too small to be handed out one by one and too uneven to be divided beforehand.
 template <class F>
 void parallel_blocks(int64_t n, int64_t block, double work, const F &f) {
   parallel_for((n + block - 1) / block, work, [&](int64_t b) {

@@ -1,8 +1,8 @@
 // One vector type for the instruction set that the including file compiles for.
 //
-// Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). Everything here has internal
-// linkage and must not call an inline function or template of another header: the linker would merge that function with the same function
-// of a file compiled for every CPU, and might keep this file's.
+// Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). Everything
+// here has internal linkage and must not call an inline function or template of another header. The linker would
+// merge that function with the same function of a file compiled for every CPU, and might keep this file's.
 //
 // Every operation treats its lanes alike and partial loads fill with zeros, so an element's result does
 // not depend on the lane or on whether it fell into a remainder.
@@ -80,8 +80,8 @@ MGRPO_INLINE Vec load_n(const uint16_t *p, int64_t n) {
   return widen(a);
 }
 
-// NaN in the second argument is kept, as in x86's own min and max, which compilers do not find in the last
-// form (nor, unmasked, without warnings from their own header).
+// NaN in the second argument is kept, as in x86's own min and max. Compilers do not find these
+// in the last form (nor, unmasked, without warnings from their own header).
 #if defined(__AVX512F__)
 MGRPO_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm512_maskz_max_ps(lane_mask(16), (__m512)a, (__m512)b); }
 MGRPO_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm512_maskz_min_ps(lane_mask(16), (__m512)a, (__m512)b); }

@@ -1,6 +1,6 @@
-// Eight lanes of a warp take a group, since groups are small and many; a whole warp takes a group of more than kMostOfSmall members. Sums
-// run over the lanes' strided shares and then a fixed tree, so they may differ from the CPU's in the last bits; a group's result depends on
-// that group alone. Only the files of a kernel include this.
+// Eight lanes of a warp take a group, since groups are small and many; a whole warp takes a group of more than
+// kMostOfSmall members. Sums run over the lanes' strided shares and then a fixed tree, so they may differ from the
+// CPU's in the last bits. A group's result depends on that group alone. Only the files of a kernel include this.
 #pragma once
 #include "block.cuh"
 #include "group_advantage.h"

@@ -1,7 +1,7 @@
-// Decode attention. In float32 a block takes up to eight query heads of one key/value head of a row, over a part of the
-// row's keys, so that it reads a key once for all these heads. The lanes of a group share a key, each with 16 bytes of
-// it. The groups of a block take keys in turn, each with a running softmax. Groups are merged in order, and then the
-// parts of a row. In bf16 tensor cores do the same (attention_cached_mma.cuh).
+// Decode attention. In float32 a block takes up to eight query heads of one key/value head of a row, over a
+// part of the row's keys. So it reads a key once for all these heads. The lanes of a group share a key, each
+// with 16 bytes of it. The groups of a block take keys in turn, each with a running softmax. Groups are
+// merged in order, and then the parts of a row. In bf16 tensor cores do the same (attention_cached_mma.cuh).
 #include "attention_cached_mma.cuh"
 #include "mgrpo/nn.h"
 
@@ -227,8 +227,8 @@ Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
   return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<64, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<64, 8>, 8};
 }
 
-// Chooses the number of blocks that divide a row's parts: enough to fill a GPU several times, with about four blocks on a multiprocessor at
-// once, because blocks that end early make room. There are at least four, so that a long row among many is not the last to end.
+// Chooses the number of blocks that divide a row's parts. They fill a GPU several times, with about four blocks on a multiprocessor
+// at once, because blocks that end early make room. There are at least four, so that a long row among many is not the last to end.
 int32_t splits_of(int64_t sets, int parts, int *splits) {
   constexpr int64_t kBlocks = 16, kLeast = 4;
   int device, multiprocessors;

@@ -14,8 +14,9 @@ constexpr unsigned kKeyTile = 16;  // keys at positions from a multiple of it on
 constexpr int kMostParts = 64;
 constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
 
-// The number of parts for a number of keys: one up to 512 keys, which needs no merging; then parts of 256 keys, so that a few rows fill a
-// GPU; of 512 from 16 parts on, since a part's result is written and read once more; and larger ones from 64 parts on.
+// The number of parts for a number of keys. Up to 512 keys are one part, which is not merged.
+// More keys have parts of 256, so that a few rows fill a GPU. From 16 parts on a part has 512
+// keys, since its result is written and read once more. From 64 parts on they are larger.
 __host__ __device__ inline int parts_of(int64_t keys) {
   constexpr int64_t kShort = 256, kLong = 512, kFew = 16;
   const int64_t parts = keys <= kLong           ? 1

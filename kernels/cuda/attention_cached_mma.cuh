@@ -1,8 +1,8 @@
-// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16 query heads at once. One
-// tensor-core instruction replaces about a hundred conversions, multiply-adds and shuffles on CUDA cores, so the kernel is
-// memory bound, even if only few of the 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to
-// registers without reordering: the terms of a product may be added in any order, so each product uses the order of the
-// lane's numbers.
+// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16 query
+// heads at once. One tensor-core instruction replaces about a hundred conversions, multiply-adds and
+// shuffles on CUDA cores, so the kernel is memory bound, even if only few of the 8 columns are heads. A
+// lane loads packs of 16 bytes of keys and values from the cache to registers without reordering. The
+// terms of a product may be added in any order, so each product uses the order of the lane's numbers.
 //   scores [heads, keys] = q [heads, hd] k [hd, keys]: lane 4 g + t has 8 elements, from 32 c + 8 t on, of a head and of a key for each c,
 //   and
 //     takes the first, second... pair of them for the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of two products;

@@ -1,5 +1,5 @@
-// Operations of a whole block of threads, or of a warp. Every function here is called by all threads of the block or warp, and its order of
-// operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
+// Operations of a whole block of threads, or of a warp. Every function here is called by all threads of the block or warp, and its
+// order of operations is fixed by the thread numbers. There are no atomics on floating point, so the bits are the same each time.
 #pragma once
 #include <cuda_runtime.h>
 

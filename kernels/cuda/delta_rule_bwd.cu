@@ -2,10 +2,10 @@
 //
 //   v_t = (dS + q'_t do_t^T)^T k'_t,  e_t = beta_t v_t,  dS <- exp(g_t) (dS + q'_t do_t^T - k'_t e_t^T)
 //
-// where do are the gradients of results, v_t is the gradient of beta_t r_t, and e_t the gradient of the value. It keeps the v_t, and dS at
-// the ends of pieces. Then every piece has all that it needs, and blocks take pieces of key heads in any order. With w_s = beta_s r_s, the
-// decay D[t, s] from after row s up to row t, D0[t] from the start of the piece and D1[s] to its end, and S0 and dS the state before the
-// piece and the gradient of the state after it:
+// where do are the gradients of results, v_t is the gradient of beta_t r_t, and e_t the gradient of the value. It keeps the
+// v_t, and dS at the ends of pieces. Then every piece has all that it needs, and blocks take pieces of key heads in any
+// order. w_s = beta_s r_s. D[t, s] is the decay from after row s up to row t, D0[t] the decay from the start of the piece,
+// and D1[s] the decay to its end. S0 is the state before the piece, and dS the gradient of the state after it. Then:
 //
 //   M1[t, s] = (do_t.w_s) D[t, s] for s <= t,   M2[t, s] = (e_t.w_s) D[t, s] for s < t
 //   dq'_t = D0[t] S0 do_t + sum over s of M1[t, s] k'_s

@@ -1,6 +1,6 @@
-// A mixture of experts. One thread makes a token's choice, since experts are few. Sorting is a counting sort: warps
-// count the experts of runs of entries, and then place each run's entries after the entries of earlier runs, so that
-// the order of entries is kept.
+// A mixture of experts. One thread makes a token's choice, since experts are few. Sorting is a
+// counting sort. Warps count the experts of runs of entries, and then place each run's entries
+// after the entries of earlier runs. So the order of entries is kept.
 #include "layers.cuh"
 #include "mgrpo/moe.h"
 #include "moe_token.h"

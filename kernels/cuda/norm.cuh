@@ -1,6 +1,6 @@
-// The RMS norm of a row by a team: lanes of a warp, or a block. Pack p of a row belongs to thread p % threads of the team, which adds
-// its own packs up in their order; a fixed tree adds up lanes, and warps follow in their order. So the width of a row fixes the bits of
-// its sums. Threads without a pack add 0, which changes no bit: a whole warp may do what 8 or 16 of its lanes could.
+// The RMS norm of a row by a team: lanes of a warp, or a block. Pack p of a row belongs to thread p % threads of the team, which
+// adds its own packs up in their order. A fixed tree adds up lanes, and warps follow in their order. So the width of a row fixes
+// the bits of its sums. Threads without a pack add 0, which changes no bit: a whole warp may do what 8 or 16 of its lanes could.
 #pragma once
 #include "layers.cuh"
 

@@ -60,8 +60,8 @@ __device__ inline A exponent_scale(double tau) {
   return static_cast<A>(kLog2E / tau);
 }
 
-// 16 bytes of a row: the unit in which elements go to threads, whether or not the row is aligned, so that
-// a row's result does not depend on where it lies.
+// 16 bytes of a row: the unit in which elements go to threads, whether or not the row is
+// aligned. So a row's result does not depend on its address.
 template <class T>
 struct Pack {
   static constexpr int kWidth = 16 / sizeof(T);

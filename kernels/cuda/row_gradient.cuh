@@ -1,8 +1,7 @@
-// The gradient of a function of a row's softmax, in the row's place. A block or, where the row is too long for one block's shared memory, a
-// cluster of up to eight a row (sm_90 on): the row is read once, waits in shared memory for its sums, and is written once, while the next
-// row comes in. Where shared memory does not hold it either, one block reads the row twice, the second time from L2 if that is large
-// enough. The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies
-// there.
+// The gradient of a function of a row's softmax, in the row's place. A row has a block or, if it is too long for one block's shared memory,
+// a cluster of up to eight (sm_90 on). The row is read once, waits in shared memory for its sums, and is written once. Meanwhile the next
+// row arrives. Where shared memory does not hold it either, one block reads the row twice, the second time from L2 if that is large enough.
+// The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies there.
 #pragma once
 #include <type_traits>
 
@@ -149,10 +148,11 @@ struct RowVerdict {
   bool differentiable;
 };
 
-// T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for the block's part of a
-// row. The whole cluster calls f.skips(r), which returns true if row r is masked: it is not read, and its gradient is 0. One thread of
-// every block calls the others: f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r) a row of -Inf
-// only, and f.gradient(r, sums, d_y) is any other row's.
+// T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for
+// the block's part of a row. The whole cluster calls f.skips(r), which returns true if row r is
+// masked: it is not read, and its gradient is 0. One thread of every block calls the others.
+// f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r)
+// handles a row of -Inf only. f.gradient(r, sums, d_y) is any other row's.
 template <class T, class G, bool kStaged, class F>
 __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
   using A = typename Compute<T>::type;

@@ -352,8 +352,8 @@ struct Row {
     return least;
   }
 
-  // The first chunk in which the running sum of f(chunk) exceeds the threshold, and that sum at its beginning; the last chunk that
-  // has any, and -Inf, if rounding leaves the threshold unreached.
+  // The first chunk in which the running sum of f(chunk) exceeds the threshold, and that sum at its
+  // beginning. If rounding leaves the threshold unreached, it is the last chunk that has any, and -Inf.
   template <class F>
   __device__ int chunk_beyond(double threshold, const F &f, double *before) const {
     double mine = 0;
@@ -377,8 +377,8 @@ struct Row {
     return __shfl_sync(kAllLanes, found, __ffs(beyond) - 1);
   }
 
-  // The first token of a chunk at which the running sum of its exponentials, of logits from `least` on, exceeds the threshold; the last
-  // such token if rounding leaves it unreached. By a warp.
+  // The first token of a chunk at which the running sum of its exponentials, of logits from `least`
+  // on, exceeds the threshold. If rounding leaves it unreached, it is the last such token. By a warp.
   __device__ int token_beyond(int c, double threshold, float least) const {
     const T *const part = chunk_at(c);
     const int n = tokens(c);

@@ -1,5 +1,6 @@
-// Heads of whole packs that lie aligned, normalised each or not at all: as many lanes of a warp as a head has packs take heads one after
-// another, mostly of the same row, whose angles and whose norm's weights stay in registers. A head is read once and written once.
+// Heads of whole packs that are aligned, with a norm for each head or without one. As many
+// lanes of a warp as a head has packs take heads one after another, mostly of the same row. The
+// row's angles and the norm's weights stay in registers. A head is read once and written once.
 #pragma once
 #include <type_traits>
 

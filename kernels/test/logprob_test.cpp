@@ -53,8 +53,8 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
 class LogProb : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(LogProb);
 
-// One column; less than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; rows shared by several blocks
-// of a GPU; more rows than the emulated GPU has clusters.
+// One column; less than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary.
+// Then rows shared by several blocks of a GPU, and more rows than the emulated GPU has clusters.
 const Shape kShapes[] = {{1, 1, 1}, {3, 5, 5}, {7, 17, 19}, {5, 255, 256}, {4, 1031, 1040}, {2, 49152, 49152}, {9, 60001, 60004}};
 
 TEST_P(LogProb, MatchesTheDefinitionInFloat32) {

@@ -2,10 +2,10 @@
 # env.sh SITE: prints the export lines that building gotch needs, for `eval "$(bindings/torch/gotchx/env.sh SITE)"`.
 # SITE holds torch/ as its wheel unpacks. GOTCH_CXX names another compiler than g++. Only packages that import gotchx need these.
 #
-# gotch names a dozen CUDA libraries on its link line: empty archives under build/stubs satisfy them, and
-# --as-needed keeps libtorch.so, which would ask for CUDA, out of the program. gotch's own flags -g -O3 come
-# after ours and cost minutes on its one large file: the compiler wrapper build/cxx has the last word: -O0, since that
-# file only passes calls on to LibTorch.
+# gotch names a dozen CUDA libraries on its link line: empty archives under build/stubs satisfy
+# them, and --as-needed keeps libtorch.so, which would ask for CUDA, out of the program. gotch's
+# own flags -g -O3 come after ours and cost minutes on its one large file. So the compiler
+# wrapper build/cxx adds -O0 at the end, since that file only passes calls to LibTorch.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$here/../../../build

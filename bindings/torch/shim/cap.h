@@ -8,8 +8,8 @@
 
 #include "kernel.h"
 
-// Caps contiguous logits in place. On a CPU each value is computed alone: LibTorch's vectors round otherwise than what is left over behind
-// them, so that a row's bits would depend on the number of rows.
+// Caps contiguous logits in place. On a CPU each value is computed alone. LibTorch rounds otherwise in its
+// vectors than in the values left over after them, so a row's bits would depend on the number of rows.
 inline void cap_logits(at::Tensor logits, double cap) {
   if (!(cap > 0)) return;
   if (!cpu_fp32(logits)) {

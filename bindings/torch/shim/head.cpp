@@ -1,8 +1,8 @@
 // Log-probabilities and entropies of a language model's head, from hidden states, chunk by chunk.
 //
-// The [rows, vocabulary] logits are the largest tensor of training: 151,936 columns at 4 bytes make 0.6 MB a
-// token. Here they exist for one chunk of rows at a time, in the forward pass and, computed again, in the
-// backward pass, where the kernel turns them into their gradient in place.
+// The [rows, vocabulary] logits are the largest tensor of training: 151,936 columns at 4 bytes
+// make 0.6 MB a token. Here they exist for one chunk of rows at a time, in the forward pass and,
+// computed again, in the backward pass. There the kernel turns them into their gradient in place.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

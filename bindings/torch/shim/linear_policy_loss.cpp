@@ -46,8 +46,8 @@ struct Kernels {
   }
 };
 
-// The place where the gradient of w [V, D] is added up over the chunks: the caller's float32 sum; the leaf's own gradient; a float32
-// buffer that is rounded once at the end, if w is in half precision; none if w is frozen.
+// The place where the gradient of w [V, D] is added up over the chunks. It is the caller's float32 sum, or the leaf's own
+// gradient. If w is in half precision, it is a float32 buffer that is rounded once at the end. There is none if w is frozen.
 struct WeightGradient {
   at::Tensor leaf, sum;
 

@@ -2,9 +2,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-// Which code rounds the factors of float32 products to bfloat16 in training on the CPU (mgt_round_factors): none; LibTorch, in all of its
-// products; or our kernel, in the products below, on processors with avx512_bf16 if LibTorch does not use it for float32. Unless it is
-// none, our products with bfloat16 weights round, too, in training or not.
+// Which code rounds the factors of float32 products to bfloat16 in training on the CPU (mgt_round_factors). It is none, or
+// LibTorch in all of its products, or our kernel in the products below. The kernel does it on processors with avx512_bf16 if
+// LibTorch does not use it for float32. Unless it is none, our products with bfloat16 weights round, too, in training or not.
 enum class Rounding { none, libtorch, ours };
 Rounding rounding();
 void set_rounding(Rounding r);

@@ -6,9 +6,9 @@
 // (float32 rewards: 2^-20). A group of equal rewards is degenerate. LEAVE_ONE_OUT_STD does not
 // divide a member's reward if the rewards of the others are equal.
 //
-// Two passes over centred rewards, sums in float64, one group at a time in member order: the result does
-// not depend on the number of threads or on the other groups. Moves 24 bytes a member (reward, weight,
-// advantage in float64); bound by launch and memory, never by arithmetic.
+// Two passes over centred rewards, sums in float64, one group at a time in member order. The
+// result does not depend on the number of threads or on the other groups. Moves 24 bytes a member
+// (reward, weight, advantage in float64); bound by launch and memory, never by arithmetic.
 #pragma once
 #include "mgrpo/status.h"
 

@@ -1,7 +1,6 @@
 // The gated delta rule (Yang et al. 2024, arXiv 2412.06464) of Qwen3-Next and Qwen3.5, as torch_recurrent_gated_delta_rule of transformers
 // computes it with use_qk_l2norm_in_kernel. A row of x [T, 2 key_heads key_dim + value_heads value_dim] holds the heads of queries q, keys
-// k and values v, and a row of ba [T, 2 value_heads] holds b, then a. Value head h uses query and key head h / (value_heads / key_heads).
-// With
+// k and values v. A row of ba [T, 2 value_heads] holds b, then a. Value head h uses query and key head h / (value_heads / key_heads). With
 //
 //   k' = k / sqrt(|k|^2 + 1e-6), q' = q / sqrt(|q|^2 + 1e-6) / sqrt(key_dim),
 //   beta = 1 / (1 + exp(-b)), g = -exp(a_log) softplus(a + dt_bias),
@@ -59,10 +58,10 @@ MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *
 MGRPO_API int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, mgrpo_delta_rule rule, float *states, int64_t slots,
                                               const int32_t *slot, const int32_t *pos, float *y, int64_t rows);
 
-// The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or bfloat16; r, states, a_log,
-// dt_bias and their gradients are float32. `rows` is T. A row whose slot is outside of [0, slots) gives NaN and changes no state. Scratch
-// of the backward pass, in floats: (pieces.count + pieces.chains) value_heads key_dim value_dim + T (value_heads (value_dim + 2) + 2
-// key_heads key_dim).
+// The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or
+// bfloat16. r, states, a_log, dt_bias and their gradients are float32. `rows` is T. A row whose slot is
+// outside of [0, slots) gives NaN and changes no state. Scratch of the backward pass, in floats: (pieces.count
+// + pieces.chains) value_heads key_dim value_dim + T (value_heads (value_dim + 2) + 2 key_heads key_dim).
 MGRPO_API int32_t mgrpo_delta_rule_packed_cuda(const void *x, const void *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype,
                                                void *y, float *r, float *states, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cuda(const void *dy, const void *x, const void *ba, const float *r, const float *states,

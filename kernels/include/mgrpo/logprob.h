@@ -12,13 +12,12 @@
 #include "mgrpo/dtype.h"
 #include "mgrpo/status.h"
 
-// logits [rows, ld], `vocab` valid columns (1 <= vocab <= ld; columns from vocab on are neither read nor
-// written), dtype float32, bfloat16 or float64; targets [rows]; mask_or_null [rows], 0 = the row is not read at
-// all and gets logp = entropy = 0; tau >= MGRPO_LEAST_TEMPERATURE; logp and entropy_or_null [rows], float64 for float64 logits, else
-// float32. A logit of -Inf is a column of probability 0; at the target it makes logp -Inf.
-// Returns MGRPO_NON_FINITE when a read row holds NaN or +Inf, MGRPO_INVALID_ARGUMENT when a read row's target is
-// outside 0..vocab-1; *bad_row is then the first such row, else -1. The outputs of a row with NaN or +Inf are NaN, and the other rows are
-// computed. On a CPU no row is computed if a target is out of range.
+// logits [rows, ld], `vocab` valid columns (1 <= vocab <= ld; columns from vocab on are neither read nor written), dtype float32,
+// bfloat16 or float64. targets [rows]. mask_or_null [rows]: a row with 0 is not read and gets logp = entropy = 0. tau >=
+// MGRPO_LEAST_TEMPERATURE. logp and entropy_or_null [rows], float64 for float64 logits, else float32. A logit of -Inf is a column
+// of probability 0; at the target it makes logp -Inf. Returns MGRPO_NON_FINITE when a read row holds NaN or +Inf,
+// MGRPO_INVALID_ARGUMENT when a read row's target is outside 0..vocab-1; *bad_row is then the first such row, else -1. The outputs
+// of a row with NaN or +Inf are NaN, and the other rows are computed. On a CPU no row is computed if a target is out of range.
 MGRPO_API int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                           const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
                                           void *entropy_or_null, int64_t *bad_row);

@@ -30,8 +30,8 @@ typedef struct mgrpo_lora {
 MGRPO_API int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x, float *y,
                                      int64_t rows, int64_t k, int64_t n);
 
-// The same on a GPU: values, which, x and y are in device memory, x and y of one dtype, float32 or bfloat16; adapters and
-// their parts are in host memory. Arithmetic is float32, and a bfloat16 sum is rounded once. A row with another adapter
-// than those given is left as it is. Rows of one adapter among eight that follow each other share the reading of its values.
+// The same on a GPU: values, which, x and y are in device memory, x and y of one dtype, float32 or bfloat16. Adapters and
+// their parts are in host memory. Arithmetic is float32, and a bfloat16 sum is rounded once. A row with another adapter than
+// those given is left as it is. Rows of one adapter among eight that follow each other share the reading of its values.
 MGRPO_API int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const void *x, int32_t dtype,
                                       void *y, int64_t rows, int64_t k, int64_t n, void *stream);

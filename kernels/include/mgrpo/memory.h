@@ -2,9 +2,9 @@
 #pragma once
 #include "mgrpo/status.h"
 
-// The allocator of kernels' scratch memory, which is released within the same call. allocate returns null if memory ran out.
-// Both functions are called on the thread of the kernel's call, must not throw, and follow the order of the stream: released
-// memory may still be in use by work that was launched before.
+// The allocator of kernels' scratch memory, which is released within the same call. allocate returns null
+// if memory ran out. Both functions are called on the thread of the kernel's call, must not throw, and
+// follow the order of the stream. Released memory may still be in use by work that was launched before.
 typedef struct {
   void *(*allocate)(int64_t bytes, void *stream);
   void (*release)(void *memory, void *stream);

@@ -2,9 +2,9 @@
 //
 //   z -> log p(y), H -> L of policy_loss.h -> dL/dz, over z
 //
-// For token-level ratios (TOKEN, CISPO) only: a token's gradient then depends on its own row, its trajectory's advantage
-// and its coefficient c_j, so the row is differentiated while it is still in cache. A sequence ratio needs the
-// log-probs of the whole trajectory first: mgrpo_token_logprob, mgrpo_policy_loss, mgrpo_token_logprob_bwd.
+// For token-level ratios (TOKEN, CISPO) only. A token's gradient then depends on its own row, its trajectory's
+// advantage and its coefficient c_j. So the row is differentiated while it is still in cache. A sequence ratio needs
+// the log-probs of the whole trajectory first: mgrpo_token_logprob, mgrpo_policy_loss, mgrpo_token_logprob_bwd.
 //
 // Sources and the arithmetic are policy_loss.h's and logprob.h's; a row's result depends on that row alone.
 // Bytes moved: each of rows * vocab elements is read once and written once, nothing of that size is allocated.
@@ -20,7 +20,7 @@ typedef struct mgrpo_logits {
   const int32_t *targets;  // [rows]
   double tau;              // at least MGRPO_LEAST_TEMPERATURE
   // 0: the gradient has the logits' dtype. MGRPO_BFLOAT16, for float32 logits on a GPU: a row's gradient is vocab bfloat16
-  // numbers at the start of the row of logits, so rows are 2 ld of these apart; the rest of the row is unspecified.
+  // numbers at the start of the row of logits. So rows are 2 ld of these apart, and the rest of the row is unspecified.
   int32_t gradient_dtype;
 } mgrpo_logits;
 
@@ -29,10 +29,10 @@ typedef struct mgrpo_logits {
 // entropy [batch tokens]. A token that the batch does not train gives a row of exact zeros, and logp = entropy = 0,
 // for any content of its row. Calls over disjoint ranges make up a batch, so not all logits need exist at once.
 //
-// *bad_row, set to -1 before the first of them, becomes the first token whose row held NaN or +Inf or whose target is
-// outside 0..vocab-1; that row becomes NaN, its logp too, and the return value is MGRPO_OK. MGRPO_REFUSED fills *error
-// by rules 1 and 4 of docs/algorithm.md §7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
-// over the logp and entropy written.
+// *bad_row, set to -1 before the first of them, becomes the first token whose row held NaN or +Inf
+// or whose target is outside 0..vocab-1. That row becomes NaN, its logp too, and the return value is
+// MGRPO_OK. MGRPO_REFUSED fills *error by rules 1 and 4 of docs/algorithm.md §7. The loss itself,
+// its statistics and the other refusals are mgrpo_policy_loss's over the logp and entropy written.
 MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
                                                         const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                         mgrpo_loss_error *error);

@@ -4,12 +4,13 @@
 //   top_k   keep z_v >= the k-th largest logit
 //   top_p   keep v while the probability of all strictly larger logits, renormalised after top_k, is below top_p
 //   min_p   keep v with p_v >= min_p * max p
-// All ties at a cut are kept. The draw is the inverse of the cumulative distribution in token order at
-// u = the 53-bit uniform of Philox block (position low, position high, 0, 0) under the row's key: one row's
-// result depends only on that row's logits and settings, and not on the batch, its order, or the number of threads or of
-// a GPU's blocks. Backends differ by rounding, and so may their tokens if u is within rounding of a boundary.
-// Temperature 0 takes the largest logit, the smallest id among equals; its log-probs and filters are at tau = 1.
-// Without filters no sort or selection is done, and the row is read from memory once.
+// All ties at a cut are kept. The draw is the inverse of the cumulative distribution in token
+// order at u. u is the 53-bit uniform of Philox block (position low, position high, 0, 0) under
+// the row's key. One row's result depends only on that row's logits and settings. It does not
+// depend on the batch, its order, or the number of threads or of a GPU's blocks. Backends differ
+// by rounding, and so may their tokens if u is within rounding of a boundary. Temperature 0
+// takes the largest logit, the smallest id among equals; its log-probs and filters are at tau =
+// 1. Without filters no sort or selection is done, and the row is read from memory once.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/philox.h"

@@ -9,8 +9,8 @@
 #pragma once
 #include "mgrpo/nn.h"
 
-// width is 1 to 8. w [d, width]; bias_or_null [d]. If silu is not 0, the convolution is the one before a gated delta rule
-// (mgrpo/delta_rule.h): there are no gates, a row of the product is u itself, [T, d] in place of [T, 3 d], and
+// width is 1 to 8. w [d, width]; bias_or_null [d]. If silu is not 0, the convolution is the one before a gated delta
+// rule (mgrpo/delta_rule.h). There are no gates, a row of the product is u itself, [T, d] in place of [T, 3 d], and
 //
 //   y[j] = silu(bias[j] + sum over i < width of w[j, i] u[width - 1 - i rows before it, j])
 typedef struct mgrpo_short_conv {
@@ -19,14 +19,14 @@ typedef struct mgrpo_short_conv {
   int32_t silu;
 } mgrpo_short_conv;
 
-// Segments with cu [batch + 1] and follows_or_null [batch] as for mgrpo_attention_packed_cpu: the first row of segment s comes after the
-// row follows[s], and sequences with a common beginning contain its rows once. y [T, d], T = cu[batch].
+// Segments with cu [batch + 1] and follows_or_null [batch] as for mgrpo_attention_packed_cpu. The first row of segment s
+// comes after the row follows[s], and sequences with a common beginning contain its rows once. y [T, d], T = cu[batch].
 MGRPO_API int32_t mgrpo_short_conv_packed_cpu(const float *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows_or_null,
                                               int64_t batch, float *y);
 
-// dbcx, of the size of bcx, is written. dw_or_null [d, width] and dbias_or_null [d] are accumulated into, with the rows in order. The
-// gradient of a row's u is the sum over the rows that read it: itself, then the rows after it depth first, its own segment before the
-// segments that follow it, and these in order.
+// dbcx, of the size of bcx, is written. dw_or_null [d, width] and dbias_or_null [d] are accumulated into,
+// with the rows in order. The gradient of a row's u is the sum over the rows that read it: itself, then the
+// rows after it depth first. Its own segment is before the segments that follow it, and these are in order.
 MGRPO_API int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *bcx, mgrpo_short_conv conv, const int32_t *cu,
                                                   const int32_t *follows_or_null, int64_t batch, float *dbcx, float *dw_or_null,
                                                   float *dbias_or_null);
@@ -38,11 +38,11 @@ MGRPO_API int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *
 MGRPO_API int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, float *cache, mgrpo_pages pages,
                                               const int32_t *sequence, const int32_t *pos, float *y, int64_t rows);
 
-// The same, with conv.silu only, against states [slots, width - 1, d]: u of the last rows of a sequence, the newest last. Row r is position
-// pos[r] of the sequence with the state slot[r]. The rows of a sequence follow each other in the order of their positions, and the first
-// one comes after the rows of the state; a row at position 0 begins a sequence, whatever its state holds. The states of all sequences that
-// have rows are advanced. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. slot must be in [0, slots) and pos >= 0; if the rows of
-// a slot do not follow each other, the result is undefined, but nothing outside of y and states is written.
+// The same, with conv.silu only, against states [slots, width - 1, d]: u of the last rows of a sequence, the newest last. Row r is
+// position pos[r] of the sequence with the state slot[r]. The rows of a sequence follow each other in the order of their positions.
+// The first one comes after the rows of the state. A row at position 0 begins a sequence, whatever its state holds. The states of
+// all sequences that have rows are advanced. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. slot must be in [0, slots) and
+// pos >= 0. If the rows of a slot do not follow each other, the result is undefined, but nothing outside of y and states is written.
 MGRPO_API int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float *states, int64_t slots, const int32_t *slot,
                                               const int32_t *pos, float *y, int64_t rows);
 

@@ -1,10 +1,9 @@
-// Runs CUDA kernels on one CPU thread. The threads of a block are fibers. Each runs until it reaches a barrier or ends. Blocks run one
-// after another, and the blocks of a cluster take turns.
-// The emulator varies everything that a program must not rely on: the order of threads between barriers, the initial contents of shared
-// and device memory, and the time of a stream's work, which starts only when the host waits for it.
-// It ends the program with a message if some threads miss a barrier, if a copy exceeds its allocation or names the wrong side, and in the
-// cases listed below. A build with race detection also reports races between threads (races.cpp).
-// MGRPO_EMULATOR_SEED=n selects another order of threads; 0 is the order of their numbers.
+// Runs CUDA kernels on one CPU thread. The threads of a block are fibers. Each runs until it reaches a barrier or ends. Blocks
+// run one after another, and the blocks of a cluster take turns. The emulator varies everything that a program must not rely on.
+// This is the order of threads between barriers, the initial contents of shared and device memory, and the time of a stream's
+// work. The work starts only when the host waits for it. It ends the program with a message if some threads miss a barrier, if a
+// copy exceeds its allocation or names the wrong side, and in the cases listed below. A build with race detection also reports
+// races between threads (races.cpp). MGRPO_EMULATOR_SEED=n selects another order of threads; 0 is the order of their numbers.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// A device "cuda:0" for a LibTorch without CUDA: its tensors lie in the memory of the emulated GPU (kernels/test/emulator), which is the
-// host's, and LibTorch's own operations on them run on the CPU. So whatever asks whether a tensor is on a GPU takes the GPU's way.
-// Operations refuse what a GPU refuses: tensors on other devices, and waits while work is recorded.
+// A device "cuda:0" for a LibTorch without CUDA. Its tensors are in the memory of the emulated GPU (kernels/test/emulator),
+// which is the host's, and LibTorch's own operations on them run on the CPU. So whatever asks whether a tensor is on a GPU
+// takes the GPU's way. Operations refuse what a GPU refuses: tensors on other devices, and waits while work is recorded.
 #include "gpu.h"
 
 #include <ATen/EmptyTensor.h>

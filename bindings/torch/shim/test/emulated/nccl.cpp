@@ -1,7 +1,8 @@
-// libnccl.so.2 between processes that have an emulated GPU each: messages go over TCP. As of the real one, calls of a communicator that
-// does not block return while its thread goes on; groups of messages are moved one after the other; messages of two ranks meet in their
-// order, and of unequal sizes never. MGRPO_EMULATED_NCCL=old is a version that is too old, fails is one that cannot connect, and blind does
-// not see that a rank is lost, as the real one does not between GPUs of one machine.
+// libnccl.so.2 between processes that have an emulated GPU each: messages go over TCP. As in the real
+// one, calls of a communicator that does not block return while its thread continues. Groups of messages
+// are moved one after the other. Messages of two ranks meet in their order, and messages of unequal
+// sizes never meet. MGRPO_EMULATED_NCCL=old is a version that is too old, and fails is one that cannot
+// connect. blind does not see that a rank is lost, as the real one does not between GPUs of one machine.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
