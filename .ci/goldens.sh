@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# goldens.sh DIR: runs the tests with Golden in their names on the expected numbers under DIR, which has folders like testdata/ (families/,
-# families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/, tokenizer-2026/; any may be absent). Prints the number of compared cases
-# of each kind and the skipped tests. Fails if a test fails or nothing was compared.
+# goldens.sh DIR: runs the tests with Golden in their names on the expected numbers under DIR. DIR has folders like
+# testdata/ (families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/, tokenizer-2026/; any may be absent).
+# Prints the number of compared cases of each kind and the skipped tests. Fails if a test fails or nothing was compared.
 set -euo pipefail
 [ -d "$1" ] || { echo "goldens: no folder $1" >&2; exit 2; }
 export MGRPO_GOLDENS=$1 OMP_NUM_THREADS=1

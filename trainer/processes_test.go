@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// TestOneProcessEqualsSeveral checks the promise of the store: the team in one process, in two workers, and
+// TestOneProcessEqualsSeveral checks the promise of the store. The team in one process, in two workers, and
 // in two operating-system processes with a real server has the same rewards and final weights, bit for bit.
 func TestOneProcessEqualsSeveral(t *testing.T) {
 	dir := t.TempDir()

@@ -88,9 +88,10 @@ func TestRanksRepeat(t *testing.T) {
 	}
 }
 
-// TestRanksSampleAlike checks that a step from equal weights has the same conversations, token by token with their log-probs,
-// on one device and on two. The cases are a mixture, whose trainer uses the recorded experts; a sampler in bf16 whose cache
-// is too small for its conversations; a hybrid with such a cache; frozen weights; and agents that adapt one model.
+// TestRanksSampleAlike checks that a step from equal weights has the same conversations, token by
+// token with their log-probs, on one device and on two. The cases are a mixture, whose trainer
+// uses the recorded experts, and a sampler in bf16 whose cache is too small for its conversations.
+// Then there are a hybrid with such a cache, frozen weights, and agents that adapt one model.
 func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
 	base := oneBase(t)

@@ -63,13 +63,13 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // Train runs agents of a team until the configured last step. With every agent in one process and without store.url, the
 // store is embedded; otherwise it is the Redis that the agents share.
 //
-// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps after it: one
-// round of the run ends and the next begins, here and on the other servers. A worker that has lost a follower leaves its
-// place and takes it again, as if it had been lost itself and restarted.
+// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps
+// after it. One round of the run ends and the next begins, here and on the other servers. A worker that
+// has lost a follower leaves its place and takes it again, as if it had been lost itself and restarted.
 //
-// The error is nil if the agents were trained until the last step, ErrNothingTrained if no step changed a weight,
-// ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested. Resumable reports for these and
-// for all other errors whether Train can continue with Options.Resume.
+// The error is nil if the agents were trained until the last step, and ErrNothingTrained if no step changed
+// a weight. It is ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested.
+// Resumable reports for these and for all other errors whether Train can continue with Options.Resume.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	done := make(chan struct{})

@@ -188,9 +188,9 @@ func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 const whyFixed = "They determine which questions were seen and held out, and the meaning of the weights, rewards and log-probs of past steps. " +
 	"A new run can begin with a checkpoint of this one: set agents.NAME.model to the agent's folder in the checkpoint"
 
-// keepDecay keeps the last step of schedules without a configured decay_steps: it is the last step of the run as
-// configured when the run began, even if run.steps was raised several times since. Raising run.steps prolongs a run and
-// does not change the learning rates of its past steps. A configured decay_steps is compared like any other key.
+// keepDecay keeps the last step of schedules without a configured decay_steps. It is the last step of the run as
+// configured when the run began, even if run.steps was raised several times since. Raising run.steps prolongs a run
+// and does not change the learning rates of its past steps. A configured decay_steps is compared like any other key.
 func keepDecay(cfg, old *config.Config) {
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]

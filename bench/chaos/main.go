@@ -1,7 +1,7 @@
-// Command chaos trains a tiny team twice: once without interruption, in one process; and once as separate processes on a
-// Redis with TLS and users, while it repeatedly kills workers and Redis, at random times and exactly at failpoints. Then
-// bench/chaos/check checks whether anything was lost, done twice, or has a different result. Run it in the root of the
-// repository, after make build:
+// Command chaos trains a tiny team twice. The first run has one process and no interruption. The second
+// has separate processes on a Redis with TLS and users. Meanwhile the command repeatedly kills workers and
+// Redis, at random times and exactly at failpoints. Then bench/chaos/check checks whether anything was
+// lost, done twice, or has a different result. Run it in the root of the repository, after make build:
 //
 //	eval "$(make env)"; go run ./bench/chaos -kills 30 -seed 1 -out bench/results/chaos-30.json
 //

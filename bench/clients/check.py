@@ -1,7 +1,7 @@
 """check.py RUN LOG TOKENIZER ROLLOUTS: compares the files of a run with the answers that its clients received.
 
 RUN is the run's folder, LOG the folder with the clients' records (recorded.py), TOKENIZER a tokenizer.json, ROLLOUTS the run's number of
-rollouts. Each answer must be a sampled turn of a stored row of its agent and rollout, with the same tokens, text and log-probs, and each
+rollouts. Each answer must be a sampled turn of a stored row of its agent and rollout, with the same tokens, text and log-probs. Each
 sampled turn must be an answer. d_k must be the number of conversations that the clients began.
 """
 import base64

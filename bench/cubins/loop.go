@@ -187,8 +187,8 @@ func (f function) way(head, end int, compare func(a, b path) int) (best path) {
 	return best
 }
 
-// resident returns the number of blocks of a kernel that one multiprocessor holds at once, by registers, threads and static shared
-// memory, or 0 if the kernel does not promise a number of threads.
+// resident returns the number of blocks of a kernel that one multiprocessor holds at once, by registers,
+// threads and static shared memory. It is 0 if the kernel does not promise a number of threads.
 func resident(k kernel) (int, error) {
 	m, known := multiprocessors[k.arch]
 	if !known {

@@ -1,9 +1,9 @@
 """check.py MGRPO FOLDER...: checks that transformers, peft and mgrpo read the same folders alike.
 
 For each folder transformers loads the class that config.json names in float32 and scores random token ids; `mgrpo score` scores the same
-ids. peft loads a folder with an adapter onto the base that it names, and transformers also scores the result of `mgrpo merge`. Log-probs
-must agree within 1e-4 nats, entropies within 1e-3, an adapter must change more than that, and a folder with a tokenizer must give the
-same ids for a few texts.
+ids. peft loads a folder with an adapter onto the base that it names, and transformers also scores the result of `mgrpo merge`.
+Log-probs must agree within 1e-4 nats and entropies within 1e-3. An adapter must change more than that. A folder with a tokenizer must give
+the same ids for a few texts.
 """
 import json
 import os

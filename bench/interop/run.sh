@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run.sh: trains the quickstart team for one small step, with a mixture of experts as its researcher. Then it trains adapters of both agents
-# on the planner's model; models that contain a language model (wrapped.py), whole and as adapters; and two adapters on SmolLM2
-# (examples/one-base, small; this takes minutes, and ONE_BASE= leaves it out). It saves the golden models of testdata. Then transformers and
-# peft read the folders of models and adapters, and llama.cpp reads mgrpo's exports of the golden models. FAMILIES names further families
-# (docs/models.md) for the team, INTEROP_MODELS further folders. Equal models are recorded in bench/results/models.json.
+# run.sh: trains the quickstart team for one small step, with a mixture of experts as its researcher. Then it trains
+# adapters of both agents on the planner's model, models that contain a language model (wrapped.py), whole and as
+# adapters, and two adapters on SmolLM2 (examples/one-base, small). The last takes minutes, and ONE_BASE= leaves it
+# out. It saves the golden models of testdata. Then transformers and peft read the folders of models and adapters,
+# and llama.cpp reads mgrpo's exports of the golden models. FAMILIES names further families (docs/models.md) for the
+# team, INTEROP_MODELS further folders. Equal models are recorded in bench/results/models.json.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/interop/setup.sh

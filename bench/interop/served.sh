@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# served.sh ENGINES: vLLM reads folders that mgrpo saved. bench/engines/setup.sh put vLLM in the folder
-# ENGINES. The folders are models with vision parts, after training (bench/interop/run.sh makes them, and runs
-# first if they are absent), and golden models whose heads have a size that vLLM accepts on a CPU (heads.py).
-# Equal families are recorded in bench/results/models.json. ENGINES/saved.log has vLLM's messages.
+# served.sh ENGINES: vLLM reads folders that mgrpo saved. bench/engines/setup.sh put vLLM in the
+# folder ENGINES. Some folders are models with vision parts, after training:
+# bench/interop/run.sh makes them, and runs first if they are absent. The others are golden
+# models whose heads have a size that vLLM accepts on a CPU (heads.py). Equal families are
+# recorded in bench/results/models.json. ENGINES/saved.log has vLLM's messages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 run=$PWD/build/interop-run heads=$PWD/build/interop-heads

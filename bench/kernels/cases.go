@@ -255,7 +255,7 @@ func decodes(sequences, context, heads, kv, hd int64) workload {
 		flops: flops("4 d H per visible pair", 4*float64(hd*heads*sequences*context)), peers: pytorch, caches: bothCaches, open: decodeAttention}
 }
 
-// recurrence is the arithmetic of a gated delta rule for a row and a head: the state decays (1 operation
+// recurrence is the arithmetic of a gated delta rule for a row and a head. The state decays (1 operation
 // a value), is multiplied by the key (2), takes the update (2), and is multiplied by the query (2).
 const recurrence = 7
 

@@ -1,5 +1,5 @@
-// Command learned writes a run's results into a file: held-out accuracy before and after, sampled and greedy, with the difference paired by
-// question; the curve between; the costs; and the digests of the ledgers. README.md describes its use.
+// Command learned writes a run's results into a file: held-out accuracy before and after, sampled and greedy, with the difference
+// paired by question. The file also has the curve between, the costs, and the digests of the ledgers. README.md describes its use.
 package main
 
 import (

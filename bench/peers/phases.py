@@ -3,7 +3,7 @@ prompts and completions that the case names. The latter two also run with PEFT's
 MAGRPOTrainer.
 
 A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
-"advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}: completion i belongs to prompt i // K. "log_probs" has the
+"advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}. Completion i belongs to prompt i // K. "log_probs" has the
 first completion of each of the first C prompts in float64, from the provider "float64", or is absent.
 """
 
@@ -297,8 +297,8 @@ class MAGRPO(Phase):
 class Profile(GRPO):
     """Not measured: its settings are where the time of one step of trl.GRPOTrainer goes, as text.
 
-    The trainer makes three steps in this thread: the first warms up, the parts of the second are timed, and the operators
-    of the third are counted by PyTorch's profiler, which slows it down.
+    The trainer makes three steps in this thread. The first warms up, and the parts of the second are timed. PyTorch's profiler counts
+    the operators of the third, which slows it down.
     """
 
     def __init__(self, case):

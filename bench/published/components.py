@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what each component of a tokenizer.json does to texts, as Hugging Face's tokenizers library does it.
 
-usage: components.py OUT.jsonl. Each line has "normalizer", "pre_tokenizer" or "decoder", the component as in tokenizer.json; for
-the first two "text" and "want" (the text, or the pieces), for a decoder "tokens" and "want" (the text).
+usage: components.py OUT.jsonl. Each line has "normalizer", "pre_tokenizer" or "decoder", the component as in tokenizer.json. The
+first two also have "text" and "want" (the text, or the pieces), and a decoder has "tokens" and "want" (the text).
 """
 import itertools
 import json

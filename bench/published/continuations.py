@@ -4,9 +4,10 @@
 usage: continuations.py MGRPO MODEL.gguf
 
 Two comparisons. The first takes a copy of the file whose matrices are widened to float32: both sides then multiply the same
-numbers, and must agree closely. The second takes the file as it is: llama.cpp rounds activations to 8 bits for its products with
-quantised weights, which mgrpo does not, so log-probs differ by about the size of that rounding. A continuation may leave llama.cpp's
-only at a token whose two likeliest candidates are closer than twice the tolerance. The last prompt is longer than the model's window.
+numbers, and must agree closely. The second takes the file as it is. llama.cpp rounds activations to 8 bits for its products with
+quantised weights, and mgrpo does not. So log-probs differ by about the size of that rounding. A continuation may leave
+llama.cpp's only at a token whose two likeliest candidates are closer than twice the tolerance. The last prompt is longer than the
+model's window.
 """
 import json
 import os

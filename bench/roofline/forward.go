@@ -158,7 +158,7 @@ func (p pass) attention(t *Time, layer int) {
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)
 }
 
-// recurrence adds a gated delta rule. It reads and writes each sequence's states, in fp32, and each row takes seven
+// recurrence adds a gated delta rule. It reads and writes each sequence's states, in fp32. Each row takes seven
 // operations a value: the state decays, is multiplied by the key, takes the update, and is multiplied by the query.
 func (p pass) recurrence(t *Time, g *arch.GatedDelta) {
 	values, rate := float64(g.ValueHeads*g.KeyDim*g.ValueDim), p.d.Recurrence

@@ -119,9 +119,9 @@ func answer(members []*shared.Member, j job) error {
 	})
 }
 
-// ask plays the main agent. Invocations become due at a steady rate, even if earlier ones are not answered, and go to the sub-agents in
-// turn. As in a run the number of conversations is limited: if as many invocations are in flight as there are workers, the next one waits,
-// and its time counts from its due time.
+// ask plays the main agent. Invocations become due at a steady rate, even if earlier ones are not answered,
+// and go to the sub-agents in turn. As in a run the number of conversations is limited. If as many
+// invocations are in flight as there are workers, the next one waits, and its time counts from its due time.
 func ask(m *shared.Member, j job) (report, error) {
 	r := report{Begun: time.Now()}
 	l, agents := j.Load, j.Agents[1:]

@@ -56,7 +56,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The network cost of a step does not depend on the machine: the calls of a rollout take a
+// The network cost of a step does not depend on the machine. The calls of a rollout take a
 // fixed number of round trips, and its texts and ids a fixed number of bytes.
 func TestCosts(t *testing.T) {
 	all, err := costs(t.Context(), false)

@@ -21,7 +21,7 @@ func (doctorCmd) Help() string {
 memory that each agent will need. With --agent it checks only the needs of one worker on its machine.
 
 With --kernels it prints, for each kernel, instruction set and GPU, the largest difference from float64 as a fraction
-of the largest value, and the speed on small inputs in millions of values a second.
+of the largest value. It also prints the speed on small inputs in millions of values a second.
 
 The exit status is 1 if a problem would stop a run.`
 }

@@ -152,8 +152,8 @@ func TestEqualStretches(t *testing.T) {
 	}
 }
 
-// TestFoldFails checks that an invalid or too long summary ends the conversation like any such turn, and that versions
-// may not be further apart across a fold than within a stretch.
+// TestFoldFails checks that an invalid or too long summary ends the conversation like any such
+// turn. Versions may not be further apart across a fold than within a stretch.
 func TestFoldFails(t *testing.T) {
 	old := says(t, "Both were answered.")
 	answer := says(t, "4")

@@ -9,10 +9,11 @@ type Agent struct {
 	// main plans, delegates and answers; sub works on sub-tasks.
 	Role string `yaml:"role" common:"true" required:"true" enum:"main|sub"`
 
-	// Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or
-	// ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision
-	// REVISION), or a shape for random weights. Or a module of another architecture: {torchscript: FILE}. Or a model
-	// on another party's server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}.
+	// Initial weights: a Hugging Face folder, a GGUF file, a model of the Hub by its name, or a
+	// shape for random weights. The name is ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a
+	// commit). The model must be in the local cache (hf download ORG/NAME --revision REVISION).
+	// Or a module of another architecture: {torchscript: FILE}. Or a model on another party's
+	// server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}.
 	Model Model `yaml:"model" common:"true" required:"true"`
 
 	// cpu, cuda or cuda:N.
@@ -113,8 +114,9 @@ type LoRA struct {
 	// The output of an adapter is multiplied by alpha/r. 0: by 1.
 	Alpha float64 `yaml:"alpha" default:"0" min:"0"`
 
-	// Modules with an adapter: the ends of their names in the checkpoint, such as [q_proj, v_proj], or one regular
-	// expression (RE2) for whole names, or all-linear: every linear map of the layers. Absent: all-linear.
+	// Modules with an adapter. They are given by the ends of their names in the checkpoint,
+	// such as [q_proj, v_proj], or by one regular expression (RE2) for whole names. all-linear:
+	// every linear map of the layers. Absent: all-linear.
 	Targets []string `yaml:"targets" single:"true"`
 
 	// true: the output is multiplied by alpha/sqrt(r).

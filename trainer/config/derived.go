@@ -10,8 +10,8 @@ import (
 
 // Values that depend on several keys.
 
-// Slots returns the number of sequences of an agent that sample at once on each sampling device: engine.slots or, if
-// that is 0, a device's share of the rollouts of a step, at most 128.
+// Slots returns the number of sequences of an agent that sample at once on each sampling device.
+// It is engine.slots or, if that is 0, a device's share of the rollouts of a step, at most 128.
 func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
 		return n

@@ -91,9 +91,9 @@ func (c *Config) Fault(key string, err error) *Error {
 	return &Error{Where: pos.String(), Key: key, Msg: msg, pos: pos, cause: err}
 }
 
-// nearest returns the candidate that word probably misspells: one edit away, two for words of at least eight letters,
-// three for words of at least twelve (query_per_step, queries_per_step), and with a common letter. It returns "" if there
-// is no such candidate.
+// nearest returns the candidate that word probably misspells. It is one edit away, two for words of
+// at least eight letters, and three for words of at least twelve (query_per_step, queries_per_step).
+// It has a letter in common with word. It returns "" if there is no such candidate.
 func nearest(word string, candidates []string) string {
 	best, bestDist := "", 2
 	switch {

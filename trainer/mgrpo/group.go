@@ -9,8 +9,8 @@ type Member struct {
 	Weight     float64 // 0: dropped by the alignment
 }
 
-// Group is a set of trajectories that are compared with each other: the K rollouts of a query for the main agent, or
-// all aligned invocations for a query for a sub-agent kind.
+// Group is a set of trajectories that are compared with each other. For the main agent it is
+// the K rollouts of a query. For a sub-agent kind it is all aligned invocations for a query.
 type Group struct {
 	Query, Agent string // Query is "" if the group spans all queries of a step
 	Members      []Member

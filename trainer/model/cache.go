@@ -23,8 +23,8 @@ type Cache struct {
 	scale  float64
 }
 
-// NewCache allocates blocks, one number for each of Config.CacheGroups, tables for the given number of sequences of up
-// to length tokens, and the given number of recurrent states, which layers without them ignore.
+// NewCache allocates blocks, one number for each of Config.CacheGroups, and tables for the given number of sequences
+// of up to length tokens. It also allocates the given number of recurrent states, which layers without them ignore.
 func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, states int) (*Cache, error) {
 	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
 	groups := m.Config.CacheGroups()

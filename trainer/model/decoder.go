@@ -39,7 +39,7 @@ type layer struct {
 
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
 // product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
-// torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend: bcx
+// torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend. bcx
 // [T, 3·Hidden] is a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden]. In layers
 // with a gated delta rule it is Recur: qkv is the product that conv convolves, and the result is [T, ValueHeads·ValueDim].
 type Attention interface {

@@ -31,9 +31,9 @@ func (m *Model) NoRoutedRows(s *torch.Scope, layer int, backward bool) RoutedRow
 	return none
 }
 
-// ApplyExperts applies this rank's experts of a layer to the rows that arrived: rows as in RoutedRows but in any order, and the
-// index of each row's expert among this rank's. It returns the experts' outputs. In the backward pass it returns the gradients of the
-// hidden states and of the weights, and accumulates the gradients of the experts.
+// ApplyExperts applies this rank's experts of a layer to the rows that arrived. They are rows as in RoutedRows but in
+// any order, with the index of each row's expert among this rank's. It returns the experts' outputs. In the backward
+// pass it returns the gradients of the hidden states and of the weights, and accumulates the gradients of the experts.
 func (m *Model) ApplyExperts(s *torch.Scope, layer int, rows []*torch.Tensor, experts []int32) (results []*torch.Tensor) {
 	n, own := int64(len(experts)), m.layers[layer-1].mixture
 	if n == 0 { // always so in a rank without experts: a layer may have fewer experts than there are ranks

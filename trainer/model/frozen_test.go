@@ -205,8 +205,9 @@ func TestDigest(t *testing.T) {
 	digest("a model whose last weight differs", 1, true)
 }
 
-// A model that computes in bf16 keeps its fp32 weights outside forward passes: a share on the device or in the host's memory, or the
-// whole model in the host's memory. If the weights are exact in bf16, it computes the same, and Restore also restores these weights.
+// A model that computes in bf16 keeps its fp32 weights outside forward passes. They are a share
+// on the device or in the host's memory, or the whole model in the host's memory. If the
+// weights are exact in bf16, it computes the same, and Restore also restores these weights.
 func TestMasterApart(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {

@@ -35,9 +35,9 @@ type mixture struct {
 	sharedGateUp, sharedDown, sharedGate linear
 }
 
-// parallelWeights holds the weights that a family adds for a mixture of experts next to a dense MLP: norms [Hidden] of the
-// experts' inputs, of their sum and of the dense MLP's result, the weight [Hidden] of the norm of the router's inputs,
-// and factors [E] of the experts' weights.
+// parallelWeights holds the weights that a family adds for a mixture of experts next to a dense MLP.
+// These are norms [Hidden] of the experts' inputs, of their sum and of the dense MLP's result. There are
+// also the weight [Hidden] of the norm of the router's inputs, and factors [E] of the experts' weights.
 type parallelWeights struct{ input, output, dense, router, scales *torch.Tensor }
 
 // addParallel returns the sum of the experts' output for x [T, Hidden] and the dense MLP's, each after its norm.

@@ -16,8 +16,9 @@ var quantTypes = map[weights.DType]torch.QuantType{
 	weights.Q4_K: torch.Q4_K, weights.Q5_K: torch.Q5_K, weights.Q6_K: torch.Q6_K,
 }
 
-// staysQuantised reports whether Options.Quantised keeps a leaf in the file's blocks: it must be a matrix, and the file
-// must hold all of its tensors in such blocks, in an order that Source.Blocks can change to the one of folders.
+// staysQuantised reports whether Options.Quantised keeps a leaf in the file's blocks. The leaf
+// must be a matrix, and the file must hold all of its tensors in such blocks, in an order that
+// Source.Blocks can change to the one of folders.
 func staysQuantised(src *weights.Source, l arch.Leaf) bool {
 	for _, t := range l.Parts {
 		if _, ok := quantTypes[src.TypeOf(t.Name)]; !ok || !src.InBlocks(t.Name) {

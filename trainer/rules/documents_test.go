@@ -154,8 +154,8 @@ func withoutIndent(code string) string {
 	return out.String()
 }
 
-// TestStoryIsTold checks that every function in the table of algorithm 1 in docs/architecture.md is in the file that the table
-// names, and that the document names every file of trainer/ and of trainer/run/worker/.
+// TestStoryIsTold checks that every function in the table of algorithm 1 in docs/architecture.md is in the
+// file that the table names. The document must name every file of trainer/ and of trainer/run/worker/.
 func TestStoryIsTold(t *testing.T) {
 	_, told, _ := strings.Cut(read(t, "docs/architecture.md"), "| algorithm 1 |")
 	told, _, _ = strings.Cut(told, "\n## ")

@@ -1,6 +1,7 @@
-// Package term is the interface of a loss term that a program adds to the policy loss of an agent: a regulariser of
-// its own, or a value or reward head with its own optimizer. Programs write terms with gotch (bindings/torch/gotchx);
-// these types use the tensors of bindings/torch, so that training itself does not link gotch.
+// Package term is the interface of a loss term that a program adds to the policy loss of an
+// agent. The term may be a regulariser, or a value or reward head with its own optimizer.
+// Programs write terms with gotch (bindings/torch/gotchx); these types use the tensors of
+// bindings/torch, so that training itself does not link gotch.
 package term
 
 import (
@@ -23,7 +24,7 @@ type Term interface {
 	// for a mean. A value that is not finite refuses the update; an error ends the run. Gradients are recorded during the call.
 	Loss(s *torch.Scope, b Batch) (*torch.Tensor, error)
 
-	// Updated is called after an update with at least one call of Loss: the term makes a step of its own
+	// Updated is called after an update with at least one call of Loss. The term makes a step of its own
 	// optimizer or, if the update was not made, drops the gradients of its parameters. The step's record gets
 	// the returned values as term_NAME. A NAME has lower-case letters, digits and underscores; the name loss is
 	// reserved. An error or a value that is not finite ends the run. Gradients are not recorded during the call.

@@ -3,8 +3,8 @@
 //
 //	eval "$(make env)"; go run ./bench/chaos/bugs
 //
-// It fails if a bug's text is not in its file exactly once, if the product with the bug does not compile, if a suite fails
-// without any bug, and if a suite passes in spite of its bug.
+// It fails if a bug's text is not in its file exactly once, or if the product with the bug does not
+// compile. It also fails if a suite fails without any bug, and if a suite passes in spite of its bug.
 package main
 
 import (

@@ -38,8 +38,8 @@ func stepDir(dir string, step int64) string {
 	return filepath.Join(dir, "checkpoints", fmt.Sprintf("step-%06d", step))
 }
 
-// manifests checks the last checkpoint of every agent: all agents must have the same manifest, the files must have the
-// manifest's digests, and the files must equal the uninterrupted run's files.
+// manifests checks the last checkpoint of every agent. All agents must have the same manifest.
+// The files must have the manifest's digests and equal the uninterrupted run's files.
 func (f *Findings) manifests(s settings) {
 	_, want, err := readManifest(s.whole, s.steps)
 	if err != nil {

@@ -35,10 +35,10 @@ type history struct {
 	commits map[string]int   // number of versions that each agent committed, in all rounds
 }
 
-// record checks the run's history: rounds are numbered without gaps; all agents of a round start from the same checkpoint,
-// which is not older than the previous round's; each agent's versions go up one by one from there; no epoch falls; and
-// the last round reaches the last step. A worker that joins after the others have ended begins a round without a start,
-// which does not count.
+// record checks the run's history. Rounds are numbered without gaps. All agents of a round start
+// from the same checkpoint, which is not older than the previous round's. Each agent's versions
+// go up one by one from there. No epoch falls, and the last round reaches the last step. A worker
+// that joins after the others have ended begins a round without a start, which does not count.
 func (f *Findings) record(ctx context.Context, s settings) {
 	entries, err := readRecord(ctx, s)
 	if err != nil {

@@ -9,8 +9,8 @@ here=bench/clients/frameworks out=build/frameworks-run limit=${LIMIT:-600}
 $here/setup.sh
 rm -rf $out
 mkdir -p $out
-# A waiting thread sleeps. OpenMP's default is to spin, and on a machine with other work spinning threads take time from the thread that
-# they wait for: a reply of 16 tokens took more than a minute.
+# A waiting thread sleeps. OpenMP's threads spin by default. On a machine with other work, spinning
+# threads take time from the thread that they wait for: a reply of 16 tokens took more than a minute.
 export OMP_WAIT_POLICY=passive
 bin/mgrpo serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --name smol --slots 4 --context 0 --listen 127.0.0.1:0 >$out/serve.log 2>&1 & server=$!
 trap 'kill $server 2>/dev/null || true' EXIT

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// literals reads values in the notation of Python and Gemma 4, and converts them to JSON: texts in single or double
-// quotes or between <|"|>, numbers, True, true, False, false, None, null, lists, tuples, and objects whose keys may be
-// without quotes.
+// literals reads values in the notation of Python and Gemma 4, and converts them to JSON. The
+// values are texts in single or double quotes or between <|"|>, numbers, True, true, False,
+// false, None, null, lists, tuples, and objects whose keys may be without quotes.
 type literals struct {
 	text    string
 	at      int

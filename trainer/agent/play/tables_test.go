@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// TestTables checks on real questions of every kind that a planner without mistakes reaches the reference answer and
-// asks only for the parts, and that a researcher quotes from the corpus.
+// TestTables checks on real questions of every kind that a planner without mistakes reaches the
+// reference answer and asks only for the parts. A researcher quotes from the corpus.
 func TestTables(t *testing.T) {
 	file := func(name string) string { return golden.File(t, "tables", name) }
 	compare, err := verify.New(verify.Settings{Kind: verify.Normalized})

@@ -42,8 +42,8 @@ func (f *ferries) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 	return f.made[q.ID]
 }
 
-// TestOwnTaskInChat checks that a model with a chat template is offered the tools that a task binds to its queries, and
-// that calls in a conversation reach the tools of its query.
+// TestOwnTaskInChat checks that a model with a chat template is offered the tools that a task
+// binds to its queries. Calls in a conversation reach the tools of its query.
 func TestOwnTaskInChat(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	morning, noon := task.Query{ID: "morning", Data: "06:40"}, task.Query{ID: "noon", Data: "12:05"}

@@ -12,7 +12,7 @@ import (
 )
 
 // A learner with moments and fp32 weights in the host's memory, copied to the device piece by piece, ends
-// with the same bits as one with everything on the device; on a GPU, products may round differently. A
+// with the same bits as one with everything on the device. On a GPU, products may round differently. A
 // refused update changes nothing, and each kind of learner can restore the state that the other kind saved.
 func TestHostState(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {

@@ -44,7 +44,7 @@ func groupsIn(share []*Sequence) (groups []int64) {
 }
 
 // Random batches, dealt to random numbers of ranks: every sequence is dealt once and keeps its place
-// in the order, a group stays whole if it fits, and the loads of two ranks differ by at most one unit.
+// in the order. A group stays whole if it fits, and the loads of two ranks differ by at most one unit.
 func TestDealing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 200 {

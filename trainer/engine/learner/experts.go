@@ -16,9 +16,9 @@ type failedExperts struct{ error }
 
 func (f failedExperts) Unwrap() error { return f.error }
 
-// dispatch sends this rank's rows of a layer to the ranks that own their experts, computes the rows that arrive with
-// this rank's experts, and returns the results of its own rows. Every rank must call it at the same time, even without
-// rows. After an error other than failedExperts the group is unusable.
+// dispatch sends this rank's rows of a layer to the ranks that own their experts, and computes the rows
+// that arrive with this rank's experts. It returns the results of its own rows. Every rank must call it
+// at the same time, even without rows. After an error other than failedExperts the group is unusable.
 func (l *Learner) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, out model.RoutedRows) (back []*torch.Tensor, err error) {
 	r, err := l.exchangeCounts(ctx, out.Counts)
 	if err != nil {
@@ -80,8 +80,8 @@ func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Ten
 	return in, nil
 }
 
-// rowCounts holds the number of a layer's rows that this rank sends to each rank, the number that it receives from each
-// rank, and for each received row the index of its expert among this rank's experts.
+// rowCounts holds the number of a layer's rows that this rank sends to each rank, and the number that it
+// receives from each rank. For each received row it holds the index of its expert among this rank's experts.
 type rowCounts struct {
 	sent, came []int64
 	experts    []int32

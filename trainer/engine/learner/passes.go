@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// exchange is a step of a pass that all ranks make together: gathering a layer that no rank has complete, in two steps;
-// dispatching rows to a layer's experts and returning the results; or summing up the gradient of a block.
+// exchange is a step of a pass that all ranks make together. It gathers a layer that no rank has complete, in two
+// steps. Or it dispatches rows to a layer's experts and returns the results, or sums up the gradient of a block.
 type exchange struct {
 	step
 	at int // the layer, from 1; of collect: the index in partial.places

@@ -495,8 +495,8 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 	}
 }
 
-// wantRefusals checks that a learner refuses a batch with a bad sequence and names the sequence,
-// returns an error for a batch that its passes fail at, and then learns from the good batch.
+// wantRefusals checks that a learner refuses a batch with a bad sequence and names the sequence.
+// It returns an error for a batch that its passes fail at, and then learns from the good batch.
 func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	t.Helper()
 	before, _, _ := stateOf(t, l)

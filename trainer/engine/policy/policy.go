@@ -139,9 +139,9 @@ type Completion struct {
 	Finish   Finish
 	Version  int64 // policy version that sampled every token of the turn
 
-	// Routes are the experts of a mixture that the tokens, beginning with the sequence's first, went through, including the
-	// prompt: arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert first. The newest token has
-	// none, since it was not computed yet. Empty: unknown, or the model has no experts.
+	// Routes are the experts of a mixture that the tokens, beginning with the sequence's first, went through,
+	// including the prompt. They are arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert
+	// first. The newest token has none, since it was not computed yet. Empty: unknown, or the model has no experts.
 	Routes []uint16
 }
 

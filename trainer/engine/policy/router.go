@@ -50,8 +50,8 @@ func (r *Router) Enter(k Key, able func(engine int) bool) int {
 	return engine
 }
 
-// place chooses the engine of a conversation: the one of the query's newest conversation, unless it has more than 1.25
-// times its share of the turns in flight; otherwise the least loaded one.
+// place chooses the engine of a conversation. It is the one of the query's newest conversation,
+// or the least loaded one if that one has more than 1.25 times its share of the turns in flight.
 func (r *Router) place(query string, able func(engine int) bool) int {
 	var among []int
 	for engine := range r.load {

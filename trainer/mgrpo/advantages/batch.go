@@ -12,13 +12,13 @@ import (
 // Batch normalises the rewards of a batch of queries within each query (docs/algorithm.md section 4; M-GRPO, arXiv 2511.13288, equations
 // 9 to 13), on the CPU, with the kernel that training uses.
 //
-// rewards is float64 or float32, [queries, rollouts], or [rollouts] for a single query. weights is nil (all 1) or float64 of the
-// rewards' shape: an entry of weight 0 is outside of its query's mean and spread and has the advantage 0, so queries with fewer
-// rollouts than the others are padded with weight 0 and any finite reward.
+// rewards is float64 or float32, [queries, rollouts], or [rollouts] for a single query. weights is nil (all 1)
+// or float64 of the rewards' shape. An entry of weight 0 is outside of its query's mean and spread and has the
+// advantage 0. So queries with fewer rollouts than the others are padded with weight 0 and any finite reward.
 //
-// It returns advantages of the rewards' shape and type, and the statistics of each query. A reward that is not finite, a bad weight or
-// a statistic that overflows is a *mgrpo.Refusal with the query (Group) and the rollout (Index); a convention that does not fit
-// together is a *mgrpo.SettingError.
+// It returns advantages of the rewards' shape and type, and the statistics of each query. A reward
+// that is not finite, a bad weight or a statistic that overflows is a *mgrpo.Refusal with the query
+// (Group) and the rollout (Index). A convention that does not fit together is a *mgrpo.SettingError.
 func Batch(rewards, weights *tensor.Dense, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
 	if err := convention.Validate(); err != nil {
 		return nil, nil, err

@@ -78,9 +78,9 @@ func Checkpoint(dir string) string {
 	return dir
 }
 
-// Tolerance returns the largest allowed difference between a golden model's float32 numbers and the expected ones:
-// `usual` or, if larger, eight times the difference from float64 measured when the case was made. what is a key of
-// measured_f32_vs_f64 in expected.json.
+// Tolerance returns the largest allowed difference between a golden model's float32 numbers and
+// the expected ones. It is `usual` or, if larger, eight times the difference from float64
+// measured when the case was made. what is a key of measured_f32_vs_f64 in expected.json.
 func Tolerance(t testing.TB, dir, what string, usual float64) float64 {
 	t.Helper()
 	measured, _ := expected(t, dir)["measured_f32_vs_f64"].(map[string]any)

@@ -106,8 +106,8 @@ func (c Config) SharesKV(layer int) bool {
 	return false
 }
 
-// Unread reports whether a folder may have a tensor that no pass reads: a projection or norm of keys or values in a layer that shares the
-// keys and values of another layer.
+// Unread reports whether a folder may have a tensor that no pass reads. Such a tensor is a
+// projection or norm of keys or values in a layer that shares the keys and values of another layer.
 func (c Config) Unread(name string) bool {
 	var layer int
 	var module string

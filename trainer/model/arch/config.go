@@ -1,7 +1,7 @@
-// Package arch defines the supported architectures. For each family of decoders it has the keys in config.json and in GGUF
-// metadata, the tensors with their shapes and places in the flat buffers, and the settings that are refused. A family is a
-// file in this folder, which registers itself by name. The forward pass is in trainer/model: it reads a [Config] and its
-// [Layout], and does not depend on the family.
+// Package arch defines the supported architectures. For each family of decoders it has the keys in
+// config.json and in GGUF metadata. It also has the tensors with their shapes and places in the flat buffers,
+// and the settings that are refused. A family is a file in this folder, which registers itself by name. The
+// forward pass is in trainer/model: it reads a [Config] and its [Layout], and does not depend on the family.
 package arch
 
 import (
@@ -89,9 +89,10 @@ func (c Config) GELU() bool { return families[c.Family].gelu }
 // ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU) instead of SwiGLU.
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
-// WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6), RopeTheta
-// (10000), and in families that have them LocalTheta (the family's), the Shared (FFN) and the Sigmoid (the family's) of a mixture,
-// convolutions in two of three layers, and gated delta rules in three of four, with as many heads of the same size as attention.
+// WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads),
+// RMSEps (1e-6) and RopeTheta (10000). In families that have them it also fills LocalTheta (the family's),
+// and the Shared (FFN) and the Sigmoid (the family's) of a mixture. Convolutions are in two of three
+// layers. Gated delta rules are in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads

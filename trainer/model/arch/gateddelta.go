@@ -34,8 +34,9 @@ func (c Config) Recurs(layer int) bool { return c.GatedDelta != nil && c.GatedDe
 // Attends reports whether a layer attends.
 func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recurs(layer) }
 
-// GatedAttention reports whether the result of attention is multiplied by the sigmoid of a gate, which the projection of queries
-// computes: its rows are a head's queries, then that head's gates.
+// GatedAttention reports whether the result of attention is multiplied by the sigmoid of a
+// gate, which the projection of queries computes. The projection's rows are a head's queries,
+// then that head's gates.
 func (c Config) GatedAttention() bool { return families[c.Family].gatedAttention }
 
 // RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule,

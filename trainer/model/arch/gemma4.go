@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// Gemma4 is the family of the text models of Gemma 4. It adds to Gemma 3: norms of values, larger heads in layers without a window, a
-// constant factor of each layer's result, shared keys and values, and an embedding for each layer.
+// Gemma4 is the family of the text models of Gemma 4. It adds to Gemma 3 norms of values, larger heads in layers without a
+// window, and a constant factor of each layer's result. It also adds shared keys and values, and an embedding for each layer.
 const Gemma4 = "gemma4_text"
 
 func init() {

@@ -42,9 +42,9 @@ func (f *family) interleaved(c Config) int64 {
 	return int64(c.HeadDim) / 2
 }
 
-// FromGGUF derives the architecture from a file's metadata, from the shapes of its tensors (rows first, by GGUF name), and
-// from the values of GGUFRopeFactors (nil if the file has no such tensor). Metadata values are string, bool,
-// int64, uint64, float64 or slices.
+// FromGGUF derives the architecture from a file's metadata, and from the shapes of its tensors
+// (rows first, by GGUF name). It also reads the values of GGUFRopeFactors (nil if the file has
+// no such tensor). Metadata values are string, bool, int64, uint64, float64 or slices.
 func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
 	m := &metadata{values: meta, shapes: shapes}
 	f := m.family()

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool, uint32, float32, []bool, []int32),
-// and the values of GGUFRopeFactors, which are nil without the scaling of Llama 3. GGUF has no key for some settings, and
-// llama.cpp derives others from the size of the model. GGUF therefore reads the metadata again: a difference is an error
-// that names the setting.
+// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool,
+// uint32, float32, []bool, []int32). It also returns the values of GGUFRopeFactors, which are nil without
+// the scaling of Llama 3. GGUF has no key for some settings, and llama.cpp derives others from the size
+// of the model. GGUF therefore reads the metadata again: a difference is an error that names the setting.
 func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, nil, err

@@ -2,8 +2,8 @@ package arch
 
 import "fmt"
 
-// GPTOSS is the family of gpt-oss: experts in every layer, biases on every linear map, windows on every other layer, and
-// for each head a sink, which is a learned term of the denominator of its softmax.
+// GPTOSS is the family of gpt-oss. It has experts in every layer, biases on every linear map, windows on
+// every other layer, and for each head a sink. A sink is a learned term of the denominator of its softmax.
 const GPTOSS = "gpt_oss"
 
 func init() {

@@ -1,7 +1,7 @@
 package arch
 
-// Qwen35MoE is the family of the mixtures of experts of Qwen 3.5, 3.6 and 3.8: layers as in
-// Qwen35, and in all of them experts with normalised weights and one more expert for all tokens.
+// Qwen35MoE is the family of the mixtures of experts of Qwen 3.5, 3.6 and 3.8. Layers are as in
+// Qwen35, and all of them have experts with normalised weights and one more expert for all tokens.
 const Qwen35MoE = "qwen3_5_moe_text"
 
 // qwen35Experts are names as in mlpExperts; folders store all experts of a layer as one tensor.

@@ -114,9 +114,9 @@ func (r *RopeLlama3) json() map[string]any {
 		"high_freq_factor": decimal(r.HighFreqFactor), originalPositions: r.OriginalMaxPosition}
 }
 
-// RopeYaRN is YaRN (Peng et al. 2023). Planes that rotate more than BetaFast times over OriginalMaxPosition positions do
-// not change, planes that rotate less than BetaSlow times are slowed down by Factor, and planes between them are
-// interpolated by their index. Cosines and sines are multiplied by AttentionFactor.
+// RopeYaRN is YaRN (Peng et al. 2023). Planes that rotate more than BetaFast times over OriginalMaxPosition
+// positions do not change. Planes that rotate less than BetaSlow times are slowed down by Factor. Planes
+// between them are interpolated by their index. Cosines and sines are multiplied by AttentionFactor.
 type RopeYaRN struct {
 	Factor              float64
 	BetaFast, BetaSlow  float64

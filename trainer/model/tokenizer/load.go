@@ -202,9 +202,9 @@ func (t *Tokenizer) setToken(text string, id int32) error {
 	return nil
 }
 
-// setAdded registers the added tokens: the added tokens of tokenizer.json, whose flags tokenizer_config.json may change;
-// the added tokens that only tokenizer_config.json has; and the named special tokens, which are added tokens even if they
-// are only in the vocabulary. transformers does the same.
+// setAdded registers the added tokens of tokenizer.json, whose flags tokenizer_config.json may
+// change, and those that only tokenizer_config.json has. It also registers the named special tokens,
+// which are added tokens even if they are only in the vocabulary. transformers does the same.
 func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error) {
 	list = slices.Clone(list)
 	place := map[string]int{}

@@ -9,8 +9,9 @@ import (
 
 // ggufForm is the form in which a GGUF file stores a tensor.
 type ggufForm struct {
-	// ropePairs is half the head dimension for GGUF query and key rows stored with the two halves of each
-	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
+	// ropePairs is half the head dimension for GGUF query and key rows stored with the two
+	// halves of each head interleaved, 0 otherwise. Row h*2P + 2j + half of such a file is
+	// Hugging Face row h*2P + half*P + j.
 	ropePairs int64
 	tiled     arch.Tiling
 	// offset is included in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.

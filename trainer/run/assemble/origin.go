@@ -136,10 +136,10 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 		text, id, rows))
 }
 
-// DryRun opens everything that the agent's worker opens, except the device, the weights and the store, and closes it
-// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. It requests
-// a turn from a hosted model. It returns the queries whose prompts leave the agent no room for an answer; the length of a
-// hosted model's prompts is unknown.
+// DryRun opens everything that the agent's worker opens, except the device, the weights and the store,
+// and closes it again. This is model files, tokenizer, chat template, prompt, tools, demonstrations,
+// and the weights of the KL term. It requests a turn from a hosted model. It returns the queries whose
+// prompts leave the agent no room for an answer; the length of a hosted model's prompts is unknown.
 func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := host(ctx, cfg, a, t, nil)

@@ -89,8 +89,8 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	})
 }
 
-// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates: enough to learn
-// how, but not so many that it no longer answers any question itself.
+// demonstratedDelegations is the share of a cold start's conversations in which the main agent
+// delegates. It is enough to learn how, but not so many that it no longer answers any question itself.
 const demonstratedDelegations = 0.7
 
 // layout returns the task's name for a layout.

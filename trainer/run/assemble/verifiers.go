@@ -50,9 +50,9 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 	return verify.New(s)
 }
 
-// scorerTokens returns a function that converts a question and its answer to the input of a reward model: a chat of two
-// messages in the tokenizer's template or, without a template, both texts with a newline between them. Control tokens
-// in both texts become plain text.
+// scorerTokens returns a function that converts a question and its answer to the input of a reward
+// model. This is a chat of two messages in the tokenizer's template or, without a template, both
+// texts with a newline between them. Control tokens in both texts become plain text.
 func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
 	t, err := tokenizer.Load(folder)
 	if err != nil {

@@ -152,8 +152,8 @@ func (n *Need) trainingLever(a *config.Agent, context int) {
 	}
 }
 
-// hold adds what every process of an agent holds: the weights, unless an earlier agent holds them, the weights of the
-// KL term, and its share of the buffers for training.
+// hold adds the memory of every process of an agent. Each holds the weights, unless an earlier
+// agent holds them, the weights of the KL term, and its share of the buffers for training.
 func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
 	layout := model.Layout() // slow to make for a mixture
 	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
@@ -216,8 +216,8 @@ func gathered(a *config.Agent, layout *arch.Layout) int64 {
 	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
 }
 
-// oneLayer returns the number of gradients that a rank computes at a time: of the longest layer (only its own experts,
-// where ranks divide experts), and of weights outside of layers.
+// oneLayer returns the number of gradients that a rank computes at a time. They are of the longest
+// layer (only its own experts, where ranks divide experts), and of weights outside of layers.
 func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
 	of := len(a.Ranks())
 	_, most := ranks.Arrange(model.Blocks(layout, inShares), 1, func(b ranks.Block) int64 { return b.Computed(0, of) })
@@ -268,8 +268,8 @@ func updateActivations(cfg *config.Config, a *config.Agent, model arch.Config, g
 	return kept + head + layer
 }
 
-// trajectories returns the number of an agent's sequences with recorded experts at one time: the sequences of the steps
-// in flight (for a sub-agent as many as are aligned), and the engine's conversations. Servers record none.
+// trajectories returns the number of an agent's sequences with recorded experts at one time. They are the sequences of
+// the steps in flight (for a sub-agent as many as are aligned), and the engine's conversations. Servers record none.
 func trajectories(cfg *config.Config, a *config.Agent) int64 {
 	if a.Engine.Remote() {
 		return 0
@@ -347,9 +347,10 @@ func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	return int64(arch.RecurrentStates(cache.Slots, cache.Conversations)) * (4*states + size*inputs)
 }
 
-// layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
-// norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
-// log-sum-exp, and the values of the MLP. A convolution has its product of three values for each channel, and its output.
+// layerValues counts the values of a token in one layer. There are two sums of the residual stream,
+// and the inputs or outputs of each norm of that width. Then there are the product of queries, keys
+// and values and the heads made of it, the attention's output and log-sum-exp, and the values of
+// the MLP. A convolution has its product of three values for each channel, and its output.
 func layerValues(c arch.Config) int64 {
 	if !arch.Layered(c) {
 		return unlayeredValues(c)
@@ -368,8 +369,8 @@ func layerValues(c arch.Config) int64 {
 	return int64(2+before+after)*int64(c.Hidden) + operator + mlpValues(c) + extraValues(c)
 }
 
-// recurrentValues counts the values of a token in a gated delta rule: its product, the product's queries, keys and values alone, and their
-// convolution; the result, before and after its norm, next to its gates, and gated.
+// recurrentValues counts the values of a token in a gated delta rule. There are its product, the product's queries, keys and
+// values alone, and their convolution. Then there is the result, before and after its norm, next to its gates, and gated.
 func recurrentValues(g *arch.GatedDelta) int64 {
 	return 3*int64(g.Channels()) + 6*int64(g.Values()) + 2*int64(g.ValueHeads)
 }
@@ -384,9 +385,9 @@ func recurrentBytes(g *arch.GatedDelta) int64 {
 	return 4 * (int64(g.Values()) + pieces*int64(g.ValueHeads)*int64(g.KeyDim)*int64(g.ValueDim)/tokens)
 }
 
-// extraValues counts the values that only some families have: the product in another order, heads before their norms,
-// queries before they are scaled, terms of the residual stream before they are scaled, values before
-// their norm, and the results of adding a layer's embedding.
+// extraValues counts the values that only some families have. They are the product in another order,
+// heads before their norms, and queries before they are scaled. Further ones are terms of the residual
+// stream before they are scaled, values before their norm, and the results of adding a layer's embedding.
 func extraValues(c arch.Config) (n int64) {
 	if c.RotaryPairs() {
 		n += qkvWidth(c)
@@ -475,9 +476,9 @@ func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept
 	return tokens * (values*size + recurrent*states), tokens * (once*size + 2*states)
 }
 
-// carriedRows returns the memory of the rows that travel to experts of other ranks and back in a layer's backward pass,
-// in addition to what the experts compute: hidden states and two gradients, at both ends. It assumes that all experts
-// are chosen equally often.
+// carriedRows returns the memory of the rows that travel to experts of other ranks and back in
+// a layer's backward pass, in addition to the experts' values. The rows are hidden states and
+// two gradients, at both ends. It assumes that all experts are chosen equally often.
 func carriedRows(c arch.Config, tokens, size int64) int64 {
 	return tokens * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }

@@ -147,9 +147,10 @@ func answersTo(q task.Query, correct []float64) Answers {
 	return Answers{q.Set, q.ID, digestOf(q), correct}
 }
 
-// Unpaired returns the difference after - before of two accuracies that were measured on different questions or in
-// independent runs, with its 95 % interval: Newcombe's method 10 (Statistics in Medicine 17, 1998), which combines the
-// Wilson intervals of both. Several answers to one question count as one, so the interval is conservative.
+// Unpaired returns the difference after - before of two accuracies that were measured on
+// different questions or in independent runs, with its 95 % interval. This is Newcombe's method
+// 10 (Statistics in Medicine 17, 1998), which combines the Wilson intervals of both. Several
+// answers to one question count as one, so the interval is conservative.
 func Unpaired(before float64, questionsBefore int, after float64, questionsAfter int) (difference float64, interval [2]float64) {
 	b, a := wilson(before, questionsBefore), wilson(after, questionsAfter)
 	difference = after - before

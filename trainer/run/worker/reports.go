@@ -229,8 +229,8 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 	r.Values["recomputed_tokens"] = float64(s.Recomputed)
 }
 
-// describePassAtK adds figures of an evaluation in which every rollout has a score: queries by their number of right
-// samples, the share of queries with at least one, and the spread of accuracy over the samples.
+// describePassAtK adds figures of an evaluation in which every rollout has a score. They are queries by their
+// number of right samples, the share of queries with at least one, and the spread of accuracy over the samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
 	runs := make([]score.Mean, samples)

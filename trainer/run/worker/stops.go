@@ -126,8 +126,8 @@ func (s *stopWatch) look(ctx context.Context) error {
 	return err
 }
 
-// unlessAsked returns a context for an update that ends with ctx, except when ctx ends because of a requested stop: the
-// update is then completed, so that its weights can be saved.
+// unlessAsked returns a context for an update that ends with ctx, except when ctx ends because
+// of a requested stop. The update is then completed, so that its weights can be saved.
 func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
 	updating, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -83,8 +83,8 @@ func parseQuantity(text string) (q quantity, ok bool) {
 // powers are the words for areas and volumes, with their exponents.
 var powers = map[string]string{"square": "²", "sq": "²", "cubic": "³", "cu": "³"}
 
-// unitOf returns the size and the dimension of the unit that some words name: a unit in units, its square or cube, or
-// an unknown unit, which is its own dimension.
+// unitOf returns the size and the dimension of the unit that some words name. It is a unit in
+// units, its square or cube, or an unknown unit, which is its own dimension.
 func unitOf(names []string) (size *big.Rat, dimension string) {
 	if len(names) == 2 && powers[names[0]] != "" {
 		names = []string{names[1] + powers[names[0]]}

@@ -127,9 +127,9 @@ func chosen(text string, choices []string) (int, bool) {
 	return 0, false
 }
 
-// conclusion returns the part of an answer that states its result: the last \boxed{} or ####, otherwise the text after
-// the last "answer is" or "answer:", otherwise the text before "is the answer" or after the word "answer" at the
-// beginning, and otherwise the whole answer.
+// conclusion returns the part of an answer that states its result. It is the last \boxed{} or ####,
+// otherwise the text after the last "answer is" or "answer:". Without these it is the text before
+// "is the answer" or after the word "answer" at the beginning, and otherwise the whole answer.
 func conclusion(answer string) string {
 	if marked, ok := marked(answer); ok {
 		return marked

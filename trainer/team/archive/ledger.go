@@ -50,10 +50,10 @@ type Ledger struct {
 
 func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
 
-// openLedger opens an agent's ledger for appending, and creates it if it is missing. The ledger must begin with the lines
-// that the mark describes. Later lines belong to steps that will be made again, and are removed: openLedger copies the
-// lines of the mark to a new file, and renames it to the ledger's name. A suspended worker that was replaced in the
-// meantime still has the old file open. Its later writes go to the old file, which then has no name.
+// openLedger opens an agent's ledger for appending, and creates it if it is missing. The ledger must begin with the
+// lines that the mark describes. Later lines belong to steps that will be made again, and are removed. openLedger
+// copies the lines of the mark to a new file, and renames it to the ledger's name. A suspended worker that was
+// replaced in the meantime still has the old file open. Its later writes go to the old file, which then has no name.
 func (c Checkpoints) openLedger(agent string, at LedgerMark) (*Ledger, error) {
 	l := &Ledger{path: ledgerPath(c.Ledgers, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }

@@ -11,10 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
-// Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0, which holds the weights
-// after the cold start, and the steps in `also`, for example the best. It also removes older checkpoints that GoBack
-// renamed, and incomplete ones that are older than the newest complete one. A checkpoint counts as complete if the files of
-// c.Agents have the sizes in the manifest; Prune does not compute digests. Workers that share the folder may all call it.
+// Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0,
+// and the steps in `also`, for example the best. Step 0 has the weights after the cold start. Prune
+// also removes older checkpoints that GoBack renamed, and incomplete ones that are older than the
+// newest complete one. A checkpoint counts as complete if the files of c.Agents have the sizes in
+// the manifest; Prune does not compute digests. Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {

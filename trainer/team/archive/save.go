@@ -55,9 +55,9 @@ func (a *Archive) Drain() { a.saving.drain() }
 // Describe adds the times of the checkpoints since the last record to a record.
 func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
 
-// save writes this agent's files of a version, and agrees with the other workers on the manifest: each worker makes the
-// manifest from the parts of all workers and writes it to its own disk. When all workers have it, save removes old
-// checkpoints.
+// save writes this agent's files of a version, and agrees with the other workers on the
+// manifest. Each worker makes the manifest from the parts of all workers and writes it to its
+// own disk. When all workers have it, save removes old checkpoints.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
 	if err := a.place.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
 		return err

@@ -30,9 +30,9 @@ func (c Checkpoints) Usable(observer metrics.Observer) ([]Manifest, error) {
 // maxStates is the largest number of states that a worker offers. The store accepts only a few times as many.
 const maxStates = 200
 
-// StatesOf returns the states that a worker with these checkpoints can offer: the newest ones. A worker with a checkpoint
-// of at most one step also offers to begin the run from the start, unless all workers had that checkpoint: the other
-// workers may have been killed before they completed it. date is the run's date.
+// StatesOf returns the states that a worker with these checkpoints can offer: the newest ones. A worker
+// with a checkpoint of at most one step also offers to begin the run from the start, unless all workers had
+// that checkpoint. The other workers may have been killed before they completed it. date is the run's date.
 func StatesOf(points []Manifest, date string) []store.Offer {
 	var out []store.Offer
 	for _, m := range points[:min(len(points), maxStates)] {

@@ -229,8 +229,9 @@ func rules(t *testing.T, all []right) map[string][]string {
 	return out
 }
 
-// TestRulesSuffice: with the rules that ACLRules prints, a whole run succeeds over TLS with a
-// user for each agent, with one user for all, and while an evaluation runs under another name.
+// TestRulesSuffice: with the rules that ACLRules prints, a whole run succeeds over TLS. This
+// holds with a user for each agent, with one user for all, and while an evaluation runs under
+// another name.
 func TestRulesSuffice(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)

@@ -98,8 +98,8 @@ func (e *StopError) Error() string {
 	return fmt.Sprintf("store: the run was stopped by %s: %s", e.Agent, e.Reason)
 }
 
-// EndsRoundOnly reports whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
-// was replaced, or the store has lost the round. The worker may join again.
+// EndsRoundOnly reports whether an error ended only the round and not the run. Then the team goes back
+// to a checkpoint, this worker was replaced, or the store has lost the round. The worker may join again.
 func EndsRoundOnly(err error) bool {
 	var stop *StopError
 	var fenced *FencedError

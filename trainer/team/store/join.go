@@ -51,13 +51,13 @@ type JoinRequest struct {
 // be started again immediately after a crash. Then Join returns an error. The worker offers the states that it has at the
 // moment when it gets the place.
 //
-// If the agent's last worker in the round was lost, the new worker takes over the place on two conditions: it offers the
-// version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise it
-// sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all workers have
-// left. waiting is called with the reason for a wait.
+// If the agent's last worker in the round was lost, the new worker can take over the place. It must offer
+// the version that the store has for the agent, and the run must be deterministic, so that it can repeat
+// the lost work. Otherwise it sends all agents back to a state that they share: it stops the round with a
+// rewind, and Join waits until all workers have left. waiting is called with the reason for a wait.
 //
-// If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join returns
-// ErrOver: a new round would wait for workers that will not come back.
+// If nothing is left to do for this worker, and all workers had finished the run when the last of
+// them left, Join returns ErrOver. A new round would wait for workers that will not come back.
 func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting func(what string)) (*Member, error) {
 	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
 	defer failpoint.Around("join.place")()

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets the
-// place, because the worker before it may have written new ones and deleted old ones meanwhile.
+// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets
+// the place. The worker before it may have written new ones and deleted old ones meanwhile.
 func TestOffersAreRenewed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()

@@ -43,8 +43,8 @@ type Options struct {
 
 	MaxDeliveries int // an invocation is given up after this many workers were lost while they had claimed it; 0: 5
 
-	// Waiting receives a message, at most once a minute, when a wait is long because the store cannot be reached or an
-	// agent has no worker, and another message when the store answers again. nil: no messages.
+	// Waiting receives a message, at most once a minute, when a wait is long because the store cannot be reached
+	// or an agent has no worker. It receives another message when the store answers again. nil: no messages.
 	Waiting func(what string) `json:"-"`
 
 	sayAfter time.Duration // shorter waits do not cause a message; 0: sayAfter

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// TestMain checks that tests leave no goroutines behind. Two kinds are ignored: the Redis client's probe of a lost server sleeps up to a
-// second before it notices that its pool is closed, and a cut link of toxiproxy may wait for ever.
+// TestMain checks that tests leave no goroutines behind. Two kinds are ignored. The Redis client's probe of a lost
+// server sleeps up to a second before it notices that its pool is closed. A cut link of toxiproxy may wait for ever.
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "8") // tests mostly wait
 	stop := goleak.Cleanup(func(status int) {

@@ -137,8 +137,8 @@ func (m *messageLines) message(line []byte) []byte {
 	return nil
 }
 
-// unversioned returns, for an answer to a request without the protocol's version, an error answer to the same request that reports it: the
-// SDK would drop the line, and the request would wait for its time-out. It returns nil for other lines.
+// unversioned returns, for an answer without the protocol's version, an error answer to the same request that reports
+// it. The SDK would drop the line, and the request would wait for its time-out. It returns nil for other lines.
 func unversioned(line []byte) []byte {
 	var answer struct {
 		JSONRPC, ID, Result, Error json.RawMessage

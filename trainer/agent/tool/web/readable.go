@@ -12,9 +12,9 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// readable returns the text of an HTML page as a reader sees it: title, headings, paragraphs, numbered lists, tables
-// with one line per row, raised and lowered text with a mark, and formulas as LaTeX. It omits scripts, menus and the
-// like. If links is true, a link is written as [text](address) with an absolute address.
+// readable returns the text of an HTML page as a reader sees it. It has title, headings, paragraphs, numbered
+// lists, tables with one line per row, raised and lowered text with a mark, and formulas as LaTeX. It omits
+// scripts, menus and the like. If links is true, a link is written as [text](address) with an absolute address.
 func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 	root, err := html.Parse(text)
 	if err != nil {

@@ -29,10 +29,10 @@ type score struct {
 // headRows is the number of rows of logits in memory at once.
 const headRows = 512
 
-// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id except the first, its log-prob
-// under softmax(logits / temperature) given the ids before it, and the entropy of that distribution, in nats. Lines that
-// have already arrived share a forward pass, packed without padding. Score returns an error if reading, writing or the
-// device fails; the Tally counts refused lines.
+// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}. For each id except the first
+// they are its log-prob under softmax(logits / temperature) given the ids before it, and the entropy of
+// that distribution, in nats. Lines that have already arrived share a forward pass, packed without
+// padding. Score returns an error if reading, writing or the device fails; the Tally counts refused lines.
 func Score(ctx context.Context, p *standalone.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

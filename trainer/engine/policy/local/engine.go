@@ -216,9 +216,10 @@ func (e *Engine) finishSlot(q *sequence) {
 	q.cached, q.slot = nil, -1
 }
 
-// gather yields to all runnable goroutines, so that further turns join the next pass: turns of conversations whose last
-// turn has just ended, and of conversations that a reply of the store has woken. Without gather, the first of them
-// would get a pass alone, which costs as much as a pass for all. gather returns at once if no goroutine is runnable.
+// gather yields to all runnable goroutines, so that further turns join the next pass. These are
+// turns of conversations whose last turn has just ended, and of conversations that a reply of
+// the store has woken. Without gather, the first of them would get a pass alone, which costs as
+// much as a pass for all. gather returns at once if no goroutine is runnable.
 func (e *Engine) gather() {
 	e.mu.Unlock()
 	runtime.Gosched()

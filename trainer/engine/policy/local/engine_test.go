@@ -175,8 +175,8 @@ func inOrder(n int) []int {
 	return out
 }
 
-// TestBatchInvariance: tokens and log-probs have the same bits with 1, 3 and 16 sequences in flight, in any order of arrival, with and
-// without prefix sharing, with prompts computed in pieces, with another number of threads, and in a new engine.
+// TestBatchInvariance: tokens and log-probs have the same bits with 1, 3 and 16 sequences in flight, in any order of arrival, and with
+// and without prefix sharing. The same holds with prompts computed in pieces, with another number of threads, and in a new engine.
 func TestBatchInvariance(t *testing.T) {
 	for name, c := range map[string]arch.Config{"attention": denseConfig, "convolutions": hybridConfig, "gated delta rules": recurrentConfig} {
 		t.Run(name+" in fp32", func(t *testing.T) { testBatchInvariance(t, c, false) })

@@ -110,8 +110,8 @@ func firstSeen(g arch.CacheGroup, position int) int {
 	return max(0, position+1-g.Window) / arch.CacheBlock
 }
 
-// holds reports whether a sequence can continue after the first n tokens of a cached sequence, n ≥ 1: layers with a
-// window may have freed blocks that the next token attends to.
+// holds reports whether a sequence can continue after the first n tokens of a cached sequence,
+// n ≥ 1. Layers with a window may have freed blocks that the next token attends to.
 func (p *pages) holds(l *cachedSeq, n int) bool {
 	for g, group := range p.groups {
 		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {

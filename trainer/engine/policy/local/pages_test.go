@@ -209,8 +209,9 @@ func TestManyConversations(t *testing.T) {
 	}
 }
 
-// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys and values of
-// the old weights nor waits for them, both while a sequence in flight still reads them and after its end.
+// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys
+// and values of the old weights nor waits for them. This holds while a sequence in flight still
+// reads them and after its end.
 func TestStaleLinesAreNotReused(t *testing.T) {
 	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
 	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})

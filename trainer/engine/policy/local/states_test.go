@@ -134,8 +134,9 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 	}
 }
 
-// TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than states that were used before
-// it, also if its cached sequence has given up the state at its end. Each further rollout of the prompt continues from it.
+// TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than
+// states that were used before it. This also holds if its cached sequence has given up the
+// state at its end. Each further rollout of the prompt continues from it.
 func TestUsedSnapshotStays(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 32 * arch.CacheBlock}), &Tenant{}
 	prompt := func(first int32) (tokens []int32) {

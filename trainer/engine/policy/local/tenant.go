@@ -152,8 +152,8 @@ func (t *Tenant) Version() int64 {
 
 // UpdateWeights informs the engine that the tenant's weights, which it reads in place, have changed and are policy
 // version `version`. The engine drops the tenant's cached keys and values. It returns an error if sequences of the
-// tenant are in flight, unless TenantOptions.Overlap is set. With Overlap a sequence in flight continues with the new weights
-// and the cached keys and values of the old weights, and its completion has the version with which it started.
+// tenant are in flight, unless TenantOptions.Overlap is set. With Overlap a sequence in flight continues with the new
+// weights and the cached keys and values of the old weights. Its completion has the version with which it started.
 func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 	e := t.engine
 	e.mu.Lock()

@@ -1,9 +1,9 @@
 // Package remote samples on inference servers that other programs run: vLLM and SGLang, over HTTP.
 //
-// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after three checks: the server
-// has accepted the agent's current weights, it reports their version, and the log-probs of some tokens that it samples
-// equal the trainer's own. A server that was restarted has lost its weights. The request that detects this sends them again
-// and repeats the checks.
+// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after
+// three checks. The server has accepted the agent's current weights, and it reports their version.
+// The log-probs of some tokens that it samples equal the trainer's own. A server that was restarted
+// has lost its weights. The request that detects this sends them again and repeats the checks.
 package remote
 
 import (

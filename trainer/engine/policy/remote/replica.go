@@ -124,8 +124,9 @@ func (r *replica) close() {
 	r.control.CloseIdleConnections()
 }
 
-// turn samples a turn. A server may stop earlier than the turn's own rules require, at an end of text that is not one
-// of its stop ids, or at a limit of its own. It is then asked to continue.
+// turn samples a turn. A server may stop earlier than the turn's own rules require. It does so
+// at an end of text that is not one of its stop ids, or at a limit of its own. It is then asked
+// to continue.
 func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out policy.Completion, err error) {
 	if err := r.gate.Acquire(ctx, 1); err != nil {
 		return out, r.interrupted(ctx, errors.New("it is loading weights"))

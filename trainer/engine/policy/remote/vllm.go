@@ -8,8 +8,9 @@ import (
 	"net/http"
 )
 
-// vllm implements the protocol of a vLLM server that was started with VLLM_SERVER_DEV_MODE=1, for the routes that
-// change weights, and with the worker extension of deploy/vllm, which loads a folder and remembers its stamp.
+// vllm implements the protocol of a vLLM server. The server was started with
+// VLLM_SERVER_DEV_MODE=1, for the routes that change weights. It also has the worker extension
+// of deploy/vllm, which loads a folder and remembers its stamp.
 type vllm struct {
 	r     *replica
 	model string // the server's name for the model

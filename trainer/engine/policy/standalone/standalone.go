@@ -92,9 +92,9 @@ func (p *Policy) adapt(ctx context.Context, folder string) error {
 	return nil
 }
 
-// Merge writes a Hugging Face folder of the model with the adapter merged: every changed weight is W + scale·B A,
-// computed in float32 and rounded once to the type of the checkpoint. dir must not exist. It also writes the tokenizer,
-// so it returns an error if that cannot be read.
+// Merge writes a Hugging Face folder of the model with the adapter merged. Every changed weight
+// is W + scale·B A, computed in float32 and rounded once to the type of the checkpoint. dir
+// must not exist. It also writes the tokenizer, so it returns an error if that cannot be read.
 func (p *Policy) Merge(ctx context.Context, dir string) error {
 	if p.unread != nil {
 		return p.unread

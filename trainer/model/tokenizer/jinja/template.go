@@ -1,6 +1,6 @@
-// Package jinja renders Hugging Face chat templates as Jinja2 does with Python values: undefined values fail when used, None
-// is not converted to text, integers have any size, dictionaries keep their order. A lexer splits a template into tokens, a
-// parser builds nodes from them, and a renderer evaluates the nodes.
+// Package jinja renders Hugging Face chat templates as Jinja2 does with Python values. Undefined values
+// fail when used, None is not converted to text, integers have any size, dictionaries keep their order. A
+// lexer splits a template into tokens, a parser builds nodes from them, and a renderer evaluates the nodes.
 //
 // A template can only compute text from its variables: there is no include, import, file or environment access, and
 // steps, memory and output are bounded.

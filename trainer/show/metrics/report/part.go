@@ -56,9 +56,9 @@ func readPart(dir string) (*part, error) {
 	return p, nil
 }
 
-// ofOneRun reports whether two folders are parts of the same run. Their names and fixed settings must be equal, as far as
-// they are known; all agents must belong to the same team; and no agent may have started in both folders, since two starts
-// of an agent are two runs.
+// ofOneRun reports whether two folders are parts of the same run. Their names and fixed
+// settings must be equal, as far as they are known. All agents must belong to the same team. No
+// agent may have started in both folders, since two starts of an agent are two runs.
 func (p *part) ofOneRun(q *part) bool {
 	if a, b := p.config, q.config; a != nil && b != nil && (a.Run.Name != b.Run.Name || a.Digest() != b.Digest()) {
 		return false

@@ -11,8 +11,8 @@ import (
 // run. python is the name or path of a Python that has the package wandb. Everything else is set
 // by the client's own environment variables, such as WANDB_API_KEY, WANDB_ENTITY and WANDB_MODE.
 //
-// Offline, the client does not have access to the rows that it wrote before, and would append a second folder to the first
-// one on the server: write a run offline only once.
+// Offline, the client does not have access to the rows that it wrote before, and would append a
+// second folder to the first one on the server. So write a run offline only once.
 func WandB(project, python string) Opener {
 	return func(ctx context.Context, run Run) (Tracker, error) {
 		return open(ctx, "wandb", python, wandbEnv(run, project), tree(run.Params))
