@@ -277,7 +277,7 @@ $(CLANG_FORMAT):
 env: ## build: print the environment of go commands outside make: eval "$(make env)"
 	@$(ENV)
 
-hooks: ## code: let git run the quick checks before each commit
+hooks: ## code: let git run the quick checks before each commit, and check its subject
 	git config core.hooksPath .ci/hooks
 
 clean: ## build: remove everything that was built (LibTorch and downloads stay)

@@ -2,7 +2,9 @@ package rules
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -79,7 +81,7 @@ func TestNoMachinePaths(t *testing.T) {
 
 // TestScripts runs shellcheck on every script.
 func TestScripts(t *testing.T) {
-	scripts := []string{".ci/run"}
+	scripts := []string{".ci/run", ".ci/hooks/pre-commit", ".ci/hooks/commit-msg"}
 	eachFile(t, func(path string, _ []byte) {
 		if strings.HasSuffix(path, ".sh") || strings.HasSuffix(path, ".sbatch") {
 			scripts = append(scripts, path)
@@ -95,5 +97,33 @@ func TestScripts(t *testing.T) {
 	check.Dir = root
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// TestCommitSubjects checks that the hook for messages admits subjects of the form `room: change`, and refuses others.
+func TestCommitSubjects(t *testing.T) {
+	long := strings.Repeat("x", 72-len("docs: "))
+	for message, admitted := range map[string]bool{
+		"docs: a page":                         true,
+		"trainer/config, docs: a key":          true,
+		"\n# a comment\nREADME: links\n\nbody": true,
+		"docs: " + long:                        true,
+		"docs: " + long + "x":                  false,
+		"docs: a page; a link":                 false,
+		"a page":                               false,
+		"fix the page: a link":                 false,
+		"docs:a page":                          false,
+		`Revert "a page"`:                      true,
+		"Merge branch 'docs; links'":           true,
+		"docs: a page\n\nOne link; two pages":  true,
+	} {
+		file := filepath.Join(t.TempDir(), "message")
+		if err := os.WriteFile(file, []byte(message+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		hook := exec.CommandContext(t.Context(), "bash", filepath.Join(root, ".ci/hooks/commit-msg"), file)
+		if out, err := hook.CombinedOutput(); (err == nil) != admitted {
+			t.Errorf("the hook admits %q: %t, want %t: %s", message, err == nil, admitted, out)
+		}
 	}
 }
