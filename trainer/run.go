@@ -23,18 +23,16 @@ import (
 
 // Options are the options of a run in addition to its configuration.
 type Options struct {
-	Agents    []string         // agents to run in this process; nil: all
-	Resume    bool             // continue from the newest complete checkpoint
-	Observer  metrics.Observer // receives records and notes; may be nil
-	Health    *health.Server   // publishes the workers' state; may be nil
-	Dashboard *dashboard.Page  // shows the running training, and must be part of Observer; may be nil
-	Task      task.Task        // replaces the configured task; may be nil
-	Gateway   *Gateway         // gives programs access to the agents, if the configuration has a gateway
-	// Closed to end the run of all agents, with a checkpoint after the current step or during the cold start.
-	Stop  <-chan struct{}
-	Terms map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
-	// Called in each round when the configuration was found usable here, before models are loaded; may be nil.
-	BeforeLoad func()
+	Agents     []string             // agents to run in this process; nil: all
+	Resume     bool                 // continue from the newest complete checkpoint
+	Observer   metrics.Observer     // receives records and notes; may be nil
+	Health     *health.Server       // publishes the workers' state; may be nil
+	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
+	Task       task.Task            // replaces the configured task; may be nil
+	Gateway    *Gateway             // gives programs access to the agents, if the configuration has a gateway
+	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint, after the current step or in the cold start
+	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
+	BeforeLoad func()               // called in each round when the configuration is usable here, before models are loaded; may be nil
 
 	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end

@@ -35,11 +35,10 @@ type Round struct {
 	Open      bool   // any client may send requests, and none are stored; Token is the key, "" means no key
 	Token     string
 	Secret    Secret
-	Agents    []string // all agents of the team, the main agent first
-	// Returns the address of an agent's worker; nil: all agents work here.
-	Address   func(ctx context.Context, agent string) (*url.URL, error)
-	Transport http.RoundTripper   // for requests to other workers; nil: http.DefaultTransport
-	Hosted    map[string]Upstream // agents whose models are behind other APIs; only in an open round
+	Agents    []string                                                  // all agents of the team, the main agent first
+	Address   func(ctx context.Context, agent string) (*url.URL, error) // the address of an agent's worker; nil: all agents work here
+	Transport http.RoundTripper                                         // for requests to other workers; nil: http.DefaultTransport
+	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; only in an open round
 }
 
 // incoming is a request of a client.

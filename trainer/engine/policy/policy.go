@@ -198,13 +198,12 @@ type Lifecycle interface {
 
 // Stats counts a policy's work since it was created. An unknown number is 0.
 type Stats struct {
-	Requests      int64 `json:"requests"`
-	PromptTokens  int64 `json:"prompt_tokens"`  // tokens of all prompts, including reused ones
-	ReusedTokens  int64 `json:"reused_tokens"`  // prompt tokens whose keys and values were cached
-	EvictedTokens int64 `json:"evicted_tokens"` // tokens whose cached keys and values were evicted
-	// Tokens that went through the model again, since their keys and values had been evicted.
-	Recomputed    int64         `json:"recomputed_tokens"`
-	PutBack       int64         `json:"put_back"` // sequences that had to wait in the middle of a turn, because the cache was full
+	Requests      int64         `json:"requests"`
+	PromptTokens  int64         `json:"prompt_tokens"`     // tokens of all prompts, including reused ones
+	ReusedTokens  int64         `json:"reused_tokens"`     // prompt tokens whose keys and values were cached
+	EvictedTokens int64         `json:"evicted_tokens"`    // tokens whose cached keys and values were evicted
+	Recomputed    int64         `json:"recomputed_tokens"` // tokens that went through the model again after their eviction
+	PutBack       int64         `json:"put_back"`          // sequences that had to wait in the middle of a turn, because the cache was full
 	SampledTokens int64         `json:"sampled_tokens"`
 	Passes        int64         `json:"passes"`  // forward passes
 	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them

@@ -27,10 +27,9 @@ const (
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	States      Kind = "states"      // recurrent states of an engine: as many as arch.RecurrentStates returns
 	Activations Kind = "activations" // of a micro-batch in training or of a pass of sampling, the larger of the two; an estimate
-	// Experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories.
-	Routes   Kind = "routes"
-	Overhead Kind = "overhead" // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
-	Snapshot Kind = "snapshot" // fp32 copy of trained weights and moments from which checkpoints are written
+	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest trajectories
+	Overhead    Kind = "overhead"    // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
+	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
 // Part is memory for one purpose.

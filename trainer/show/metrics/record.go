@@ -19,25 +19,23 @@ type Record struct {
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	Unknown string `json:"unknown,omitempty"` // reason why an evaluation has no accuracy
-	// Scores of an evaluation, by set, kind, level and number of parts; only in the main agent's record.
-	Scores []Score `json:"scores,omitempty"`
+	Unknown string  `json:"unknown,omitempty"` // reason why an evaluation has no accuracy
+	Scores  []Score `json:"scores,omitempty"`  // of an evaluation, by set, kind, level and number of parts; only in the main agent's record
 }
 
 // Score holds the results of an evaluation for the questions of a set, or for some of them.
 type Score struct {
-	Set       string  `json:"set,omitempty"` // name of the set; "": task.eval
-	By        string  `json:"by,omitempty"`  // property that the questions share: "kind", "level" or "parts"; "": none
-	Of        string  `json:"of,omitempty"`  // value of this property: a kind, a level or a number of parts
-	Questions int     `json:"questions"`
-	Samples   int     `json:"samples"`  // number of answers to each question
-	Accuracy  float64 `json:"accuracy"` // mean correctness
-	// Interval that contains 95 % of the accuracies when questions are resampled with replacement.
-	Interval [2]float64      `json:"interval"`
-	Pass     map[int]float64 `json:"pass"`             // by k: probability that one of k answers is right
-	Best     map[int]float64 `json:"best"`             // by k: expected correctness of the best of k answers
-	Calls    float64         `json:"calls"`            // number of calls of sub-agents in one answer
-	Tokens   float64         `json:"tokens,omitempty"` // tokens that all agents read and wrote for one answer; 0: unknown
+	Set       string          `json:"set,omitempty"` // name of the set; "": task.eval
+	By        string          `json:"by,omitempty"`  // property that the questions share: "kind", "level" or "parts"; "": none
+	Of        string          `json:"of,omitempty"`  // value of this property: a kind, a level or a number of parts
+	Questions int             `json:"questions"`
+	Samples   int             `json:"samples"`          // number of answers to each question
+	Accuracy  float64         `json:"accuracy"`         // mean correctness
+	Interval  [2]float64      `json:"interval"`         // contains 95 % of the accuracies when questions are resampled with replacement
+	Pass      map[int]float64 `json:"pass"`             // by k: probability that one of k answers is right
+	Best      map[int]float64 `json:"best"`             // by k: expected correctness of the best of k answers
+	Calls     float64         `json:"calls"`            // number of calls of sub-agents in one answer
+	Tokens    float64         `json:"tokens,omitempty"` // tokens that all agents read and wrote for one answer; 0: unknown
 }
 
 // place returns the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.

@@ -10,9 +10,8 @@ import (
 
 // Noise makes the scripted experts sloppy. Each field is the probability of a mistake.
 type Noise struct {
-	OneWord float64 `json:"kw" yaml:"kw"` // search for only one of the two words
-	// Quote the outdated fact ("was") although the current fact ("is") was found too.
-	Outdated      float64 `json:"was" yaml:"was"`
+	OneWord       float64 `json:"kw" yaml:"kw"`             // search for only one of the two words
+	Outdated      float64 `json:"was" yaml:"was"`           // quote the outdated fact ("was") although the current one ("is") was found too
 	RandomQuote   float64 `json:"rnd" yaml:"rnd"`           // quote any returned sentence
 	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // do not follow an alias
 	WrongRelation float64 `json:"wrongrel" yaml:"wrongrel"` // ask for another relation of the query

@@ -19,24 +19,22 @@ import (
 
 // Manifest lists the files of a step's checkpoint. It is the same for all agents, byte for byte.
 type Manifest struct {
-	Format       int          `json:"format"` // set by encode
-	Run          string       `json:"run"`
-	Step         int64        `json:"step"`
-	ConfigDigest string       `json:"config_digest"` // digest of the run's configuration
-	Agents       []AgentFiles `json:"agents"`
-	Agreed       bool         `json:"-"` // all workers have the manifest: see Checkpoints.Agree
-	// Results of the evaluations before the checkpoint, as JSON; results.json holds the later ones.
-	Results json.RawMessage `json:"results,omitempty"`
-	Digest  string          `json:"digest"` // SHA-256 of this file with an empty digest; set by encode
+	Format       int             `json:"format"` // set by encode
+	Run          string          `json:"run"`
+	Step         int64           `json:"step"`
+	ConfigDigest string          `json:"config_digest"` // digest of the run's configuration
+	Agents       []AgentFiles    `json:"agents"`
+	Agreed       bool            `json:"-"`                 // all workers have the manifest: see Checkpoints.Agree
+	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint; results.json holds the later ones
+	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set by encode
 }
 
 // AgentFiles is one agent's part of a checkpoint.
 type AgentFiles struct {
-	Name string `json:"name"`
-	// Of the agent's machine; only machines with equal features produce equal bits.
-	CPUFeatures string         `json:"cpu_features,omitempty"`
-	Files       []durable.File `json:"files"`  // in the agent's folder
-	Ledger      LedgerMark     `json:"ledger"` // its ledger up to this step
+	Name        string         `json:"name"`
+	CPUFeatures string         `json:"cpu_features,omitempty"` // of the agent's machine; equal bits need equal features
+	Files       []durable.File `json:"files"`                  // in the agent's folder
+	Ledger      LedgerMark     `json:"ledger"`                 // its ledger up to this step
 
 	Endpoint *store.Endpoint `json:"endpoint,omitempty"` // place of a hosted model, which has no files; nil: the model was here
 }

@@ -29,10 +29,9 @@ type Status struct {
 type AgentStatus struct {
 	Agent     string  `json:"agent"`
 	Epoch     int64   `json:"epoch"`
-	Alive     bool    `json:"alive"`              // a worker has the place
-	LeaseLeft float64 `json:"lease_left_seconds"` // time until its worker counts as dead if it remains silent
-	// Time since its worker's last sign of life, if the worker has this configuration's lease.
-	Silent    float64 `json:"silent_seconds"`
+	Alive     bool    `json:"alive"`                   // a worker has the place
+	LeaseLeft float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
+	Silent    float64 `json:"silent_seconds"`          // since its worker's last sign of life, if the worker has this configuration's lease
 	Version   *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
 	Lag       int64   `json:"lag"`                     // number of versions behind the agent with the newest version
 	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
