@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
-// TestQuick runs every case at a small size and holds each output to float64, relative to its largest value: on the
-// processor and on a GPU where there is one.
+// TestQuick runs every case at a small size, on the processor and on a GPU if the machine has
+// one. It compares each output with float64, relative to its largest value.
 func TestQuick(t *testing.T) {
 	for _, device := range cudatest.Devices(t) {
 		t.Run(device, func(t *testing.T) { testQuick(t, device) })

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// shareIdle is ShareIdleThreads until the end of a test.
+// shareIdle calls ShareIdleThreads until the end of a test.
 func shareIdle(t *testing.T, limit int) {
 	ShareIdleThreads(limit)
 	t.Cleanup(func() { ShareIdleThreads(0) })

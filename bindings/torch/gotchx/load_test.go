@@ -64,7 +64,7 @@ func TestStateDictRefused(t *testing.T) {
 	valid := pickled(t, "qwen2-tiny-bin")
 	for name, c := range map[string]struct{ data, want string }{
 		"empty":           {"", ""},
-		"text":            {"hello, this is no pickle", ""},
+		"text":            {"hello, this is not a pickle", ""},
 		"cut short":       {string(valid[:len(valid)/2]), ""},
 		"not a dict":      {"\x80\x02K\x01.", "not a state dict"},
 		"not tensors":     {"\x80\x02}X\x01\x00\x00\x00aK\x01s.", "maps names to tensors"},

@@ -176,7 +176,7 @@ func (a *pendingTurns) add() (id uint64, answer <-chan Turn) {
 	return a.last, a.turns[a.last]
 }
 
-// take delivers an answer to its request. wanted is false if there is none.
+// take delivers an answer to its request. wanted reports whether there is such a request.
 func (a *pendingTurns) take(content []byte) (wanted bool, err error) {
 	in, err := decodeColumns[answer](content)
 	if err != nil {

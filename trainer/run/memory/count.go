@@ -82,8 +82,8 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	return p
 }
 
-// CountFollower counts the need of the process of one of an agent's further devices, which only samples and trains. The
-// arguments are those of Count.
+// CountFollower counts the need of the process of one of an agent's further devices, which only
+// samples and trains. The arguments are the same as for Count.
 func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
 	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
 	p.hold(cfg, a, model, trained, quantised)
@@ -94,8 +94,8 @@ func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Con
 	return p
 }
 
-// compute adds the needs of sampling and training in addition to what is held, with the keys to which they are
-// proportional.
+// compute adds the needs of sampling and training to the memory that is held. It names the keys
+// that scale them.
 func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
 	taught, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
 	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
@@ -141,7 +141,7 @@ func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
 	}
 }
 
-// trainingLever adds the key to which the activations of training are proportional.
+// trainingLever adds the key that scales the activations of training.
 func (n *Need) trainingLever(a *config.Agent, context int) {
 	prefix := "agents." + a.Name + ".engine."
 	if context > a.Engine.MicroBatchTokens {

@@ -35,8 +35,8 @@ type State struct {
 // None stands for no version.
 const None = -1
 
-// Begin returns the first state of a round: the start of the run (saved is None), or a checkpoint. evaluated and best come
-// from the evaluations in the checkpoint.
+// Begin returns the first state of a round: the start of the run (saved = None), or a
+// checkpoint. evaluated and best come from the evaluations in the checkpoint.
 func Begin(saved, evaluated, best int64) State {
 	return State{Version: max(saved, 0), RolledOut: max(saved, 0), Saved: saved, ColdStarted: saved != None,
 		Evaluated: evaluated, Best: best, EvaluationSaved: evaluated}
@@ -45,8 +45,8 @@ func Begin(saved, evaluated, best int64) State {
 // Kind is the kind of a command.
 type Kind string
 
-// The kinds of commands, in the order of a run's first steps. A command that involves other workers is given to all of
-// them.
+// The kinds of commands, in the order of a run's first steps. A command that involves other
+// workers is given to every worker.
 const (
 	ColdStart     Kind = "cold start"     // do the cold start, if this agent has one
 	AwaitTeam     Kind = "await team"     // wait until all are ready

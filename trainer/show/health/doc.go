@@ -1,5 +1,5 @@
-// Package health answers requests over HTTP about a training process: whether it is alive, whether its workers are ready,
-// and what its newest numbers are.
+// Package health answers requests over HTTP about a training process: whether it is alive,
+// whether its workers are ready, and its newest numbers.
 //
 //	GET /healthz   200 while the process answers and no device of its workers has failed. A busy device has
 //	               not failed, and a run that waits is not dead: the run's own deadlines end operations

@@ -91,10 +91,10 @@ func refusedAddress(address string, why error) error {
 	return why
 }
 
-// Handle mounts another package's handler at a pattern of http.ServeMux. It panics if the pattern is already used. Handlers
-// may be mounted while the server runs. The server's token does not protect them: a handler must check permissions itself.
-// It must also limit the bodies that it reads. It has no time limits except those that it sets with
-// http.ResponseController. On a nil Server Handle does nothing.
+// Handle mounts another package's handler at a pattern of http.ServeMux. It panics if the pattern is
+// already used. Handlers may be mounted while the server runs. The server's token does not protect
+// them: a handler must check permissions itself. It must also limit the bodies that it reads. It has
+// no time limits except those that it sets with http.ResponseController. Handle ignores a nil Server.
 func (s *Server) Handle(pattern string, h http.Handler) {
 	if s == nil {
 		return

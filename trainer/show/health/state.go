@@ -37,8 +37,8 @@ func newProcessState(o Options) processState {
 		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 
-// Joined adds an agent of this process to the server, when the agent's model is loaded and has a place in the run. It
-// is called again for a new place. On a nil Server it does nothing.
+// Joined adds an agent of this process to the server, when the agent's model is loaded and has
+// a place in the run. It is called again for a new place. It ignores a nil Server.
 func (s *Server) Joined(agent string, probe Probe, p Place) {
 	if s == nil {
 		return
@@ -65,7 +65,7 @@ func (b *processState) Report(r metrics.Record) {
 	b.records[r.Agent][r.Kind] = r
 }
 
-// Note does nothing: notes are for people.
+// Note ignores notes, which are for people.
 func (*processState) Note(metrics.Note) {}
 
 // placed maps agents to the workers that have a place.

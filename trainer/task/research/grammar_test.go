@@ -131,7 +131,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 				turn := strings.Fields(s.Text)
 				for _, w := range turn {
 					if !words[w] {
-						t.Fatalf("%s: %q is no word of the vocabulary", d.Query, w)
+						t.Fatalf("%s: %q is not a word of the vocabulary", d.Query, w)
 					}
 				}
 				if !s.Sampled {

@@ -154,7 +154,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	if _, err := r.VerifySub(ctx, q, task.Attempt{Subtask: "who?", Answer: "Ada"}); err == nil {
-		t.Error("a sub-task that is no question is scored")
+		t.Error("a sub-task that is not a question is scored")
 	}
 	if _, err := r.VerifySub(ctx, task.Query{ID: "x"}, task.Attempt{Subtask: sub, Answer: "Ada"}); err == nil {
 		t.Error("a query without its knowledge base is scored")

@@ -26,10 +26,10 @@ const (
 	lostGPUsFolder     = "lost_gpus"
 )
 
-// CheckpointsDir is the folder of the checkpoints in a run's folder.
+// CheckpointsDir returns the folder of the checkpoints in a run's folder.
 func CheckpointsDir(dir string) string { return filepath.Join(dir, checkpointsFolder) }
 
-// TrajectoriesDir is the folder of the trajectories in a run's folder.
+// TrajectoriesDir returns the folder of the trajectories in a run's folder.
 func TrajectoriesDir(dir string) string { return filepath.Join(dir, trajectoriesFolder) }
 
 // CheckpointsOf returns the checkpoints and ledgers in a run's folder, for the named agents or, without names, for all

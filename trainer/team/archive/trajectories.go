@@ -79,7 +79,7 @@ func (n Number) MarshalText() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(n), 'g', -1, 64), nil
 }
 
-// FailedDir is the folder of refused batches.
+// FailedDir returns the folder of refused batches.
 func (a *Archive) FailedDir() string { return filepath.Join(a.settings.Dir, failedFolder) }
 
 // WriteRefused writes the batch of a refused update for debugging, one JSON object per line and sequence.

@@ -1,5 +1,5 @@
-// What is called before the CUDA part is loaded leaves LibTorch's first question for CUDA unasked: its answer
-// holds for the life of the process.
+// Functions that are called before the CUDA part is loaded must not ask LibTorch for CUDA. The
+// first answer holds for the life of the process.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 

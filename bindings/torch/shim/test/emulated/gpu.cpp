@@ -1,5 +1,5 @@
 // A device "cuda:0" for a LibTorch without CUDA. Its tensors are in the memory of the emulated GPU (kernels/test/emulator),
-// which is the host's, and LibTorch's own operations on them run on the CPU. So whatever asks whether a tensor is on a GPU
+// which is the host's, and LibTorch's own operations on them run on the CPU. So code that asks whether a tensor is on a GPU
 // takes the GPU's way. Operations refuse what a GPU refuses: tensors on other devices, and waits while work is recorded.
 #include "gpu.h"
 
@@ -126,7 +126,7 @@ at::Tensor over(const at::Tensor &like, c10::Storage storage, c10::DispatchKeySe
   return t;
 }
 
-// One operation on the CPU: its tensors there, by those of the GPU.
+// One operation on the CPU: its tensors there, by the tensors of the GPU.
 class Call {
  public:
   explicit Call(const c10::FunctionSchema &schema) : schema_(schema) {}
@@ -147,7 +147,7 @@ class Call {
     return v;
   }
 
-  // What the operation returned is one of its arguments, a view of one, or new.
+  // The operation's result is one of its arguments, a view of one, or new.
   c10::IValue to_gpu(const c10::IValue &v) {
     if (v.isTensor()) return v.toTensor().defined() ? c10::IValue(to_gpu(v.toTensor())) : v;
     if (v.isTensorList()) {
@@ -252,7 +252,7 @@ void count(const c10::OperatorHandle &op, const std::vector<c10::IValue> &argume
   counts.launches += !view && !waits(op, arguments);
 }
 
-// Whatever has no function of its own above.
+// Operations without a function of their own above.
 void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   std::lock_guard<std::recursive_mutex> lock(one_at_a_time());
   const size_t n = op.schema().arguments().size();

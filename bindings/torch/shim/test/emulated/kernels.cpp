@@ -107,7 +107,8 @@ Tensor &addmm_wide_out(const Tensor &self, const Tensor &a, const Tensor &b, at:
   return out.copy_(at::addmm(self, a.to(type), b.to(type), beta, alpha));
 }
 
-// Rows of x by the matrix of their group, w [groups, in, out]: those of group g end before ends[g]. The host does not learn the numbers.
+// Rows of x by the matrix of their group, w [groups, in, out]. The rows of group g end before
+// ends[g]. The host does not receive the numbers.
 Tensor grouped(const Tensor &x, const Tensor &w, const std::optional<Tensor> &ends, const std::optional<Tensor> &bias,
                std::optional<at::ScalarType> type) {
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && !bias && !type && ends &&

@@ -66,7 +66,7 @@ struct communicator {
   std::thread thread;
   std::atomic<int> state{kInProgress};
   std::atomic<bool> stop{false};
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // of the fields below
   std::deque<group> groups;
   bool finalised = false;
 
@@ -148,7 +148,8 @@ int connected(int port) {
   return fd;
 }
 
-// Rank 0 learns where the others listen and tells all; then a rank connects to those before it.
+// Rank 0 receives the ports of the others and sends them to all. Then a rank connects to the
+// ranks before it.
 void communicator::meet(int root_port, int root_listener) {
   std::vector<int32_t> ports(size_t(size), 0);
   if (rank == 0) {

@@ -119,7 +119,7 @@ struct Locked<kCall, int32_t (*)(Arguments...)> {
 
 }  // namespace
 
-// What the host has asked of the emulated GPU so far; a graph is one launch.
+// The host's requests to the emulated GPU so far. A graph is one launch.
 extern "C" MGT_API void mgt_emulated_counts(uint64_t *launches, uint64_t *uploads, uint64_t *waits) {
   std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
   const auto &counts = emulator::counts();

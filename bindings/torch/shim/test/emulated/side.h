@@ -1,5 +1,5 @@
-// A stream beside the current one, as far as the emulated NCCL works on it: how many groups of messages it was given, and how many are
-// done.
+// A stream next to the current one, as far as the emulated NCCL works on it: the number of
+// groups of messages that it was given, and the number that are done.
 #pragma once
 #include <atomic>
 #include <cstdint>
