@@ -25,8 +25,8 @@ type TeamChat struct {
 	workers  []*worker.Worker
 	sampling policy.Sampling
 	about    task.Query // the query to which a task's tools are bound
-	asked    int
-	telling  sync.Mutex
+	turns    int        // number of questions so far
+	sending  sync.Mutex
 }
 
 // Message is a text from one agent to another: a sub-task, or the answer to it.
@@ -75,12 +75,12 @@ func (c *TeamChat) HeldOut(n int) task.Query {
 // Ask makes the main agent answer a question, and returns its answer. It calls onMessage with every sub-task and the answer to
 // it, one at a time. It returns an error if the agents cannot answer, and the error of ctx when that ends.
 func (c *TeamChat) Ask(ctx context.Context, question string, onMessage func(Message)) (answer string, err error) {
-	c.asked++
+	c.turns++
 	q := c.about
-	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.asked), "chat", question
+	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.turns), "chat", question
 	send := func(from, to, text string) {
-		c.telling.Lock()
-		defer c.telling.Unlock()
+		c.sending.Lock()
+		defer c.sending.Unlock()
 		onMessage(Message{from, to, text})
 	}
 	delegate := func(ctx context.Context, d agent.Delegation) (string, error) {

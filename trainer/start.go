@@ -153,8 +153,8 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	if err != nil {
 		return nil, fmt.Errorf("--resume: reading the configuration with which the run began: %w", err)
 	}
-	if given, kept := cfg.Run.Date, old.Run.Date; given != "" && kept != "" && given != kept {
-		return nil, fmt.Errorf("--resume: run.date is %s, but in %s the run's date is %s: remove it", given, path, kept)
+	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
+		return nil, fmt.Errorf("--resume: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {

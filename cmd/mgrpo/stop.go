@@ -14,7 +14,7 @@ import (
 func untilStopped(parent context.Context) (ctx context.Context, stop <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent)) // parent ends with the first signal
 	early := parent.Err() != nil                                     // a signal came already
-	signals, asked := make(chan os.Signal, 2), make(chan struct{})
+	signals, stopRequests := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		defer signal.Stop(signals)
@@ -26,12 +26,12 @@ func untilStopped(parent context.Context) (ctx context.Context, stop <-chan stru
 			}
 		}
 		fmt.Fprintln(os.Stderr, "\nmgrpo: stopping with a checkpoint after the current step, evaluation or cold-start update; press again to stop at once")
-		close(asked)
+		close(stopRequests)
 		select {
 		case <-signals:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, asked, cancel
+	return ctx, stopRequests, cancel
 }

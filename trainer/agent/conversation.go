@@ -132,11 +132,11 @@ func interrupted(err error) bool {
 }
 
 type conversation struct {
-	spec  Spec
-	env   Env
-	voice Voice
-	traj  Trajectory
-	asked map[subtask]int
+	spec      Spec
+	env       Env
+	voice     Voice
+	traj      Trajectory
+	delegated map[subtask]int
 
 	called map[string]int // number of calls of each tool
 }
@@ -247,11 +247,11 @@ func (c *conversation) delegation(call Call) Delegation {
 	d := Delegation{Agent: call.Name, Index: c.traj.Calls[call.Name], Task: call.Task}
 	c.traj.Calls[call.Name]++
 	same := subtask{call.Name, call.Task}
-	if c.asked == nil {
-		c.asked = map[subtask]int{}
+	if c.delegated == nil {
+		c.delegated = map[subtask]int{}
 	}
-	d.Repeat = c.asked[same]
-	c.asked[same]++
+	d.Repeat = c.delegated[same]
+	c.delegated[same]++
 	return d
 }
 

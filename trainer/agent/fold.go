@@ -41,9 +41,9 @@ func (l Limits) CheckFold(d Dialect) error {
 
 // folding is a sampler's state for the next fold.
 type folding struct {
-	task   string     // the question or sub-task
-	recent []exchange // the newest turns of the stretch, at most Fold.Keep
-	asked  bool       // the next turn is the summary
+	task       string     // the question or sub-task
+	recent     []exchange // the newest turns of the stretch, at most Fold.Keep
+	summaryDue bool       // the next turn is the summary
 }
 
 // exchange is a turn with the results that followed it.
@@ -100,12 +100,12 @@ func (v *sampler) fold(ctx context.Context) (Action, string, error) {
 	if err != nil || finish != "" {
 		return Action{}, finish, err
 	}
-	said := v.spec.Dialect.Parse(v.turn)
-	if !said.Final || said.Answer == "" {
+	summary := v.spec.Dialect.Parse(v.turn)
+	if !summary.Final || summary.Answer == "" {
 		return Action{Invalid: "expected a summary: a text without calls"}, "", nil
 	}
-	v.next.asked = false
-	ids, text, err := v.spec.Dialect.Prompt(foldedTask(v.next.task, said.Answer))
+	v.next.summaryDue = false
+	ids, text, err := v.spec.Dialect.Prompt(foldedTask(v.next.task, summary.Answer))
 	if err != nil {
 		return Action{}, "", err
 	}

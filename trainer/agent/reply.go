@@ -23,15 +23,15 @@ func (t *Template) Reply(turn []int32) Reply {
 // read reads the text of a turn.
 func (t *Template) read(text string) Reply {
 	if h, ok := t.calls.(callformat.Harmony); ok {
-		if thought, said, channels := h.Split(text); channels {
-			return Reply{Text: said, Whole: said, Thinking: strings.Trim(thought, Blanks), Calls: h.Read(text, t.functions).Calls}
+		if thought, answer, channels := h.Split(text); channels {
+			return Reply{Text: answer, Whole: answer, Thinking: strings.Trim(thought, Blanks), Calls: h.Read(text, t.functions).Calls}
 		}
 	}
 	k := t.thinks
 	k.call = t.calls.Mark()
-	thought, said, _ := k.split(text)
-	read := t.readCalls(said)
-	return Reply{Text: said[:read.Start], Whole: said, Thinking: thought, Calls: read.Calls}
+	thought, answer, _ := k.split(text)
+	read := t.readCalls(answer)
+	return Reply{Text: answer[:read.Start], Whole: answer, Thinking: thought, Calls: read.Calls}
 }
 
 // readCalls reads calls in the template's notation. If it finds none, it tries Hermes's notation, because

@@ -34,7 +34,7 @@ func (v *sampler) Observe(results []Result) error {
 	ids, text, err := v.spec.Dialect.Observe(v.turn, results)
 	if fold := v.spec.Limits.Fold; err == nil && fold.At > 0 {
 		v.next.remember(fold.Keep, exchange{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
-		if v.next.asked = len(v.row().Tokens)+len(ids) >= fold.At; v.next.asked {
+		if v.next.summaryDue = len(v.row().Tokens)+len(ids) >= fold.At; v.next.summaryDue {
 			ids, text, err = v.lastResults(results)
 		}
 	}
@@ -55,7 +55,7 @@ func (v *sampler) row() *Trajectory {
 }
 
 func (v *sampler) Turn(ctx context.Context) (Action, string, error) {
-	if v.next.asked {
+	if v.next.summaryDue {
 		if a, finish, err := v.fold(ctx); err != nil || finish != "" || a.Invalid != "" {
 			return a, finish, err
 		}

@@ -40,8 +40,8 @@ func (t *Template) probeThinks(opening string) {
 func (t *Template) printsThinking() bool {
 	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}}, t.tools, false)
 	before, after, found := strings.Cut(text, probeThinking)
-	between, _, said := strings.Cut(after, probeTurn)
-	if err != nil || !found || !said {
+	between, _, hasTurn := strings.Cut(after, probeTurn)
+	if err != nil || !found || !hasTurn {
 		return false
 	}
 	if open, end := lastMark.FindString(before), firstMark.FindString(between); open != "" && end != "" {
@@ -119,8 +119,8 @@ type Partial struct {
 // Partial reads the text of an unfinished turn. If offered is false, the model has no functions and no text is a call.
 func (t *Template) Partial(text string, offered bool) Partial {
 	if h, ok := t.calls.(callformat.Harmony); ok {
-		thought, said, _ := h.Split(text)
-		return Partial{Thinking: strings.Trim(thought, Blanks), Text: said}
+		thought, answer, _ := h.Split(text)
+		return Partial{Thinking: strings.Trim(thought, Blanks), Text: answer}
 	}
 	k := t.thinks
 	k.call = t.calls.Mark()

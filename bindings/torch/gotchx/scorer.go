@@ -59,19 +59,19 @@ func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) 
 	shape := []int64{int64(len(batch)), int64(longest)}
 	scores := make([]float32, len(batch))
 	err := s.device.Do(ctx, func(scope *torch.Scope) error {
-		tokens, kept := toGotch(scope.FromInt64(ids, shape...)), toGotch(scope.FromInt64(mask, shape...))
+		tokens, attention := toGotch(scope.FromInt64(ids, shape...)), toGotch(scope.FromInt64(mask, shape...))
 		defer tokens.MustDrop()
-		defer kept.MustDrop()
-		out, err := s.module.ForwardTs([]*ts.Tensor{tokens, kept})
+		defer attention.MustDrop()
+		out, err := s.module.ForwardTs([]*ts.Tensor{tokens, attention})
 		if err != nil {
 			return fmt.Errorf("gotchx: %s: forward(tokens, mask) of int64 %v: %w", s.path, shape, err)
 		}
 		defer out.MustDrop()
-		got := fromGotch(scope, out)
-		if got.DType() != torch.Float32 || !slices.Equal(got.Shape(), shape[:1]) {
-			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, a score a sequence", s.path, got.DType(), got.Shape(), shape[:1])
+		result := fromGotch(scope, out)
+		if result.DType() != torch.Float32 || !slices.Equal(result.Shape(), shape[:1]) {
+			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, a score a sequence", s.path, result.DType(), result.Shape(), shape[:1])
 		}
-		got.Float32s(scores)
+		result.Float32s(scores)
 		return nil
 	})
 	return scores, err

@@ -57,7 +57,7 @@ func (Harmony) Read(text string, _ Functions) Reading {
 
 // Split returns the thinking and the text of a turn. If the turn is unfinished, both are beginnings of the finished
 // turn's thinking and text. ok is false for a turn without messages in channels.
-func (Harmony) Split(text string) (thinking, said string, ok bool) {
+func (Harmony) Split(text string) (thinking, answer string, ok bool) {
 	var thoughts, texts strings.Builder
 	for m := range harmonyMessages(text) {
 		ok = true

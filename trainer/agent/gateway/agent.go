@@ -32,10 +32,10 @@ type AgentSettings struct {
 
 // Bounds on the memory that programs can make an agent use.
 const (
-	maxHeld      = 256       // requests waiting for their phase to begin
+	maxWaiting   = 256       // requests waiting for their phase to begin
 	maxRoots     = 4096      // conversations of an attempt
 	maxTurns     = 4096      // turns of a conversation
-	maxKept      = 256 << 20 // bytes of an attempt's requests
+	maxStored    = 256 << 20 // bytes of an attempt's requests
 	maxTemplates = 256       // cached templates, one for each list of functions
 )
 
@@ -43,7 +43,7 @@ const (
 type AgentServer struct {
 	AgentSettings
 	inFlight atomic.Int64 // turns being sampled
-	held     atomic.Int64 // requests waiting for their phase
+	waiting  atomic.Int64 // requests waiting for their phase
 
 	mu        sync.Mutex
 	closed    bool
@@ -73,7 +73,7 @@ type attempt struct {
 	mu     sync.Mutex
 	forest forest
 	failed error      // errors of the engine, if it could not sample a turn
-	kept   int        // bytes of its requests
+	stored int        // bytes of its requests
 	turns  int        // all sampled turns
 	calls  []toolCall // calls of the turn that was sampled last
 }
@@ -154,11 +154,11 @@ func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules,
 		a.mu.Unlock()
 		if !waiting {
 			waiting = true
-			if a.held.Add(1) > maxHeld {
-				a.held.Add(-1)
-				return nil, Rules{}, nil, busy("%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxHeld)
+			if a.waiting.Add(1) > maxWaiting {
+				a.waiting.Add(-1)
+				return nil, Rules{}, nil, busy("%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxWaiting)
 			}
-			defer a.held.Add(-1)
+			defer a.waiting.Add(-1)
 		}
 		select {
 		case <-changed:

@@ -15,17 +15,17 @@ func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
 		if err != nil {
 			return err
 		}
-		said := map[string]any{"role": "assistant", "content": t.reply.text, "refusal": nil}
+		message := map[string]any{"role": "assistant", "content": t.reply.text, "refusal": nil}
 		if t.reply.thinking != "" {
-			said["reasoning_content"] = t.reply.thinking
+			message["reasoning_content"] = t.reply.thinking
 		}
 		if len(t.reply.calls) > 0 {
-			said["content"], said["tool_calls"] = nullable(t.reply.text), t.reply.calls
+			message["content"], message["tool_calls"] = nullable(t.reply.text), t.reply.calls
 		}
 		if len(t.reply.written) > 0 {
-			said["mgrpo"] = map[string]any{"calls": t.reply.written}
+			message["mgrpo"] = map[string]any{"calls": t.reply.written}
 		}
-		choice := map[string]any{"index": 0, "message": said, "finish_reason": t.finish(), "logprobs": nil}
+		choice := map[string]any{"index": 0, "message": message, "finish_reason": t.finish(), "logprobs": nil}
 		if r.LogProbs {
 			choice["logprobs"] = map[string]any{"content": a.logProbs(t), "refusal": nil}
 		}

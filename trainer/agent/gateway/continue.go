@@ -7,13 +7,13 @@ import (
 // checkLast refuses requests whose last message contradicts their options for the beginning of the turn, as vLLM does.
 func (r *chatRequest) checkLast() error {
 	last := &r.Messages[len(r.Messages)-1]
-	asked := r.ContinueFinalMessage != nil && *r.ContinueFinalMessage
+	requested := r.ContinueFinalMessage != nil && *r.ContinueFinalMessage
 	switch {
-	case last.Role != "assistant" && asked:
+	case last.Role != "assistant" && requested:
 		return invalid("continue_final_message", "the last message has the role %s, but must have the role assistant", last.Role)
 	case last.Role != "assistant" && r.AddGenerationPrompt != nil && !*r.AddGenerationPrompt:
 		return invalid("add_generation_prompt", "false, so nothing would open the assistant's turn: leave it out")
-	case asked && r.AddGenerationPrompt != nil && *r.AddGenerationPrompt:
+	case requested && r.AddGenerationPrompt != nil && *r.AddGenerationPrompt:
 		return invalid("add_generation_prompt", "it is true and so is continue_final_message: set only one of them")
 	case last.Role == "assistant" && len(last.ToolCalls) > 0:
 		return invalid("messages", "the last message is the assistant's, and its tool_calls have no results: add messages with the role tool")
@@ -35,8 +35,8 @@ func (r *chatRequest) continues() bool {
 func (at *attempt) placeContinuation(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
 	n := len(messages) - 1
-	t = &turn{asked: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: messages[:n], continued: messages[n].Content}
-	if before := at.forest.answered(request{t.asked, d.tools}, c); before != nil {
+	t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: messages[:n], continued: messages[n].Content}
+	if before := at.forest.answered(request{t.history, d.tools}, c); before != nil {
 		return before, true, nil
 	}
 	for _, before := range at.forest.known[all[n+1]] {

@@ -21,8 +21,8 @@ type forest struct {
 
 // request identifies the requests for one turn.
 type request struct {
-	asked chain
-	tools string
+	history chain
+	tools   string
 }
 
 // root is one invocation.
@@ -51,7 +51,7 @@ type anchor struct{ Turn, Call int }
 type turn struct {
 	root           *root
 	parent         *turn // nil: the first turn of a row
-	asked          chain // chain of the messages before it
+	history        chain // chain of the messages before it
 	tools          string
 	branch         int     // number of earlier turns of the root that answered the same request
 	parentAnswered bool    // another turn with the same parent was answered before, and its text may be in the prompt
@@ -117,10 +117,10 @@ func (f *forest) continued(chains []chain) *turn {
 
 // equal finds the last turn of a request with the same messages and functions. If repeat is not negative, only the root
 // with that ordinal counts.
-func (f *forest) equal(asked chain, tools string, repeat int) *turn {
+func (f *forest) equal(history chain, tools string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
-			if t.asked == asked && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
+			if t.history == history && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
 				return t
 			}
 		}
@@ -136,7 +136,7 @@ func (f *forest) answered(r request, c call) *turn {
 	if wasRemoved {
 		f.missed[r]--
 	}
-	if t := f.equal(r.asked, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
+	if t := f.equal(r.history, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
 		return t
 	}
 	return nil
@@ -182,14 +182,14 @@ func (r *root) add(t *turn) error {
 		return refuse(400, "too_many", "the conversation has %d turns already", maxTurns)
 	}
 	for _, other := range r.turns {
-		if other.asked == t.asked {
+		if other.history == t.history {
 			t.branch = max(t.branch, other.branch+1)
 		}
 		switch {
 		case other.parent != t.parent:
 		case !other.ended():
 			t.siblings = append(t.siblings, other)
-		case other.asked != t.asked:
+		case other.history != t.history:
 			t.parentAnswered = true
 		}
 	}
@@ -198,13 +198,13 @@ func (r *root) add(t *turn) error {
 }
 
 // remember registers a sampled turn, so that later requests can extend it.
-func (f *forest) remember(t *turn, said message) {
+func (f *forest) remember(t *turn, reply message) {
 	if f.known == nil {
 		f.known = map[chain][]*turn{}
 	}
-	c := t.asked.then(said)
+	c := t.history.then(reply)
 	if t.messages != nil {
-		c = chains(slices.Concat(t.messages, []message{said}))[len(t.messages)+1]
+		c = chains(slices.Concat(t.messages, []message{reply}))[len(t.messages)+1]
 	}
 	f.known[c] = append(f.known[c], t)
 }
@@ -214,7 +214,7 @@ func (f *forest) forget(t *turn) {
 	if f.missed == nil {
 		f.missed = map[request]int{}
 	}
-	f.missed[request{t.asked, t.tools}]++
+	f.missed[request{t.history, t.tools}]++
 	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
 	if len(t.root.turns) == 0 {
 		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })

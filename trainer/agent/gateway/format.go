@@ -119,13 +119,13 @@ func functionOf(raw json.RawMessage) (f function) {
 }
 
 // breaks reports whether a reply violates the request's response_format or tool_choice.
-func (r *chatRequest) breaks(said reply) bool {
+func (r *chatRequest) breaks(sampled reply) bool {
 	if r.ToolChoice.mode == "required" {
-		return len(said.calls) == 0 || r.ToolChoice.name != "" &&
-			slices.ContainsFunc(said.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
+		return len(sampled.calls) == 0 || r.ToolChoice.name != "" &&
+			slices.ContainsFunc(sampled.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
 	}
 	schema := r.ResponseFormat.schema()
-	return schema != nil && len(said.calls) == 0 && valid(schema, said.text) != nil
+	return schema != nil && len(sampled.calls) == 0 && valid(schema, sampled.text) != nil
 }
 
 // valid checks a JSON text against a schema that checkSchema accepts.

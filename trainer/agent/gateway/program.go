@@ -84,7 +84,7 @@ func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, 
 }
 
 // start starts the command, waits for its end and returns its last line. It also ends the command's child processes.
-func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, said string, err error) {
+func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, stderrEnd string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than task.program.timeout, %v", p.Timeout.Round(time.Second)))
 	defer cancel()
 	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}

@@ -28,20 +28,20 @@ type wrote struct {
 // Calls beyond the first most calls are malformed; 0 means no limit. A client that takes one call per turn receives the
 // first call.
 func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
-	said := r.template(d).Reply(turn.Tokens)
-	out := reply{text: said.Text, thinking: said.Thinking}
+	parsed := r.template(d).Reply(turn.Tokens)
+	out := reply{text: parsed.Text, thinking: parsed.Thinking}
 	if !d.offers { // without functions, a text that looks like a call is text
-		return reply{text: said.Whole, thinking: said.Thinking}
+		return reply{text: parsed.Whole, thinking: parsed.Thinking}
 	}
-	handed := len(said.Calls)
+	handed := len(parsed.Calls)
 	if r.oneCall() {
 		most, handed = 1, min(1, handed)
 	}
 	unreadable := false
-	for i, c := range said.Calls {
+	for i, c := range parsed.Calls {
 		problem := d.functions.Call(c).Problem
 		if most > 0 && i >= most {
-			problem = agent.Surplus(len(said.Calls)-most, most)
+			problem = agent.Surplus(len(parsed.Calls)-most, most)
 		}
 		if problem != "" && turn.Finish == policy.FinishStop {
 			out.malformed++
@@ -53,7 +53,7 @@ func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 		}
 	}
 	if unreadable {
-		out.text, out.calls = said.Whole, nil
+		out.text, out.calls = parsed.Whole, nil
 	}
 	if out.malformed == 0 {
 		out.written = nil

@@ -219,26 +219,26 @@ func (o *options) check() error {
 
 // setting is a number that changes the sampling distribution.
 type setting struct {
-	name  string
-	asked *float64 // the request's value; nil: none
-	own   *float64 // the run's value
-	least float64  // a smaller value counts as 0
-	most  float64
-	off   float64 // a value that means the same as 0
+	name      string
+	requested *float64 // the request's value; nil: none
+	own       *float64 // the run's value
+	least     float64  // a smaller value counts as 0
+	most      float64
+	off       float64 // a value that means the same as 0
 }
 
 // change sets the run's value to the request's value. They may differ only in a free phase.
 func (f setting) change(free bool) error {
 	own := *f.own
 	switch {
-	case f.asked == nil, *f.asked == own, *f.asked == f.off && (own == 0 || own == f.off):
+	case f.requested == nil, *f.requested == own, *f.requested == f.off && (own == 0 || own == f.off):
 		return nil
 	case !free:
-		return invalid(f.name, "it is %v, but the run samples and trains with %v: leave it out, or change the run's configuration", *f.asked, own)
-	case !(*f.asked >= 0 && *f.asked <= f.most):
-		return invalid(f.name, "it is %v, but must be from 0 to %v", *f.asked, f.most)
+		return invalid(f.name, "it is %v, but the run samples and trains with %v: leave it out, or change the run's configuration", *f.requested, own)
+	case !(*f.requested >= 0 && *f.requested <= f.most):
+		return invalid(f.name, "it is %v, but must be from 0 to %v", *f.requested, f.most)
 	}
-	if *f.own = *f.asked; *f.own < f.least {
+	if *f.own = *f.requested; *f.own < f.least {
 		*f.own = 0
 	}
 	return nil

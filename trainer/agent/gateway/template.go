@@ -84,13 +84,13 @@ func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ord
 }
 
 // joined returns the template's variables of the agent and of a request. The request's values win.
-func joined(own, asked *ordered.Object) *ordered.Object {
-	if own == nil || asked == nil {
-		return cmp.Or(own, asked)
+func joined(own, requested *ordered.Object) *ordered.Object {
+	if own == nil || requested == nil {
+		return cmp.Or(own, requested)
 	}
 	out := own.Clone()
-	for _, key := range asked.Keys() {
-		v, _ := asked.Get(key)
+	for _, key := range requested.Keys() {
+		v, _ := requested.Get(key)
 		out.Set(key, v)
 	}
 	return out
@@ -136,7 +136,7 @@ func (a *AgentServer) checkKwargs(r *chatRequest, d *dialect, rules Rules) error
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
-	if _, got, err := d.Prompt(rendered(r.Messages, d.Neutral)); err != nil || got != want {
+	if _, text, err := d.Prompt(rendered(r.Messages, d.Neutral)); err != nil || text != want {
 		return invalid("chat_template_kwargs", "they change the prompt, which must be the agent's own in training: leave them out")
 	}
 	return nil

@@ -32,8 +32,8 @@ func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*tu
 // placeText finds or adds the turn that a prompt asks for. known is true if an earlier request asked for it. The caller
 // must hold the lock.
 func (at *attempt) placeText(p *prompt, tok *tokenizer.Tokenizer, c call) (t *turn, known bool, err error) {
-	t = &turn{asked: p.chain()}
-	if before := at.forest.answered(request{t.asked, ""}, c); before != nil {
+	t = &turn{history: p.chain()}
+	if before := at.forest.answered(request{t.history, ""}, c); before != nil {
 		return before, true, nil
 	}
 	if before, rest := at.forest.prefixOf(p); before != nil {
@@ -41,7 +41,7 @@ func (at *attempt) placeText(p *prompt, tok *tokenizer.Tokenizer, c call) (t *tu
 		return t, false, before.root.add(t)
 	}
 	t.prompt = p.complete(tok)
-	t.opening = opening{t.asked, t.prompt.text}
+	t.opening = opening{t.history, t.prompt.text}
 	return t, false, at.beginRoot(t, c)
 }
 

@@ -123,9 +123,9 @@ func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, er
 func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
 	for {
 		at.mu.Lock()
-		if at.kept += c.size; at.kept > maxKept {
+		if at.stored += c.size; at.stored > maxStored {
 			at.mu.Unlock()
-			return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxKept>>20)
+			return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxStored>>20)
 		}
 		t, known, err = place(at)
 		if err == nil && !known {
@@ -214,9 +214,9 @@ func (a *AgentServer) MaxTokens() int {
 }
 
 // room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
-func (a *AgentServer) room(n, asked int) int {
+func (a *AgentServer) room(n, requested int) int {
 	room := a.MaxTokens() - n
-	for _, limit := range []int{a.Limits.TurnTokens, asked} {
+	for _, limit := range []int{a.Limits.TurnTokens, requested} {
 		if limit > 0 {
 			room = min(room, limit)
 		}
@@ -226,24 +226,24 @@ func (a *AgentServer) room(n, asked int) int {
 
 // fits returns an error if a client asks for more tokens than the context has room for after n tokens, as OpenAI's and vLLM's
 // servers do. A smaller limit of the agent's turns ends a reply with the finish reason length, like the client's own limit.
-func (a *AgentServer) fits(n, asked int) error {
+func (a *AgentServer) fits(n, requested int) error {
 	free := a.MaxTokens() - n
-	if asked <= free {
+	if requested <= free {
 		return nil
 	}
 	return &apiError{status: 400, code: "context_length_exceeded", param: "max_tokens",
-		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", asked, n, a.Name, a.MaxTokens(), free)}
+		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", requested, n, a.Name, a.MaxTokens(), free)}
 }
 
 // placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.
 // The caller must hold the lock.
 func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
-	asked := all[len(messages)]
-	if t := at.forest.answered(request{asked, d.tools}, c); t != nil {
+	history := all[len(messages)]
+	if t := at.forest.answered(request{history, d.tools}, c); t != nil {
 		return t, true, nil
 	}
-	t = &turn{asked: asked, tools: d.tools, messages: messages}
+	t = &turn{history: history, tools: d.tools, messages: messages}
 	rewritten := at.forest.rewritten(all)
 	if before := at.forest.continued(all); before != nil {
 		fits, err := before.extend(t, d.Template)
@@ -260,7 +260,7 @@ func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, k
 	if err != nil {
 		return nil, false, invalid("messages", "%v", err)
 	}
-	t.opening = opening{asked, lastUser(messages)}
+	t.opening = opening{history, lastUser(messages)}
 	return t, false, at.begin(t, rewritten, d, c)
 }
 
@@ -306,7 +306,7 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 func (t *turn) id(agent string, k Ticket, prefix string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
-	h.Write(t.asked[:])
+	h.Write(t.history[:])
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
 }
 

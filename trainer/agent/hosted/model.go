@@ -19,9 +19,9 @@ type Model struct {
 	name    string
 	version atomic.Int64
 
-	mu    sync.Mutex
-	stats policy.Stats
-	asked int // requests in flight
+	mu       sync.Mutex
+	stats    policy.Stats
+	inFlight int // requests in flight
 }
 
 var _ policy.Lifecycle = (*Model)(nil)
@@ -73,14 +73,14 @@ func (m *Model) begin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.Requests++
-	m.asked++
-	m.stats.MaxInFlight = max(m.stats.MaxInFlight, m.asked)
+	m.inFlight++
+	m.stats.MaxInFlight = max(m.stats.MaxInFlight, m.inFlight)
 }
 
 func (m *Model) end(u *openai.Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked--
+	m.inFlight--
 	if u != nil {
 		m.stats.PromptTokens += int64(u.Prompt)
 		m.stats.SampledTokens += int64(u.Completion)

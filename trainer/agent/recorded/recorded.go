@@ -92,10 +92,10 @@ func (c *Cache) Answer(ctx context.Context, q Question, ask func(context.Context
 	q = Question{valid(q.Service), valid(q.Text)}
 	path := c.path(q)
 	for {
-		kept, err := read(path, q)
+		stored, err := read(path, q)
 		switch {
 		case err == nil:
-			return kept, nil
+			return stored, nil
 		case !errors.Is(err, fs.ErrNotExist):
 			return Answer{}, &Error{q, c.dir, err}
 		case c.replay:
@@ -134,8 +134,8 @@ func (c *Cache) claim(path string) (other <-chan struct{}, done func()) {
 
 // ask calls ask and stores the answer, unless another answer was stored first.
 func (c *Cache) ask(ctx context.Context, path string, q Question, ask func(context.Context) (Answer, error)) (Answer, error) {
-	if kept, err := read(path, q); err == nil { // stored between the caller's read and its claim
-		return kept, nil
+	if stored, err := read(path, q); err == nil { // stored between the caller's read and its claim
+		return stored, nil
 	}
 	answer, err := ask(ctx)
 	if err != nil {

@@ -341,8 +341,8 @@ func (m *Client) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), func(context.Context) (recorded.Answer, error) { return recorded.Answer{Text: string(text)}, nil })
-	if err == nil && kept.Text != string(text) {
+	stored, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), func(context.Context) (recorded.Answer, error) { return recorded.Answer{Text: string(text)}, nil })
+	if err == nil && stored.Text != string(text) {
 		err = errors.New("the server's tools differ from those recorded in the cache: use another folder (cache.dir)")
 	}
 	return err
@@ -350,12 +350,12 @@ func (m *Client) keep(ctx context.Context) error {
 
 // recall reads the list of the tools from the cache.
 func (m *Client) recall(ctx context.Context) error {
-	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), nil)
+	stored, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), nil)
 	if err != nil {
 		return err
 	}
 	var list []listed
-	if err := json.Unmarshal([]byte(kept.Text), &list); err != nil {
+	if err := json.Unmarshal([]byte(stored.Text), &list); err != nil {
 		return fmt.Errorf("the list in the cache: %w", err)
 	}
 	if len(list) > maxMCPTools {

@@ -118,9 +118,9 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 		}
 	}
 	slices.Sort(paths)
-	var kept []shownPath
+	var outer []shownPath
 	for _, p := range slices.Compact(paths) {
-		if covered := slices.ContainsFunc(kept, func(k shownPath) bool { return strings.HasPrefix(p, k.At+"/") }); covered {
+		if covered := slices.ContainsFunc(outer, func(k shownPath) bool { return strings.HasPrefix(p, k.At+"/") }); covered {
 			continue
 		}
 		real, err := filepath.EvalSymlinks(p)
@@ -130,9 +130,9 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 		if err != nil {
 			return nil, err
 		}
-		kept = append(kept, shownPath{At: p, Real: real})
+		outer = append(outer, shownPath{At: p, Real: real})
 	}
-	return kept, nil
+	return outer, nil
 }
 
 func (p *Python) run(ctx context.Context, program string) (string, error) {

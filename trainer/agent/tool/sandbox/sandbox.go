@@ -114,12 +114,12 @@ func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) 
 
 // reason returns the reason why the process died, as a text for the model.
 func (w *sandbox) reason(err error) error {
-	said := w.stderr.String()
+	stderr := w.stderr.String()
 	switch {
-	case strings.Contains(said, "stack overflow") || strings.Contains(said, "stack exceeds"):
+	case strings.Contains(stderr, "stack overflow") || strings.Contains(stderr, "stack exceeds"):
 		return errors.New("the program recurses too deeply")
 	// The Go runtime fails to start a thread when the memory limit leaves no room for its stack.
-	case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") || strings.Contains(said, "pthread_create failed"):
+	case strings.Contains(stderr, "out of memory") || strings.Contains(stderr, "cannot allocate memory") || strings.Contains(stderr, "pthread_create failed"):
 		return errors.New("the program needs more memory than it may have")
 	}
 	return fmt.Errorf("the program ended its interpreter (%w): most likely it needs more memory than it may have", err)
