@@ -21,7 +21,7 @@ agents:
 	if err != nil {
 		return 0, err
 	}
-	need := memory.Count(cfg, cfg.Agent("a"), b.weights.config, b.weights.config.Parameters(), 0)
+	need := memory.Count(cfg, cfg.Agent("a"), memory.Model{Arch: b.weights.config, Trained: b.weights.config.Parameters()})
 	for _, kind := range []memory.Kind{memory.Weights, memory.Master, memory.Gradients, memory.Moments, memory.Activations} {
 		bytes += need.Of(kind)
 	}

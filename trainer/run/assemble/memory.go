@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
 )
 
@@ -46,9 +45,9 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			before = holders[key]
 			holders[key] = append(before, a)
 		}
-		needs = append(needs, memory.Count(cfg, a, m.Arch, m.Trained, m.Quantised, before...))
+		needs = append(needs, memory.Count(cfg, a, m, before...))
 		for rank := 1; rank < len(a.OnMachine()); rank++ {
-			needs = append(needs, memory.CountFollower(cfg, a, rank, m.Arch, m.Trained, m.Quantised))
+			needs = append(needs, memory.CountFollower(cfg, a, rank, m))
 		}
 	}
 	return needs, faults.Err()
@@ -66,20 +65,13 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 		return nil, err
 	}
 	for i := range a.OnMachine() {
-		needs = append(needs, memory.CountFollower(cfg, a, machine*len(a.OnMachine())+i, m.Arch, m.Trained, m.Quantised))
+		needs = append(needs, memory.CountFollower(cfg, a, machine*len(a.OnMachine())+i, m))
 	}
 	return needs, nil
 }
 
-// Model describes an agent's model without its weights.
-type Model struct {
-	Arch      arch.Config
-	Trained   int64 // parameters that training changes, if the agent learns
-	Quantised int64 // bytes of the weights that stay quantised, or 0
-}
-
 // ModelOf describes an agent's model. It reads only the headers of checkpoints. The model must not be hosted.
-func ModelOf(cfg *config.Config, a *config.Agent) (m Model, err error) {
+func ModelOf(cfg *config.Config, a *config.Agent) (m memory.Model, err error) {
 	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
 		m.Trained, err = trained(cfg, a, m.Arch)
 	}

@@ -57,39 +57,36 @@ type Lever struct {
 	Part
 }
 
-// Count counts the need of an agent's worker. model is the valid architecture of its model, trained the number of
-// trained parameters, and quantised the size of the weights that stay quantised, or 0. The agents `before` it hold the
-// weights that it adapts.
-func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
+// Count counts the need of an agent's worker. The agents `before` it hold the weights that it adapts.
+func Count(cfg *config.Config, a *config.Agent, m Model, before ...*config.Agent) Need {
 	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
-	n := model.Parameters()
-	p.hold(cfg, a, model, trained, quantised)
+	n := m.Arch.Parameters()
+	p.hold(cfg, a, m)
 	p.Files = 4 * n
 	if a.Adapts() {
-		p.Files = 4 * trained
+		p.Files = 4 * m.Trained
 	}
 	if cfg.Learns(a) && cfg.Run.SaveMoments {
-		p.Files += 8 * trained
+		p.Files += 8 * m.Trained
 	}
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are also saved in fp32
 	}
-	p.compute(cfg, a, model, before...)
-	p.record(a, model, trajectories(cfg, a))
+	p.compute(cfg, a, m.Arch, before...)
+	p.record(a, m.Arch, trajectories(cfg, a))
 	if cfg.Learns(a) || cfg.ColdStarts(a) { // a stopped cold start is saved from a copy, too
-		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
+		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * m.Trained})
 	}
 	return p
 }
 
-// CountFollower counts the need of the process of one of an agent's further devices, which only
-// samples and trains. The arguments are the same as for Count.
-func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
+// CountFollower counts the need of the process of one of an agent's further devices, which only samples and trains.
+func CountFollower(cfg *config.Config, a *config.Agent, rank int, m Model) Need {
 	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
-	p.hold(cfg, a, model, trained, quantised)
-	p.compute(cfg, a, model)
+	p.hold(cfg, a, m)
+	p.compute(cfg, a, m.Arch)
 	if !a.Engine.Remote() {
-		p.record(a, model, int64(cfg.Conversations(a)))
+		p.record(a, m.Arch, int64(cfg.Conversations(a)))
 	}
 	return p
 }
@@ -153,16 +150,16 @@ func (n *Need) trainingLever(a *config.Agent, context int) {
 
 // hold adds the memory of every process of an agent. Each holds the weights, unless an earlier
 // agent holds them, the weights of the KL term, and its share of the buffers for training.
-func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
-	layout := model.Layout() // slow to make for a mixture
+func (n *Need) hold(cfg *config.Config, a *config.Agent, m Model) {
+	layout := m.Arch.Layout() // slow to make for a mixture
 	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
 	inShares := a.Shard == "full" && taught
-	rotary := 4 * int64(a.ContextTokens(model.MaxPosition)) * model.RotaryWidth()
+	rotary := 4 * int64(a.ContextTokens(m.Arch.MaxPosition)) * m.Arch.RotaryWidth()
 	weights := parameters * size
 	switch {
-	case quantised > 0:
-		weights = quantised
+	case m.Quantised > 0:
+		weights = m.Quantised
 	case inShares:
 		weights = gathered(a, layout)
 	case cfg.HoldsBF16(a):
@@ -179,13 +176,13 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 		}
 	}
 	if a.Adapts() {
-		n.add(Adapters, 4*trained)
+		n.add(Adapters, 4*m.Trained)
 	}
 	if taught {
-		share := longestShare(a, layout, trained)
-		gradients := 4 * trained
+		share := longestShare(a, layout, m.Trained)
+		gradients := 4 * m.Trained
 		if half && !a.Adapts() || inShares {
-			gradients = size*trained + 4*share
+			gradients = size*m.Trained + 4*share
 			if a.Engine.CheckpointActivations { // passes go layer by layer
 				gradients = size*oneLayer(a, layout, inShares) + 4*share
 			}
@@ -197,7 +194,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	case !cfg.HasKL(a):
 	case a.Adapts() && a.Reference == "":
 		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; otherwise it is the base, which is loaded already
-			n.add(Reference, 4*trained)
+			n.add(Reference, 4*m.Trained)
 		}
 	default:
 		reference := parameters * size

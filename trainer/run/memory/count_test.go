@@ -40,7 +40,7 @@ agents:
 func count(t *testing.T, agent string, sets ...string) Need {
 	t.Helper()
 	cfg := team(t, sets...)
-	return Count(cfg, cfg.Agent(agent), smolLM2Shape, smolLM2, 0)
+	return Count(cfg, cfg.Agent(agent), Model{Arch: smolLM2Shape, Trained: smolLM2})
 }
 
 func TestCount(t *testing.T) {
@@ -110,7 +110,7 @@ func TestCountOfFewTrained(t *testing.T) {
 	const n, few = smolLM2, 1000
 	for agent, gradients := range map[string]int64{"boss": 4 * few, "help": 6 * few} {
 		cfg := team(t, "grpo.kl=k3")
-		all, p := Count(cfg, cfg.Agent(agent), smolLM2Shape, n, 0), Count(cfg, cfg.Agent(agent), smolLM2Shape, few, 0)
+		all, p := Count(cfg, cfg.Agent(agent), Model{Arch: smolLM2Shape, Trained: n}), Count(cfg, cfg.Agent(agent), Model{Arch: smolLM2Shape, Trained: few})
 		for kind, want := range map[Kind]int64{Gradients: gradients, Moments: 8 * few, Snapshot: 12 * few,
 			Weights: all.Of(Weights), Master: all.Of(Master), Reference: all.Of(Reference)} {
 			if p.Of(kind) != want {
@@ -132,7 +132,7 @@ func TestCountOfConvolutions(t *testing.T) {
 		shape.ShortConv.Layers[i] = true
 	}
 	const tokens = 16 * 1024 // slots times context
-	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
+	need := Count(cfg, cfg.Agent("boss"), Model{Arch: shape, Trained: shape.Parameters()})
 	if got, want := need.Of(KVCache), int64(4*tokens*(20*576+10*2*192)); got != want {
 		t.Errorf("the cache has %d bytes, want %d", got, want)
 	}
@@ -147,7 +147,7 @@ func TestCountOfRecurrentStates(t *testing.T) {
 		shape.GatedDelta.Layers[i] = true
 	}
 	const tokens, slots = 16 * 1024, 16
-	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
+	need := Count(cfg, cfg.Agent("boss"), Model{Arch: shape, Trained: shape.Parameters()})
 	if got, want := need.Of(KVCache), int64(4*tokens*10*2*192); got != want {
 		t.Errorf("the cache has %d bytes, want %d", got, want)
 	}
@@ -177,11 +177,11 @@ func TestCountOfRoutes(t *testing.T) {
 		{"boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, 0},
 	} {
 		cfg := team(t, c.sets...)
-		p := Count(cfg, cfg.Agent(c.agent), mixture, 1000, 0)
+		p := Count(cfg, cfg.Agent(c.agent), Model{Arch: mixture, Trained: 1000})
 		if p.Of(Routes) != c.want*token || c.want > 0 && on(p, "cpu") < c.want*token {
 			t.Errorf("%s %v: %d bytes, want %d", c.agent, c.sets, p.Of(Routes), c.want*token)
 		}
-		if dense := Count(cfg, cfg.Agent(c.agent), smolLM2Shape, 1000, 0); dense.Of(Routes) != 0 {
+		if dense := Count(cfg, cfg.Agent(c.agent), Model{Arch: smolLM2Shape, Trained: 1000}); dense.Of(Routes) != 0 {
 			t.Errorf("%s: a model without experts has %d bytes of routes", c.agent, dense.Of(Routes))
 		}
 	}
@@ -198,9 +198,9 @@ func TestCountOfRanks(t *testing.T) {
 	boss, help := cfg.Agent("boss"), cfg.Agent("help")
 	help.Devices = []string{"cuda:3", "cuda", "cuda:1"}
 	for rank, device := range []string{"cuda:3", "cuda:0", "cuda:1"} {
-		p := Count(cfg, help, smolLM2Shape, n, 0)
+		p := Count(cfg, help, Model{Arch: smolLM2Shape, Trained: n})
 		if rank > 0 {
-			p = CountFollower(cfg, help, rank, smolLM2Shape, n, 0)
+			p = CountFollower(cfg, help, rank, Model{Arch: smolLM2Shape, Trained: n})
 		}
 		if p.Device != device || p.Of(Master) != 4*third || p.Of(Gradients) != 2*n+4*third || p.Of(Moments) != 8*third || p.Of(Reference) < 2*n || p.Of(Weights) < 2*n {
 			t.Errorf("rank %d: %v", rank, p)
@@ -209,11 +209,11 @@ func TestCountOfRanks(t *testing.T) {
 			t.Errorf("rank %d: %v, want a cache of %d for a third of 16 rollouts", rank, p, cache)
 		}
 	}
-	follower := CountFollower(cfg, boss, 2, smolLM2Shape, n, 0)
+	follower := CountFollower(cfg, boss, 2, Model{Arch: smolLM2Shape, Trained: n})
 	if follower.Of(Gradients) != 4*n || follower.Of(Moments) != 8*third {
 		t.Errorf("%v: autograd sums the whole gradient in fp32", follower)
 	}
-	err := Fits([]Need{CountFollower(cfg, help, 2, smolLM2Shape, n, 0)}, map[string]int64{"cuda:1": 1 << 20})
+	err := Fits([]Need{CountFollower(cfg, help, 2, Model{Arch: smolLM2Shape, Trained: n})}, map[string]int64{"cuda:1": 1 << 20})
 	if err == nil || !strings.Contains(err.Error(), "lower agents.help.engine.micro_batch_tokens") {
 		t.Errorf("a follower without enough memory: %v", err)
 	}
@@ -244,7 +244,7 @@ func TestCountOfDividedExperts(t *testing.T) {
 	cfg := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
 		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`, "agents.help.shard=full")
 	a := cfg.Agent("help")
-	p := Count(cfg, a, shape, n, 0)
+	p := Count(cfg, a, Model{Arch: shape, Trained: n})
 	share := dense/3 + int64(shape.Layers)*3*experts
 	for what, c := range map[string]struct{ got, want int64 }{
 		"moments":   {p.Of(Moments), 8 * share},
@@ -259,7 +259,7 @@ func TestCountOfDividedExperts(t *testing.T) {
 		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`)
 	// With this number of tokens a layer needs more than the head.
 	rows := max(int64(a.Engine.MicroBatchTokens), int64(a.ContextTokens(shape.MaxPosition))) * 2
-	if got := p.Of(Activations) - Count(whole, whole.Agent("help"), shape, n, 0).Of(Activations); got != rows*6*int64(shape.Hidden)*2 {
+	if got := p.Of(Activations) - Count(whole, whole.Agent("help"), Model{Arch: shape, Trained: n}).Of(Activations); got != rows*6*int64(shape.Hidden)*2 {
 		t.Errorf("%d bytes for rows sent to experts and back, of %d in a micro-batch", got, rows)
 	}
 }
@@ -278,9 +278,9 @@ func TestCountOfShards(t *testing.T) {
 			"agents."+name+`.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`, "agents."+name+".shard=full")
 		a := cfg.Agent(name)
 		for rank := range 3 {
-			p := Count(cfg, a, smolLM2Shape, n, 0)
+			p := Count(cfg, a, Model{Arch: smolLM2Shape, Trained: n})
 			if rank > 0 {
-				p = CountFollower(cfg, a, rank, smolLM2Shape, n, 0)
+				p = CountFollower(cfg, a, rank, Model{Arch: smolLM2Shape, Trained: n})
 			}
 			held := size * (third + layers)
 			if over := p.Of(Weights) - held; over < 0 || over > 1<<20 || p.Of(Reference) != p.Of(Weights) {
@@ -300,7 +300,7 @@ func TestCountOfQuantised(t *testing.T) {
 		cfg := team(t)
 		a := *cfg.Agent(agent)
 		a.Train, a.DType = false, "quantised"
-		p := Count(cfg, &a, smolLM2Shape, 0, blocks)
+		p := Count(cfg, &a, Model{Arch: smolLM2Shape, Quantised: blocks})
 		if p.Of(Weights) != blocks+rotary || p.Of(Master) != 0 || p.Of(Gradients)+p.Of(Moments)+p.Of(Snapshot) != 0 || p.Of(KVCache) == 0 {
 			t.Errorf("%s: %+v", agent, p)
 		}
@@ -325,7 +325,7 @@ func TestCountOfSharedEngine(t *testing.T) {
 	passRows := int64(arch.PassRows(false)) / 32 // blocks
 	windows := conversations*4 + passRows
 	for shape, want := range map[*arch.Config]int64{&smolLM2Shape: 30 * blocks * block, &windowed: (10*blocks + 20*min(windows, blocks)) * block} {
-		first, second := Count(cfg, boss, *shape, 1000, 0), Count(cfg, help, *shape, 1000, 0, boss)
+		first, second := Count(cfg, boss, Model{Arch: *shape, Trained: 1000}), Count(cfg, help, Model{Arch: *shape, Trained: 1000}, boss)
 		if first.Shares || first.Of(Weights) < 4*n || !second.Shares || second.Of(Weights)+second.Of(Master) != 0 {
 			t.Errorf("%v; %v", first, second)
 		}
@@ -371,7 +371,7 @@ func TestActivationsOnGPU(t *testing.T) {
 func TestOverheadOfCUDA(t *testing.T) {
 	cfg := team(t, "agents.boss.device=cuda", "agents.boss.lora.r=2", "agents.help.lora.r=2")
 	boss, help := cfg.Agent("boss"), cfg.Agent("help")
-	first, second := Count(cfg, boss, smolLM2Shape, 1000, 0), Count(cfg, help, smolLM2Shape, 1000, 0, boss)
+	first, second := Count(cfg, boss, Model{Arch: smolLM2Shape, Trained: 1000}), Count(cfg, help, Model{Arch: smolLM2Shape, Trained: 1000}, boss)
 	for _, n := range []Need{first, second} {
 		tensors := on(n, "cuda:0") - n.Of(Overhead)
 		want := tensors / 20
@@ -406,7 +406,7 @@ func TestSums(t *testing.T) {
 	if text := sums[0].String(); !strings.HasPrefix(text, "boss and a part of help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
 		t.Error(text)
 	}
-	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape, smolLM2, 0)
+	single := Count(cfg, cfg.Agent("boss"), Model{Arch: smolLM2Shape, Trained: smolLM2})
 	if got := Sums([]Need{single}, nil); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}

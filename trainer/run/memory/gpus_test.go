@@ -113,9 +113,9 @@ agents:
 		}
 		trained = layout.Numel
 	}
-	needs := []Need{Count(cfg, a, c, trained, 0)}
+	needs := []Need{Count(cfg, a, Model{Arch: c, Trained: trained})}
 	for rank := 1; rank < size; rank++ {
-		needs = append(needs, CountFollower(cfg, a, rank, c, trained, 0))
+		needs = append(needs, CountFollower(cfg, a, rank, Model{Arch: c, Trained: trained}))
 	}
 	sums := slices.DeleteFunc(Sums(needs, nil), func(s Sum) bool { return s.Device == "cpu" })
 	if len(sums) != size {
