@@ -19,7 +19,8 @@ type Probe interface {
 	Question(id string) (text, answer string)
 }
 
-// member is a worker's place in the run.
+// member is a worker's place in the run. Only this module makes one, so the signature of Joined does not name the store, which
+// is not public.
 type member = *store.Member
 
 // place is an agent's worker with its place in the run.
