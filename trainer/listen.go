@@ -15,10 +15,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
-// Listen opens the server of this process at the configured address, and mounts the team's gateway, which is nil if the
-// configuration has none. Without an address, a process with some of the agents listens at any free port of its machine,
-// and a process with all agents does not listen, unless there is a gateway: the server is nil then. agents are those that
-// run here; nil means all.
+// Listen opens the server of this process at the configured address, and mounts the team's
+// gateway, which is nil if the configuration has none. Without an address, a process with some of
+// the agents listens at any free port of its machine. A process with all agents listens only if
+// there is a gateway. Otherwise the server is nil. agents are those that run here; nil means all.
 func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, error) {
 	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Newest: newestCheckpoint(cfg)}
 	if o.Agents == nil {

@@ -33,8 +33,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// TestTrainAndReport trains with all reports of the command line: the console, the files and the live page. The program's own observer receives
-// the same records. Resuming the complete run is not an error.
+// TestTrainAndReport trains with all reports of the command line: the console, the files and the live
+// page. The program's own observer receives the same records. Resuming the complete run is not an error.
 func TestTrainAndReport(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(slices.Clone(untaught), "run.steps=2", "health.address=127.0.0.1:0")...)

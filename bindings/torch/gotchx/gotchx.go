@@ -1,7 +1,7 @@
 // Package gotchx connects bindings/torch with gotch. A program's loss terms are written with gotch (Term). trainer/withgotch uses the rest:
-// TorchScript modules as policies and judges, and gotch's reader of PyTorch's checkpoint files. Tensors pass in both directions without a copy.
-// Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and without recording these get no
-// gradient. In this repository only it and examples/head-in-go import gotch. Building it needs the environment that env.sh prints.
+// TorchScript modules as policies and judges, and gotch's reader of PyTorch's checkpoint files. Tensors pass in both directions without a
+// copy. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and without recording these
+// get no gradient. In this repository only it and examples/head-in-go import gotch. Building it needs the environment that env.sh prints.
 package gotchx
 
 import (

@@ -1,6 +1,6 @@
-// Package tool contains the interface of the tools that agents call, the wrappers around tools (limits, attempts, a cache,
-// a meter), and the tools without a package of their own: a calculator, and functions. The packages below it are the other
-// tools.
+// Package tool contains the interface of the tools that agents call, and the wrappers around
+// tools (limits, attempts, a cache, a meter). It also contains the tools without a package of
+// their own: a calculator, and functions. The packages below it are the other tools.
 package tool
 
 import (

@@ -16,7 +16,8 @@ type partial struct {
 	places []ranks.Placement // in the order in which they are collected
 }
 
-// newPartial allocates the memory and makes the learner's parameters accumulate into it. byLayer is set if its backward passes go layer by layer.
+// newPartial allocates the memory and makes the learner's parameters accumulate into it.
+// byLayer is set if its backward passes go layer by layer.
 func newPartial(s *torch.Scope, l *Learner, byLayer bool) *partial {
 	p := &partial{}
 	var size int64

@@ -11,6 +11,6 @@ func SharesPrefixes(c Config) bool { return c.Module == nil }
 // RowIndependent reports whether the bits of a row depend only on the row's sequence on a CPU, and not on the other sequences of a pass.
 func RowIndependent(c Config) bool { return c.Module == nil }
 
-// Layered reports whether the forward pass consists of layers of known sizes, which can be computed one at a time, recomputed in the backward
-// pass, and divided among ranks.
+// Layered reports whether the forward pass consists of layers of known sizes, which can be
+// computed one at a time, recomputed in the backward pass, and divided among ranks.
 func Layered(c Config) bool { return c.Module == nil }

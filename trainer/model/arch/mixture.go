@@ -304,7 +304,8 @@ func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	}
 	var gateUp, down []module
 	for e := range m.Experts {
-		of := func(name, gguf string, rows int, fused Fused) module { // a module of this expert; other files store the modules of all experts as one tensor
+		// A module of this expert; other files store the modules of all experts as one tensor.
+		of := func(name, gguf string, rows int, fused Fused) module {
 			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, bias: bias, stack: m.Experts, index: e, fused: fused}
 		}
 		gateUp = append(gateUp, of(names.gate, gateName, m.FFN, gate), of(names.up, upName, m.FFN, up))

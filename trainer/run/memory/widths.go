@@ -15,6 +15,6 @@ func widest(c arch.Config, of func(layer int) int) (most int64) {
 	return most
 }
 
-// unlayeredValues guesses the values of a token in a model whose layers are unknown: two for each row of matrices whose width is the hidden
-// size, as in a decoder.
+// unlayeredValues guesses the values of a token in a model whose layers are unknown. It is two
+// for each row of matrices whose width is the hidden size, as in a decoder.
 func unlayeredValues(c arch.Config) int64 { return 2 * c.Parameters() / int64(c.Hidden) }

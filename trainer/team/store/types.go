@@ -75,7 +75,8 @@ type Outcome struct {
 	// that learn from grpo.credit: removal.
 	Without map[string][]float64 `json:"without,omitempty"`
 
-	Unscored string `json:"unscored,omitempty"` // reason why a call could not be scored; training omits the rollout, evaluation counts its score
+	// Reason why a call could not be scored; training omits the rollout, evaluation counts its score.
+	Unscored string `json:"unscored,omitempty"`
 }
 
 // ID returns the outcome's name within its phase: query/rollout.

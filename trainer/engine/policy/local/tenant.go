@@ -128,8 +128,9 @@ func (t *Tenant) Close(ctx context.Context) error {
 	return e.bind(context.WithoutCancel(ctx)) // otherwise the decoder would keep adapters that the caller frees
 }
 
-// Deterministic reports whether equal requests give equal bits. This is true on a CPU, where every row of every kernel
-// depends on that row's inputs only, unless the weights may change under sequences in flight or the model mixes rows.
+// Deterministic reports whether equal requests give equal bits. This is true on a CPU, where
+// every row of every kernel depends on that row's inputs only. It is false if the weights may
+// change under sequences in flight or the model mixes rows.
 func (t *Tenant) Deterministic() bool {
 	return Deterministic(t.engine.dev.IsCUDA(), t.opt.Overlap) && arch.RowIndependent(t.model.Config)
 }

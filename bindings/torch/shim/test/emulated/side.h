@@ -1,5 +1,5 @@
-// A stream next to the current one, as far as the emulated NCCL works on it: the number of
-// groups of messages that it was given, and the number that are done.
+// A stream next to the current one, as far as the emulated NCCL works on it. It has the numbers
+// of groups of messages that it was given and that are done.
 #pragma once
 #include <atomic>
 #include <cstdint>
