@@ -1,11 +1,10 @@
-// Package gotchx connects bindings/torch with gotch. A program's loss terms are written with gotch (Term). trainer/withgotch uses the rest:
-// TorchScript modules as policies and judges, and gotch's reader of PyTorch's checkpoint files. Tensors pass in both directions without a
+// Package gotchx connects bindings/torch with gotch. A program's loss terms are written with gotch (Term). trainer/withgotch uses the
+// rest: TorchScript modules as policies and judges. Tensors pass in both directions without a
 // copy. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and without recording these
 // get no gradient. In this repository only it and examples/head-in-go import gotch. Building it needs the environment that env.sh prints.
 package gotchx
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/sugarme/gotch"
@@ -26,16 +25,6 @@ func fromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
 // toGotch returns a gotch tensor that shares t's storage and gradient history, which the caller must drop. It
 // may outlive t. Use it inside Do of t's device: gotch reports errors by the calling thread.
 func toGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
-
-// fromDType returns our name of a gotch dtype, or an error for one that tensors of this project never have.
-func fromDType(dt gotch.DType) (torch.DType, error) {
-	if dt >= 0 && dt <= gotch.BFloat16 {
-		if ours := torch.DType(dt); ours.Size() > 0 {
-			return ours, nil
-		}
-	}
-	return 0, fmt.Errorf("gotchx: dtype %v is not supported", dt)
-}
 
 // toDevice returns gotch's name of a device.
 func toDevice(d *torch.Device) gotch.Device {

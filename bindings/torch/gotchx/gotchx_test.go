@@ -108,17 +108,7 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 	})
 }
 
-func TestNames(t *testing.T) {
-	for _, dt := range []torch.DType{torch.Uint8, torch.Int8, torch.Int16, torch.Int32, torch.Int64, torch.Float16, torch.Float32, torch.Float64, torch.Bool, torch.BFloat16} {
-		if back, err := fromDType(gotch.DType(dt)); err != nil || back != dt {
-			t.Errorf("%v became %v, %v", dt, back, err)
-		}
-	}
-	for _, dt := range []gotch.DType{gotch.Invalid, gotch.ComplexFloat, gotch.QInt8, gotch.Bits16} {
-		if _, err := fromDType(dt); err == nil {
-			t.Errorf("dtype %d was accepted", dt)
-		}
-	}
+func TestToDevice(t *testing.T) {
 	do(t, func(s *torch.Scope) {
 		if toDevice(s.Device()) != gotch.CPU {
 			t.Error("device of a scope")

@@ -8,41 +8,22 @@ import (
 	"io"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 )
 
-// BinTensor is a tensor of a pickled state dict: a contiguous part of one of the file's storages.
-type BinTensor struct {
-	Name    string
-	Storage string // key of the storage, which is the file data/KEY of the archive
-	DType   DType
-	Size    int64 // elements of the storage
-	Offset  int64 // of the first element
-	Shape   []int64
-	Stride  []int64
+// binTensor is a tensor of a pickled state dict: a contiguous part of one of the file's storages.
+type binTensor struct {
+	name    string
+	storage binStorage
+	offset  int64 // of the first element
+	shape   []int64
 }
 
-func (t BinTensor) equal(u BinTensor) bool {
-	return t.Name == u.Name && t.Storage == u.Storage && t.DType == u.DType && t.Size == u.Size && t.Offset == u.Offset &&
-		slices.Equal(t.Shape, u.Shape) && slices.Equal(t.Stride, u.Stride)
-}
-
-// BinReader lists the tensors of a pickled state dict: data.pkl of a pytorch_model.bin.
-type BinReader func(pickled []byte) ([]BinTensor, error)
-
-var binReader atomic.Pointer[BinReader]
-
-// SetBinReader sets a second reader for the pickles of pytorch_model.bin files; nil removes it. A pickle is a program, so
-// two independent readings are compared. The second reader receives only pickles that the scan accepted, and must find the
-// same tensors. Values are read once, from the mapped file.
-func SetBinReader(read BinReader) {
-	if read == nil {
-		binReader.Store(nil)
-		return
-	}
-	binReader.Store(&read)
+// binStorage is a storage of a pickled state dict: the file data/KEY of the archive.
+type binStorage struct {
+	key   string
+	dtype DType
+	size  int64 // number of elements
 }
 
 // addBin scans a zip archive that torch.save wrote, and registers its tensors.
@@ -61,27 +42,6 @@ func (s *Source) addBin(file string) error {
 		if err := s.add(file, name, t); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// agree compares the scanned tensors with the tensors that the second reader finds in the same pickle.
-func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
-	found, err := read(pickled)
-	if err != nil {
-		return err
-	}
-	byName := make(map[string]BinTensor, len(found))
-	for _, t := range found {
-		byName[t.Name] = t
-	}
-	for _, t := range scanned {
-		if other := byName[t.Name]; !t.equal(other) {
-			return fmt.Errorf("tensor %s: two readings of the pickle disagree: %+v and %+v", t.Name, t, other)
-		}
-	}
-	if len(found) != len(scanned) {
-		return fmt.Errorf("two readings of the pickle disagree: %d tensors and %d", len(scanned), len(found))
 	}
 	return nil
 }
@@ -106,20 +66,17 @@ func scanBin(file []byte, found map[string]tensor) error {
 		return err
 	}
 	for _, t := range scanned {
-		storage, err := archive.storage(t)
+		data, err := archive.storage(t.storage)
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", t.Name, err)
+			return fmt.Errorf("tensor %s: %w", t.name, err)
 		}
-		n, _ := numel(t.Shape)
-		size := t.DType.Size()
-		view, err := newTensor(t.Shape, t.DType, storage[t.Offset*size:(t.Offset+n)*size])
+		n, _ := numel(t.shape)
+		size := t.storage.dtype.Size()
+		view, err := newTensor(t.shape, t.storage.dtype, data[t.offset*size:(t.offset+n)*size])
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", t.Name, err)
+			return fmt.Errorf("tensor %s: %w", t.name, err)
 		}
-		found[t.Name] = view
-	}
-	if read := binReader.Load(); read != nil {
-		return agree(scanned, *read, pickled)
+		found[t.name] = view
 	}
 	return nil
 }
@@ -190,18 +147,18 @@ func (a torchArchive) pickle() ([]byte, error) {
 	return data, nil
 }
 
-// storage returns the bytes of a tensor's storage.
-func (a torchArchive) storage(t BinTensor) ([]byte, error) {
-	f, ok := a.byName[a.prefix+"/data/"+t.Storage]
+// storage returns the bytes of a storage.
+func (a torchArchive) storage(s binStorage) ([]byte, error) {
+	f, ok := a.byName[a.prefix+"/data/"+s.key]
 	if !ok {
-		return nil, fmt.Errorf("storage %q is not in the archive", t.Storage)
+		return nil, fmt.Errorf("storage %q is not in the archive", s.key)
 	}
 	data, err := a.stored(f)
 	if err != nil {
 		return nil, err
 	}
-	if want := t.Size * t.DType.Size(); int64(len(data)) != want {
-		return nil, fmt.Errorf("storage %q has %d bytes, %d values of %s need %d", t.Storage, len(data), t.Size, t.DType, want)
+	if want := s.size * s.dtype.Size(); int64(len(data)) != want {
+		return nil, fmt.Errorf("storage %q has %d bytes, %d values of %s need %d", s.key, len(data), s.size, s.dtype, want)
 	}
 	return data, nil
 }

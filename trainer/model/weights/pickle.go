@@ -16,17 +16,12 @@ const (
 	maxPickleDepth = 1 << 18 // entries of stack and memo; all items of a state dict are on the stack before SETITEMS
 )
 
-// Values on the scanner's stack. Pickles with other values are refused.
+// Values on the scanner's stack, apart from strings, integers, booleans, binStorage and *binTensor. Pickles with other values are refused.
 type (
-	pickleMark    struct{}
-	pickleGlobal  string
-	pickleTuple   []any
-	pickleStorage struct {
-		key   string
-		dtype DType
-		size  int64
-	}
-	pickleDict struct { // dict or OrderedDict
+	pickleMark   struct{}
+	pickleGlobal string
+	pickleTuple  []any
+	pickleDict   struct { // dict or OrderedDict
 		ordered bool
 		keys    []any
 		values  []any
@@ -47,7 +42,7 @@ var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.Half
 // scanPickle reads a pickled state dict (protocol 2, written by torch.save) without executing code. It accepts only the
 // opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
 // returns the tensors in the order of the file.
-func scanPickle(data []byte) ([]BinTensor, error) {
+func scanPickle(data []byte) ([]binTensor, error) {
 	p := &pickleScanner{data: data, memo: map[uint32]any{}}
 	for {
 		at := p.at
@@ -254,7 +249,7 @@ func (p *pickleScanner) persistent() error {
 	if !okClass || !okKey || !okLocation || !okSize || !okType || size < 0 || size > math.MaxInt64/8 {
 		return errors.New("persistent id is not a storage of F32, F16 or BF16")
 	}
-	p.push(pickleStorage{key, dtype, size})
+	p.push(binStorage{key, dtype, size})
 	return nil
 }
 
@@ -281,11 +276,11 @@ func (p *pickleScanner) reduce() error {
 }
 
 // rebuildTensor checks the arguments (storage, offset, shape, stride, requires_grad, backward_hooks[, metadata]).
-func rebuildTensor(args pickleTuple) (*BinTensor, error) {
+func rebuildTensor(args pickleTuple) (*binTensor, error) {
 	if len(args) != 6 {
 		return nil, fmt.Errorf("_rebuild_tensor_v2 with %d arguments", len(args))
 	}
-	storage, okStorage := args[0].(pickleStorage)
+	storage, okStorage := args[0].(binStorage)
 	offset, okOffset := args[1].(int64)
 	shape, okShape := integerTuple(args[2])
 	stride, okStride := integerTuple(args[3])
@@ -304,7 +299,7 @@ func rebuildTensor(args pickleTuple) (*BinTensor, error) {
 	if n > 0 && !contiguous(shape, stride) {
 		return nil, fmt.Errorf("shape %v with strides %v is not contiguous: save the state dict with .contiguous() tensors", shape, stride)
 	}
-	return &BinTensor{Storage: storage.key, DType: storage.dtype, Size: storage.size, Offset: offset, Shape: shape, Stride: stride}, nil
+	return &binTensor{storage: storage, offset: offset, shape: shape}, nil
 }
 
 func contiguous(shape, stride []int64) bool {
@@ -372,7 +367,7 @@ func (p *pickleScanner) build() error {
 }
 
 // result returns the tensors of the dict that is left on the stack.
-func (p *pickleScanner) result() ([]BinTensor, error) {
+func (p *pickleScanner) result() ([]binTensor, error) {
 	if len(p.stack) != 1 {
 		return nil, fmt.Errorf("pickle: %d values are left at its end, want one dict", len(p.stack))
 	}
@@ -383,11 +378,11 @@ func (p *pickleScanner) result() ([]BinTensor, error) {
 	if len(dict.keys) > maxTensors {
 		return nil, fmt.Errorf("pickle: more than %d tensors", maxTensors)
 	}
-	tensors := make([]BinTensor, 0, len(dict.keys))
+	tensors := make([]binTensor, 0, len(dict.keys))
 	seen := map[string]bool{}
 	for i, key := range dict.keys {
 		name, isText := key.(string)
-		t, isTensor := dict.values[i].(*BinTensor)
+		t, isTensor := dict.values[i].(*binTensor)
 		switch {
 		case !isText:
 			return nil, errors.New("pickle: a key of the state dict is not a string")
@@ -400,7 +395,7 @@ func (p *pickleScanner) result() ([]BinTensor, error) {
 		}
 		seen[name] = true
 		named := *t
-		named.Name = name
+		named.name = name
 		tensors = append(tensors, named)
 	}
 	return tensors, nil
