@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -57,7 +58,7 @@ func (c Config) settings() ByLayer {
 // HeadDimOf returns the size of a head in a layer.
 func (c Config) HeadDimOf(layer int) int {
 	if c.Window(layer) == 0 {
-		return orDefault(c.settings().GlobalHeadDim, c.HeadDim)
+		return cmp.Or(c.settings().GlobalHeadDim, c.HeadDim)
 	}
 	return c.HeadDim
 }
@@ -65,7 +66,7 @@ func (c Config) HeadDimOf(layer int) int {
 // KVHeadsOf returns the number of heads of keys and values in a layer.
 func (c Config) KVHeadsOf(layer int) int {
 	if c.Window(layer) == 0 {
-		return orDefault(c.settings().GlobalKVHeads, c.KVHeads)
+		return cmp.Or(c.settings().GlobalKVHeads, c.KVHeads)
 	}
 	return c.KVHeads
 }
@@ -156,7 +157,7 @@ func (c Config) validateByLayer(f *family) error {
 			return fmt.Errorf("num_kv_shared_layers is %d: layer %d, of %s, has no layer of its type before them to share with", b.SharedKV, i, c.layerTypes()[i])
 		}
 	}
-	if c.MaxPosition*orDefault(b.GlobalHeadDim, 1) > maxRotary {
+	if c.MaxPosition*cmp.Or(b.GlobalHeadDim, 1) > maxRotary {
 		return errors.New("max_position_embeddings times global_head_dim is too large for rotary tables")
 	}
 	return nil

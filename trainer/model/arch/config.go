@@ -5,6 +5,7 @@
 package arch
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,18 +95,12 @@ func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 // and the Shared (FFN) and the Sigmoid (the family's) of a mixture. Convolutions are in two of three
 // layers. Gated delta rules are in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
-	if c.KVHeads == 0 {
-		c.KVHeads = c.Heads
-	}
+	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 	if c.HeadDim == 0 && c.Heads > 0 {
 		c.HeadDim = c.Hidden / c.Heads
 	}
-	if c.RMSEps == 0 {
-		c.RMSEps = 1e-6
-	}
-	if c.RopeTheta == 0 {
-		c.RopeTheta = 10000
-	}
+	c.RMSEps = cmp.Or(c.RMSEps, 1e-6)
+	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
 	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
 		c.LocalTheta = f.defaults.LocalTheta
 	}

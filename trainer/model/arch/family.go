@@ -71,13 +71,10 @@ func Families() []string {
 // GGUFName returns the name of a family's architecture in GGUF files, or "" if such files are not supported.
 func GGUFName(family string) string {
 	f := families[family]
-	switch {
-	case f == nil || f.gguf == nil:
+	if f == nil || f.gguf == nil {
 		return ""
-	case f.gguf.name == "":
-		return f.name
 	}
-	return f.gguf.name
+	return f.ggufName()
 }
 
 // supported returns the end of an error message: "use llama, qwen2 or qwen3".

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -175,11 +176,8 @@ func writeGemma4(c Config) map[string]any {
 	if c.Windows != nil {
 		object["sliding_window"] = c.window()
 	}
-	b := ByLayer{}
-	if c.ByLayer != nil {
-		b = *c.ByLayer
-	}
-	object["global_head_dim"] = orDefault(b.GlobalHeadDim, c.HeadDim)
+	b := c.settings()
+	object["global_head_dim"] = cmp.Or(b.GlobalHeadDim, c.HeadDim)
 	object["num_global_key_value_heads"] = nil
 	if b.GlobalKVHeads > 0 {
 		object["num_global_key_value_heads"] = b.GlobalKVHeads
@@ -188,15 +186,8 @@ func writeGemma4(c Config) map[string]any {
 	object["num_kv_shared_layers"] = b.SharedKV
 	object["use_double_wide_mlp"] = b.DoubleWide
 	object["hidden_size_per_layer_input"] = b.Inputs
-	object["vocab_size_per_layer_input"] = orDefault(b.InputsVocab, c.VocabSize)
+	object["vocab_size_per_layer_input"] = cmp.Or(b.InputsVocab, c.VocabSize)
 	return object
-}
-
-func orDefault(n, absent int) int {
-	if n == 0 {
-		return absent
-	}
-	return n
 }
 
 // RopeProportional turns only the first planes of a head, a Fraction of all. Frequencies are computed over the whole head and divided

@@ -1,6 +1,9 @@
 package arch
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // gemma4GGUF reads the keys of gemma4 as llama.cpp does. attention.key_length is the head dimension of layers without a window. Layers
 // without a projection of values use the projection of keys.
@@ -39,7 +42,7 @@ func (m *metadata) keyValueHeads(key string, c *Config) {
 		if c.Window(i) > 0 {
 			of = &c.KVHeads
 		}
-		if *of = orDefault(*of, n); *of != n {
+		if *of = cmp.Or(*of, n); *of != n {
 			m.fail("%s is %d for layer %d and %d for an earlier one of its type", key, n, i, *of)
 		}
 	}

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -90,12 +91,7 @@ func (m *metadata) family() *family {
 }
 
 // ggufName returns general.architecture. The architecture's keys begin with it.
-func (f *family) ggufName() string {
-	if f.gguf.name != "" {
-		return f.gguf.name
-	}
-	return f.name
-}
+func (f *family) ggufName() string { return cmp.Or(f.gguf.name, f.name) }
 
 func (m *metadata) architecture(c *Config) {
 	arch := families[c.Family].ggufName() + "."
@@ -136,7 +132,7 @@ func (m *metadata) architecture(c *Config) {
 // refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
 func (m *metadata) refuseUnimplemented(c Config) {
 	arch := families[c.Family].ggufName() + "."
-	for suffix, dim := range map[string]int{"": orDefault(c.settings().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
+	for suffix, dim := range map[string]int{"": cmp.Or(c.settings().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
 		width := dim
 		m.integer(arch+"attention.value_length"+suffix, &width)
 		if width != dim {

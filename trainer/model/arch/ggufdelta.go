@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -108,7 +109,7 @@ func (m *metadata) textSections(key string, c *Config) {
 		m.fail("%s is %s: must be four sizes, together at most %d", key, strictjson.Brief(fmt.Sprint(m.values[key])), most)
 		return
 	}
-	for i := range int64(orDefault(c.RotaryDim, c.HeadDim) / 2) {
+	for i := range int64(cmp.Or(c.RotaryDim, c.HeadDim) / 2) {
 		if all == 0 || i%all >= 3*sections[i%all%3] {
 			m.fail("%s is %v: llama.cpp would not rotate plane %d of text", key, sections, i)
 			return
@@ -118,7 +119,7 @@ func (m *metadata) textSections(key string, c *Config) {
 
 // writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads.
 func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
-	g, planes := c.GatedDelta, orDefault(c.RotaryDim, c.HeadDim)/2
+	g, planes := c.GatedDelta, cmp.Or(c.RotaryDim, c.HeadDim)/2
 	for key, size := range map[string]int{"conv_kernel": g.Width, "state_size": g.KeyDim, "group_count": g.KeyHeads, "time_step_rank": g.ValueHeads,
 		"inner_size": g.Values()} {
 		set("ssm."+key, uint32(size))

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -160,7 +161,7 @@ func clampedOriginal(n float64) int { return int(min(max(n, 1), maxPosition)) }
 // the others so large that no position turns them.
 func (c *Config) fractionOf(factors []float32) error {
 	const still = 1e9
-	planes := orDefault(c.settings().GlobalHeadDim, c.HeadDim) / 2
+	planes := cmp.Or(c.settings().GlobalHeadDim, c.HeadDim) / 2
 	if c.RopeScaling != nil {
 		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}

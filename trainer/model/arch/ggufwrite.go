@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -34,7 +35,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	count("feed_forward_length", c.FFN)
 	count("context_length", c.MaxPosition)
 	set("attention.layer_norm_rms_epsilon", float32(c.RMSEps))
-	count("rope.dimension_count", orDefault(c.RotaryDim, c.HeadDim))
+	count("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
 	set("rope.freq_base", float32(c.RopeTheta))
 	if m := c.Mixture; m != nil {
 		count("expert_count", m.Experts)

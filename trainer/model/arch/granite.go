@@ -1,5 +1,7 @@
 package arch
 
+import "cmp"
+
 // Granite is the family of the dense Granite 3 and 4: Llama with four constant factors.
 const Granite = "granite"
 
@@ -39,6 +41,6 @@ func graniteGGUF(m *metadata, prefix string, c *Config) {
 
 func writeGraniteGGUF(c Config, set func(key string, value any)) {
 	for i, k := range c.multiplierKeys() {
-		set(ggufMultipliers[i], float32(orNeutral(*k.value, k.neutral)))
+		set(ggufMultipliers[i], float32(cmp.Or(*k.value, k.neutral)))
 	}
 }

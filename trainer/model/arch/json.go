@@ -205,9 +205,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 		delete(object, originalPositions) // it would override the value in rope_scaling
 	}
 	delete(object, "per_layer_config") // both versions read the keys of layers without a window
-	for key, value := range c.keys() {
-		object[key] = value
-	}
+	maps.Copy(object, c.keys())
 	object["torch_dtype"] = torchDType
 	return indented(object)
 }

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -115,7 +116,11 @@ func (c Config) Layout() *Layout {
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
 	}
-	l.add("norm", Norm, Tensor{Name: "model." + f.normName() + ".weight", GGUF: f.ggufNormName() + ".weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
+	norm, ggufNorm := cmp.Or(f.finalNorm, "norm"), "output_norm"
+	if f.gguf != nil {
+		ggufNorm = cmp.Or(f.gguf.finalNorm, ggufNorm)
+	}
+	l.add("norm", Norm, Tensor{Name: "model." + norm + ".weight", GGUF: ggufNorm + ".weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
@@ -167,20 +172,6 @@ func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
 		l.Numel += t.Numel()
 	}
 	l.Leaves = append(l.Leaves, leaf)
-}
-
-func (f *family) normName() string {
-	if f.finalNorm == "" {
-		return "norm"
-	}
-	return f.finalNorm
-}
-
-func (f *family) ggufNormName() string {
-	if f.gguf == nil || f.gguf.finalNorm == "" {
-		return "output_norm"
-	}
-	return f.gguf.finalNorm
 }
 
 // layer adds the tensors of a decoder layer to a layout. Its methods add the parts from which families build layers.

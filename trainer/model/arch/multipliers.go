@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -48,16 +49,9 @@ func (k *keys) multipliers(c *Config) {
 func writeMultipliers(c Config) map[string]any {
 	object := map[string]any{}
 	for _, m := range c.multiplierKeys() {
-		object[m.key] = decimal(orNeutral(*m.value, m.neutral))
+		object[m.key] = decimal(cmp.Or(*m.value, m.neutral))
 	}
 	return object
-}
-
-func orNeutral(value, neutral float64) float64 {
-	if value == 0 {
-		return neutral
-	}
-	return value
 }
 
 // AttentionScale returns the factor of the products of queries and keys.
@@ -65,8 +59,8 @@ func (c Config) AttentionScale() float64 {
 	if families[c.Family].unscaledScores {
 		return 1
 	}
-	scalar := orNeutral(c.Queries.Scalar, float64(c.HeadDim))
-	return orNeutral(c.Multipliers.Attention, 1/math.Sqrt(scalar))
+	scalar := cmp.Or(c.Queries.Scalar, float64(c.HeadDim))
+	return cmp.Or(c.Multipliers.Attention, 1/math.Sqrt(scalar))
 }
 
 // EmbeddingScale returns the factor by which the embedding's rows are multiplied before the first layer.
@@ -74,14 +68,14 @@ func (c Config) EmbeddingScale() float64 {
 	if families[c.Family].scaledEmbedding {
 		return math.Sqrt(float64(c.Hidden))
 	}
-	return orNeutral(c.Multipliers.Embedding, 1)
+	return cmp.Or(c.Multipliers.Embedding, 1)
 }
 
 // ResidualScale returns the factor of the outputs of attention and MLP before they are added to the residual stream.
-func (c Config) ResidualScale() float64 { return orNeutral(c.Multipliers.Residual, 1) }
+func (c Config) ResidualScale() float64 { return cmp.Or(c.Multipliers.Residual, 1) }
 
 // HiddenScale returns the factor of the last hidden states before the head, which is the factor of the logits.
-func (c Config) HiddenScale() float64 { return 1 / orNeutral(c.Multipliers.Logits, 1) }
+func (c Config) HiddenScale() float64 { return 1 / cmp.Or(c.Multipliers.Logits, 1) }
 
 func (c Config) validateMultipliers(f *family) error {
 	if c.Multipliers != (Multipliers{}) && !f.multipliers {

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -92,7 +93,7 @@ func (c Config) validateRotary() error {
 		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
 	case isLong:
 		r, _ := c.Rotary(0)
-		return firstError(long.validate(), long.validateFor(r.Dim/2))
+		return cmp.Or(long.validate(), long.validateFor(r.Dim/2))
 	}
 	return c.RopeScaling.validate()
 }

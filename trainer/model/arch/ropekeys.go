@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 
@@ -11,9 +12,7 @@ const originalPositions = "original_max_position_embeddings"
 
 // rope reads rope_theta and rope_scaling, or rope_parameters, which holds both, as transformers' modeling_rope_utils does.
 func (k *keys) rope(f *family, c *Config) {
-	if c.RopeTheta == 0 {
-		c.RopeTheta = 10000
-	}
+	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
 	if !k.null("rope_theta") {
 		k.float("rope_theta", &c.RopeTheta)
 	}
@@ -157,7 +156,7 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 
 // partialRotary reads partial_rotary_factor, which is in `in` or in k.
 func (k *keys) partialRotary(f *family, in *keys, c *Config) {
-	factor := orNeutral(f.partialRotary, 1)
+	factor := cmp.Or(f.partialRotary, 1)
 	k.floatOrNull("partial_rotary_factor", &factor)
 	in.floatOrNull("partial_rotary_factor", &factor)
 	if factor == 1 {

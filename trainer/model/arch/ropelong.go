@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -57,7 +58,7 @@ func (r *RopeLong) amplitude() float64 {
 	if r.AttentionFactor != 0 {
 		return r.AttentionFactor
 	}
-	factor := orNeutral(r.Factor, float64(r.MaxPosition)/float64(r.OriginalMaxPosition))
+	factor := cmp.Or(r.Factor, float64(r.MaxPosition)/float64(r.OriginalMaxPosition))
 	if factor <= 1 {
 		return 1
 	}
@@ -73,7 +74,7 @@ func (r *RopeLong) validate() error {
 	if r.MaxPosition < 1 || r.MaxPosition > maxPosition {
 		return fmt.Errorf("max_position_embeddings is %d: must be 1 to %d", r.MaxPosition, maxPosition)
 	}
-	return firstError(positive("factor", orNeutral(r.Factor, 1)), positive("attention_factor", orNeutral(r.AttentionFactor, 1)))
+	return cmp.Or(positive("factor", cmp.Or(r.Factor, 1)), positive("attention_factor", cmp.Or(r.AttentionFactor, 1)))
 }
 
 // validateFor checks that there is one factor for each of the given number of planes.

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -102,11 +103,11 @@ func (r *RopeLlama3) amplitude() float64 { return 1 }
 func (r *RopeLlama3) identity() bool     { return r.Factor == 1 }
 
 func (r *RopeLlama3) validate() error {
-	err := firstError(positive("factor", r.Factor), positive("low_freq_factor", r.LowFreqFactor), positive("high_freq_factor", r.HighFreqFactor))
+	err := cmp.Or(positive("factor", r.Factor), positive("low_freq_factor", r.LowFreqFactor), positive("high_freq_factor", r.HighFreqFactor))
 	if err == nil && r.HighFreqFactor <= r.LowFreqFactor {
 		err = fmt.Errorf("rope_scaling: high_freq_factor %g must be above low_freq_factor %g", r.HighFreqFactor, r.LowFreqFactor)
 	}
-	return firstError(err, validOriginal(r.OriginalMaxPosition))
+	return cmp.Or(err, validOriginal(r.OriginalMaxPosition))
 }
 
 func (r *RopeLlama3) json() map[string]any {
@@ -135,12 +136,7 @@ func (k *keys) yarn(c *Config) *RopeYaRN {
 	k.floatOrNull("factor", &r.Factor)
 	k.floatOrNull("beta_fast", &r.BetaFast)
 	k.floatOrNull("beta_slow", &r.BetaSlow)
-	if r.BetaFast == 0 {
-		r.BetaFast = 32
-	}
-	if r.BetaSlow == 0 {
-		r.BetaSlow = 1
-	}
+	r.BetaFast, r.BetaSlow = cmp.Or(r.BetaFast, 32), cmp.Or(r.BetaSlow, 1)
 	k.boolean("truncate", &r.Truncate)
 	var all, one float64
 	k.floatOrNull("mscale", &one)
@@ -185,7 +181,7 @@ func (r *RopeYaRN) amplitude() float64 { return r.AttentionFactor }
 func (r *RopeYaRN) identity() bool     { return r.Factor == 1 && r.AttentionFactor == 1 }
 
 func (r *RopeYaRN) validate() error {
-	return firstError(positive("factor", r.Factor), positive("beta_fast", r.BetaFast), positive("beta_slow", r.BetaSlow),
+	return cmp.Or(positive("factor", r.Factor), positive("beta_fast", r.BetaFast), positive("beta_slow", r.BetaSlow),
 		positive("attention_factor", r.AttentionFactor), validOriginal(r.OriginalMaxPosition))
 }
 
@@ -204,15 +200,6 @@ func positive(key string, value float64) error {
 func validOriginal(positions int) error {
 	if positions < 1 || positions > maxPosition {
 		return fmt.Errorf("rope_scaling.original_max_position_embeddings is %d: must be 1 to %d", positions, maxPosition)
-	}
-	return nil
-}
-
-func firstError(all ...error) error {
-	for _, err := range all {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -108,11 +109,11 @@ func shortConvGGUF(m *metadata, prefix string, c *Config) {
 		s.Layers = append(s.Layers, heads == 0)
 		if heads == 0 {
 			c.ShortConv = s
-		} else if c.KVHeads = orDefault(c.KVHeads, heads); heads != c.KVHeads {
+		} else if c.KVHeads = cmp.Or(c.KVHeads, heads); heads != c.KVHeads {
 			m.fail("%sattention.head_count_kv is %d for layer %d and %d for an earlier one", prefix, heads, i, c.KVHeads)
 		}
 	}
-	c.KVHeads = orDefault(c.KVHeads, c.Heads)
+	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 }
 
 // writeShortConvGGUF writes the keys that shortConvGGUF reads.

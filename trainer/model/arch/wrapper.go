@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -49,10 +50,7 @@ func (c Config) Body() string {
 	if c.Wrapper == "" {
 		return body
 	}
-	if w := wrappers[c.Wrapper]; w.body != "" {
-		return w.body
-	}
-	return "model.language_model."
+	return cmp.Or(wrappers[c.Wrapper].body, "model.language_model.")
 }
 
 // wrapNames renames the tensors as the wrapper names them.
