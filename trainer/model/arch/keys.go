@@ -3,7 +3,6 @@ package arch
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
@@ -40,13 +39,19 @@ func (k *keys) integer(key string, to *int) {
 	if !ok {
 		return
 	}
-	number, _ := v.(json.Number)
-	n, err := number.Int64()
-	if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+	n, small := int32Of(v)
+	if !small {
 		k.fail("%s is %s: must be an integer below 2^31", key, strictjson.Show(v))
 		return
 	}
 	*to = int(n)
+}
+
+// int32Of returns the value of a JSON integer. small is false for other values, and for integers beyond int32.
+func int32Of(v any) (n int32, small bool) {
+	number, _ := v.(json.Number)
+	wide, err := number.Int64()
+	return int32(wide), err == nil && wide == int64(int32(wide))
 }
 
 // integers reads a list. The list is empty if the key is null or absent.
@@ -56,9 +61,8 @@ func (k *keys) integers(key string) (list []int) {
 		k.fail("%s is %s: must be a list of integers", key, strictjson.Show(k.values[key]))
 	}
 	for _, v := range values {
-		number, _ := v.(json.Number)
-		n, err := number.Int64()
-		if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+		n, small := int32Of(v)
+		if !small {
 			k.fail("%s has %s: must be integers below 2^31", key, strictjson.Show(v))
 			return nil
 		}
@@ -136,14 +140,13 @@ func (k *keys) ids(key string) []int32 {
 	}
 	var ids []int32
 	for _, v := range list {
-		number, _ := v.(json.Number)
-		n, err := number.Int64()
+		n, small := int32Of(v)
 		switch {
-		case err != nil || n < -1 || n > math.MaxInt32:
+		case !small || n < -1:
 			k.fail("%s has %s: must be token ids", key, strictjson.Show(v))
 			return nil
 		case n >= 0:
-			ids = append(ids, int32(n))
+			ids = append(ids, n)
 		}
 	}
 	return ids
