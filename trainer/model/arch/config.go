@@ -105,7 +105,7 @@ func (c Config) WithDefaults() Config {
 		c.LocalTheta = f.defaults.LocalTheta
 	}
 	if f := families[c.Family]; f != nil && f.shortConv && c.ShortConv == nil {
-		c.ShortConv = &ShortConv{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), Width: 3}
+		c.ShortConv = &ShortConv{Layers: make([]bool, c.boundedLayers()), Width: 3}
 		for i := range c.ShortConv.Layers {
 			c.ShortConv.Layers[i] = i%3 != 2
 		}
@@ -123,6 +123,10 @@ func (c Config) WithDefaults() Config {
 	}
 	return c
 }
+
+// boundedLayers returns Layers if it is from 0 to maxLayers, otherwise the nearer bound. Slices with an entry for each layer are made before
+// Validate checks Layers.
+func (c Config) boundedLayers() int { return min(max(c.Layers, 0), maxLayers) }
 
 // Upper limits on sizes: far above any published model, and so low that no product of two sizes overflows.
 const (

@@ -24,7 +24,7 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
-		gguf: &gguf{ropeFactors: true, read: exaone4GGUF, write: writeEXAONE4GGUF},
+		gguf: &gguf{ropeFactors: true, read: exaone4GGUF, write: writeWindowGGUF},
 	})
 }
 
@@ -44,7 +44,7 @@ func (k *keys) exaone4Windows(c *Config) {
 			k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
 			return
 		}
-		for i := range min(max(c.Layers, 0), maxLayers) {
+		for i := range c.boundedLayers() {
 			slides = append(slides, (i+1)%pattern != 0)
 		}
 	}
@@ -59,7 +59,7 @@ func (k *keys) exaone4Windows(c *Config) {
 
 // turnWhereSliding leaves positions to layers with a window.
 func (c *Config) turnWhereSliding() {
-	c.NoRope = make([]bool, min(max(c.Layers, 0), maxLayers))
+	c.NoRope = make([]bool, c.boundedLayers())
 	for i := range c.NoRope {
 		c.NoRope[i] = c.Window(i) == 0
 	}
@@ -77,12 +77,6 @@ func exaone4GGUF(m *metadata, prefix string, c *Config) {
 		c.turnWhereSliding()
 	case window > 0:
 		m.fail("%sattention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", prefix, window, layersWithWindows)
-	}
-}
-
-func writeEXAONE4GGUF(c Config, set func(key string, value any)) {
-	if c.Windows != nil {
-		set("attention.sliding_window", uint32(c.window()))
 	}
 }
 

@@ -86,10 +86,8 @@ func writeGemma3(c Config) map[string]any {
 			scalar = whole
 		}
 	}
-	object := map[string]any{"query_pre_attn_scalar": scalar, "rope_local_base_freq": decimal(c.LocalTheta), "layer_types": c.layerTypes()}
-	if c.Windows != nil {
-		object["sliding_window"] = c.window()
-	}
+	object := c.typesAndWindow()
+	object["query_pre_attn_scalar"], object["rope_local_base_freq"] = scalar, decimal(c.LocalTheta)
 	return object
 }
 
@@ -108,11 +106,8 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	}
 }
 
-// writeGemma3GGUF writes the window. In every Gemma 3 all layers have a window, except every sixth.
 func writeGemma3GGUF(c Config, set func(key string, value any)) {
-	if c.Windows != nil {
-		set("attention.sliding_window", uint32(c.window()))
-	}
+	writeWindowGGUF(c, set)
 	set("rope.freq_base_swa", float32(c.LocalTheta))
 }
 

@@ -132,7 +132,7 @@ func (k *keys) overrides(c *Config, b *ByLayer) {
 		return
 	}
 	b.GlobalHeadDim, b.GlobalKVHeads = 0, 0
-	for i := range min(max(c.Layers, 0), maxLayers) {
+	for i := range c.boundedLayers() {
 		one := in.section(strconv.Itoa(i))
 		if one == nil {
 			one = &keys{}
@@ -159,22 +159,13 @@ func (k *keys) overrides(c *Config, b *ByLayer) {
 }
 
 func writeGemma4(c Config) map[string]any {
-	full := map[string]any{"rope_type": "default"}
-	if c.RopeScaling != nil {
-		full = c.RopeScaling.json()
-	}
+	full := c.scalingSection()
 	full["rope_theta"] = decimal(c.RopeTheta)
-	object := map[string]any{
-		"layer_types":             c.layerTypes(),
-		"rope_parameters":         map[string]any{fullAttention: full, slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}},
-		"final_logit_softcapping": nil,
-		"enable_moe_block":        false,
-	}
+	object := c.typesAndWindow()
+	object["rope_parameters"] = map[string]any{fullAttention: full, slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}}
+	object["final_logit_softcapping"], object["enable_moe_block"] = nil, false
 	if c.LogitCap > 0 {
 		object["final_logit_softcapping"] = decimal(c.LogitCap)
-	}
-	if c.Windows != nil {
-		object["sliding_window"] = c.window()
 	}
 	b := c.settings()
 	object["global_head_dim"] = cmp.Or(b.GlobalHeadDim, c.HeadDim)

@@ -267,6 +267,13 @@ func (m *metadata) windows(prefix string, n int, c *Config) {
 	})
 }
 
+// writeWindowGGUF writes the window. Readers know by the architecture which layers have it.
+func writeWindowGGUF(c Config, set func(key string, value any)) {
+	if c.Windows != nil {
+		set("attention.sliding_window", uint32(c.window()))
+	}
+}
+
 // tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens and are ignored.
 func (m *metadata) tokens(vocab int, names ...string) (ids []int32) {
 	for _, key := range names {

@@ -29,7 +29,7 @@ func init() {
 			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
 			l.experts(c.Mixture, names, true)
 		},
-		gguf: &gguf{name: "gpt-oss", read: gptOSSGGUF, write: writeGPTOSSGGUF},
+		gguf: &gguf{name: "gpt-oss", read: gptOSSGGUF, write: writeWindowGGUF},
 	})
 }
 
@@ -50,19 +50,12 @@ func (k *keys) gptOSS(c *Config) {
 			k.fail("%s %g is not supported: only %g", key, value, only)
 		}
 	}
-	window := k.slidingWindow(128)
-	slides, given := k.layerTypes(c, slidingAttention)
-	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && i%2 == 0 })
+	k.slideByType(c, k.slidingWindow(128), func(i int) bool { return i%2 == 0 })
 }
 
 func writeGPTOSS(c Config) map[string]any {
-	object := map[string]any{"layer_types": c.layerTypes(), "rope_scaling": map[string]any{"rope_type": "default"}}
-	if c.Windows != nil {
-		object["sliding_window"] = c.window()
-	}
-	if c.RopeScaling != nil {
-		object["rope_scaling"] = c.RopeScaling.json()
-	}
+	object := c.typesAndWindow()
+	object["rope_scaling"] = c.scalingSection()
 	return object
 }
 
@@ -70,11 +63,4 @@ func writeGPTOSS(c Config) map[string]any {
 func gptOSSGGUF(m *metadata, prefix string, c *Config) {
 	m.require(prefix + "attention.sliding_window")
 	m.windows(prefix, 2, c)
-}
-
-// writeGPTOSSGGUF writes the window. It is longer than any text if no layer has one.
-func writeGPTOSSGGUF(c Config, set func(key string, value any)) {
-	if c.Windows != nil {
-		set("attention.sliding_window", uint32(c.window()))
-	}
 }

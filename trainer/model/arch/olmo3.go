@@ -15,7 +15,7 @@ func init() {
 		read:          (*keys).olmo3Windows,
 		write:         writeOLMo3,
 		layer:         olmoLayer,
-		gguf:          &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeOLMo3GGUF},
+		gguf:          &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeWindowGGUF},
 	})
 }
 
@@ -37,31 +37,17 @@ func olmo3GGUF(m *metadata, prefix string, c *Config) {
 	c.LocalTheta = local
 }
 
-// writeOLMo3GGUF writes the window. The layers that have it are those of every OLMo 3: three of four.
-func writeOLMo3GGUF(c Config, set func(key string, value any)) {
-	if c.Windows != nil {
-		set("attention.sliding_window", uint32(c.window()))
-	}
-}
-
 // olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.
 func (k *keys) olmo3Windows(c *Config) {
-	window := k.slidingWindow(4096)
-	slides, given := k.layerTypes(c, slidingAttention)
-	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && (i+1)%4 != 0 })
+	k.slideByType(c, k.slidingWindow(4096), func(i int) bool { return (i+1)%4 != 0 })
 }
 
 // writeOLMo3 writes rope_parameters by type of layer. It also writes rope_theta and rope_scaling, which older readers use.
 func writeOLMo3(c Config) map[string]any {
-	full := map[string]any{"rope_type": "default"}
-	if c.RopeScaling != nil {
-		full = c.RopeScaling.json()
-	}
+	full := c.scalingSection()
 	full["rope_theta"] = decimal(c.RopeTheta)
 	sliding := map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}
-	object := map[string]any{"layer_types": c.layerTypes(), "rope_parameters": map[string]any{fullAttention: full, slidingAttention: sliding}}
-	if c.Windows != nil {
-		object["sliding_window"] = c.window()
-	}
+	object := c.typesAndWindow()
+	object["rope_parameters"] = map[string]any{fullAttention: full, slidingAttention: sliding}
 	return object
 }

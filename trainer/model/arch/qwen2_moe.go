@@ -51,9 +51,5 @@ func (k *keys) everyOtherLayerSlides(c *Config) {
 	if !use {
 		window = 0
 	}
-	if slides, given := k.layerTypes(c, slidingAttention); given {
-		k.slide(c, window, func(i int) bool { return slides[i] })
-	} else if window > 0 {
-		k.slide(c, window, func(i int) bool { return i%2 == 0 && i < last })
-	}
+	k.slideByType(c, window, func(i int) bool { return window > 0 && i%2 == 0 && i < last })
 }

@@ -173,6 +173,14 @@ func (k *keys) partialRotary(f *family, in *keys, c *Config) {
 	c.RotaryDim = int(dim)
 }
 
+// scalingSection returns the scaling for a written config.json, or the type default if there is none.
+func (c Config) scalingSection() map[string]any {
+	if c.RopeScaling == nil {
+		return map[string]any{"rope_type": "default"}
+	}
+	return c.RopeScaling.json()
+}
+
 // rotaryFactor returns partial_rotary_factor for a written config.json.
 func (c Config) rotaryFactor() json.Number {
 	if c.RotaryDim == 0 {

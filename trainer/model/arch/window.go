@@ -31,7 +31,7 @@ func (c Config) window() int {
 
 // slide sets a window for the layers for which slides returns true.
 func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
-	windows := make([]int, min(max(c.Layers, 0), maxLayers))
+	windows := make([]int, c.boundedLayers())
 	for i := range windows {
 		if !slides(i) {
 			continue
@@ -45,6 +45,15 @@ func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 	if slices.ContainsFunc(windows, func(w int) bool { return w > 0 }) {
 		c.Windows = windows
 	}
+}
+
+// slideByType sets a window for the layers that layer_types names. If that key is absent, it sets a window for the layers for which
+// absent returns true.
+func (k *keys) slideByType(c *Config, window int, absent func(layer int) bool) {
+	if slides, given := k.layerTypes(c, slidingAttention); given {
+		absent = func(i int) bool { return slides[i] }
+	}
+	k.slide(c, window, absent)
 }
 
 // layerTypes reads which layers layer_types gives another type than full_attention. given is false if the key is absent or wrong.
@@ -113,11 +122,7 @@ func upperLayersSlide(k *keys, c *Config) {
 	if !use {
 		window = 0
 	}
-	if slides, given := k.layerTypes(c, slidingAttention); given {
-		k.slide(c, window, func(i int) bool { return slides[i] })
-	} else if window > 0 {
-		k.slide(c, window, func(i int) bool { return i >= first })
-	}
+	k.slideByType(c, window, func(i int) bool { return window > 0 && i >= first })
 }
 
 // windowKeys returns sliding_window and layer_types for a written config.json. Both are null if no layer has a window.
@@ -125,6 +130,15 @@ func (c Config) windowKeys() map[string]any {
 	object := map[string]any{"sliding_window": c.windowOrNull(), "layer_types": nil}
 	if c.Windows != nil {
 		object["layer_types"] = c.layerTypes()
+	}
+	return object
+}
+
+// typesAndWindow returns layer_types for a written config.json, and sliding_window if a layer has a window.
+func (c Config) typesAndWindow() map[string]any {
+	object := map[string]any{"layer_types": c.layerTypes()}
+	if c.Windows != nil {
+		object["sliding_window"] = c.window()
 	}
 	return object
 }
