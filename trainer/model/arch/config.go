@@ -101,25 +101,31 @@ func (c Config) WithDefaults() Config {
 	}
 	c.RMSEps = cmp.Or(c.RMSEps, 1e-6)
 	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
-	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
-		c.LocalTheta = f.defaults.LocalTheta
+	f := families[c.Family]
+	if f == nil {
+		return c
 	}
-	if f := families[c.Family]; f != nil && f.shortConv && c.ShortConv == nil {
+	if f.localTheta {
+		c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
+	}
+	if f.shortConv && c.ShortConv == nil {
 		c.ShortConv = &ShortConv{Layers: make([]bool, c.boundedLayers()), Width: 3}
 		for i := range c.ShortConv.Layers {
 			c.ShortConv.Layers[i] = i%3 != 2
 		}
 	}
-	if f := families[c.Family]; f != nil && f.gatedDelta {
+	if f.gatedDelta {
 		c = c.withGatedDelta()
 	}
-	if f := families[c.Family]; f != nil && f.sigmoidRouter() && c.Mixture != nil && c.Mixture.Sigmoid == nil {
+	if c.Mixture != nil {
 		m := *c.Mixture
-		m.Sigmoid, c.Mixture = f.defaults.Mixture.Sigmoid, &m
-	}
-	if f := families[c.Family]; f != nil && f.sharedExpert && c.Mixture != nil && c.Mixture.Shared == 0 {
-		m := *c.Mixture
-		m.Shared, c.Mixture = c.FFN, &m
+		if f.sigmoidRouter() {
+			m.Sigmoid = cmp.Or(m.Sigmoid, f.defaults.Mixture.Sigmoid)
+		}
+		if f.sharedExpert {
+			m.Shared = cmp.Or(m.Shared, c.FFN)
+		}
+		c.Mixture = &m
 	}
 	return c
 }
