@@ -1,11 +1,11 @@
 package weights
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -70,7 +70,7 @@ func locateGGUF(file []byte, r *ggufReader, meta map[string]any, tensors []ggufT
 	if r.err != nil {
 		return r.err
 	}
-	alignment := uint64(32)
+	alignment := uint64(ggufAlignment)
 	if v, ok := meta["general.alignment"]; ok {
 		n, _ := v.(int64)
 		if n < 8 || n > 1<<16 || n&(n-1) != 0 {
@@ -109,8 +109,7 @@ func locateGGUF(file []byte, r *ggufReader, meta map[string]any, tensors []ggufT
 }
 
 func checkGGUFOverlap(tensors []ggufTensor) error {
-	order := append([]ggufTensor(nil), tensors...)
-	sort.Slice(order, func(i, j int) bool { return order[i].offset < order[j].offset })
+	order := slices.SortedFunc(slices.Values(tensors), func(a, b ggufTensor) int { return cmp.Compare(a.offset, b.offset) })
 	for i := 1; i < len(order); i++ {
 		if before := order[i-1]; before.offset+uint64(len(before.data)) > order[i].offset {
 			return fmt.Errorf("tensor %s overlaps tensor %s", order[i].name, before.name)
@@ -147,19 +146,8 @@ func (r *ggufReader) take(n uint64) []byte {
 	return b
 }
 
-func (r *ggufReader) u32() uint32 {
-	if b := r.take(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
-	}
-	return 0
-}
-
-func (r *ggufReader) u64() uint64 {
-	if b := r.take(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
+func (r *ggufReader) u32() uint32 { return uint32(littleEndian(r.take(4))) }
+func (r *ggufReader) u64() uint64 { return littleEndian(r.take(8)) }
 
 func (r *ggufReader) str() string {
 	n := r.u64()
@@ -214,10 +202,7 @@ func (r *ggufReader) scalar(kind uint32, key string) any {
 		r.fail("key %q: value type %d is unknown or nested", key, kind)
 		return nil
 	}
-	var wide [8]byte
-	raw := r.take(ggufWidths[kind])
-	copy(wide[:], raw)
-	bits := binary.LittleEndian.Uint64(wide[:])
+	bits := littleEndian(r.take(ggufWidths[kind]))
 	switch kind {
 	case ggufInt8:
 		return int64(int8(bits))

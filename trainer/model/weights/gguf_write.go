@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-const ggufAlignment = 32 // of tensors' data, in bytes
+const ggufAlignment = 32 // of tensors' data in bytes, unless general.alignment is set
 
 // ggufFileTypes holds general.file_type for files whose matrices all have one type.
 var ggufFileTypes = map[DType]uint32{F32: 0, F16: 1, Q8_0: 7, BF16: 32}

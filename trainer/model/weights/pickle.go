@@ -1,10 +1,12 @@
 package weights
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -43,7 +45,7 @@ var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.Half
 // opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
 // returns the tensors in the order of the file.
 func scanPickle(data []byte) ([]binTensor, error) {
-	p := &pickleScanner{data: data, memo: map[uint32]any{}}
+	p := &pickleScanner{data: data, memo: map[uint64]any{}}
 	for {
 		at := p.at
 		op, err := p.byte()
@@ -70,7 +72,7 @@ type pickleScanner struct {
 	data  []byte
 	at    int
 	stack []any
-	memo  map[uint32]any
+	memo  map[uint64]any
 }
 
 // step interprets one opcode. The names are from Python's pickletools.
@@ -114,21 +116,17 @@ func (p *pickleScanner) step(op byte) error {
 
 // scalar pushes a string or an integer: BINUNICODE, BININT1, BININT2, BININT, LONG1.
 func (p *pickleScanner) scalar(op byte) error {
-	width := map[byte]int{'X': 4, 'K': 1, 'M': 2, 'J': 4, 0x8a: 1}[op]
-	raw, err := p.take(width)
+	v, err := p.number(map[byte]int{'X': 4, 'K': 1, 'M': 2, 'J': 4, 0x8a: 1}[op])
 	if err != nil {
 		return err
 	}
 	switch op {
-	case 'K':
-		p.push(int64(raw[0]))
-	case 'M':
-		p.push(int64(binary.LittleEndian.Uint16(raw)))
+	case 'K', 'M':
+		p.push(int64(v))
 	case 'J':
-		p.push(int64(int32(binary.LittleEndian.Uint32(raw))))
+		p.push(int64(int32(v)))
 	case 'X':
-		n := binary.LittleEndian.Uint32(raw)
-		text, err := p.take(int(n))
+		text, err := p.take(int(v))
 		if err != nil {
 			return err
 		}
@@ -137,7 +135,7 @@ func (p *pickleScanner) scalar(op byte) error {
 		}
 		p.push(string(text))
 	case 0x8a:
-		return p.long(int(raw[0]))
+		return p.long(int(v))
 	}
 	return nil
 }
@@ -146,32 +144,24 @@ func (p *pickleScanner) long(width int) error {
 	if width > 8 {
 		return fmt.Errorf("integer of %d bytes", width)
 	}
-	raw, err := p.take(width)
+	v, err := p.number(width)
 	if err != nil {
 		return err
 	}
-	var v int64
-	for i := len(raw) - 1; i >= 0; i-- {
-		if v = v<<8 | int64(raw[i]); i == len(raw)-1 {
-			v = int64(int8(raw[i])) // sign-extended from the top byte
-		}
-	}
-	p.push(v)
+	above := 64 - 8*width // bits that take the sign
+	p.push(int64(v<<above) >> above)
 	return nil
 }
 
 func (p *pickleScanner) global() error {
 	var parts [2]string
 	for i := range parts {
-		start := p.at
-		for p.at < len(p.data) && p.data[p.at] != '\n' {
-			p.at++
-		}
-		if p.at == len(p.data) {
+		line, _, ended := bytes.Cut(p.data[p.at:], []byte("\n"))
+		if !ended {
 			return errors.New("cut short")
 		}
-		parts[i] = string(p.data[start:min(p.at, start+200)])
-		p.at++
+		parts[i] = string(line[:min(len(line), 200)])
+		p.at += len(line) + 1
 	}
 	name := parts[0] + "." + parts[1]
 	if !pickleGlobals[name] {
@@ -187,13 +177,10 @@ func (p *pickleScanner) remember(op byte) error {
 	if op == 'r' || op == 'j' {
 		width = 4
 	}
-	raw, err := p.take(width)
+	key, err := p.number(width)
 	if err != nil {
 		return err
 	}
-	var wide [4]byte
-	copy(wide[:], raw)
-	key := binary.LittleEndian.Uint32(wide[:])
 	if op == 'h' || op == 'j' {
 		v, ok := p.memo[key]
 		if !ok {
@@ -419,13 +406,26 @@ func (p *pickleScanner) take(n int) ([]byte, error) {
 	return p.data[p.at-n : p.at], nil
 }
 
+// number reads an unsigned integer of at most 8 bytes, little endian.
+func (p *pickleScanner) number(width int) (uint64, error) {
+	raw, err := p.take(width)
+	return littleEndian(raw), err
+}
+
+// littleEndian returns the unsigned integer in at most 8 bytes.
+func littleEndian(raw []byte) uint64 {
+	var wide [8]byte
+	copy(wide[:], raw)
+	return binary.LittleEndian.Uint64(wide[:])
+}
+
 // popN pops n values. None of them may be a mark.
 func (p *pickleScanner) popN(n int) ([]any, error) {
 	if len(p.stack) < n {
 		return nil, errors.New("stack is empty")
 	}
 	from := len(p.stack) - n
-	items := append([]any(nil), p.stack[from:]...)
+	items := slices.Clone(p.stack[from:])
 	p.stack = p.stack[:from]
 	for _, v := range items {
 		if _, isMark := v.(pickleMark); isMark {
@@ -439,7 +439,7 @@ func (p *pickleScanner) popN(n int) ([]any, error) {
 func (p *pickleScanner) popMark() ([]any, error) {
 	for i := len(p.stack) - 1; i >= 0; i-- {
 		if _, isMark := p.stack[i].(pickleMark); isMark {
-			items := append([]any(nil), p.stack[i+1:]...)
+			items := slices.Clone(p.stack[i+1:])
 			p.stack = p.stack[:i]
 			return items, nil
 		}
