@@ -109,7 +109,7 @@ func (c Config) WithDefaults() Config {
 		c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
 	}
 	if f.shortConv && c.ShortConv == nil {
-		c.ShortConv = &ShortConv{Layers: make([]bool, c.boundedLayers()), Width: 3}
+		c.ShortConv = &ShortConv{Layers: make([]bool, boundedLayers(c.Layers)), Width: 3}
 		for i := range c.ShortConv.Layers {
 			c.ShortConv.Layers[i] = i%3 != 2
 		}
@@ -130,9 +130,9 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// boundedLayers returns Layers if it is from 0 to maxLayers, otherwise the nearer bound. Slices with an entry for each layer are made before
-// Validate checks Layers.
-func (c Config) boundedLayers() int { return min(max(c.Layers, 0), maxLayers) }
+// boundedLayers returns num_hidden_layers if it is from 0 to maxLayers, otherwise the nearer bound. Slices with an entry for each layer are
+// made before Validate checks the number.
+func boundedLayers(n int) int { return min(max(n, 0), maxLayers) }
 
 // Upper limits on sizes: far above any published model, and so low that no product of two sizes overflows.
 const (

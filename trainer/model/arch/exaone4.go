@@ -44,7 +44,7 @@ func (k *keys) exaone4Windows(c *Config) {
 			k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
 			return
 		}
-		for i := range c.boundedLayers() {
+		for i := range boundedLayers(c.Layers) {
 			slides = append(slides, (i+1)%pattern != 0)
 		}
 	}
@@ -59,7 +59,7 @@ func (k *keys) exaone4Windows(c *Config) {
 
 // turnWhereSliding leaves positions to layers with a window.
 func (c *Config) turnWhereSliding() {
-	c.NoRope = make([]bool, c.boundedLayers())
+	c.NoRope = make([]bool, boundedLayers(c.Layers))
 	for i := range c.NoRope {
 		c.NoRope[i] = c.Window(i) == 0
 	}

@@ -63,7 +63,7 @@ func (c Config) withGatedDelta() Config {
 	if c.GatedDelta != nil {
 		return c
 	}
-	c.GatedDelta = &GatedDelta{Layers: make([]bool, c.boundedLayers()), KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim,
+	c.GatedDelta = &GatedDelta{Layers: make([]bool, boundedLayers(c.Layers)), KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim,
 		ValueDim: c.HeadDim, Width: 4}
 	for i := range c.GatedDelta.Layers {
 		c.GatedDelta.Layers[i] = (i+1)%4 != 0 && i != c.Layers-1
@@ -134,7 +134,7 @@ func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
 // gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all
 // except every full_attention_interval-th.
 func (k *keys) gatedDelta(c *Config) {
-	g := &GatedDelta{Layers: make([]bool, c.boundedLayers()), KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
+	g := &GatedDelta{Layers: make([]bool, boundedLayers(c.Layers)), KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
 	k.integer("linear_num_key_heads", &g.KeyHeads)
 	k.integer("linear_num_value_heads", &g.ValueHeads)
 	k.integer("linear_key_head_dim", &g.KeyDim)

@@ -86,7 +86,7 @@ func writeGemma3(c Config) map[string]any {
 			scalar = whole
 		}
 	}
-	object := c.typesAndWindow()
+	object := typesAndWindow(c)
 	object["query_pre_attn_scalar"], object["rope_local_base_freq"] = scalar, decimal(c.LocalTheta)
 	return object
 }

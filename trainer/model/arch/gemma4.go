@@ -132,7 +132,7 @@ func (k *keys) overrides(c *Config, b *ByLayer) {
 		return
 	}
 	b.GlobalHeadDim, b.GlobalKVHeads = 0, 0
-	for i := range c.boundedLayers() {
+	for i := range boundedLayers(c.Layers) {
 		one := in.section(strconv.Itoa(i))
 		if one == nil {
 			one = &keys{}
@@ -159,9 +159,9 @@ func (k *keys) overrides(c *Config, b *ByLayer) {
 }
 
 func writeGemma4(c Config) map[string]any {
-	full := c.scalingSection()
+	full := scalingSection(c)
 	full["rope_theta"] = decimal(c.RopeTheta)
-	object := c.typesAndWindow()
+	object := typesAndWindow(c)
 	object["rope_parameters"] = map[string]any{fullAttention: full, slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}}
 	object["final_logit_softcapping"], object["enable_moe_block"] = nil, false
 	if c.LogitCap > 0 {

@@ -66,7 +66,7 @@ func (m *metadata) doubleWide(key string, c *Config) {
 // sharedLayers refuses layers that llama.cpp lets attend to other keys and values than transformers does. There the last two layers with
 // keys of their own are one with a window, and one without.
 func (m *metadata) sharedLayers(key string, c *Config) {
-	first := c.boundedLayers() - c.ByLayer.SharedKV
+	first := boundedLayers(c.Layers) - c.ByLayer.SharedKV
 	for i := max(first, 0); i < first+c.ByLayer.SharedKV; i++ {
 		of := first - 1
 		if c.Window(i) > 0 {
@@ -81,7 +81,7 @@ func (m *metadata) sharedLayers(key string, c *Config) {
 
 // keysAreValues reports whether layers without a window have no projection of values.
 func (m *metadata) keysAreValues(c *Config) bool {
-	for i := range c.boundedLayers() {
+	for i := range boundedLayers(c.Layers) {
 		if c.Window(i) == 0 && c.KVLayer(i) == i {
 			return !m.has(fmt.Sprintf("blk.%d.attn_v.weight", i))
 		}

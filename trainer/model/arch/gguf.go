@@ -236,7 +236,7 @@ func (m *metadata) byLayer(key string, layers int) []int {
 	if _, there := m.values[key]; !there {
 		return nil
 	}
-	all := make([]int, min(max(layers, 0), maxLayers))
+	all := make([]int, boundedLayers(layers))
 	if isList && len(list) != len(all) {
 		m.fail("%s lists %d layers, but the model has %d", key, len(list), layers)
 		return nil

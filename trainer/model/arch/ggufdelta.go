@@ -88,7 +88,7 @@ func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int)
 		m.fail("%sfull_attention_interval is %d: must be at least 1", prefix, interval)
 		return
 	}
-	for i := range min(max(layers, 0), maxLayers) {
+	for i := range boundedLayers(layers) {
 		g.Layers = append(g.Layers, list != nil && list[i] || list == nil && (i+1)%interval != 0)
 	}
 }

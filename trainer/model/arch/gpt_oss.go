@@ -50,12 +50,12 @@ func (k *keys) gptOSS(c *Config) {
 			k.fail("%s %g is not supported: only %g", key, value, only)
 		}
 	}
-	k.slideByType(c, k.slidingWindow(128), func(i int) bool { return i%2 == 0 })
+	slideByType(k, c, k.slidingWindow(128), func(i int) bool { return i%2 == 0 })
 }
 
 func writeGPTOSS(c Config) map[string]any {
-	object := c.typesAndWindow()
-	object["rope_scaling"] = c.scalingSection()
+	object := typesAndWindow(c)
+	object["rope_scaling"] = scalingSection(c)
 	return object
 }
 

@@ -15,7 +15,7 @@ func init() {
 			"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}`,
 		read: everyLayerSlides(0),
 		write: func(c Config) map[string]any {
-			rope := c.scalingSection()
+			rope := scalingSection(c)
 			rope["llama_4_scaling_beta"] = decimal(c.Queries.Growth.Beta)
 			if rope[originalPositions] = c.MaxPosition; c.Queries.Growth.Positions > 0 {
 				rope[originalPositions] = c.Queries.Growth.Positions

@@ -39,15 +39,15 @@ func olmo3GGUF(m *metadata, prefix string, c *Config) {
 
 // olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.
 func (k *keys) olmo3Windows(c *Config) {
-	k.slideByType(c, k.slidingWindow(4096), func(i int) bool { return (i+1)%4 != 0 })
+	slideByType(k, c, k.slidingWindow(4096), func(i int) bool { return (i+1)%4 != 0 })
 }
 
 // writeOLMo3 writes rope_parameters by type of layer. It also writes rope_theta and rope_scaling, which older readers use.
 func writeOLMo3(c Config) map[string]any {
-	full := c.scalingSection()
+	full := scalingSection(c)
 	full["rope_theta"] = decimal(c.RopeTheta)
 	sliding := map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}
-	object := c.typesAndWindow()
+	object := typesAndWindow(c)
 	object["rope_parameters"] = map[string]any{fullAttention: full, slidingAttention: sliding}
 	return object
 }

@@ -51,5 +51,5 @@ func (k *keys) everyOtherLayerSlides(c *Config) {
 	if !use {
 		window = 0
 	}
-	k.slideByType(c, window, func(i int) bool { return window > 0 && i%2 == 0 && i < last })
+	slideByType(k, c, window, func(i int) bool { return window > 0 && i%2 == 0 && i < last })
 }

@@ -174,7 +174,7 @@ func (k *keys) partialRotary(f *family, in *keys, c *Config) {
 }
 
 // scalingSection returns the scaling for a written config.json, or the type default if there is none.
-func (c Config) scalingSection() map[string]any {
+func scalingSection(c Config) map[string]any {
 	if c.RopeScaling == nil {
 		return map[string]any{"rope_type": "default"}
 	}

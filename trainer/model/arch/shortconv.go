@@ -67,7 +67,7 @@ func (l *layer) shortConv() {
 // convolutions reads which layers have a convolution: those that layer_types names, or that full_attn_idxs omits. If both are absent, all
 // layers attend.
 func (k *keys) convolutions(c *Config) {
-	s := &ShortConv{Layers: make([]bool, c.boundedLayers()), Width: 3}
+	s := &ShortConv{Layers: make([]bool, boundedLayers(c.Layers)), Width: 3}
 	k.integer("conv_L_cache", &s.Width)
 	k.boolean("conv_bias", &s.Bias)
 	if convolves, given := k.layerTypes(c, convolution); given || k.err != nil {

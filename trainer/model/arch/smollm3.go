@@ -42,7 +42,7 @@ func init() {
 // noRopeLayers reads no_rope_layers, in which 1 stands for a layer with rotary positions. If the key is absent, it reads
 // no_rope_layer_interval n: each n-th layer has no rotary positions.
 func (k *keys) noRopeLayers(c *Config) {
-	without := make([]bool, c.boundedLayers())
+	without := make([]bool, boundedLayers(c.Layers))
 	if k.values["no_rope_layers"] == nil {
 		interval := 4
 		k.integer("no_rope_layer_interval", &interval)
@@ -77,5 +77,5 @@ func (k *keys) noRopeLayers(c *Config) {
 func (k *keys) smolLM3Windows(c *Config) {
 	use, window := false, k.slidingWindow(0)
 	k.booleanOrNull("use_sliding_window", &use)
-	k.slideByType(c, window, func(i int) bool { return use && window > 0 && c.NoRope != nil && c.NoRope[i] })
+	slideByType(k, c, window, func(i int) bool { return use && window > 0 && c.NoRope != nil && c.NoRope[i] })
 }

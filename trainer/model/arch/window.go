@@ -31,7 +31,7 @@ func (c Config) window() int {
 
 // slide sets a window for the layers for which slides returns true.
 func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
-	windows := make([]int, c.boundedLayers())
+	windows := make([]int, boundedLayers(c.Layers))
 	for i := range windows {
 		if !slides(i) {
 			continue
@@ -49,7 +49,7 @@ func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 
 // slideByType sets a window for the layers that layer_types names. If that key is absent, it sets a window for the layers for which
 // absent returns true.
-func (k *keys) slideByType(c *Config, window int, absent func(layer int) bool) {
+func slideByType(k *keys, c *Config, window int, absent func(layer int) bool) {
 	if slides, given := k.layerTypes(c, slidingAttention); given {
 		absent = func(i int) bool { return slides[i] }
 	}
@@ -122,7 +122,7 @@ func upperLayersSlide(k *keys, c *Config) {
 	if !use {
 		window = 0
 	}
-	k.slideByType(c, window, func(i int) bool { return window > 0 && i >= first })
+	slideByType(k, c, window, func(i int) bool { return window > 0 && i >= first })
 }
 
 // windowKeys returns sliding_window and layer_types for a written config.json. Both are null if no layer has a window.
@@ -135,7 +135,7 @@ func (c Config) windowKeys() map[string]any {
 }
 
 // typesAndWindow returns layer_types for a written config.json, and sliding_window if a layer has a window.
-func (c Config) typesAndWindow() map[string]any {
+func typesAndWindow(c Config) map[string]any {
 	object := map[string]any{"layer_types": c.layerTypes()}
 	if c.Windows != nil {
 		object["sliding_window"] = c.window()
