@@ -53,7 +53,7 @@ func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name
 	all["general.file_type"], all["general.quantization_version"], all["general.alignment"] = fileType, uint32(2), uint32(ggufAlignment)
 	tensors := ggufTensors(cfg, ropeFactors, dtype)
 	err = durable.ReplaceWith(durable.OS{}, path, func(to io.Writer) error {
-		w := &ggufEncoder{to: to}
+		w := &ggufEncoder{to: &durable.Counter{W: to}}
 		w.header(all, tensors)
 		for _, t := range tensors {
 			w.tensor(t, read)
@@ -100,8 +100,7 @@ func ggufTensors(cfg arch.Config, ropeFactors []float32, dtype DType) (out []ggu
 
 // ggufEncoder writes the parts of a file. It keeps the first error.
 type ggufEncoder struct {
-	to      io.Writer
-	written int64
+	to      *durable.Counter
 	err     error
 	buffer  []float32
 	rows    []float32
@@ -111,7 +110,6 @@ type ggufEncoder struct {
 func (w *ggufEncoder) bytes(p []byte) {
 	if w.err == nil {
 		_, w.err = w.to.Write(p)
-		w.written += int64(len(p))
 	}
 }
 
@@ -127,7 +125,7 @@ func (w *ggufEncoder) boolean(v bool) {
 func (w *ggufEncoder) text(s string) { w.u64(uint64(len(s))); w.bytes([]byte(s)) }
 
 // pad writes zeros up to the next multiple of the alignment.
-func (w *ggufEncoder) pad() { w.bytes(make([]byte, aligned(w.written)-w.written)) }
+func (w *ggufEncoder) pad() { w.bytes(make([]byte, aligned(w.to.N)-w.to.N)) }
 
 func aligned(n int64) int64 { return (n + ggufAlignment - 1) / ggufAlignment * ggufAlignment }
 
@@ -181,28 +179,22 @@ func (w *ggufEncoder) keyValue(key string, value any) {
 		w.u32(ggufFloat32)
 		w.u32(math.Float32bits(v))
 	case []string:
-		w.u32(ggufArray)
-		w.u32(ggufString)
-		w.u64(uint64(len(v)))
-		for _, s := range v {
-			w.text(s)
-		}
+		writeArray(w, ggufString, v, w.text)
 	case []bool:
-		w.u32(ggufArray)
-		w.u32(ggufBool)
-		w.u64(uint64(len(v)))
-		for _, b := range v {
-			w.boolean(b)
-		}
+		writeArray(w, ggufBool, v, w.boolean)
 	case []int32:
-		w.u32(ggufArray)
-		w.u32(ggufInt32)
-		w.u64(uint64(len(v)))
-		for _, n := range v {
-			w.u32(uint32(n))
-		}
+		writeArray(w, ggufInt32, v, func(n int32) { w.u32(uint32(n)) })
 	default:
 		w.err = fmt.Errorf("metadata %s is of type %T", key, value)
+	}
+}
+
+func writeArray[T any](w *ggufEncoder, kind uint32, values []T, write func(T)) {
+	w.u32(ggufArray)
+	w.u32(kind)
+	w.u64(uint64(len(values)))
+	for _, v := range values {
+		write(v)
 	}
 }
 
@@ -254,9 +246,7 @@ func (w *ggufEncoder) encode(dtype DType, values []float32) {
 			w.bytes(w.encoded)
 			continue
 		}
-		counter := &durable.Counter{W: w.to}
-		w.err = WriteFloats(counter, dtype, part)
-		w.written += counter.N
+		w.err = WriteFloats(w.to, dtype, part)
 	}
 }
 
