@@ -85,10 +85,8 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 		if err := tensors.Read(t.Name, 0, t.Shape[0], dst); err != nil {
 			return err
 		}
-		for i, v := range dst {
-			if v-v != 0 { // NaN for NaN and Inf
-				return fmt.Errorf("%s: tensor %s: %s at element %d", file, t.Name, nonFinite(v), i)
-			}
+		if err := checkFinite(0, dst); err != nil {
+			return fmt.Errorf("%s: tensor %s: %w", file, t.Name, err)
 		}
 	}
 	return nil
@@ -125,13 +123,10 @@ func (a *Adapter) check(tensors *Tensors) error {
 			faults = append(faults, fmt.Errorf("unexpected tensor %s", name))
 		}
 	}
-	if more := len(faults) - maxReported; more > 0 {
-		faults = append(faults[:maxReported], fmt.Errorf("and %d more", more))
-	}
 	if len(faults) == 0 {
 		return nil
 	}
-	return oneLine(faults)
+	return oneLine(few(faults))
 }
 
 // PEFT is an adapter to write, in the files of PEFT.
@@ -155,7 +150,7 @@ func (p PEFT) Write(f *durable.Folder, _ DType, extra map[string][]byte) error {
 			return WriteFloats(w, F32, values)
 		}})
 	}
-	slices.SortFunc(out, func(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, byName)
 	if err := f.Create(adapterFile, func(w io.Writer) error { return WriteSafetensors(w, out) }); err != nil {
 		return err
 	}

@@ -28,18 +28,12 @@ type binStorage struct {
 
 // addBin scans a zip archive that torch.save wrote, and registers its tensors.
 func (s *Source) addBin(file string) error {
-	path := filepath.Join(s.path, file)
-	m, err := mapFile(path)
-	if err != nil {
-		return err
-	}
-	s.maps = append(s.maps, m)
 	found := map[string]tensor{}
-	if err := guardMapped(func() error { return scanBin(m.data, found) }); err != nil {
+	if err := s.scan(filepath.Join(s.path, file), func(data []byte) error { return scanBin(data, found) }); err != nil {
 		return err
 	}
 	for name, t := range found {
-		if err := s.add(file, name, t); err != nil {
+		if err := add(s, s.tensors, file, name, t); err != nil {
 			return err
 		}
 	}

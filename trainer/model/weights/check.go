@@ -3,7 +3,6 @@ package weights
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -104,29 +103,19 @@ const scanChunk = 1 << 16
 func (s *Source) scanValues() (faults []error) {
 	buffer := make([]float32, scanChunk)
 	for _, name := range s.names {
-		err := s.eachChunk(name, buffer, func(at int64, values []float32) error {
-			for i, v := range values {
-				if v-v != 0 { // NaN for NaN and Inf
-					return fmt.Errorf("%s at element %d", nonFinite(v), at+int64(i))
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		if err := s.eachChunk(name, buffer, checkFinite); err != nil {
 			faults = append(faults, fmt.Errorf("tensor %s: %w", name, err))
 		}
 	}
 	return faults
 }
 
-func nonFinite(v float32) string {
-	switch {
-	case v != v:
-		return "NaN"
-	case math.Signbit(float64(v)):
-		return "-Inf"
+// checkFinite refuses NaN and infinities. at is the index of the first value in its tensor.
+func checkFinite(at int64, values []float32) error {
+	if i := slices.IndexFunc(values, func(v float32) bool { return v-v != 0 }); i >= 0 { // NaN for NaN and Inf
+		return fmt.Errorf("%g at element %d", values[i], at+int64(i))
 	}
-	return "+Inf"
+	return nil
 }
 
 func (s *Source) sameValues(a, b string) (bool, error) {

@@ -38,6 +38,9 @@ type encoding struct {
 	scaled     bool                            // for quantised folders: the values need scales, or are scales
 }
 
+// bytes returns the size of n values, which must be whole blocks.
+func (e encoding) bytes(n int64) int64 { return n / e.blockLen * e.blockBytes }
+
 var encodings = map[DType]encoding{
 	F32:  {1, 4, decodeF32, false},
 	F16:  {1, 2, decodeF16, false},
@@ -73,7 +76,7 @@ func (d DType) RowBytes(k int64) int64 {
 	if !ok {
 		return 0
 	}
-	return k / e.blockLen * e.blockBytes
+	return e.bytes(k)
 }
 
 // Decode writes the values of whole blocks to dst, whose length must be the number of values in src.

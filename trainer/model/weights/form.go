@@ -140,21 +140,16 @@ func (s *Source) tie() error {
 }
 
 // Form returns the layout of the folder. It is nil if the folder has only a language model, or after Alone.
-func (s *Source) Form() *Form {
-	if s.alone {
-		return nil
-	}
-	return s.form
-}
+func (s *Source) Form() *Form { return s.form }
 
-// Alone detaches the language model from the other parts: checkpoints then contain only the language model.
+// Alone detaches the language model from the other parts: checkpoints then contain only the language model. Call it before Form.
 func (s *Source) Alone() error {
 	text, err := s.config.Text()
 	if err != nil {
 		return err
 	}
 	before := s.config.Body()
-	s.config, s.alone = text, true
+	s.config, s.form = text, nil
 	renamed := map[string]tensor{}
 	for name, t := range s.tensors {
 		if rest, inside := strings.CutPrefix(name, before); inside {
@@ -183,7 +178,7 @@ func (f *Form) arrange(text []OutTensor, embedding string) []OutTensor {
 	for name, one := range f.others {
 		all = append(all, one.out(name))
 	}
-	slices.SortFunc(all, func(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, byName)
 	return all
 }
 

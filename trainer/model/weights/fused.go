@@ -78,7 +78,7 @@ func (in *within) readTransposed(from, to, cols int64, dst []float32) {
 	length := in.whole.shape[1]
 	for c := range cols {
 		at := (in.first+c)*length + in.column + from*in.step
-		encodings[in.whole.dtype].decode(values, in.whole.bytes(at, int64(len(values))))
+		in.whole.dtype.Decode(values, in.whole.bytes(at, int64(len(values))))
 		for r := range to - from {
 			dst[r*cols+c] = values[r*in.step]
 		}

@@ -12,14 +12,9 @@ import (
 // openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and with Hugging Face's order of
 // rows.
 func (s *Source) openGGUF() error {
-	m, err := mapFile(s.path)
-	if err != nil {
-		return err
-	}
-	s.maps = append(s.maps, m)
 	var tensors []ggufTensor
-	err = guardMapped(func() (err error) {
-		s.gguf, tensors, err = parseGGUF(m.data)
+	err := s.scan(s.path, func(file []byte) (err error) {
+		s.gguf, tensors, err = parseGGUF(file)
 		return err
 	})
 	if err != nil {
@@ -104,11 +99,15 @@ func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 		if err != nil {
 			return err
 		}
-		t, err := s.ggufTensor(one, want)
+		t, err := newTensor(one.shape, one.dtype, one.data)
 		if err != nil {
 			return err
 		}
-		if err := s.add(s.path, want.Name, t); err != nil {
+		t.ggufForm = formOf(want)
+		if err := t.check(t.shape); err != nil {
+			return err
+		}
+		if err := add(s, s.tensors, s.path, want.Name, t); err != nil {
 			return err
 		}
 	}
@@ -140,14 +139,4 @@ func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 		g.data = g.data[f.Row*row:][:want.Shape[0]*row]
 	}
 	return g, nil
-}
-
-// ggufTensor makes a tensor from the file's, with a mapping from the file's order of rows.
-func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
-	t, err := newTensor(g.shape, g.dtype, g.data)
-	if err != nil {
-		return t, err
-	}
-	t.ggufForm = formOf(want)
-	return t, t.check(t.shape)
 }

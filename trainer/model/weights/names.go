@@ -100,7 +100,7 @@ func (s *Source) split(expected []arch.Tensor) error {
 		fused[name] = true
 		one, err := all.unfused(want)
 		if err == nil {
-			err = s.add("fused experts", want.Name, one)
+			err = add(s, s.tensors, "fused experts", want.Name, one)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", name, err)

@@ -1,12 +1,12 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -34,44 +34,33 @@ const extraState = "._extra_state"
 
 // addSafetensors maps a safetensors file of the folder and registers its tensors.
 func (s *Source) addSafetensors(file string) error {
-	m, err := mapFile(filepath.Join(s.path, file))
-	if err != nil {
-		return err
-	}
-	s.maps = append(s.maps, m)
 	var entries []headerEntry
 	var data []byte
-	err = guardMapped(func() (err error) {
-		entries, data, err = parseSafetensors(m.data)
+	err := s.scan(filepath.Join(s.path, file), func(whole []byte) (err error) {
+		entries, data, err = parseSafetensors(whole)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.name, extraState) {
+		one := anyTensor{e.dtype, e.shape, data[e.begin:e.end]}
+		_, readable := encodings[DType(e.dtype)]
+		switch {
+		case strings.HasSuffix(e.name, extraState):
 			s.notes = append(s.notes, e.name+" is not a weight, and is ignored")
-			continue
-		}
-		if s.config.Quantisation != nil && slices.Contains([]string{"U8", string(F8_E4M3), string(F8_E8M0)}, e.dtype) {
-			if s.has(e.name) {
-				return fmt.Errorf("tensor %s occurs twice; the second is in %s", e.name, file)
+		case s.config.Quantisation != nil && slices.Contains([]string{"U8", string(F8_E4M3), string(F8_E8M0)}, e.dtype):
+			err = add(s, s.packed, file, e.name, one)
+		case !readable && (s.config.Wrapper != "" || elsewhere(e.name)):
+			err = add(s, s.others, file, e.name, one)
+		default:
+			var t tensor
+			if t, err = newTensor(one.shape, DType(one.dtype), one.data); err != nil {
+				return fmt.Errorf("tensor %s: %w", e.name, err)
 			}
-			s.packed[e.name] = anyTensor{dtype: e.dtype, shape: e.shape, data: data[e.begin:e.end]}
-			continue
+			err = add(s, s.tensors, file, e.name, t)
 		}
-		if _, readable := encodings[DType(e.dtype)]; !readable && (s.config.Wrapper != "" || elsewhere(e.name)) {
-			if s.has(e.name) {
-				return fmt.Errorf("tensor %s occurs twice; the second is in %s", e.name, file)
-			}
-			s.others[e.name] = anyTensor{dtype: e.dtype, shape: e.shape, data: data[e.begin:e.end]}
-			continue
-		}
-		t, err := newTensor(e.shape, DType(e.dtype), data[e.begin:e.end])
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", e.name, err)
-		}
-		if err := s.add(file, e.name, t); err != nil {
 			return err
 		}
 	}
@@ -183,15 +172,9 @@ func checkTiling(entries []headerEntry, size int64) error {
 			return fmt.Errorf("tensor %s: data_offsets [%d, %d] reach past the end of the file (%d bytes of data)", e.name, e.begin, e.end, size)
 		}
 	}
-	sort.Slice(entries, func(i, j int) bool {
-		a, b := entries[i], entries[j]
-		if a.begin != b.begin {
-			return a.begin < b.begin
-		}
-		if a.end != b.end {
-			return a.end < b.end // an empty tensor precedes the one that starts at the same byte
-		}
-		return a.name < b.name
+	slices.SortFunc(entries, func(a, b headerEntry) int {
+		// An empty tensor precedes the one that starts at the same byte.
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), strings.Compare(a.name, b.name))
 	})
 	var at int64
 	for _, e := range entries {

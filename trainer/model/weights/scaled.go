@@ -27,14 +27,14 @@ func (t tensor) readScaled(from int64, dst []float32) error {
 		return nil
 	}
 	e, s := encodings[t.dtype], t.scales
-	rowBytes := cols / e.blockLen * e.blockBytes
+	rowBytes := e.bytes(cols)
 	factors, held := make([]float32, s.grid), int64(-1)
 	for i := int64(0); i < int64(len(dst))/cols; i++ {
 		row, values := from+i, dst[i*cols:(i+1)*cols]
 		e.decode(values, t.data[row*rowBytes:(row+1)*rowBytes])
 		matrix, within := (s.first+row)/s.stacked, (s.first+row)%s.stacked
 		if at := matrix*s.gridRows + within/s.rows; at != held {
-			encodings[s.factors.dtype].decode(factors, s.factors.bytes(at*s.grid, s.grid))
+			s.factors.dtype.Decode(factors, s.factors.bytes(at*s.grid, s.grid))
 			held = at
 		}
 		for b, factor := range factors {
@@ -50,7 +50,7 @@ func (t tensor) readScaled(from int64, dst []float32) error {
 // bytes returns the bytes of n elements, beginning with element `from`, of a tensor whose elements are whole bytes.
 func (t tensor) bytes(from, n int64) []byte {
 	size := encodings[t.dtype].blockBytes
-	return t.data[from*size : (from+n)*size]
+	return t.data[from*size:][:n*size]
 }
 
 // dequantise pairs the packed tensors of a quantised folder with their scales, so that they can be read like other
@@ -79,7 +79,8 @@ func (s *Source) dequantise() error {
 			pairs++
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.packed)) {
+	if len(s.packed) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(s.packed)))
 		return fmt.Errorf("tensor %s of type %s does not belong to a quantised matrix", name, s.packed[name].dtype)
 	}
 	if pairs > 0 {
@@ -126,7 +127,7 @@ func (s *Source) pair(name string) (paired bool, err error) {
 		return false, err
 	}
 	delete(s.packed, name)
-	return true, s.add("the file with "+name, base, t)
+	return true, add(s, s.tensors, "the file with "+name, base, t)
 }
 
 // takeScale removes and returns the scales of an FP8 matrix. Values are multiplied by them, even if the name ends in _inv.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
@@ -23,7 +24,6 @@ type Source struct {
 	tensors map[string]tensor
 	packed  map[string]anyTensor // tensors of a quantised folder that are not yet paired with their scales
 	others  map[string]anyTensor // tensors of parts other than the language model
-	alone   bool                 // see Alone
 	form    *Form                // nil: the folder contains only a language model
 	names   []string
 	notes   []string
@@ -53,10 +53,7 @@ func Open(path string) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("weights: %s: %w", path, err), s.Close())
 	}
-	for name := range s.tensors {
-		s.names = append(s.names, name)
-	}
-	sort.Strings(s.names)
+	s.names = slices.Sorted(maps.Keys(s.tensors))
 	return s, nil
 }
 
@@ -170,11 +167,16 @@ func (s *Source) GGUFMeta() map[string]any { return s.gguf }
 // except the first; a vector has rows of one value. dst must have the length of these rows. A file that was cut short
 // after Open gives an error.
 func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
+	return s.use(name, func(t tensor) error { return t.read(rowFrom, rowTo, dst) })
+}
+
+// use calls f with a tensor, whose bytes f may read.
+func (s *Source) use(name string, f func(t tensor) error) error {
 	t, ok := s.tensors[name]
 	if !ok {
 		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
 	}
-	if err := guardMapped(func() error { return t.read(rowFrom, rowTo, dst) }); err != nil {
+	if err := guardMapped(func() error { return f(t) }); err != nil {
 		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
 	}
 	return nil
@@ -183,14 +185,7 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 // Blocks copies rows rowFrom to rowTo-1 of a tensor to dst, in the blocks of the tensor's type, as they are in the file.
 // dst must have the size of these rows. The rows of queries and keys in a GGUF file are reordered as by Read.
 func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
-	t, ok := s.tensors[name]
-	if !ok {
-		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
-	}
-	if err := guardMapped(func() error { return t.blocks(rowFrom, rowTo, dst) }); err != nil {
-		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
-	}
-	return nil
+	return s.use(name, func(t tensor) error { return t.blocks(rowFrom, rowTo, dst) })
 }
 
 // TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
@@ -258,11 +253,21 @@ func (s *Source) has(name string) bool {
 	return plain || packed || beside
 }
 
-// add registers a tensor of the given file under its Hugging Face name.
-func (s *Source) add(file, name string, t tensor) error {
+// add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the maps has.
+func add[T any](s *Source, tensors map[string]T, file, name string, t T) error {
 	if s.has(name) {
 		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
 	}
-	s.tensors[name] = t
+	tensors[name] = t
 	return nil
+}
+
+// scan maps a file, which stays mapped as long as the Source, and calls f with its bytes.
+func (s *Source) scan(path string, f func(file []byte) error) error {
+	m, err := mapFile(path)
+	if err != nil {
+		return err
+	}
+	s.maps = append(s.maps, m)
+	return guardMapped(func() error { return f(m.data) })
 }

@@ -43,7 +43,7 @@ func storedBytes(shape []int64, dtype DType) (int64, error) {
 	if _, rowLen := rows(shape); rowLen%e.blockLen != 0 {
 		return 0, fmt.Errorf("shape %v: rows of %s must be multiples of %d", shape, dtype, e.blockLen)
 	}
-	return n / e.blockLen * e.blockBytes, nil
+	return e.bytes(n), nil
 }
 
 func cannotBeRead(dtype DType) error {
@@ -78,7 +78,7 @@ func (t tensor) read(from, to int64, dst []float32) error {
 		return t.readScaled(from*(length/max(t.shape[len(t.shape)-1], 1)), dst)
 	}
 	e := encodings[t.dtype]
-	rowBytes := length / e.blockLen * e.blockBytes
+	rowBytes := e.bytes(length)
 	if t.inOrder() {
 		e.decode(dst, t.data[from*rowBytes:to*rowBytes])
 		return t.ggufForm.decode(dst)
@@ -97,7 +97,7 @@ func (t tensor) read(from, to int64, dst []float32) error {
 func (t tensor) blocks(from, to int64, dst []byte) error {
 	count, length := rows(t.shape)
 	e := encodings[t.dtype]
-	rowBytes := length / e.blockLen * e.blockBytes
+	rowBytes := e.bytes(length)
 	if from < 0 || from > to || to > count || int64(len(dst)) != (to-from)*rowBytes {
 		return fmt.Errorf("rows %d to %d of %d do not fit %d bytes: a row has %d", from, to, count, len(dst), rowBytes)
 	}
@@ -113,7 +113,7 @@ func (t tensor) blocks(from, to int64, dst []byte) error {
 		one := dst[(row-from)*rowBytes:][:rowBytes]
 		copy(one, stored)
 		t.columns(length, func(from, to, size int64) {
-			from, to, size = from/e.blockLen*e.blockBytes, to/e.blockLen*e.blockBytes, size/e.blockLen*e.blockBytes
+			from, to, size = e.bytes(from), e.bytes(to), e.bytes(size)
 			copy(one[from:from+size], stored[to:to+size])
 		})
 	}

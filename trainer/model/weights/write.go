@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
-	"sort"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -64,20 +65,15 @@ func (h HF) write(f *durable.Folder, dtype DType, extra map[string][]byte, limit
 			return err
 		}
 	}
-	rest := make(map[string][]byte, len(extra))
-	for name, data := range extra {
-		if name != generationFile {
-			rest[name] = data
-		}
+	rest := map[string][]byte{}
+	if h.Form != nil {
+		maps.Copy(rest, h.Form.files)
 	}
+	maps.Copy(rest, extra)
+	delete(rest, generationFile)
 	tensors := h.tensors(dtype)
 	if h.Form != nil {
 		tensors = h.Form.arrange(tensors, h.Config.Body()+"embed_tokens.weight")
-		for name, data := range h.Form.files {
-			if _, given := rest[name]; !given {
-				rest[name] = data
-			}
-		}
 	}
 	if err := writeWeights(f, tensors, limit); err != nil {
 		return err
@@ -111,6 +107,8 @@ type OutTensor struct {
 	Write func(io.Writer) error
 }
 
+func byName(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) }
+
 // tensors sorts the model's tensors by name, and fuses the tensors that are always written fused. The others share one buffer of
 // float32 values.
 func (h HF) tensors(narrow DType) []OutTensor {
@@ -141,7 +139,7 @@ func (h HF) tensors(narrow DType) []OutTensor {
 	for _, parts := range fused {
 		out = append(out, fuse(parts, h.Read, dtypeOf(parts[0].Name)))
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	slices.SortFunc(out, byName)
 	return out
 }
 
