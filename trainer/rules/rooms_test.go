@@ -117,9 +117,9 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-// TestRoomsAreDescribed checks that rooms.txt and the tables of docs/architecture.md have the same rooms.
+// TestRoomsAreDescribed checks that rooms.txt and the tables of docs/rooms.md have the same rooms.
 func TestRoomsAreDescribed(t *testing.T) {
-	_, tables, _ := strings.Cut(read(t, "docs/architecture.md"), "\n## Rooms\n")
+	_, tables, _ := strings.Cut(read(t, "docs/rooms.md"), "\n## Folders\n")
 	tables, _, _ = strings.Cut(tables, "\n## ")
 	described := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)/` \\|").FindAllStringSubmatch(tables, -1) {
@@ -127,12 +127,12 @@ func TestRoomsAreDescribed(t *testing.T) {
 	}
 	for _, r := range rooms(t) {
 		if !described[r.folder] {
-			t.Errorf("docs/architecture.md does not describe %s/", r.folder)
+			t.Errorf("docs/rooms.md does not describe %s/", r.folder)
 		}
 		delete(described, r.folder)
 	}
 	for folder := range described {
-		t.Errorf("rooms.txt does not list %s/, which docs/architecture.md describes", folder)
+		t.Errorf("rooms.txt does not list %s/, which docs/rooms.md describes", folder)
 	}
 }
 
