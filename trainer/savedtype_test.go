@@ -87,7 +87,7 @@ func rewrite(t *testing.T, from, to string, dtype weights.DType) {
 	for _, tensor := range src.Config().Layout().Tensors() {
 		shapes[tensor.Name] = tensor.Shape
 	}
-	err := weights.WriteHF(to, src.Config(), func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }, dtype, extra)
+	err := weights.HF{Config: src.Config(), Read: func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }}.WriteFolder(to, dtype, extra)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (a *actor) export(ctx context.Context, folder string, large bool) error {
 	}
 	params := model.All(a.model)
 	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
-	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), dtype, nil)
+	return weights.HF{Config: a.model.Config, Read: params.Reader(ctx, read)}.WriteFolder(folder, dtype, nil)
 }
 
 // checked returns the first completion of each checked prompt.

@@ -64,7 +64,7 @@ func writeHF(t *testing.T, dir string, cfg arch.Config) {
 		}
 		return nil
 	}
-	if err := weights.WriteHF(dir, cfg, ones, weights.F32, nil); err != nil {
+	if err := (weights.HF{Config: cfg, Read: ones}).WriteFolder(dir, weights.F32, nil); err != nil {
 		t.Fatal(err)
 	}
 }

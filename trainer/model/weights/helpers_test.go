@@ -23,7 +23,7 @@ func tinyConfig(family string) arch.Config {
 	return c.WithDefaults()
 }
 
-// randomWeights returns values for every tensor, and a reader of them for WriteHF.
+// randomWeights returns values for every tensor, and a reader of them for HF.
 func randomWeights(cfg arch.Config, seed uint64) (map[string][]float32, func(name string, dst []float32) error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	weights := map[string][]float32{}
@@ -47,7 +47,7 @@ func writeTiny(t *testing.T, cfg arch.Config, dtype DType) (string, map[string][
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
 	weights, read := randomWeights(cfg, 7)
-	if err := WriteHF(dir, cfg, read, dtype, nil); err != nil {
+	if err := (HF{Config: cfg, Read: read}).WriteFolder(dir, dtype, nil); err != nil {
 		t.Fatal(err)
 	}
 	return dir, weights

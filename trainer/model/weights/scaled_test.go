@@ -58,7 +58,7 @@ func TestQuantisedFolders(t *testing.T) {
 			defer expected.Close()
 			saved := filepath.Join(t.TempDir(), "saved")
 			read := func(name string, dst []float32) error { return copyOf(dst, readAll(t, src, name)) }
-			if err := WriteHF(saved, src.Config(), read, src.DType(), nil); err != nil {
+			if err := (HF{Config: src.Config(), Read: read}).WriteFolder(saved, src.DType(), nil); err != nil {
 				t.Fatal(err)
 			}
 			again := openChecked(t, saved)

@@ -89,18 +89,18 @@ func TestCheckFaults(t *testing.T) {
 		values := slices.Clone(weights[c.name])
 		values[c.at] = math.Float32frombits(c.bits)
 		dir := filepath.Join(t.TempDir(), "m")
-		err := WriteHF(dir, cfg, func(name string, dst []float32) error {
+		read := func(name string, dst []float32) error {
 			if name == c.name {
 				copy(dst, values)
 			} else {
 				copy(dst, weights[name])
 			}
 			return nil
-		}, F32, nil)
-		if err != nil {
+		}
+		if err := (HF{Config: cfg, Read: read}).WriteFolder(dir, F32, nil); err != nil {
 			t.Fatal(err)
 		}
-		_, err = openAndCheck(dir)
+		_, err := openAndCheck(dir)
 		golden.WantError(t, err, dir, c.name, c.want)
 	}
 

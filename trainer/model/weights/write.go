@@ -15,18 +15,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// shardLimit is the largest weight file that WriteHF writes, in bytes of data, unless a single tensor is larger.
+// shardLimit is the largest weight file that HF writes, in bytes of data, unless a single tensor is larger.
 const shardLimit = 4 << 30
 
-// WriteHF writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (above 4 GiB in shards
+// WriteFolder writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (above 4 GiB in shards
 // with an index), and the files of extra by name (tokenizer.json, chat_template.jinja, ...). A generation_config.json in
-// extra replaces the derived one. read fills dst with all float32 values of a tensor, which are rounded to dtype (F32, BF16
-// or F16). dir must not exist. After a crash it is either complete or missing.
-func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
-	return HF{Config: cfg, Read: read}.WriteFolder(dir, dtype, extra)
-}
-
-// WriteFolder writes a folder as WriteHF does, in the layout of Form.
+// extra replaces the derived one. Values are rounded to dtype (F32, BF16 or F16). dir must not exist. After a crash it is
+// either complete or missing.
 func (h HF) WriteFolder(dir string, dtype DType, extra map[string][]byte) error {
 	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error { return h.Write(f, dtype, extra) })
 	if err != nil {
@@ -42,10 +37,10 @@ type Files interface {
 	Write(f *durable.Folder, dtype DType, extra map[string][]byte) error
 }
 
-// HF is a whole model, written to the files of WriteHF.
+// HF is a whole model, written to the files of a Hugging Face folder.
 type HF struct {
 	Config arch.Config
-	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
+	Read   func(name string, dst []float32) error // fills dst with all values of a tensor, as float32
 	Form   *Form                                  // layout of the folder that the model was read from; nil: plain
 	Wide   map[string]bool                        // names of tensors that are written in F32; see Source.Wide
 }

@@ -99,10 +99,10 @@ func TestWriteRefused(t *testing.T) {
 	_, read := randomWeights(cfg, 7)
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "model")
-	golden.WantError(t, WriteHF(dir, cfg, read, Q4_1, nil), "Q4_1")
-	golden.WantError(t, WriteHF(dir, cfg, func(string, []float32) error { return errors.New("lost") }, F32, nil), "lost")
+	golden.WantError(t, HF{Config: cfg, Read: read}.WriteFolder(dir, Q4_1, nil), "Q4_1")
+	golden.WantError(t, HF{Config: cfg, Read: func(string, []float32) error { return errors.New("lost") }}.WriteFolder(dir, F32, nil), "lost")
 	for _, name := range []string{"../../x", "a/b", "", ".hidden", configFile, safetensorsFile} {
-		golden.WantError(t, WriteHF(dir, cfg, read, F32, map[string][]byte{name: nil}), name)
+		golden.WantError(t, HF{Config: cfg, Read: read}.WriteFolder(dir, F32, map[string][]byte{name: nil}), name)
 	}
 	entries, err := os.ReadDir(parent)
 	if err != nil || len(entries) != 0 {
@@ -111,7 +111,7 @@ func TestWriteRefused(t *testing.T) {
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteHF(dir, cfg, read, F32, nil); !errors.Is(err, fs.ErrExist) {
+	if err := (HF{Config: cfg, Read: read}).WriteFolder(dir, F32, nil); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("overwrote: %v", err)
 	}
 }

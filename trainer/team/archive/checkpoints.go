@@ -45,7 +45,7 @@ type AgentState struct {
 
 	Files weights.Files // its weights
 	DType weights.DType
-	Extra map[string][]byte // tokenizer files, as for weights.WriteHF
+	Extra map[string][]byte // tokenizer files, as for weights.HF
 
 	Optimizer *Optimizer      // nil for a frozen agent
 	State     json.RawMessage // content of state.json

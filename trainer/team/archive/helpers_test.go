@@ -15,7 +15,7 @@ func tinyConfig(family string) arch.Config {
 	return c.WithDefaults()
 }
 
-// randomWeights returns a reader for weights.WriteHF.
+// randomWeights returns a reader for weights.HF.
 func randomWeights(cfg arch.Config, seed uint64) func(name string, dst []float32) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	values := map[string][]float32{}
