@@ -175,6 +175,14 @@ func object(raw json.RawMessage) map[string]json.RawMessage {
 	return fields
 }
 
+// skipMark returns the index after a mark that follows index i and white space. Without a mark there it returns i.
+func skipMark(text string, i int, mark string) int {
+	if at := skipSpace(text, i); mark != "" && strings.HasPrefix(text[at:], mark) {
+		return at + len(mark)
+	}
+	return i
+}
+
 // skipSpace returns the first index from i on that is not white space.
 func skipSpace(text string, i int) int {
 	return len(text) - len(strings.TrimLeft(text[i:], " \t\r\n"))

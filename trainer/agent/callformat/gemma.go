@@ -32,13 +32,10 @@ func (gemma) Read(text string, _ Functions) Reading {
 			call = Call{Problem: "the tool call cannot be read. " + gemmaHint}
 		}
 		r.Calls = append(r.Calls, call)
-		if r.End = p.at; err == nil {
-			p.space()
-			if p.next(gemmaClose) {
-				r.End = p.at
-			}
+		if at = p.at; err == nil {
+			at = skipMark(text, at, gemmaClose)
 		}
-		at = r.End
+		r.End = at
 	}
 }
 

@@ -104,9 +104,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 			}
 			at = m.bodyAt + end
 			for _, e := range harmonyEnds {
-				if i := skipSpace(text, at); strings.HasPrefix(text[i:], e) {
-					at = i + len(e)
-				}
+				at = skipMark(text, at, e)
 			}
 		}
 	}

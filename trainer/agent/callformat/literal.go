@@ -3,7 +3,9 @@ package callformat
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -244,28 +246,19 @@ func (p *literals) escape(b *strings.Builder) {
 
 // surrogate joins a high surrogate with the low one that follows it. JSON writes characters above U+FFFF in this way.
 func (p *literals) surrogate(r rune) rune {
-	if r < 0xd800 || r > 0xdbff || p.at+6 > len(p.text) || p.text[p.at:p.at+2] != `\u` {
+	if p.at+6 > len(p.text) || p.text[p.at:p.at+2] != `\u` {
 		return r
 	}
-	low, ok := hex(p.text[p.at+2 : p.at+6])
-	if !ok || low < 0xdc00 || low > 0xdfff {
+	low, _ := hex(p.text[p.at+2 : p.at+6])
+	joined := utf16.DecodeRune(r, low)
+	if joined == utf8.RuneError {
 		return r
 	}
 	p.at += 6
-	return (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+	return joined
 }
 
 func hex(digits string) (r rune, ok bool) {
-	for _, d := range []byte(digits) {
-		switch {
-		case d >= '0' && d <= '9':
-			d -= '0'
-		case d|0x20 >= 'a' && d|0x20 <= 'f':
-			d = d | 0x20 - 'a' + 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(d)
-	}
-	return r, r >= 0 && r <= utf8.MaxRune
+	n, err := strconv.ParseUint(digits, 16, 32)
+	return rune(n), err == nil && n <= utf8.MaxRune
 }

@@ -46,10 +46,7 @@ func (n *named) Read(text string, _ Functions) Reading {
 			r.Calls, r.End = append(r.Calls, invalid(err, n.Hint())), at
 			continue
 		}
-		at = i + m[1] + length
-		if c := skipSpace(text, at); n.close != "" && strings.HasPrefix(text[c:], n.close) {
-			at = c + len(n.close)
-		}
+		at = skipMark(text, i+m[1]+length, n.close)
 		r.Calls, r.End = append(r.Calls, withArguments(text[i+m[2]:i+m[3]], raw, "arguments", n.Hint())), at
 	}
 	return n.withSection(text, r)
@@ -65,9 +62,7 @@ func (n *named) withSection(text string, r Reading) Reading {
 			r.Start = i
 		}
 	}
-	if c := skipSpace(text, r.End); n.end != "" && strings.HasPrefix(text[c:], n.end) {
-		r.End = c + len(n.end)
-	}
+	r.End = skipMark(text, r.End, n.end)
 	return r
 }
 

@@ -82,31 +82,18 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 
 // withSection extends a reading to the marks around all calls.
 func (f *pairs) withSection(text string, r Reading) Reading {
-	if f.section == "" {
-		return f.withEnd(text, r)
-	}
-	if i := lastUnquoted(text[:r.Start], 0, f.section); i >= 0 {
-		if len(r.Calls) > 0 {
-			i = unquoted(text, 0, f.section)
-		}
-		r.Start = i
-		if len(r.Calls) == 0 {
-			rest := strings.TrimSpace(text[i+len(f.section):])
-			if f.section == HermesOpen && strings.HasPrefix(rest, "{") {
-				return none(text)
+	if f.section != "" {
+		if i := lastUnquoted(text[:r.Start], 0, f.section); i >= 0 {
+			if len(r.Calls) == 0 {
+				if f.section == HermesOpen && strings.HasPrefix(strings.TrimSpace(text[i+len(f.section):]), "{") {
+					return none(text)
+				}
+				r.Calls, r.End = []Call{{Problem: f.section + " without a call. " + f.Hint()}}, len(text)
 			}
 			r.Start = unquoted(text, 0, f.section)
-			r.Calls, r.End = []Call{{Problem: f.section + " without a call. " + f.Hint()}}, len(text)
 		}
 	}
-	return f.withEnd(text, r)
-}
-
-// withEnd moves the end of a reading behind the mark that ends all calls.
-func (f *pairs) withEnd(text string, r Reading) Reading {
-	if c := skipSpace(text, r.End); f.end != "" && strings.HasPrefix(text[c:], f.end) {
-		r.End = c + len(f.end)
-	}
+	r.End = skipMark(text, r.End, f.end)
 	return r
 }
 

@@ -51,10 +51,8 @@ func (t tagged) Read(text string, _ Functions) Reading {
 		r.Start = min(r.Start, i)
 		calls, end := readValues(text, skipSpace(text, i+len(t.open)), t.call, t.Hint())
 		r.Calls = append(r.Calls, calls...)
-		if c := skipSpace(text, end); t.close != "" && strings.HasPrefix(text[c:], t.close) {
-			end = c + len(t.close)
-		}
-		r.End, at = end, end
+		at = skipMark(text, end, t.close)
+		r.End = at
 	}
 }
 
