@@ -175,6 +175,21 @@ func object(raw json.RawMessage) map[string]json.RawMessage {
 	return fields
 }
 
+// readMarked reads calls that each begin with a mark. read reads the calls after a mark, and returns the index of their end.
+func readMarked(text, mark string, read func(at int) (calls []Call, end int)) Reading {
+	r := none(text)
+	for at := 0; ; {
+		i := unquoted(text, at, mark)
+		if i == len(text) {
+			return r
+		}
+		r.Start = min(r.Start, i)
+		calls, end := read(i + len(mark))
+		r.Calls = append(r.Calls, calls...)
+		r.End, at = end, end
+	}
+}
+
 // skipMark returns the index after a mark that follows index i and white space. Without a mark there it returns i.
 func skipMark(text string, i int, mark string) int {
 	if at := skipSpace(text, i); mark != "" && strings.HasPrefix(text[at:], mark) {

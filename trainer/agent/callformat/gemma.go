@@ -19,24 +19,14 @@ func (gemma) Mark() string { return gemmaOpen }
 func (gemma) SafeLen(text string) int { return SafeLen(text, gemmaOpen) }
 
 func (gemma) Read(text string, _ Functions) Reading {
-	r := none(text)
-	for at := 0; ; {
-		i := unquoted(text, at, gemmaOpen)
-		if i == len(text) {
-			return r
-		}
-		r.Start = min(r.Start, i)
-		p := &literals{text: text, at: i + len(gemmaOpen)}
+	return readMarked(text, gemmaOpen, func(at int) ([]Call, int) {
+		p := &literals{text: text, at: at}
 		call, err := p.gemmaCall()
 		if err != nil {
-			call = Call{Problem: "the tool call cannot be read. " + gemmaHint}
+			return []Call{{Problem: "the tool call cannot be read. " + gemmaHint}}, p.at
 		}
-		r.Calls = append(r.Calls, call)
-		if at = p.at; err == nil {
-			at = skipMark(text, at, gemmaClose)
-		}
-		r.End = at
-	}
+		return []Call{call}, skipMark(text, p.at, gemmaClose)
+	})
 }
 
 func (p *literals) gemmaCall() (Call, error) {

@@ -17,20 +17,13 @@ func (p python) Mark() string { return p.open }
 func (p python) SafeLen(text string) int { return SafeLen(text, p.open) }
 
 func (p python) Read(text string, _ Functions) Reading {
-	r := none(text)
-	for at := 0; ; {
-		i := unquoted(text, at, p.open)
-		if i == len(text) {
-			return r
-		}
-		r.Start = min(r.Start, i)
-		calls, end := pythonCalls(text, skipSpace(text, i+len(p.open)), p.Hint())
+	return readMarked(text, p.open, func(at int) ([]Call, int) {
+		calls, end := pythonCalls(text, skipSpace(text, at), p.Hint())
 		if c := skipSpace(text, end); strings.HasPrefix(text[c:], p.close) {
 			end = c + len(p.close)
 		}
-		r.Calls = append(r.Calls, calls...)
-		r.End, at = end, end
-	}
+		return calls, end
+	})
 }
 
 // pythonCalls reads a list of calls, or one call without a list around it, and returns the index of their end. Some

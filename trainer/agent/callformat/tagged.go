@@ -42,18 +42,10 @@ func (t tagged) Mark() string { return t.open }
 func (t tagged) SafeLen(text string) int { return SafeLen(text, t.open) }
 
 func (t tagged) Read(text string, _ Functions) Reading {
-	r := none(text)
-	for at := 0; ; {
-		i := unquoted(text, at, t.open)
-		if i == len(text) {
-			return r
-		}
-		r.Start = min(r.Start, i)
-		calls, end := readValues(text, skipSpace(text, i+len(t.open)), t.call, t.Hint())
-		r.Calls = append(r.Calls, calls...)
-		at = skipMark(text, end, t.close)
-		r.End = at
-	}
+	return readMarked(text, t.open, func(at int) ([]Call, int) {
+		calls, end := readValues(text, skipSpace(text, at), t.call, t.Hint())
+		return calls, skipMark(text, end, t.close)
+	})
 }
 
 // call reads one object.
