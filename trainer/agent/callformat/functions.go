@@ -127,11 +127,8 @@ func (t types) value(text string) json.RawMessage {
 		if !json.Valid(raw) {
 			raw, _ = literalOf(trimmed)
 		}
-		if len(raw) > 0 && (typeOf(raw) != "string" && t.allow(typeOf(raw)) || typeOf(raw) == "string" && !t.allow("string")) {
-			return raw
-		}
 		// If no text is allowed, a value of a wrong type is kept, so that the check of the arguments can name its type.
-		if len(raw) > 0 && !t.allow("string") {
+		if len(raw) > 0 && (!t.allow("string") || typeOf(raw) != "string" && t.allow(typeOf(raw))) {
 			return raw
 		}
 	}

@@ -1,6 +1,7 @@
 package callformat
 
 import (
+	"iter"
 	"strings"
 )
 
@@ -80,7 +81,7 @@ type harmonyPart struct {
 }
 
 // harmonyMessages returns an iterator over the messages of a turn. The arguments of a call may contain marks.
-func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
+func harmonyMessages(text string) iter.Seq[harmonyPart] {
 	return func(yield func(harmonyPart) bool) {
 		for at := 0; at < len(text); {
 			header, body, found := strings.Cut(text[at:], harmonyMessage)
