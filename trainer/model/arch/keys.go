@@ -103,30 +103,22 @@ func (k *keys) booleanOrNull(key string, to *bool) {
 	}
 }
 
-func (k *keys) boolean(key string, to *bool) {
-	v, ok := k.values[key]
-	if !ok {
-		return
-	}
-	b, isBool := v.(bool)
-	if !isBool {
-		k.fail("%s is %s: must be true or false", key, strictjson.Show(v))
-		return
-	}
-	*to = b
-}
+func (k *keys) boolean(key string, to *bool) { typed(k, key, "true or false", to) }
 
-func (k *keys) text(key string, to *string) {
+func (k *keys) text(key string, to *string) { typed(k, key, "a string", to) }
+
+// typed reads a value of a type, which want names in errors.
+func typed[T any](k *keys, key, want string, to *T) {
 	v, ok := k.values[key]
 	if !ok {
 		return
 	}
-	s, isText := v.(string)
-	if !isText {
-		k.fail("%s is %s: must be a string", key, strictjson.Show(v))
+	value, ok := v.(T)
+	if !ok {
+		k.fail("%s is %s: must be %s", key, strictjson.Show(v), want)
 		return
 	}
-	*to = s
+	*to = value
 }
 
 // ids reads a token id, a list of ids, or null (also written as -1) for none.
