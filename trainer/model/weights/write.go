@@ -208,7 +208,7 @@ func WriteSafetensors(w io.Writer, tensors []OutTensor) error {
 		if err != nil {
 			return err
 		}
-		header = append(append(append(append(header, ','), name...), ':'), entry...)
+		header = fmt.Appendf(header, ",%s:%s", name, entry)
 		if t.Size > math.MaxInt64-at {
 			return fmt.Errorf("tensor %s: sizes overflow", t.Name)
 		}
