@@ -6,6 +6,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,15 +95,14 @@ func readMachines(dir string) ([]*machine, error) {
 		}
 	}
 	var all []*machine
-	for slug, m := range bySlug {
-		hot, err := readHotKernels(dir, slug)
-		if err != nil {
+	for _, slug := range slices.Sorted(maps.Keys(bySlug)) {
+		m := bySlug[slug]
+		var err error
+		if m.hot, err = readHotKernels(dir, slug); err != nil {
 			return nil, err
 		}
-		m.hot = hot
 		all = append(all, m)
 	}
-	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.slug, b.slug) })
 	return all, nil
 }
 
