@@ -178,10 +178,10 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)
 		}
 	}
-	if c.Queries.Scalar < 0 || math.IsNaN(c.Queries.Scalar) || math.IsInf(c.Queries.Scalar, 0) {
+	if c.Queries.Scalar != 0 && !positiveFinite(c.Queries.Scalar) {
 		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.Queries.Scalar)
 	}
-	if c.LogitCap < 0 || math.IsNaN(c.LogitCap) || math.IsInf(c.LogitCap, 0) {
+	if c.LogitCap != 0 && !positiveFinite(c.LogitCap) {
 		return fmt.Errorf("final_logit_softcapping is %g: must be positive and finite", c.LogitCap)
 	}
 	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
@@ -189,6 +189,8 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(c.validateMultipliers(f), c.Queries.Growth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
 }
+
+func positiveFinite(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
 
 // size is a key whose value must be 1 to max.
 type size struct {

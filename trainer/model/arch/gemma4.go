@@ -3,7 +3,6 @@ package arch
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -202,7 +201,7 @@ func (r *RopeProportional) validate() error {
 	if !(r.Fraction >= 0 && r.Fraction <= 1) {
 		return fmt.Errorf("rope_parameters.partial_rotary_factor is %g: must be 0 to 1", r.Fraction)
 	}
-	if !(r.Factor > 0) || math.IsInf(r.Factor, 0) {
+	if !positiveFinite(r.Factor) {
 		return fmt.Errorf("rope_parameters.factor is %g: must be positive and finite", r.Factor)
 	}
 	return nil

@@ -304,9 +304,7 @@ func (l *layer) outputNamed(name string, bias bool) {
 // postNorm adds the norm between attention and MLP.
 func (l *layer) postNorm() { l.normBeforeMLP("post_attention_layernorm") }
 
-func (l *layer) normBeforeMLP(name string) { l.normBeforeMLPNamed(name, "ffn_norm") }
-
-func (l *layer) normBeforeMLPNamed(name, gguf string) { l.norm("post_norm", name, gguf, l.c.Hidden) }
+func (l *layer) normBeforeMLP(name string) { l.norm("post_norm", name, "ffn_norm", l.c.Hidden) }
 
 // fusedMLP adds a gated MLP whose gate and up projections are one tensor.
 func (l *layer) fusedMLP() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 )
 
@@ -208,7 +207,7 @@ func (m *Mixture) validateSigmoid(f *family) error {
 		return fmt.Errorf("routed_scaling_factor: model_type %s with weights that are sigmoids is %v, but it must be %v", f.name, s != nil, f.sigmoidRouter())
 	case s == nil:
 		return nil
-	case !(s.Scale > 0) || math.IsInf(s.Scale, 0):
+	case !positiveFinite(s.Scale):
 		return fmt.Errorf("routed_scaling_factor is %g: must be positive and finite", s.Scale)
 	case m.Step != 1:
 		return fmt.Errorf("decoder_sparse_step is %d: model_type %s does not have this key", m.Step, f.name)

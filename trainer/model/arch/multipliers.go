@@ -36,7 +36,7 @@ func (k *keys) multipliers(c *Config) {
 	for _, m := range c.multiplierKeys() {
 		*m.value = 1
 		k.float(m.key, m.value)
-		if !(*m.value > 0) || math.IsInf(*m.value, 0) {
+		if !positiveFinite(*m.value) {
 			k.fail("%s is %g: must be positive and finite", m.key, *m.value)
 		}
 		if *m.value == m.neutral {
@@ -82,7 +82,7 @@ func (c Config) validateMultipliers(f *family) error {
 		return fmt.Errorf("multipliers %+v are set: model_type %s does not have them", c.Multipliers, f.name)
 	}
 	for _, m := range c.multiplierKeys() {
-		if !(*m.value >= 0) || math.IsInf(*m.value, 0) {
+		if *m.value != 0 && !positiveFinite(*m.value) {
 			return fmt.Errorf("%s is %g: must be positive and finite", m.key, *m.value)
 		}
 	}

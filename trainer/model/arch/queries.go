@@ -30,7 +30,7 @@ func (g QueryGrowth) validate() error {
 	switch {
 	case g == (QueryGrowth{}):
 		return nil
-	case !(g.Beta > 0) || math.IsInf(g.Beta, 0):
+	case !positiveFinite(g.Beta):
 		return fmt.Errorf("llama_4_scaling_beta is %g: must be positive and finite, or 0", g.Beta)
 	case g.Positions < 1 || g.Positions > maxPosition:
 		return fmt.Errorf("original_max_position_embeddings is %d: must be 1 to %d", g.Positions, maxPosition)

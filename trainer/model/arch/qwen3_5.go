@@ -20,7 +20,7 @@ func init() {
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qwen35(c)
-			l.normBeforeMLPNamed("post_attention_layernorm", "post_attention_norm")
+			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
 			l.gatedMLP(false)
 		},
 		gguf: &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases

@@ -25,7 +25,7 @@ func init() {
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qwen35(c)
-			l.normBeforeMLPNamed("post_attention_layernorm", "post_attention_norm")
+			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
 			l.experts(c.Mixture, qwen35Experts, false)
 			l.sharedExpert(c.Mixture)
 		},

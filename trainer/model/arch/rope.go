@@ -74,7 +74,7 @@ func (c Config) validateRotary() error {
 		key   string
 		value float64
 	}{{"rope_theta", c.RopeTheta}, {"rope_local_base_freq", c.LocalTheta}} {
-		if theta.value < 0 || math.IsNaN(theta.value) || math.IsInf(theta.value, 0) || theta.value == 0 && theta.key == "rope_theta" {
+		if !positiveFinite(theta.value) && (theta.value != 0 || theta.key == "rope_theta") {
 			return fmt.Errorf("%s is %g: must be positive and finite", theta.key, theta.value)
 		}
 	}

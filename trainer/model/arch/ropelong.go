@@ -39,7 +39,7 @@ func (k *keys) numbers(key string) (list []float64) {
 	for i, v := range values {
 		one := &keys{values: map[string]any{key: v}, prefix: k.prefix}
 		var f float64
-		if one.float(key, &f); one.err != nil || !(f > 0) || math.IsInf(f, 0) {
+		if one.float(key, &f); one.err != nil || !positiveFinite(f) {
 			k.fail("%s[%d] is %s: must be a positive number", key, i, strictjson.Show(v))
 			return nil
 		}

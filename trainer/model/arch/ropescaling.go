@@ -191,7 +191,7 @@ func (r *RopeYaRN) json() map[string]any {
 }
 
 func positive(key string, value float64) error {
-	if !(value > 0) || math.IsInf(value, 0) {
+	if !positiveFinite(value) {
 		return fmt.Errorf("rope_scaling.%s is %g: must be positive and finite", key, value)
 	}
 	return nil

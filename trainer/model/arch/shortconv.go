@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ShortConv lists the layers that have a gated short convolution in place of attention.
@@ -82,10 +83,8 @@ func (k *keys) convolutions(c *Config) {
 			}
 		}
 	}
-	for _, convolves := range s.Layers {
-		if convolves {
-			c.ShortConv = s
-		}
+	if slices.Contains(s.Layers, true) {
+		c.ShortConv = s
 	}
 }
 

@@ -24,8 +24,7 @@ func init() {
 			k.smolLM3Windows(c)
 		},
 		write: func(c Config) map[string]any {
-			object := c.windowKeys()
-			object["use_sliding_window"] = c.Windows != nil
+			object := writeUpperLayers(c)
 			rotary := make([]int, c.Layers)
 			for i := range rotary {
 				if c.NoRope == nil || !c.NoRope[i] {

@@ -125,15 +125,6 @@ func upperLayersSlide(k *keys, c *Config) {
 	slideByType(k, c, window, func(i int) bool { return window > 0 && i >= first })
 }
 
-// windowKeys returns sliding_window and layer_types for a written config.json. Both are null if no layer has a window.
-func (c Config) windowKeys() map[string]any {
-	object := map[string]any{"sliding_window": c.windowOrNull(), "layer_types": nil}
-	if c.Windows != nil {
-		object["layer_types"] = c.layerTypes()
-	}
-	return object
-}
-
 // typesAndWindow returns layer_types for a written config.json, and sliding_window if a layer has a window.
 func typesAndWindow(c Config) map[string]any {
 	object := map[string]any{"layer_types": c.layerTypes()}
@@ -180,7 +171,9 @@ func (c Config) validateWindows() error {
 
 // writeUpperLayers writes the keys that upperLayersSlide reads.
 func writeUpperLayers(c Config) map[string]any {
-	object := c.windowKeys()
-	object["use_sliding_window"] = c.Windows != nil
+	object := map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.windowOrNull(), "layer_types": nil}
+	if c.Windows != nil {
+		object["layer_types"] = c.layerTypes()
+	}
 	return object
 }
