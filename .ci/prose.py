@@ -32,7 +32,6 @@ ABOVE = {
     ("docs/native.md", "lines"): 6,
     ("docs/results.md", "lines"): 14,
     ("docs/results/*.md", "sentences"): 4,
-    ("docs/results/*.md", "lines"): 14,
     ("docs/roofline.md", "lines"): 12,
 }
 
