@@ -1,12 +1,9 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -16,14 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
@@ -189,17 +184,6 @@ func testMCPTools(t *testing.T, m *Client) {
 	}
 }
 
-func TestMCPEnvironment(t *testing.T) {
-	transport, err := stdioConfig(t).transport()
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := fmt.Sprint(transport.(*mcp.CommandTransport).Command.Env)
-	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Wednesday") {
-		t.Errorf("got environment of the server %s", env)
-	}
-}
-
 func TestMCPEndsItsProcess(t *testing.T) {
 	cfg := stdioConfig(t)
 	transport, err := cfg.transport()
@@ -216,64 +200,6 @@ func TestMCPEndsItsProcess(t *testing.T) {
 	}
 	if cmd.ProcessState == nil {
 		t.Error("the server's process was not waited for")
-	}
-}
-
-func TestMCPRefuses(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"neither": {},
-		"both":    {Command: []string{"x"}, URL: "http://x"},
-		"no such": {Command: []string{"/no/such/program"}},
-		"unset":   {Command: []string{"x"}, Env: []string{"MGRPO_TEST_NOT_SET"}},
-	} {
-		if m, err := Connect(t.Context(), cfg); err == nil {
-			_ = m.Close()
-			t.Errorf("%s: connected", name)
-		}
-	}
-}
-
-func TestConnectMCPRefusesOtherServers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if m, err := Connect(ctx, Config{Command: []string{"/bin/cat"}}); err == nil {
-		_ = m.Close()
-		t.Error("cat was accepted as an MCP server")
-	}
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t.Errorf("a redirect was followed with %v", r.Header)
-	}))
-	defer elsewhere.Close()
-	redirecting := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
-	defer redirecting.Close()
-	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	if m, err := Connect(ctx, Config{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
-		_ = m.Close()
-		t.Error("a redirect was accepted")
-	}
-	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-}
-
-func TestMCPSecrets(t *testing.T) {
-	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
-	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	t.Setenv("MGRPO_TEST_FLAG", "1")
-	cfg := Config{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY", "MGRPO_TEST_FLAG"}, TokenEnv: "MGRPO_TEST_TOKEN"}
-	secrets := cfg.Secrets()
-	for _, want := range []string{"sk-9-of-ours", "sk-5"} {
-		if !slices.Contains(secrets, want) {
-			t.Errorf("%v lacks %s", secrets, want)
-		}
-	}
-	if strings.Contains(cfg.String(), "sk-1") {
-		t.Error(cfg.String())
-	}
-	if got := tool.Redact("1 of 1", secrets); got != "1 of 1" {
-		t.Errorf("a flag was redacted like a secret: %q", got)
-	}
-	_, err := Connect(t.Context(), Config{URL: "http://127.0.0.1:1/mcp?key=sk-1"})
-	if err == nil || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a server that does not run: got error %v", err)
 	}
 }
 
@@ -382,64 +308,6 @@ func TestMCPGone(t *testing.T) {
 	}
 }
 
-// TestMCPStart checks that the error contains the reason why a server does not start.
-func TestMCPStart(t *testing.T) {
-	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
-	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
-	_, err := Connect(t.Context(), Config{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
-	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// TestMCPBeginsWithInitialize: the first request is initialize, because servers of earlier versions of the protocol accept no other.
-func TestMCPBeginsWithInitialize(t *testing.T) {
-	var mu sync.Mutex
-	var methods []string
-	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return testMCPServer() }, nil)
-	url := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		var call struct{ Method string }
-		if json.Unmarshal(body, &call) == nil {
-			mu.Lock()
-			methods = append(methods, call.Method)
-			mu.Unlock()
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		inner.ServeHTTP(w, r)
-	}))
-	m, err := Connect(t.Context(), Config{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Close(); err != nil {
-		t.Error(err)
-	}
-	if len(methods) < 3 || !slices.Equal(methods[:3], []string{"initialize", "notifications/initialized", "tools/list"}) {
-		t.Errorf("the server got requests %q", methods)
-	}
-}
-
-// TestMCPOrigin checks that a call contains the identity of its conversation.
-func TestMCPOrigin(t *testing.T) {
-	m, err := Connect(t.Context(), stdioConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	at := slices.IndexFunc(m.Tools(), func(t tool.Tool) bool { return t.Name() == "origin" })
-	ctx := tool.WithOrigin(t.Context(), tool.Origin{Query: "q-1#epoch=2", Rollout: 3, Agent: "searcher", Invocation: 4, Row: []byte(`{"id":"q-1","room":"B12"}`)})
-	got, err := m.Tools()[at].Call(ctx, []byte("{}"))
-	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`, `"mgrpo/row":{"id":"q-1","room":"B12"}`} {
-		if err != nil || !strings.Contains(got, want) {
-			t.Errorf("got %s, want %s in it; error %v", got, want, err)
-		}
-	}
-}
-
 // TestMCPExample checks that the server of the Python example answers, refuses, and reports the problem of a call.
 func TestMCPExample(t *testing.T) {
 	m, err := Connect(t.Context(), Config{Command: []string{"python3", "server.py"}, Dir: "../../../../examples/tool-in-python"})
@@ -459,84 +327,5 @@ func TestMCPExample(t *testing.T) {
 	}
 	if _, err := timetable.Call(t.Context(), []byte(`{}`)); err == nil || errors.Is(err, tool.ErrFailed) {
 		t.Errorf("a call without its argument: got error %v, want a mistake of the caller", err)
-	}
-}
-
-// TestMCPService: the cache distinguishes servers with the same command by their names. Their folder does not matter.
-func TestMCPService(t *testing.T) {
-	one, two := Config{Name: "letters", Command: []string{"./serve"}}, Config{Name: "numbers", Command: []string{"./serve"}}
-	if one.Service() == two.Service() || one.Service() != (Config{Name: "letters", Command: []string{"./serve"}, Dir: "elsewhere"}).Service() {
-		t.Errorf("got services %s and %s, want different ones", one.Service(), two.Service())
-	}
-}
-
-func openCache(t *testing.T, dir string, replay bool) *recorded.Cache {
-	t.Helper()
-	c, err := recorded.Open(dir, replay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// TestMCPReplay: a server whose tools and answers were recorded is neither started nor reached in a replay.
-func TestMCPReplay(t *testing.T) {
-	dir := t.TempDir()
-	cfg := stdioConfig(t)
-	greet := func(cfg Config, name string) (string, error) {
-		m, err := Connect(t.Context(), cfg)
-		if err != nil {
-			return "", err
-		}
-		defer func() {
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-		tools := m.Tools()
-		i := slices.IndexFunc(tools, func(t tool.Tool) bool { return t.Name() == "greet" })
-		if schema := string(tools[i].Schema()); len(tools) != 9 || !strings.Contains(schema, `"whom to greet"`) || tools[i].Description() != "Greets." {
-			t.Errorf("got %d tools; greet: description %q, schema %s", len(tools), tools[i].Description(), schema)
-		}
-		return tool.Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), tooltest.Arg(t, "name", name))
-	}
-	cfg.Cache = openCache(t, dir, false)
-	for range 2 { // the second time is a resumed run, which finds the list that it recorded
-		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
-			t.Fatalf("%q, %v", got, err)
-		}
-	}
-	changed := cfg
-	changed.Env = []string{mcpServerEnv}
-	if _, err := greet(changed, "Ada"); err != nil { // its answers are recorded as another server's
-		t.Error(err)
-	}
-	t.Setenv(mcpServerEnv, "absent")
-	cfg.Cache = openCache(t, dir, true)
-	if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
-		t.Errorf("got %q, error %v", got, err)
-	}
-	if _, err := greet(cfg, "Bo"); !errors.Is(err, recorded.ErrMissing) {
-		t.Errorf("a call that was not recorded: got error %v", err)
-	}
-	cfg.Command = []string{"another"}
-	if _, err := greet(cfg, "Ada"); !errors.Is(err, recorded.ErrMissing) {
-		t.Errorf("a server that was not recorded: got error %v", err)
-	}
-}
-
-// TestMCPOtherTools: a server whose tools have changed since they were recorded is an error.
-func TestMCPOtherTools(t *testing.T) {
-	cfg := stdioConfig(t)
-	cfg.Cache = openCache(t, t.TempDir(), false)
-	other := func(context.Context) (recorded.Answer, error) {
-		return recorded.Answer{Text: `[{"name": "greet"}]`}, nil
-	}
-	if _, err := cfg.Cache.Answer(t.Context(), cfg.listing(), other); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := Connect(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "tools differ") {
-		t.Errorf("got error %v, want that the tools differ", err)
-		_ = m.Close()
 	}
 }

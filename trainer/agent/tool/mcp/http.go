@@ -10,6 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
+const maxMCPResponse = 16 << 20 // bytes of one HTTP response
+
 // busyKey is the key of a context value that is set if a server replies that it is busy or failing. The client's errors
 // do not contain the time that the server asks to wait.
 type busyKey struct{}

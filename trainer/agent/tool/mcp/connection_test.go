@@ -1,0 +1,105 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestMCPEnvironment(t *testing.T) {
+	transport, err := stdioConfig(t).transport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := fmt.Sprint(transport.(*mcp.CommandTransport).Command.Env)
+	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Wednesday") {
+		t.Errorf("got environment of the server %s", env)
+	}
+}
+
+func TestMCPRefuses(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"neither": {},
+		"both":    {Command: []string{"x"}, URL: "http://x"},
+		"no such": {Command: []string{"/no/such/program"}},
+		"unset":   {Command: []string{"x"}, Env: []string{"MGRPO_TEST_NOT_SET"}},
+	} {
+		if m, err := Connect(t.Context(), cfg); err == nil {
+			_ = m.Close()
+			t.Errorf("%s: connected", name)
+		}
+	}
+}
+
+func TestConnectMCPRefusesOtherServers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if m, err := Connect(ctx, Config{Command: []string{"/bin/cat"}}); err == nil {
+		_ = m.Close()
+		t.Error("cat was accepted as an MCP server")
+	}
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("a redirect was followed with %v", r.Header)
+	}))
+	defer elsewhere.Close()
+	redirecting := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer redirecting.Close()
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	if m, err := Connect(ctx, Config{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
+		_ = m.Close()
+		t.Error("a redirect was accepted")
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+// TestMCPStart checks that the error contains the reason why a server does not start.
+func TestMCPStart(t *testing.T) {
+	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
+	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
+	_, err := Connect(t.Context(), Config{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
+	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMCPBeginsWithInitialize: the first request is initialize, because servers of earlier versions of the protocol accept no other.
+func TestMCPBeginsWithInitialize(t *testing.T) {
+	var mu sync.Mutex
+	var methods []string
+	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return testMCPServer() }, nil)
+	url := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		var call struct{ Method string }
+		if json.Unmarshal(body, &call) == nil {
+			mu.Lock()
+			methods = append(methods, call.Method)
+			mu.Unlock()
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		inner.ServeHTTP(w, r)
+	}))
+	m, err := Connect(t.Context(), Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(methods) < 3 || !slices.Equal(methods[:3], []string{"initialize", "notifications/initialized", "tools/list"}) {
+		t.Errorf("the server got requests %q", methods)
+	}
+}

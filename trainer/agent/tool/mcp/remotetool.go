@@ -1,0 +1,68 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+type remoteTool struct {
+	server            *Client
+	name, description string
+	schema            json.RawMessage
+}
+
+func (t remoteTool) Name() string            { return t.server.cfg.Prefix + t.name }
+func (t remoteTool) Description() string     { return t.description }
+func (t remoteTool) Schema() json.RawMessage { return t.schema }
+
+func (t remoteTool) Call(ctx context.Context, args json.RawMessage) (string, error) {
+	params := &mcp.CallToolParams{Name: t.name, Arguments: args}
+	if o, ok := tool.OriginOf(ctx); ok {
+		params.Meta = mcp.Meta{"mgrpo/query": o.Query, "mgrpo/rollout": o.Rollout, "mgrpo/agent": o.Agent, "mgrpo/invocation": o.Invocation}
+		if o.Row != nil {
+			params.Meta["mgrpo/row"] = o.Row
+		}
+	}
+	var busy *retry.Transient
+	result, err := t.server.call(context.WithValue(ctx, busyKey{}, &busy), params)
+	var answer *jsonrpc.Error
+	switch {
+	case err != nil && busy != nil:
+		return "", &retry.Transient{Err: tool.Failed(err), After: busy.After}
+	case errors.As(err, &answer) && answer.Code == jsonrpc.CodeInvalidParams:
+		return "", err
+	case err != nil:
+		return "", failedCall(err)
+	}
+	text, err := contentText(result)
+	switch {
+	case err != nil:
+		return "", tool.Failed(err)
+	case result.IsError:
+		if text == "" {
+			text = t.name + " failed without saying why"
+		}
+		return "", errors.New(text)
+	}
+	return text, nil
+}
+
+// failedCall returns the error of a failed call. It is transient if the server did not reply at all.
+func failedCall(err error) error {
+	var again *retry.Transient
+	var answer *jsonrpc.Error
+	switch {
+	case errors.As(err, &again):
+		return &retry.Transient{Err: tool.Failed(err), After: again.After}
+	case errors.As(err, &answer):
+		return tool.Failed(err)
+	}
+	return &retry.Transient{Err: tool.Failed(err)}
+}
