@@ -257,3 +257,15 @@ func (r *root) conversation() Conversation {
 	c.Valid = c.Valid && c.Malformed == 0 && c.Answer != ""
 	return c
 }
+
+// forget drops an attempt of an open round.
+func (a *AgentServer) forget(t Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.phases[t.Phase]; p != nil {
+		if at := p.attempts[t.rollout()]; at != nil {
+			at.cancel(errOver)
+			delete(p.attempts, t.rollout())
+		}
+	}
+}

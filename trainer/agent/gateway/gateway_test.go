@@ -2,15 +2,12 @@ package gateway
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -359,49 +356,6 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 	}
 }
 
-// TestKeys: a key is refused if it is wrong or expired, or belongs to another run, to an
-// earlier round, or to an attempt that was replaced or has ended.
-func TestKeys(t *testing.T) {
-	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
-	ask := func(key string) int {
-		status, _ := s.post("/v1/chat/completions", key, object{"model": "planner", "messages": []object{said("user", "?")}})
-		return status
-	}
-	good := ticketOf("q", 2)
-	if status := ask(secret.Key(good)); status != 200 {
-		t.Fatalf("a good key: got status %d", status)
-	}
-	change := func(f func(*Ticket)) string {
-		other := good
-		f(&other)
-		return secret.Key(other)
-	}
-	foreign := Secret(bytes.Repeat([]byte{8}, SecretSize))
-	key := secret.Key(good)
-	for name, c := range map[string]struct {
-		key  string
-		want int
-	}{
-		"none": {"", 401}, "nonsense": {"sk-1234", 401}, "foreign": {foreign.Key(good), 401}, "cut": {key[:len(key)-2], 401},
-		"changed":    {key[:10] + "A" + key[11:], 401},
-		"expired":    {change(func(t *Ticket) { t.Deadline = time.Now().Unix() - 1 }), 401},
-		"run":        {change(func(t *Ticket) { t.Run = "other" }), 401},
-		"round":      {change(func(t *Ticket) { t.Round = "before" }), 409},
-		"superseded": {change(func(t *Ticket) { t.Attempt = 1 }), 409},
-	} {
-		if status := ask(c.key); status != c.want {
-			t.Errorf("%s: got status %d, want %d", name, status, c.want)
-		}
-	}
-	s.finish("planner", good)
-	if status := ask(secret.Key(good)); status != 409 {
-		t.Errorf("after the end of the attempt: got status %d, want 409", status)
-	}
-	if _, err := Secret(nil).ticket(Secret(nil).Key(good), time.Now()); err == nil {
-		t.Error("a key signed with an empty secret was accepted")
-	}
-}
-
 // TestSuperseded: the turns of an attempt are deleted when the next attempt begins.
 func TestSuperseded(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(prompt string) string { return "ok" })
@@ -588,31 +542,6 @@ func TestEngineFails(t *testing.T) {
 	if said, err := s.agents["solver"].Finish(ticketOf("q", 1)); err == nil || !strings.Contains(err.Error(), "the device is lost") {
 		t.Errorf("got %+v and error %v, want the engine's error", said, err)
 	}
-}
-
-// TestForwardedOnce: a worker does not forward a request that another worker has forwarded to it.
-func TestForwardedOnce(t *testing.T) {
-	tok := tokenizertest.Golden(t, "smollm2")
-	m := &model{tok: tok, says: func(string) string { return "ok" }}
-	a := NewAgentServer(AgentSettings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
-	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
-	defer a.End(phaseName)
-	d := NewServer()
-	server := httptest.NewServer(d)
-	defer server.Close()
-	self, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	asked := 0
-	d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"},
-		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*AgentServer{a})
-	s := &stage{t: t, url: server.URL}
-	status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}})
-	if status != 404 || asked != 1 || !strings.Contains(fmt.Sprint(answer), "gateway.advertise") {
-		t.Errorf("got status %d: %v after looking up %d addresses, want 404 after 1", status, answer, asked)
-	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestNoFunctions: in a request without functions, text in the form of a call is text, and an empty turn is an empty text.

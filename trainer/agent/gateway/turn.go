@@ -329,3 +329,17 @@ func (at *attempt) anchorOf(task string) anchor {
 	}
 	return anchor{at.turns, best}
 }
+
+// anchorOf finds the call of a, the main agent, to which a sub-agent's conversation with this task belongs.
+func (a *AgentServer) anchorOf(t Ticket, task string) anchor {
+	a.mu.Lock()
+	var at *attempt
+	if p := a.phases[t.Phase]; p != nil {
+		at = p.attempts[t.rollout()]
+	}
+	a.mu.Unlock()
+	if at == nil || at.number != t.Attempt {
+		return anchor{}
+	}
+	return at.anchorOf(task)
+}
