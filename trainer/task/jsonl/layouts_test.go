@@ -1,11 +1,8 @@
 package jsonl
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -79,93 +76,6 @@ func TestLayoutsRefuse(t *testing.T) {
 		path := write(t, c.row)
 		if _, err := Open(Settings{Train: path, Eval: path, Layout: c.layout, Main: exact}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.row, err, c.want)
-		}
-	}
-}
-
-// Step 10 of a decomposition is not step 1 with a nought.
-func TestMuSiQueReferences(t *testing.T) {
-	steps := strings.Repeat(`{"question":"x","answer":"first"},`, 9) + `{"question":"y","answer":"tenth"},{"question":"#10 after #1","answer":"z"}`
-	row, err := readRows(write(t, `{"id":"a","question":"?","answer":"z","question_decomposition":[`+steps+`]}`), DefaultFields(), musique)
-	if err != nil || row[0].Parts[10].Question != "tenth after first" {
-		t.Errorf("%+v, %v", row, err)
-	}
-	for _, c := range []struct{ question, want string }{
-		{"who produced #2 by #1", "who produced #1 Record by Big Star"}, // what stands in an answer is not replaced
-		{"who wore #25 and #0", "who wore #25 and #0"},
-	} {
-		room := maxLine
-		if got, err := filledIn(c.question, []string{"Big Star", "#1 Record"}, &room); err != nil || got != c.want {
-			t.Errorf("%q, %v, want %q", got, err, c.want)
-		}
-	}
-	room := maxLine
-	if _, err := filledIn(strings.Repeat("#1", 1000), []string{strings.Repeat("x", maxLine/100)}, &room); !errors.Is(err, errTooLong) {
-		t.Errorf("a question that outgrows a row: %v", err)
-	}
-}
-
-// Nested answers are not answers of FanOutQA, at any depth.
-func TestNestedAnswers(t *testing.T) {
-	for _, answer := range []string{`[["a"]]`, `{"k":["a"]}`, strings.Repeat("[", 9000) + strings.Repeat("]", 9000)} {
-		if rows, err := readRows(write(t, `{"id":"a","question":"?","answer":`+answer+`,"decomposition":[]}`), DefaultFields(), fanOutQA); err == nil {
-			t.Errorf("%.20s is read as %q", answer, rows[0].Answer)
-		}
-	}
-}
-
-// True and false are yes and no, in lists and objects, too.
-func TestAnswersOfYesAndNo(t *testing.T) {
-	for answer, want := range map[string]string{`true`: "yes", `false`: "no", `[true, "a", 2]`: "yes, a, 2", `{"b": false, "a": true}`: "a: yes, b: no", `"true"`: "true"} {
-		rows, err := readRows(write(t, `{"id":"a","question":"?","answer":`+answer+`,"decomposition":[{"question":"b?","answer":`+answer+`}]}`), DefaultFields(), fanOutQA)
-		if err != nil || rows[0].Answer != want || rows[0].Parts[0].Answer != want {
-			t.Errorf("%s: %+v, %v, want %q", answer, rows, err, want)
-		}
-	}
-}
-
-func TestSeparatedValues(t *testing.T) {
-	for _, c := range []struct{ name, text, want string }{
-		{"rows.csv", "id,question,answer\n7,\"a, or\nb?\",\"say \"\"b\"\"\"\n", ""},
-		{"rows.csv", "id,question,answer\n7,a\n", "wrong number of fields"},
-		{"rows.tsv", "question\tanswer\nis \"a\" b?\tyes\n", ""},
-		{"rows.tsv", "question\tanswer\na\tb\tc\n", "wrong number of fields"},
-		{"rows.tsv", "", "EOF"},
-		{"rows.csv", "", "EOF"},
-	} {
-		path := filepath.Join(t.TempDir(), c.name)
-		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		rows, err := ReadRows(path, DefaultFields())
-		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path+":1")) || c.want == "" && (err != nil || len(rows) != 1) {
-			t.Errorf("%q: %+v, %v", c.text, rows, err)
-		}
-		if c.want == "" && c.name == "rows.csv" && (rows[0].ID != "7" || rows[0].Question != "a, or\nb?" || rows[0].Answer != `say "b"`) {
-			t.Errorf("%+v", rows[0])
-		}
-	}
-}
-
-// CSV with tabs from a program, text with tabs from a person, and both with the marks of Windows.
-func TestTabs(t *testing.T) {
-	for text, want := range map[string][]string{
-		"question\tanswer\nWho?\t\"Heroes\" by Bowie\nq2\ta2\nq3\ta3\n":                                              {"Who?", "\"Heroes\" by Bowie", "q2", "a2", "q3", "a3"},
-		"\ufeffquestion\tanswer\r\n\"a\tb\nc\"\t\"say \"\"b\"\"\"\r\n\r\nq2\ta2":                                     {"a\tb\nc", `say "b"`, "q2", "a2"},
-		"\"question\"\t\"answer\"\nq1\t\"\"\"b\"\"\"\nq2\t\"open\nq3\t\"quoted\"":                                    {"q1", `"b"`, "q2", `"open`, "q3", "quoted"},
-		"question\tanswer\n" + strings.Repeat("x", 100_000) + "\t\"" + strings.Repeat("y\n", 100_000) + "\"\nq\ta\n": {strings.Repeat("x", 100_000), strings.Repeat("y\n", 100_000), "q", "a"},
-	} {
-		path := filepath.Join(t.TempDir(), "rows.tsv")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		rows, err := ReadRows(path, DefaultFields())
-		var got []string
-		for _, r := range rows {
-			got = append(got, r.Question, r.Answer)
-		}
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%.60q: %.200q, %v", text, got, err)
 		}
 	}
 }

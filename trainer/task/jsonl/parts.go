@@ -40,3 +40,15 @@ func readParts(raw json.RawMessage) ([]task.SubQuestion, error) {
 	}
 	return parts, nil
 }
+
+// part is a sub-question in the form of a row.
+type part struct {
+	Question string          `json:"question"`
+	Answer   json.RawMessage `json:"answer"`
+}
+
+func withParts(row object, parts []part) (object, error) {
+	raw, err := json.Marshal(parts)
+	row["parts"] = raw
+	return row, err
+}

@@ -1,0 +1,55 @@
+package jsonl
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSeparatedValues(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"rows.csv", "id,question,answer\n7,\"a, or\nb?\",\"say \"\"b\"\"\"\n", ""},
+		{"rows.csv", "id,question,answer\n7,a\n", "wrong number of fields"},
+		{"rows.tsv", "question\tanswer\nis \"a\" b?\tyes\n", ""},
+		{"rows.tsv", "question\tanswer\na\tb\tc\n", "wrong number of fields"},
+		{"rows.tsv", "", "EOF"},
+		{"rows.csv", "", "EOF"},
+	} {
+		path := filepath.Join(t.TempDir(), c.name)
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := ReadRows(path, DefaultFields())
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path+":1")) || c.want == "" && (err != nil || len(rows) != 1) {
+			t.Errorf("%q: %+v, %v", c.text, rows, err)
+		}
+		if c.want == "" && c.name == "rows.csv" && (rows[0].ID != "7" || rows[0].Question != "a, or\nb?" || rows[0].Answer != `say "b"`) {
+			t.Errorf("%+v", rows[0])
+		}
+	}
+}
+
+// CSV with tabs from a program, text with tabs from a person, and both with the marks of Windows.
+func TestTabs(t *testing.T) {
+	for text, want := range map[string][]string{
+		"question\tanswer\nWho?\t\"Heroes\" by Bowie\nq2\ta2\nq3\ta3\n":                                              {"Who?", "\"Heroes\" by Bowie", "q2", "a2", "q3", "a3"},
+		"\ufeffquestion\tanswer\r\n\"a\tb\nc\"\t\"say \"\"b\"\"\"\r\n\r\nq2\ta2":                                     {"a\tb\nc", `say "b"`, "q2", "a2"},
+		"\"question\"\t\"answer\"\nq1\t\"\"\"b\"\"\"\nq2\t\"open\nq3\t\"quoted\"":                                    {"q1", `"b"`, "q2", `"open`, "q3", "quoted"},
+		"question\tanswer\n" + strings.Repeat("x", 100_000) + "\t\"" + strings.Repeat("y\n", 100_000) + "\"\nq\ta\n": {strings.Repeat("x", 100_000), strings.Repeat("y\n", 100_000), "q", "a"},
+	} {
+		path := filepath.Join(t.TempDir(), "rows.tsv")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := ReadRows(path, DefaultFields())
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Question, r.Answer)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%.60q: %.200q, %v", text, got, err)
+		}
+	}
+}
