@@ -98,7 +98,7 @@ redis.call('ZADD', phases, step, phase)
 		Suite: storeTests("TestOffersAreRenewed"),
 	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",
-		File: "trainer/team/store/join.go",
+		File: "trainer/team/store/start.go",
 		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -11,24 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
-
-// Afresh is the version of an offer to begin the run from the start, without a checkpoint.
-const Afresh = -1
-
-// Offer is a state from which a worker can continue: a verified checkpoint, or the start of the run.
-type Offer struct {
-	Version int64  `json:"version"`          // number of its training steps, or Afresh
-	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
-	// Today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used.
-	Date string `json:"date,omitempty"`
-}
-
-// same reports whether two workers offer the same state.
-func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
 // JoinRequest holds the settings on which the workers of a run must agree, and the states from which this worker can start.
 type JoinRequest struct {
@@ -292,164 +275,3 @@ if not again then
 end
 return place()
 `)
-
-// Start is the state from which a round continues.
-type Start struct {
-	Offer
-	Refused []string // newer states, with the agents that do not have them
-	Follows bool     // the worker took over the place in the middle of a round
-}
-
-// Start waits until every agent has offered its states, and chooses the newest state that all agents offer. If there is
-// none, the error lists the offers. A worker that took over a place in the middle of a round continues from the agent's
-// version in the store.
-func (m *Member) Start(ctx context.Context) (Start, error) {
-	version, err := m.versionThere(ctx)
-	if err != nil {
-		return Start{}, err
-	}
-	if version != "" {
-		offered := m.offers.versions()
-		i := slices.Index(offered, version)
-		if i < 0 {
-			i = slices.Index(offered, "afresh")
-		}
-		start := Start{Offer: m.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
-		start.Date, err = m.dateThere(ctx)
-		return start, err
-	}
-	there := map[string]offers{}
-	key := m.key("offers")
-	err = m.wait(ctx, func(ctx context.Context) (bool, error) {
-		texts, err := m.rdb.HGetAll(ctx, key).Result()
-		if err != nil {
-			return false, err
-		}
-		for agent, text := range texts {
-			if there[agent], err = decode[offers](key+" "+clip(agent), text); err != nil {
-				return false, err
-			}
-		}
-		return len(lacking(m.allAgents(), there)) == 0, nil
-	}, func() ([]string, string) { return lacking(m.allAgents(), there), "joining the run" }, "offers")
-	if err != nil {
-		return Start{}, err
-	}
-	start, err := newestShared(m.allAgents(), there)
-	if err != nil {
-		return Start{}, err
-	}
-	defer failpoint.Around("join.start")()
-	_, err = m.write(ctx, startScript, "the start", values{
-		"versions": m.key("versions"), "record": m.key("record"), "meta": m.key("meta"),
-		"version": max(start.Version, 0), "offered": start.Version, "digest": start.Digest, "date": start.Date})
-	return start, err
-}
-
-// dateThere returns the round's date in the store.
-func (m *Member) dateThere(ctx context.Context) (date string, err error) {
-	err = m.retry(ctx, "the date of the round", func(ctx context.Context) error {
-		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		return err
-	})
-	if err == nil && !validDate(date) {
-		err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(date))}
-	}
-	return date, err
-}
-
-func validDate(s string) bool {
-	_, err := time.Parse(time.DateOnly, s)
-	return s == "" || err == nil
-}
-
-// versionThere returns the version of the member's agent in the store, or "" if it has not started in this round.
-func (m *Member) versionThere(ctx context.Context) (version string, err error) {
-	err = m.retry(ctx, "the version of "+m.agent, func(ctx context.Context) error {
-		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		return err
-	})
-	return version, err
-}
-
-// startScript sets the first version of an agent in a round, once.
-var startScript = fencedScript("versions record meta", "version offered digest date", `
-redis.call('HSET', meta, 'date', date)
-if tonumber(offered) < 0 then redis.call('HSET', meta, 'afresh', '1') end
-if redis.call('HSETNX', versions, agent, version) == 1 then
-  redis.call('XADD', record, '*', 'event', 'start', 'agent', agent, 'epoch', epoch, 'version', offered, 'digest', digest)
-end
-return {'new'}
-`)
-
-// newestShared returns the newest state that all agents offer. If several states have the same version, it is the first one
-// that the main agent offers. agents is in the run's order.
-func newestShared(agents []string, there map[string]offers) (Start, error) {
-	var start Start
-	var candidates offers
-	for _, a := range agents {
-		candidates = append(candidates, there[a]...)
-	}
-	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
-	for i, o := range candidates { // the main agent's offers come first among equal versions
-		if slices.ContainsFunc(candidates[:i], o.same) {
-			continue
-		}
-		var without []string
-		for _, a := range agents {
-			if !slices.ContainsFunc(there[a], o.same) {
-				without = append(without, a)
-			}
-		}
-		if len(without) == 0 {
-			start.Offer = o
-			return start, nil
-		}
-		start.Refused = append(start.Refused, fmt.Sprintf("%s is missing at %s", o, strings.Join(without, ", ")))
-	}
-	return start, fmt.Errorf("store: there is no state that all agents can start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
-}
-
-func (o Offer) String() string {
-	if o.Version == Afresh {
-		return "a start from the beginning"
-	}
-	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
-}
-
-// offers lists the states from which an agent can start.
-type offers []Offer
-
-const maxOffers = 1000
-
-func (o *offers) check() error {
-	if len(*o) == 0 || len(*o) > maxOffers {
-		return fmt.Errorf("the worker offers %d states to start from; the number must be 1 to %d", len(*o), maxOffers)
-	}
-	for _, x := range *o {
-		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
-			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
-		}
-		if !validDate(x.Date) {
-			return fmt.Errorf("version %d is offered with the date %.140q: want YYYY-MM-DD", x.Version, x.Date)
-		}
-	}
-	return nil
-}
-
-// versions returns the versions of the offers as text, "afresh" for Afresh.
-func (o offers) versions() []string {
-	out := make([]string, len(o))
-	for i, x := range o {
-		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == Afresh {
-			out[i] = "afresh"
-		}
-	}
-	return out
-}
