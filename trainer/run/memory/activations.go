@@ -1,0 +1,87 @@
+package memory
+
+import (
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// updateActivations returns the memory of the activations of one micro-batch of an agent. The head's logits are gone when the backward pass
+// reaches the layers. LibTorch's allocator on a GPU then gives their memory to a layer. The C library keeps it, so a CPU has both.
+func updateActivations(cfg *config.Config, a *config.Agent, model arch.Config, gpu bool) int64 {
+	context, size := int64(a.ContextTokens(model.MaxPosition)), valueSize(a)
+	tokens := max(int64(a.Engine.MicroBatchTokens), context) // a longer trajectory is a micro-batch of its own
+	logit := int64(2 * 4)                                    // the value and its gradient
+	if gpu {
+		logit = 4 // the gradient replaces the value
+		if size == 2 && (cfg.ColdStarts(a) || !cfg.GRPO.Ratio.TokenLevel()) {
+			logit += 2 // it is copied
+		}
+	}
+	head := logit * min(learner.HeadRows(gpu, !a.Adapts()), tokens) * int64(model.VocabSize)
+	if a.ComputesBF16() && !a.Adapts() { // its gradient is added up in fp32
+		head += 4 * int64(model.VocabSize) * int64(model.Hidden)
+	}
+	kept, layer := layerActivations(model, &a.Engine, tokens, size)
+	if a.Shard == "full" && model.DividesExperts() {
+		layer += carriedRows(model, tokens, size)
+	}
+	if gpu {
+		return kept + max(head, layer)
+	}
+	return kept + head + layer
+}
+
+// layerActivations returns the memory of the layers of one micro-batch: the values that they
+// keep for the backward pass, and the need of one layer's backward pass.
+func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
+	if !arch.Layered(c) {
+		return tokens * unlayeredValues(c) * size, 0
+	}
+	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
+	for i := range c.Layers {
+		if c.Recurs(i) && !e.CheckpointActivations {
+			recurrent++
+		}
+	}
+	if e.CheckpointActivations {
+		const ends = 3 // the embeddings in addition to the layers' outputs, and the gradients at both ends of a layer
+		values = (int64(c.Layers) + ends) * int64(c.Hidden)
+		once += layerValues(c)
+	}
+	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
+		once += 10 * kvWidth(c)
+	} else { // LibTorch's: the keys and values that segments attend to, once for each segment, and their gradients
+		const seen = 4 // times
+		heads := queryWidth(c)
+		once += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
+		if c.Heads > c.KVHeads {
+			once += 2 * seen * heads // the gradients of each head, before they are added up for the key's
+		}
+	}
+	states := recurrentBytes(c.GatedDelta) // the layer whose backward pass runs has them twice
+	return tokens * (values*size + recurrent*states), tokens * (once*size + 2*states)
+}
+
+// carriedRows returns the memory of the rows that travel to experts of other ranks and back in
+// a layer's backward pass, in addition to the experts' values. The rows are hidden states and
+// two gradients, at both ends. It assumes that all experts are chosen equally often.
+func carriedRows(c arch.Config, tokens, size int64) int64 {
+	return tokens * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
+}
+
+// samplingActivations returns the memory of the activations of one pass over all slots, or over the largest number of
+// prompt rows in a pass. In bf16 the cached keys and values of prompts are gathered, too, for one layer and a few
+// prompts at once.
+func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
+	rows := max(slots, int64(arch.PassRows(gpu)))
+	if !arch.Cached(c) {
+		rows = max(rows, context) // sequences are computed whole
+	}
+	values := rows*layerValues(c)*size + slots*4*int64(c.VocabSize)
+	if size != 4 {
+		const keys = 1 << 16 // those of one prompt may be more
+		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size
+	}
+	return values
+}
