@@ -1,0 +1,30 @@
+package launch
+
+import "fmt"
+
+// LostError reports a follower that is gone or no longer answers. The cause may be unrelated to the order that it was
+// executing.
+type LostError struct {
+	Follower string // rank, agent and device
+	How      string // how it was lost
+	Said     string // the end of its output; may be ""
+	GPU      bool   // a CUDA failure took its GPU
+}
+
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("%s %s", e.Follower, e.How)
+	if e.Said != "" {
+		text += "; its last output: " + e.Said
+	}
+	return text
+}
+
+// FailedError reports an order that a follower could not execute.
+type FailedError struct {
+	Follower string // rank, agent and device
+	Reason   string
+	Memory   bool // an allocation failed
+	Alone    bool // another rank was lost
+}
+
+func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, e.Reason) }
