@@ -7,60 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
-
-// field is one key of a section, with its struct tags.
-type field struct {
-	key   string
-	index []int // for reflect's FieldByIndex
-	typ   reflect.Type
-	tag   reflect.StructTag
-}
-
-// fields lists the keys of a section in the struct's order. Keys of inlined structs appear at the place of the inlined
-// struct.
-func fields(t reflect.Type) []field {
-	var out []field
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name := f.Tag.Get("yaml")
-		switch {
-		case name == ",inline":
-			for _, inner := range fields(f.Type) {
-				inner.index = append([]int{i}, inner.index...)
-				out = append(out, inner)
-			}
-		case name != "" && name != "-":
-			out = append(out, field{name, []int{i}, f.Type, f.Tag})
-		}
-	}
-	return out
-}
-
-func keyNames(fs []field) []string {
-	names := make([]string, len(fs))
-	for i, f := range fs {
-		names[i] = f.key
-	}
-	return names
-}
-
-var (
-	durationType = reflect.TypeFor[time.Duration]()
-	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which gives nil
-	modelType    = reflect.TypeFor[Model]()
-	pathType     = reflect.TypeFor[Path]()
-	variables    = reflect.TypeFor[Variables]() // a mapping with arbitrary names
-	// Sections that a model can be.
-	modelTypes = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Module](), reflect.TypeFor[Endpoint]()}
-)
-
-// isSection reports whether values of the type are mappings with fixed keys.
-func isSection(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && t != modelType
-}
 
 // decoder fills a Config from a tree and collects every mistake.
 type decoder struct {
@@ -113,23 +60,6 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 			d.fail(n.pos, path, "missing, but required")
 		}
 	}
-}
-
-// suggestKey returns the end of the message about an unknown key: the nearest key of the section, or the same key
-// elsewhere, or all keys of the section.
-func suggestKey(word, section string, valid []string) string {
-	if c := nearest(word, valid); c != "" {
-		return "did you mean " + c + "?"
-	}
-	for _, path := range schemaKeys() {
-		if strings.HasSuffix(path, "."+word) {
-			return "did you mean " + path + "?"
-		}
-	}
-	if section == "" {
-		return "sections are " + strings.Join(valid, ", ")
-	}
-	return "valid are " + strings.Join(valid, ", ")
 }
 
 // value fills one key.
@@ -332,90 +262,6 @@ func (d *decoder) list(key string, n *node, v reflect.Value) {
 	}
 }
 
-// enumOf returns the values that a key may have, or nil if the key has no list of values.
-func enumOf(tag reflect.StructTag) []string {
-	if enum, ok := tag.Lookup("enum"); ok {
-		return strings.Split(enum, "|")
-	}
-	if tag.Get("family") == "true" {
-		return arch.Families()
-	}
-	return nil
-}
-
-// check checks a value against the bounds of its tag.
-func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.StructTag) {
-	if v.Kind() == reflect.Array {
-		for i := range v.Len() {
-			d.check(fmt.Sprintf("%s[%d]", key, i), n.items[i], v.Index(i), tag)
-		}
-		return
-	}
-	if allowed := enumOf(tag); allowed != nil {
-		if !slices.Contains(allowed, v.String()) {
-			words := slices.DeleteFunc(allowed, func(s string) bool { return s == "" })
-			d.fail(n.pos, key, "%q is not possible; %s", clip(v.String()), suggestWord(v.String(), words))
-		}
-		return
-	}
-	x, ok := numeric(v)
-	if !ok {
-		return
-	}
-	for _, b := range []struct {
-		tag, words string
-		holds      func(bound float64) bool
-	}{
-		{"min", "at least", func(b float64) bool { return x >= b }},
-		{"above", "above", func(b float64) bool { return x > b }},
-		{"max", "at most", func(b float64) bool { return x <= b }},
-		{"below", "below", func(b float64) bool { return x < b }},
-	} {
-		text, ok := tag.Lookup(b.tag)
-		if ok && !b.holds(bound(text)) {
-			d.fail(n.pos, key, "must be %s %s; found %s", b.words, text, n.text)
-		}
-	}
-}
-
-// suggestWord returns the end of the message about a word that is not allowed.
-func suggestWord(word string, allowed []string) string {
-	if len(allowed) == 1 {
-		return fmt.Sprintf("the only word is %q", allowed[0])
-	}
-	return didYouMean(word, allowed)
-}
-
-// numeric returns the value as a number; ok is false if the value is nil or not a number.
-func numeric(v reflect.Value) (float64, bool) {
-	switch {
-	case v.Type() == optionalType:
-		if v.IsNil() {
-			return 0, false
-		}
-		return v.Elem().Float(), true
-	case v.CanInt():
-		return float64(v.Int()), true
-	case v.CanUint():
-		return float64(v.Uint()), true
-	case v.CanFloat():
-		return v.Float(), true
-	}
-	return 0, false
-}
-
-// bound reads a bound from a tag: a number or a duration.
-func bound(text string) float64 {
-	if x, err := strconv.ParseFloat(text, 64); err == nil {
-		return x
-	}
-	t, err := time.ParseDuration(text)
-	if err != nil {
-		panic("config: bad bound in a tag: " + text)
-	}
-	return float64(t)
-}
-
 // setDefaults fills a section with the defaults of its tags. It panics if a tag does not fit its field. The tests of
 // this package find such tags.
 func setDefaults(v reflect.Value) {
@@ -434,42 +280,3 @@ func setDefaults(v reflect.Value) {
 		}
 	}
 }
-
-// schemaKeys lists the paths of all keys, with NAME in place of the names of agents and tools.
-func schemaKeys() []string {
-	var out []string
-	var walk func(path string, t reflect.Type)
-	walk = func(path string, t reflect.Type) {
-		for _, f := range fields(t) {
-			p := join(path, f.key)
-			out = append(out, p)
-			switch {
-			case f.tag.Get("keyed") == "true":
-				walk(p+".NAME", f.typ.Elem())
-			case f.typ == modelType:
-				for _, section := range modelTypes {
-					walk(p, section)
-				}
-			case isSection(f.typ):
-				walk(p, f.typ)
-			}
-		}
-	}
-	walk("", reflect.TypeFor[Config]())
-	return out
-}
-
-// validName reports whether s is a valid name of an agent, a tool or a run.
-func validName(s string) bool {
-	if s == "" || len(s) > 64 || !isLetter(s[0]) {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; !isLetter(c) && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
-}
-
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }

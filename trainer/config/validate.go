@@ -48,6 +48,21 @@ var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func validEnv(s string) bool { return envForm.MatchString(s) }
 
+// validName reports whether s is a valid name of an agent, a tool or a run.
+func validName(s string) bool {
+	if s == "" || len(s) > 64 || !isLetter(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isLetter(c) && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+
 // hasUser reports whether an address contains a user, with or without a password.
 func hasUser(s string) bool {
 	u, err := url.Parse(s)
