@@ -1,6 +1,9 @@
 package launch
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // LostError reports a follower that is gone or no longer answers. The cause may be unrelated to the order that it was
 // executing.
@@ -28,3 +31,24 @@ type FailedError struct {
 }
 
 func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, e.Reason) }
+
+// RunEndedError reports a run that ended before it was complete.
+type RunEndedError struct {
+	Agent string
+	RunEnd
+}
+
+func (e *RunEndedError) Error() string {
+	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
+}
+
+// AbsentError reports that another machine did not connect in time.
+type AbsentError struct {
+	Who     string
+	Waited  time.Duration
+	Because string // the reason or a remedy
+}
+
+func (e *AbsentError) Error() string {
+	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
+}

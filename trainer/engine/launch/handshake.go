@@ -48,27 +48,6 @@ func (o RunEnd) err(agent string) error {
 	return &RunEndedError{agent, o}
 }
 
-// RunEndedError reports a run that ended before it was complete.
-type RunEndedError struct {
-	Agent string
-	RunEnd
-}
-
-func (e *RunEndedError) Error() string {
-	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
-}
-
-// AbsentError reports that another machine did not connect in time.
-type AbsentError struct {
-	Who     string
-	Waited  time.Duration
-	Because string // the reason or a remedy
-}
-
-func (e *AbsentError) Error() string {
-	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
-}
-
 // maxMachine bounds the numbers in a handshake.
 const maxMachine = 1 << 10
 
