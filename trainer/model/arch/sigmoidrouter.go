@@ -1,0 +1,67 @@
+package arch
+
+import "fmt"
+
+// SigmoidRouter is a router whose weights are the sigmoids of its logits.
+type SigmoidRouter struct {
+	Bias  bool    // use_expert_bias: a constant number for each expert is added to its sigmoid for the choice, not for the weight
+	Scale float64 // routed_scaling_factor: the weights are multiplied by it
+}
+
+// String returns the settings, for errors.
+func (s *SigmoidRouter) String() string { return fmt.Sprintf("{bias %v, scale %g}", s.Bias, s.Scale) }
+
+// sigmoidRouter reports whether the mixtures of the family have a SigmoidRouter.
+func (f *family) sigmoidRouter() bool {
+	return f.defaults.Mixture != nil && f.defaults.Mixture.Sigmoid != nil
+}
+
+// sigmoidRouter reads the keys of a mixture with a SigmoidRouter, whose first layers are dense.
+func (k *keys) sigmoidRouter(m *Mixture, c *Config) {
+	s, dense := *m.Sigmoid, 2
+	m.Sigmoid = &s
+	k.integer("num_dense_layers", &dense)
+	k.boolean("use_expert_bias", &s.Bias)
+	k.float("routed_scaling_factor", &s.Scale)
+	if dense < 0 || dense >= c.Layers {
+		k.fail("num_dense_layers is %d: must be 0 to %d, so that a layer has experts", dense, c.Layers-1)
+		return
+	}
+	m.Dense = nil
+	for i := range min(dense, maxLayers) {
+		m.Dense = append(m.Dense, i)
+	}
+}
+
+// validateSigmoid checks a mixture's SigmoidRouter, and the layers without experts in families that have one.
+func (m *Mixture) validateSigmoid(f *family) error {
+	s := m.Sigmoid
+	switch {
+	case f.sigmoidRouter() != (s != nil):
+		return fmt.Errorf("routed_scaling_factor: model_type %s with weights that are sigmoids is %v, but it must be %v", f.name, s != nil, f.sigmoidRouter())
+	case s == nil:
+		return nil
+	case !positiveFinite(s.Scale):
+		return fmt.Errorf("routed_scaling_factor is %g: must be positive and finite", s.Scale)
+	case m.Step != 1:
+		return fmt.Errorf("decoder_sparse_step is %d: model_type %s does not have this key", m.Step, f.name)
+	}
+	for i, layer := range m.Dense {
+		if layer != i {
+			return fmt.Errorf("num_dense_layers: layers %v have no experts, but in model_type %s only the first layers are dense", m.Dense, f.name)
+		}
+	}
+	return nil
+}
+
+// choiceBias adds the constant numbers that a SigmoidRouter adds for the choice.
+func (l *layer) choiceBias(m *Mixture, module string) {
+	if !m.Sigmoid.Bias {
+		return
+	}
+	l.add(ChoiceBiasLeaf, Bias, Tensor{Name: fmt.Sprintf("model.layers.%d.%s.expert_bias", l.index, module),
+		GGUF: fmt.Sprintf("blk.%d.exp_probs_b.bias", l.index), Shape: []int64{int64(m.Experts)}})
+}
+
+// ChoiceBiasLeaf is the name within a layer of the leaf with the bias of a SigmoidRouter.
+const ChoiceBiasLeaf = "choice_bias"
