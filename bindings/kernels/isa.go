@@ -1,7 +1,7 @@
 package kernels
 
 // #include <stdlib.h>
-// #include "mgrpo/nn.h"
+// #include "mgrpo/isa.h"
 import "C"
 
 import "unsafe"

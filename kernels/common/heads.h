@@ -1,7 +1,7 @@
 // The heads of queries, keys and values in the rows of a product.
 #pragma once
 #include "check.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/heads.h"
 
 namespace mgrpo {
 

@@ -1,7 +1,7 @@
 // The places of a key-value cache in blocks.
 #pragma once
 #include "check.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/pages.h"
 
 namespace mgrpo {
 

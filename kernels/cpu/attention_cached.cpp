@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "layer_loops.h"
+#include "mgrpo/attention.h"
 #include "pages.h"
 #include "parallel.h"
 

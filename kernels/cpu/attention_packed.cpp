@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "layer_loops.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/attention.h"
 #include "parallel.h"
 #include "segments.h"
 

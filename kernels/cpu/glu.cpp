@@ -1,6 +1,7 @@
+#include "mgrpo/glu.h"
+
 #include "check.h"
 #include "layer_loops.h"
-#include "mgrpo/nn.h"
 #include "parallel.h"
 
 using namespace mgrpo;

@@ -1,10 +1,11 @@
-#include "heads.h"
+#include "mgrpo/heads.h"
 
 #include <cstring>
 #include <new>
 #include <unordered_set>
 #include <vector>
 
+#include "heads.h"
 #include "layer_loops.h"
 #include "pages.h"
 #include "parallel.h"

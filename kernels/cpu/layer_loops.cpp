@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "mgrpo/nn.h"
+#include "mgrpo/isa.h"
 
 namespace mgrpo::cpu {
 namespace {

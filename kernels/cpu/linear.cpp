@@ -1,6 +1,7 @@
+#include "mgrpo/linear.h"
+
 #include "check.h"
 #include "layer_loops.h"
-#include "mgrpo/nn.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {

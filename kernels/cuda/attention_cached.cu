@@ -3,7 +3,7 @@
 // with 16 bytes of it. The groups of a block take keys in turn, each with a running softmax. Groups are
 // merged in order, and then the parts of a row. In bf16 tensor cores do the same (attention_cached_mma.cuh).
 #include "attention_cached_mma.cuh"
-#include "mgrpo/nn.h"
+#include "mgrpo/attention.h"
 
 namespace mgrpo::cuda {
 namespace {

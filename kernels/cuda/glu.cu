@@ -1,5 +1,5 @@
 // A thread has a pack of a row's gates and the pack of ups that belongs to it.
-#include "mgrpo/nn.h"
+#include "mgrpo/glu.h"
 #include "sigmoid.cuh"
 
 namespace mgrpo::cuda {

@@ -1,6 +1,6 @@
 // A block takes one part of a row of the product: its queries, its keys or its values. The backward pass divides its work alike.
 #include "heads.cuh"
-#include "mgrpo/nn.h"
+#include "mgrpo/heads.h"
 #include "whole_heads.cuh"
 
 namespace mgrpo::cuda {

@@ -2,7 +2,7 @@
 #include <type_traits>
 
 #include "copy_ahead.cuh"
-#include "mgrpo/nn.h"
+#include "mgrpo/rms_norm.h"
 #include "norm.cuh"
 
 namespace mgrpo::cuda {

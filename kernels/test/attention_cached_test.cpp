@@ -1,7 +1,8 @@
 #include <algorithm>
 
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/attention.h"
+#include "mgrpo/heads.h"
 
 using namespace conformance;
 using namespace layer_testing;

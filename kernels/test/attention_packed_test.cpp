@@ -1,5 +1,5 @@
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/attention.h"
 
 using namespace layer_testing;
 

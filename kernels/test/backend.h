@@ -13,14 +13,17 @@
 
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
+#include "mgrpo/attention.h"
 #include "mgrpo/delta_rule.h"
+#include "mgrpo/glu.h"
+#include "mgrpo/heads.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
-#include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/quant.h"
+#include "mgrpo/rms_norm.h"
 #include "mgrpo/sample.h"
 #include "mgrpo/short_conv.h"
 

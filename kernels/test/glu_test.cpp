@@ -1,5 +1,6 @@
+#include "mgrpo/glu.h"
+
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
 
 using namespace conformance;
 using namespace layer_testing;

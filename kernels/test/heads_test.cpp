@@ -1,5 +1,7 @@
+#include "mgrpo/heads.h"
+
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/rms_norm.h"
 
 using namespace conformance;
 using namespace layer_testing;

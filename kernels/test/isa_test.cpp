@@ -1,8 +1,9 @@
+#include "mgrpo/isa.h"
+
 #include <cstdlib>
 #include <string>
 
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
 
 namespace {
 

@@ -1,7 +1,9 @@
+#include "mgrpo/linear.h"
+
 #include "layer_testing.h"
+#include "mgrpo/isa.h"
 #include "mgrpo/matmul.h"
 #include "mgrpo/moe.h"
-#include "mgrpo/nn.h"
 
 using namespace layer_testing;
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "layer_testing.h"
+#include "mgrpo/isa.h"
 
 using namespace layer_testing;
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "layer_testing.h"
+#include "mgrpo/linear.h"
 
 using namespace conformance;
 using namespace layer_testing;

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "layer_testing.h"
+#include "mgrpo/linear.h"
 
 using namespace conformance;
 using namespace layer_testing;

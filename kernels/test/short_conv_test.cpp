@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "layer_testing.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/pages.h"
 
 using namespace conformance;
 using namespace layer_testing;

@@ -1,6 +1,8 @@
 // Attention over packed sequences, for training and scoring, and over a key-value cache, for generation.
 // Float32 on a CPU uses our kernels. So do rows over a cache on a GPU in float32, and decoded rows there in bfloat16. All other rows use
 // LibTorch's attention.
+#include "mgrpo/attention.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -30,7 +32,6 @@
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
-#include "mgrpo/nn.h"
 #include "pages.h"
 
 namespace {

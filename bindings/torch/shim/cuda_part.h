@@ -6,12 +6,15 @@
 #include <memory>
 #include <string>
 
+#include "mgrpo/attention.h"
 #include "mgrpo/delta_rule.h"
+#include "mgrpo/glu.h"
+#include "mgrpo/heads.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
-#include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/quant.h"
+#include "mgrpo/rms_norm.h"
 #include "mgrpo/short_conv.h"
 #include "mgrpo_torch.h"
 

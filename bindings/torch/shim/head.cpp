@@ -17,8 +17,8 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "mgrpo/linear.h"
 #include "mgrpo/logprob.h"
-#include "mgrpo/nn.h"
 #include "product.h"
 #include "quant.h"
 

@@ -1,5 +1,7 @@
 // The step between the product of queries, keys and values and attention: heads, their norms and rotation, and the key-value cache.
 // Float32, on a GPU also bfloat16, uses our kernels. Other tensors use LibTorch's operators.
+#include "mgrpo/heads.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +11,7 @@
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/rms_norm.h"
 #include "norm.h"
 #include "pages.h"
 

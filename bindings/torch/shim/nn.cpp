@@ -1,8 +1,6 @@
 // The layers around attention: linear, embedding, RMS norm, gated activations.
 // Float32, on a GPU also bfloat16, uses our kernels, except for matrix products in training (product.h) and on a GPU. Other tensors use
 // LibTorch's operators.
-#include "mgrpo/nn.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
@@ -21,6 +19,9 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "mgrpo/glu.h"
+#include "mgrpo/linear.h"
+#include "mgrpo/rms_norm.h"
 #include "norm.h"
 #include "product.h"
 #include "quant.h"

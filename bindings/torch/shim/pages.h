@@ -2,7 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "mgrpo/nn.h"
+#include "mgrpo/pages.h"
 
 inline mgrpo_pages pages_of(const at::Tensor &cache, const at::Tensor &table) {
   return {table.const_data_ptr<int32_t>(), table.size(0), table.size(1), cache.size(0), cache.size(1), cache.size(2), cache.size(3)};

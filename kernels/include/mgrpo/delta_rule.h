@@ -9,10 +9,10 @@
 //
 //   S <- exp(g) S, S <- S + k' r^T beta with r = v - S^T k', y = S^T q'.
 //
-// The conventions of mgrpo/nn.h hold: a row's bits depend only on the rows of its sequence up to itself. They depend neither on other
+// The conventions of mgrpo/layers.h hold: a row's bits depend only on the rows of its sequence up to itself. They depend neither on other
 // sequences, nor on the division of a sequence into segments, pieces or calls, nor on the number of threads.
 #pragma once
-#include "mgrpo/nn.h"
+#include "mgrpo/layers.h"
 
 // value_heads is a multiple of key_heads; key_dim and value_dim are 1 to 256. a_log, dt_bias [value_heads], float32.
 typedef struct mgrpo_delta_rule {
@@ -58,7 +58,7 @@ MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *
 MGRPO_API int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, mgrpo_delta_rule rule, float *states, int64_t slots,
                                               const int32_t *slot, const int32_t *pos, float *y, int64_t rows);
 
-// The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or
+// The same on a GPU, with the conventions of mgrpo/layers.h: x, ba, y, dy, dx and dba have one dtype, float32 or
 // bfloat16. r, states, a_log, dt_bias and their gradients are float32. `rows` is T. A row whose slot is
 // outside of [0, slots) gives NaN and changes no state. Scratch of the backward pass, in floats: (pieces.count
 // + pieces.chains) value_heads key_dim value_dim + T (value_heads (value_dim + 2) + 2 key_heads key_dim).

@@ -1,6 +1,6 @@
 // Low-rank adapters of linear maps (LoRA, Hu et al. 2021): y += scale * B (A x), where each row may have a different adapter.
 //
-// Batch invariance, threads and returned statuses are as in mgrpo/nn.h.
+// Batch invariance, threads and returned statuses are as in mgrpo/layers.h.
 #pragma once
 #include "mgrpo/status.h"
 

@@ -14,7 +14,7 @@ typedef struct mgrpo_matrix {
 // sums become 0. Products are exact, and sums are float32 in an order that depends on k only. The bits of an
 // element depend on its row of a and its column of b, not on other rows, columns or the number of threads. NaN and
 // infinities propagate as in float32; numbers above 3.39e38 round to infinity. Threads, aliasing and results are
-// as in nn.h. MGRPO_OUT_OF_MEMORY if a thread cannot allocate its tile; y is then unspecified. MGRPO_UNSUPPORTED
+// as in layers.h. MGRPO_OUT_OF_MEMORY if a thread cannot allocate its tile; y is then unspecified. MGRPO_UNSUPPORTED
 // if the processor, limited by MGRPO_CPU_ISA, has no such instructions; call it without rows to test that.
 MGRPO_API int32_t mgrpo_matmul_bf16_cpu(mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n,
                                         int32_t add);

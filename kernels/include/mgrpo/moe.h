@@ -4,7 +4,7 @@
 // T tokens choose k of E experts each. Entry t * k + j is the j-th choice of token t; S = T k entries.
 // `place` sorts the entries by expert and keeps the order within an expert. Entry i is row place[i] of
 // the sorted rows, and row s is entry source[s]. The rows of expert e are [first[e], first[e + 1]).
-// Layout, aliasing, threads, statuses and batch invariance are as in mgrpo/nn.h: the results of a
+// Layout, aliasing, threads, statuses and batch invariance are as in mgrpo/layers.h: the results of a
 // token depend on that token alone, bit for bit. 1 <= k <= E, k <= MGRPO_MOE_MOST_CHOSEN, and S below
 // 2^31. Non-finite numbers propagate to the weights of their token, and so to its output.
 #pragma once

@@ -1,7 +1,7 @@
 // Matrices quantised in GGUF's formats: rows of blocks, little endian, without gaps. A weight is dequantised to float32,
 // and products and sums are float32.
 //
-// Layout, batch invariance, threads, aliasing and statuses are as in mgrpo/nn.h. A matrix w [n, k] has n rows of
+// Layout, batch invariance, threads, aliasing and statuses are as in mgrpo/layers.h. A matrix w [n, k] has n rows of
 // mgrpo_quant_row_bytes(type, k) bytes and need not be aligned; MGRPO_INVALID_ARGUMENT if that number is negative.
 // Block layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 #pragma once

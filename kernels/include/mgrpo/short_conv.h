@@ -3,11 +3,12 @@
 //
 //   y[j] = C[j] (bias[j] + sum over i < width of w[j, i] u[width - 1 - i rows before it, j])
 //
-// Rows before the beginning of a sequence add nothing. The conventions of mgrpo/nn.h hold: a row's bits depend on its own inputs and on
+// Rows before the beginning of a sequence add nothing. The conventions of mgrpo/layers.h hold: a row's bits depend on its own inputs and on
 // the inputs of the width - 1 rows before it in its sequence. They depend neither on other sequences, nor on the division of a sequence
 // into segments, passes or blocks, nor on the number of threads.
 #pragma once
-#include "mgrpo/nn.h"
+#include "mgrpo/layers.h"
+#include "mgrpo/pages.h"
 
 // width is 1 to 8. w [d, width]; bias_or_null [d]. If silu is not 0, the convolution is the one before a gated delta
 // rule (mgrpo/delta_rule.h). There are no gates, a row of the product is u itself, [T, d] in place of [T, 3 d], and
@@ -46,7 +47,7 @@ MGRPO_API int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv
 MGRPO_API int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float *states, int64_t slots, const int32_t *slot,
                                               const int32_t *pos, float *y, int64_t rows);
 
-// The same on a GPU, with the conventions of mgrpo/nn.h: one dtype, float32 or bfloat16; dw and dbias are float32. u is rounded to the
+// The same on a GPU, with the conventions of mgrpo/layers.h: one dtype, float32 or bfloat16; dw and dbias are float32. u is rounded to the
 // dtype, packed and cached alike. `rows` is T. A segment that follows a row outside of [-1, cu[s]) begins with NaN; so does the result of
 // a row that reads a place outside of its table or cache. Scratch: 3 T + batch integers; in the backward pass also at most
 // 128 (width + 1) d floats, and T d floats with silu.

@@ -9,10 +9,13 @@
 #include <vector>
 
 #include "mgrpo/adamw.h"
+#include "mgrpo/attention.h"
+#include "mgrpo/glu.h"
+#include "mgrpo/heads.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/memory.h"
 #include "mgrpo/moe.h"
-#include "mgrpo/nn.h"
+#include "mgrpo/rms_norm.h"
 #include "mgrpo/sample.h"
 
 namespace qwen3 {

@@ -105,7 +105,7 @@ func try(ctx context.Context, d *torch.Device, rows int64, all []kernel) (out []
 // the last digits of a GPU's products and exponentials. bfloat16 has 8 binary digits, and steps of a layer round to it.
 const (
 	floatBound = 1e-5
-	amxBound   = 4e-5 // bfloat16 weights times the sum of two bfloat16, see mgrpo/nn.h
+	amxBound   = 4e-5 // bfloat16 weights times the sum of two bfloat16, see mgrpo/linear.h
 	gpuBound   = 1e-4
 	halfBound  = 1e-1
 )
