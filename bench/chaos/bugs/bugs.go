@@ -195,7 +195,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "the warm-up of the learning rate begins at 0",
 		File: "trainer/engine/learner/schedule.go",
-		Old:  "float64(s+1) / float64(c.Warmup)", New: "float64(s) / float64(c.Warmup)",
+		Old:  "float64(step+1) / float64(s.Warmup)", New: "float64(step) / float64(s.Warmup)",
 		Suite: suite{Package: "trainer/engine/learner", Tests: "TestSchedule"},
 	}, {
 		Name: "trajectories without advantage have no entropy term",

@@ -56,32 +56,32 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
-	c := &RankGroup{lease: s.Lease, ended: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
+	g := &RankGroup{lease: s.Lease, ended: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
 	far, err := s.Machines.take(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for i, device := range s.Devices[1:] {
-		c.followers = append(c.followers, newFollower(s.Agent, i+1, device, &process{}))
+		g.followers = append(g.followers, newFollower(s.Agent, i+1, device, &process{}))
 	}
-	here := slices.Clone(c.followers)
+	here := slices.Clone(g.followers)
 	for _, l := range far {
-		c.add(s, l)
+		g.add(s, l)
 	}
 	started := make(chan error)
-	c.left.Go(func() { c.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
+	g.left.Go(func() { g.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
 	if err := <-started; err != nil {
-		c.left.Wait()
+		g.left.Wait()
 		for _, l := range far {
 			l.kill()
 		}
 		return nil, err
 	}
-	for _, f := range c.followers {
-		c.left.Go(func() { c.handleReplies(f) })
-		c.left.Go(func() { c.watch(f) })
+	for _, f := range g.followers {
+		g.left.Go(func() { g.handleReplies(f) })
+		g.left.Go(func() { g.watch(f) })
 	}
-	return c, nil
+	return g, nil
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.

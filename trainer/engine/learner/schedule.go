@@ -13,18 +13,18 @@ type Schedule struct {
 	Total  int64
 }
 
-// At returns the learning rate of step s, counted from 0.
-func (c Schedule) At(s int64) float64 {
-	if s < c.Warmup {
-		return c.LR * float64(s+1) / float64(c.Warmup)
+// At returns the learning rate of a step, counted from 0.
+func (s Schedule) At(step int64) float64 {
+	if step < s.Warmup {
+		return s.LR * float64(step+1) / float64(s.Warmup)
 	}
-	from := max(float64(c.Warmup), c.Hold*float64(c.Total))
-	if c.Kind == "constant" || float64(s) < from || float64(c.Total) <= from {
-		return c.LR
+	from := max(float64(s.Warmup), s.Hold*float64(s.Total))
+	if s.Kind == "constant" || float64(step) < from || float64(s.Total) <= from {
+		return s.LR
 	}
-	done := min((float64(s)-from)/(float64(c.Total)-from), 1)
-	if c.Kind == "cosine" {
+	done := min((float64(step)-from)/(float64(s.Total)-from), 1)
+	if s.Kind == "cosine" {
 		done = (1 - math.Cos(math.Pi*done)) / 2
 	}
-	return c.LR * (1 - done*(1-c.Floor))
+	return s.LR * (1 - done*(1-s.Floor))
 }

@@ -71,26 +71,26 @@ type Result struct {
 }
 
 // Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
-func (c Settings) Next(s State) Command {
-	v := s.Version
+func (s Settings) Next(st State) Command {
+	v := st.Version
 	switch {
-	case s.Over:
+	case st.Over:
 		return Command{End, v}
-	case !s.ColdStarted:
+	case !st.ColdStarted:
 		return Command{ColdStart, v}
-	case !s.Ready:
+	case !st.Ready:
 		return Command{AwaitTeam, v}
-	case s.Saved < v && c.savesAt(v):
+	case st.Saved < v && s.savesAt(v):
 		return Command{Save, v}
-	case c.evaluates(s, v) && !s.Stopping:
+	case s.evaluates(st, v) && !st.Stopping:
 		return Command{Evaluate, v} // the engine is idle: RollOut does not begin rollouts of version v before the evaluation
-	case s.Evaluated == v && s.EvaluationSaved < v && (s.Saved == v || s.Best == v && v > 0):
+	case st.Evaluated == v && st.EvaluationSaved < v && (st.Saved == v || st.Best == v && v > 0):
 		return Command{Save, v}
-	case v < c.Steps && s.RolledOut > v:
+	case v < s.Steps && st.RolledOut > v:
 		return Command{Train, v}
-	case v < c.Steps && !s.Stopping:
+	case v < s.Steps && !st.Stopping:
 		return Command{AwaitRollouts, v}
-	case s.Saved < v:
+	case st.Saved < v:
 		return Command{Save, v}
 	}
 	return Command{Finish, v}
@@ -98,89 +98,89 @@ func (c Settings) Next(s State) Command {
 
 // RollOut returns the step whose rollouts may begin now; ok is false if none may begin. Only one step is rolled out at a
 // time: the caller asks again after RolledOut.
-func (c Settings) RollOut(s State) (step int64, ok bool) {
-	n := s.RolledOut
-	if s.Over || !s.Ready || s.Stopping || n >= c.Steps || n > s.Version+c.MaxLag {
+func (s Settings) RollOut(st State) (step int64, ok bool) {
+	n := st.RolledOut
+	if st.Over || !st.Ready || st.Stopping || n >= s.Steps || n > st.Version+s.MaxLag {
 		return 0, false
 	}
-	for v := s.Version; v <= n; v++ { // evaluations and their checkpoints precede the step
-		if c.evaluates(s, v) {
+	for v := st.Version; v <= n; v++ { // evaluations and their checkpoints precede the step
+		if s.evaluates(st, v) {
 			return 0, false
 		}
 	}
-	if c.Next(s).Kind == Save {
+	if s.Next(st).Kind == Save {
 		return 0, false
 	}
 	return n, true
 }
 
 // RolledOut returns the state after the rollouts of a step.
-func (c Settings) RolledOut(s State, step int64, r Result) (State, error) {
-	if step != s.RolledOut {
-		return s, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, s.RolledOut)
+func (s Settings) RolledOut(st State, step int64, r Result) (State, error) {
+	if step != st.RolledOut {
+		return st, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, st.RolledOut)
 	}
 	if r.Stop {
-		s.Stopping = true
-		return s, nil
+		st.Stopping = true
+		return st, nil
 	}
-	s.RolledOut++
-	return s, nil
+	st.RolledOut++
+	return st, nil
 }
 
 // Done returns the state after a command, which must be the command that Next returned.
-func (c Settings) Done(s State, did Command, r Result) (State, error) {
-	if next := c.Next(s); did != next {
-		return s, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
+func (s Settings) Done(st State, did Command, r Result) (State, error) {
+	if next := s.Next(st); did != next {
+		return st, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
 	case ColdStart, AwaitTeam:
 		if r.Stop { // there is no version yet that all workers have
-			s.Stopping, s.Over = true, true
-			return s, nil
+			st.Stopping, st.Over = true, true
+			return st, nil
 		}
-		s.ColdStarted, s.Ready = true, did.Kind == AwaitTeam
+		st.ColdStarted, st.Ready = true, did.Kind == AwaitTeam
 	case Save:
-		s.Saved = did.Version
-		if s.Evaluated == did.Version {
-			s.EvaluationSaved = did.Version
+		st.Saved = did.Version
+		if st.Evaluated == did.Version {
+			st.EvaluationSaved = did.Version
 		}
 	case Evaluate:
-		if s.Stopping = r.Stop; r.Stop {
-			return s, nil
+		if st.Stopping = r.Stop; r.Stop {
+			return st, nil
 		}
-		s.Evaluated = did.Version
+		st.Evaluated = did.Version
 		if r.Best {
-			s.Best = did.Version
+			st.Best = did.Version
 		}
 	case Train:
-		s.Version++
+		st.Version++
 	case Finish:
-		s.Over = true
+		st.Over = true
 	default:
-		return s, fmt.Errorf("schedule: %s is not a command that can be done", did.Kind)
+		return st, fmt.Errorf("schedule: %s is not a command that can be done", did.Kind)
 	}
-	return s, nil
+	return st, nil
 }
 
 // savesAt reports whether a version gets a checkpoint independently of its evaluation. It is saved before the evaluation,
 // so that a crash during the evaluation does not lose the training. A cold start is also training.
-func (c Settings) savesAt(v int64) bool {
+func (s Settings) savesAt(v int64) bool {
 	if v == 0 {
-		return c.ColdStarts
+		return s.ColdStarts
 	}
-	return v == c.Steps || c.CheckpointEvery > 0 && v%c.CheckpointEvery == 0
+	return v == s.Steps || s.CheckpointEvery > 0 && v%s.CheckpointEvery == 0
 }
 
 // evaluates reports whether a version must still be evaluated. The last version is always evaluated, and no version is
 // evaluated twice.
-func (c Settings) evaluates(s State, v int64) bool {
+func (s Settings) evaluates(st State, v int64) bool {
 	switch {
-	case !c.HeldOut || s.Evaluated == v:
+	case !s.HeldOut || st.Evaluated == v:
 		return false
-	case v == c.Steps:
+	case v == s.Steps:
 		return true
 	case v == 0:
-		return c.EvalFirst
+		return s.EvalFirst
 	}
-	return c.EvalEvery > 0 && v%c.EvalEvery == 0
+	return s.EvalEvery > 0 && v%s.EvalEvery == 0
 }

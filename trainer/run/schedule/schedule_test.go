@@ -11,27 +11,27 @@ import (
 
 // follow executes a schedule and returns its commands: "roll 0", "train 0", "save 1" and so on, with rollouts as early as possible. best
 // has the versions whose evaluations are better than all earlier ones. A stop is requested in the phase stopAt ("roll 1", "evaluate 2").
-func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt string) []string {
+func follow(t *testing.T, s Settings, st State, best map[int64]bool, stopAt string) []string {
 	t.Helper()
 	var out []string
 	for range 1000 {
-		if n, ok := c.RollOut(s); ok {
+		if n, ok := s.RollOut(st); ok {
 			what := fmt.Sprintf("roll %d", n)
 			out = append(out, what)
 			var err error
-			if s, err = c.RolledOut(s, n, Result{Stop: what == stopAt}); err != nil {
+			if st, err = s.RolledOut(st, n, Result{Stop: what == stopAt}); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
-		next := c.Next(s)
+		next := s.Next(st)
 		if next.Kind == End {
 			return out
 		}
 		what := fmt.Sprintf("%s %d", next.Kind, next.Version)
 		out = append(out, what)
 		var err error
-		if s, err = c.Done(s, next, Result{Best: best[next.Version], Stop: what == stopAt}); err != nil {
+		if st, err = s.Done(st, next, Result{Best: best[next.Version], Stop: what == stopAt}); err != nil {
 			t.Fatalf("%v after %v", err, out)
 		}
 	}
@@ -39,47 +39,47 @@ func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt strin
 	return nil
 }
 
-// TestCourses: schedules with different settings, starts and stops have the expected commands.
-func TestCourses(t *testing.T) {
+// TestSchedules: schedules with different settings, starts and stops have the expected commands.
+func TestSchedules(t *testing.T) {
 	afresh := Begin(None, None, None)
 	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HeldOut: true, ColdStarts: true}
 	set := func(change func(*Settings)) Settings {
-		c := all
-		change(&c)
-		return c
+		s := all
+		change(&s)
+		return s
 	}
 	for name, test := range map[string]struct {
-		c      Settings
+		s      Settings
 		from   State
 		best   []int64
 		stopAt string
 		want   string
 	}{
-		"whole": {c: all, from: afresh, best: []int64{0, 4},
+		"whole": {s: all, from: afresh, best: []int64{0, 4},
 			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"nothing held out": {c: set(func(c *Settings) { c.HeldOut = false; c.CheckpointEvery = 3 }), from: afresh,
+		"nothing held out": {s: set(func(s *Settings) { s.HeldOut = false; s.CheckpointEvery = 3 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
-		"the best between checkpoints": {c: set(func(c *Settings) { c.CheckpointEvery = 0; c.EvalFirst = false; c.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
+		"the best between checkpoints": {s: set(func(s *Settings) { s.CheckpointEvery = 0; s.EvalFirst = false; s.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"a random start is not kept": {c: set(func(c *Settings) { c.Steps = 1; c.ColdStarts = false }), from: afresh, best: []int64{0},
+		"a random start is not kept": {s: set(func(s *Settings) { s.Steps = 1; s.ColdStarts = false }), from: afresh, best: []int64{0},
 			want: "cold start 0, await team 0, evaluate 0, roll 0, train 0, save 1, evaluate 1, save 1, finish 1"},
-		"resumed": {c: all, from: Begin(2, 2, 0),
+		"resumed": {s: all, from: Begin(2, 2, 0),
 			want: "await team 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"resumed before its evaluation": {c: all, from: Begin(2, 0, 0),
+		"resumed before its evaluation": {s: all, from: Begin(2, 0, 0),
 			want: "await team 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"resumed at the end": {c: all, from: Begin(4, 2, 0), want: "await team 4, evaluate 4, save 4, finish 4"},
-		"no steps":           {c: set(func(c *Settings) { c.Steps = 0; c.EvalFirst = false }), from: afresh, want: "cold start 0, await team 0, save 0, evaluate 0, save 0, finish 0"},
-		"stopped in a step":  {c: all, from: afresh, stopAt: "roll 1", want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
-		"stopped before an evaluation": {c: all, from: afresh, stopAt: "evaluate 2",
+		"resumed at the end": {s: all, from: Begin(4, 2, 0), want: "await team 4, evaluate 4, save 4, finish 4"},
+		"no steps":           {s: set(func(s *Settings) { s.Steps = 0; s.EvalFirst = false }), from: afresh, want: "cold start 0, await team 0, save 0, evaluate 0, save 0, finish 0"},
+		"stopped in a step":  {s: all, from: afresh, stopAt: "roll 1", want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
+		"stopped before an evaluation": {s: all, from: afresh, stopAt: "evaluate 2",
 			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, finish 2"},
-		"stopped in its cold start":               {c: all, from: afresh, stopAt: "cold start 0", want: "cold start 0"},
-		"stopped because of another's cold start": {c: all, from: afresh, stopAt: "await team 0", want: "cold start 0, await team 0"},
-		"stopped at once":                         {c: all, from: afresh, stopAt: "evaluate 0", want: "cold start 0, await team 0, save 0, evaluate 0, finish 0"},
-		"ahead": {c: set(func(c *Settings) { c.Steps = 6; c.MaxLag = 2; c.EvalEvery = 0; c.EvalFirst = false }), from: afresh,
+		"stopped in its cold start":               {s: all, from: afresh, stopAt: "cold start 0", want: "cold start 0"},
+		"stopped because of another's cold start": {s: all, from: afresh, stopAt: "await team 0", want: "cold start 0, await team 0"},
+		"stopped at once":                         {s: all, from: afresh, stopAt: "evaluate 0", want: "cold start 0, await team 0, save 0, evaluate 0, finish 0"},
+		"ahead": {s: set(func(s *Settings) { s.Steps = 6; s.MaxLag = 2; s.EvalEvery = 0; s.EvalFirst = false }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
-		"ahead, up to an evaluation": {c: set(func(c *Settings) { c.MaxLag = 3; c.EvalFirst = false; c.CheckpointEvery = 0 }), from: afresh,
+		"ahead, up to an evaluation": {s: set(func(s *Settings) { s.MaxLag = 3; s.EvalFirst = false; s.CheckpointEvery = 0 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"stopped while ahead": {c: set(func(c *Settings) { c.MaxLag = 3; c.HeldOut = false; c.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
+		"stopped while ahead": {s: set(func(s *Settings) { s.MaxLag = 3; s.HeldOut = false; s.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestCourses(t *testing.T) {
 			for _, v := range test.best {
 				best[v] = true
 			}
-			if got := strings.Join(follow(t, test.c, test.from, best, test.stopAt), ", "); got != test.want {
+			if got := strings.Join(follow(t, test.s, test.from, best, test.stopAt), ", "); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})
@@ -96,16 +96,16 @@ func TestCourses(t *testing.T) {
 
 // TestWhatWasNotToBeDone: a command that was not the next one is an error.
 func TestWhatWasNotToBeDone(t *testing.T) {
-	c := Settings{Steps: 2}
-	s := Begin(None, None, None)
-	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {cold start 0} is next" {
+	s := Settings{Steps: 2}
+	st := Begin(None, None, None)
+	if _, err := s.Done(st, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {cold start 0} is next" {
 		t.Errorf("train before the cold start: got error %v", err)
 	}
-	if _, err := c.RolledOut(s, 1, Result{}); err == nil {
+	if _, err := s.RolledOut(st, 1, Result{}); err == nil {
 		t.Error("step 1 was rolled out before step 0 without an error")
 	}
-	s.ColdStarted, s.Ready = true, true
-	if _, err := c.Done(s, Command{AwaitRollouts, 0}, Result{}); err == nil {
+	st.ColdStarted, st.Ready = true, true
+	if _, err := s.Done(st, Command{AwaitRollouts, 0}, Result{}); err == nil {
 		t.Error("Await was accepted as a command that can be done")
 	}
 }
@@ -122,7 +122,7 @@ type worker struct {
 // have. No worker waits for ever, and all workers train every step in order, once in the history that survives.
 func TestTeams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Settings{
+		s := Settings{
 			Steps: rapid.Int64Range(0, 9).Draw(t, "steps"), CheckpointEvery: rapid.Int64Range(0, 4).Draw(t, "checkpoint"),
 			EvalEvery: rapid.Int64Range(0, 4).Draw(t, "eval"), EvalFirst: rapid.Bool().Draw(t, "first"),
 			HeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
@@ -142,18 +142,18 @@ func TestTeams(t *testing.T) {
 				deaths--
 				for _, w := range team {
 					w.State = Begin(w.saved, w.evaluated, w.best)
-					w.log = slices.DeleteFunc(w.log, func(s string) bool {
+					w.log = slices.DeleteFunc(w.log, func(line string) bool {
 						var n int64
-						trained, _ := fmt.Sscanf(s, "train %d", &n)
+						trained, _ := fmt.Sscanf(line, "train %d", &n)
 						return trained == 1 && n >= w.Version
 					})
 				}
 			}
-			if over := step(t, c, team, stopAt); over {
+			if over := step(t, s, team, stopAt); over {
 				break
 			}
 		}
-		end := min(c.Steps, max(stopAt, team[0].Version))
+		end := min(s.Steps, max(stopAt, team[0].Version))
 		for i, w := range team {
 			if !w.Over || w.Version != team[0].Version || w.Saved != w.Version || w.Version > end {
 				t.Fatalf("worker %d ended as %+v", i, w.State)
@@ -173,38 +173,38 @@ func trained(to int64) (out []string) {
 }
 
 // step has one worker, or all together, execute the next command. It reports whether the run is over.
-func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
-	move := func(w *worker, s State, err error) {
+func step(t *rapid.T, s Settings, team []*worker, stopAt int64) (over bool) {
+	move := func(w *worker, st State, err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Version < w.Version || s.RolledOut < s.Version || s.RolledOut > s.Version+c.MaxLag+1 {
-			t.Fatalf("impossible change of state from %+v to %+v", w.State, s)
+		if st.Version < w.Version || st.RolledOut < st.Version || st.RolledOut > st.Version+s.MaxLag+1 {
+			t.Fatalf("impossible change of state from %+v to %+v", w.State, st)
 		}
-		w.State = s
+		w.State = st
 	}
 	i := rapid.IntRange(0, len(team)-1).Draw(t, "who")
 	for range team { // looks for a worker that can continue alone
 		w := team[i%len(team)]
 		i++
-		if n, ok := c.RollOut(w.State); ok {
-			behind := slices.ContainsFunc(team, func(o *worker) bool { return n > o.Version+c.MaxLag })
+		if n, ok := s.RollOut(w.State); ok {
+			behind := slices.ContainsFunc(team, func(o *worker) bool { return n > o.Version+s.MaxLag })
 			if behind { // the barrier of the version before must prevent this
-				t.Fatalf("a worker at %+v rolls out step %d while another is more than %d versions behind", w.State, n, c.MaxLag)
+				t.Fatalf("a worker at %+v rolls out step %d while another is more than %d versions behind", w.State, n, s.MaxLag)
 			}
-			s, err := c.RolledOut(w.State, n, Result{Stop: n >= stopAt})
-			move(w, s, err)
+			st, err := s.RolledOut(w.State, n, Result{Stop: n >= stopAt})
+			move(w, st, err)
 			return false
 		}
-		if next := c.Next(w.State); next.Kind == ColdStart {
-			s, err := c.Done(w.State, next, Result{})
-			move(w, s, err)
+		if next := s.Next(w.State); next.Kind == ColdStart {
+			st, err := s.Done(w.State, next, Result{})
+			move(w, st, err)
 			return false
 		}
 	}
-	next := c.Next(team[0].State)
+	next := s.Next(team[0].State)
 	for _, w := range team {
-		if other := c.Next(w.State); other != next {
+		if other := s.Next(w.State); other != next {
 			t.Fatalf("two workers have different next commands, %v and %v: %+v, %+v", next, other, team[0].State, w.State)
 		}
 	}
@@ -216,8 +216,8 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 	}
 	best := rapid.Bool().Draw(t, "best")
 	for _, w := range team {
-		s, err := c.Done(w.State, next, Result{Best: best, Stop: next.Kind == Evaluate && next.Version >= stopAt})
-		move(w, s, err)
+		st, err := s.Done(w.State, next, Result{Best: best, Stop: next.Kind == Evaluate && next.Version >= stopAt})
+		move(w, st, err)
 		switch next.Kind {
 		case Save:
 			w.saved, w.evaluated, w.best = w.Saved, w.EvaluationSaved, w.Best
