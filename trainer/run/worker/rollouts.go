@@ -362,7 +362,7 @@ func (c *collector) add(t *trajectory) {
 func conversationOf(t agent.Trajectory) *metrics.Conversation {
 	out := &metrics.Conversation{ID: t.ID}
 	for _, turn := range t.AllTurns() {
-		out.Turns = append(out.Turns, metrics.Turn{Said: turn.Sampled, Text: turn.Text})
+		out.Turns = append(out.Turns, metrics.Turn{Sampled: turn.Sampled, Text: turn.Text})
 	}
 	return out
 }

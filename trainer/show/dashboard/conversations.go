@@ -36,7 +36,7 @@ func (d *activityNow) keep(x metrics.Progress) {
 			break
 		}
 		if strings.TrimSpace(turn.Text) != "" {
-			t.Turns = append(t.Turns, metrics.Turn{Said: turn.Said, Text: clip(turn.Text)})
+			t.Turns = append(t.Turns, metrics.Turn{Sampled: turn.Sampled, Text: clip(turn.Text)})
 		}
 	}
 	if d.conversations = append(d.conversations, t); len(d.conversations) > keptConversations {
@@ -70,8 +70,8 @@ func (a activity) encode() []byte {
 	}
 }
 
-// said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
-func (b *runState) said(agent, id string) []turn {
+// turnsOf returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
+func (b *runState) turnsOf(agent, id string) []turn {
 	conversations := b.activities[agent].Conversations
 	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == b.phase && t.ID == id })
 	if i < 0 {
@@ -81,7 +81,7 @@ func (b *runState) said(agent, id string) []turn {
 	for n, s := range conversations[i].Turns {
 		t := turn{b.class(agent), agent, "said", s.Text}
 		switch {
-		case s.Said:
+		case s.Sampled:
 		case n == 0:
 			t.Class, t.Who, t.Kind = "", "prompt", "read"
 		default:

@@ -194,10 +194,10 @@ func (b *runState) newest() rolloutsView {
 			calls += n
 		}
 		x.More = max(calls-len(r.Delegated), 0)
-		x.Turns = b.said(b.opts.Agents[0], r.ID())
+		x.Turns = b.turnsOf(b.opts.Agents[0], r.ID())
 		whole := x.Turns != nil
 		for _, d := range r.Delegated {
-			if turns := b.said(d.Agent, d.ID()); turns != nil {
+			if turns := b.turnsOf(d.Agent, d.ID()); turns != nil {
 				x.Calls = append(x.Calls, callView{named{d.Agent, b.class(d.Agent)}, d.Task, turns})
 			}
 			if !whole {

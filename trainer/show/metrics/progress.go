@@ -38,8 +38,8 @@ type Conversation struct {
 
 // Turn is a turn of a conversation: the text that an agent wrote or read.
 type Turn struct {
-	Said bool   `json:"said,omitempty"`
-	Text string `json:"text"`
+	Sampled bool   `json:"said,omitempty"` // the agent wrote the text
+	Text    string `json:"text"`
 }
 
 // Phase returns the activity as text: step-3, cold start, waits for researcher.
