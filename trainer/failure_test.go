@@ -80,7 +80,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 func TestLostGPU(t *testing.T) {
 	const cause = "an illegal memory access"
 	own := &torch.LostError{Device: "cuda:0", Cause: cause}
-	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Said: cause, GPU: true}
+	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Output: cause, GPU: true}
 	dir, url := t.TempDir(), startRedis(t)
 	lose := func(version int64, lost error, before retryCause) (planner, researcher error) {
 		errs := eachAlone(t, dir, url, before, func(_ string, team *team) error {

@@ -88,16 +88,16 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
-		says := plain{os.Stderr} // it may contain text from other programs
+		out := plain{os.Stderr} // it may contain text from other programs
 		if trainer.Resumable(err) {
-			fmt.Fprintf(says, "mgrpo: %v\n", err)
+			fmt.Fprintf(out, "mgrpo: %v\n", err)
 			os.Exit(exitStopped)
 		}
 		if errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "mgrpo: stopped")
 			os.Exit(exitInterrupted)
 		}
-		fmt.Fprintf(says, "mgrpo: %v\n", err)
+		fmt.Fprintf(out, "mgrpo: %v\n", err)
 		os.Exit(exitFailed)
 	}
 }

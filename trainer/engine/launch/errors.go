@@ -10,14 +10,14 @@ import (
 type LostError struct {
 	Follower string // rank, agent and device
 	How      string // how it was lost
-	Said     string // the end of its output; may be ""
+	Output   string // the end of its output; may be ""
 	GPU      bool   // a CUDA failure took its GPU
 }
 
 func (e *LostError) Error() string {
 	text := fmt.Sprintf("%s %s", e.Follower, e.How)
-	if e.Said != "" {
-		text += "; its last output: " + e.Said
+	if e.Output != "" {
+		text += "; its last output: " + e.Output
 	}
 	return text
 }

@@ -16,8 +16,8 @@ type follower struct {
 	link
 	agent, device string
 	rank          int
-	machine       string // its machine, as a text; "" for this one
-	says          []frameKind
+	machine       string      // its machine, as a text; "" for this one
+	allowed       []frameKind // kinds of frames that it may send
 	stop          func()      // ends the run because a stop was asked for at the follower's machine
 	exit          *exitReport // how its process ended, as its machine reported
 	writing       sync.Mutex
@@ -36,7 +36,7 @@ type link interface {
 }
 
 func newFollower(agent string, rank int, device string, l link) *follower {
-	return &follower{link: l, agent: agent, device: device, rank: rank, says: []frameKind{replyFrame, aliveFrame, turnFrame},
+	return &follower{link: l, agent: agent, device: device, rank: rank, allowed: []frameKind{replyFrame, aliveFrame, turnFrame},
 		answers: make(chan Reply, 1), ended: make(chan struct{})}
 }
 
@@ -64,7 +64,7 @@ func (f *follower) failed(r Reply) *FailedError {
 }
 
 func (f *follower) lost(how string) *LostError {
-	return &LostError{Follower: f.name(), How: how, Said: f.lastOutput()}
+	return &LostError{Follower: f.name(), How: how, Output: f.lastOutput()}
 }
 
 // handleReplies handles a follower's replies until it is gone.
@@ -82,13 +82,13 @@ func (g *RankGroup) handleReplies(f *follower) {
 	if f.exit != nil {
 		how = *f.exit
 	}
-	g.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
+	g.end(&LostError{Follower: f.name(), How: how.How, Output: how.Output, GPU: how.GPU})
 }
 
 // listen returns an error on a failed order or an unexpected frame, and nil at the end of the follower's output.
 func (g *RankGroup) listen(f *follower) error {
 	for in := bufio.NewReader(f); ; f.alive.Store(true) {
-		kind, content, err := readFrame(in, f.says...)
+		kind, content, err := readFrame(in, f.allowed...)
 		var reply Reply
 		wanted := true
 		switch {

@@ -77,9 +77,9 @@ const GPULost = 75
 
 // exitReport describes how a follower's process ended.
 type exitReport struct {
-	How  string `json:"how"`
-	Said string `json:"said,omitempty"` // the end of its output
-	GPU  bool   `json:"gpu,omitempty"`  // a CUDA failure took its GPU
+	How    string `json:"how"`
+	Output string `json:"said,omitempty"` // the end of its output
+	GPU    bool   `json:"gpu,omitempty"`  // a CUDA failure took its GPU
 }
 
 // finish kills the process, if it still runs, and waits until it is gone.
@@ -87,7 +87,7 @@ func (p *process) finish() (e exitReport) {
 	p.kill()
 	err := p.cmd.Wait()
 	p.closePipes()
-	e = exitReport{How: "has left", Said: p.lastOutput()}
+	e = exitReport{How: "has left", Output: p.lastOutput()}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return e

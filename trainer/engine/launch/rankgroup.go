@@ -88,7 +88,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 func (g *RankGroup) add(s GroupSettings, l *deviceConn) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
-	f.says = append(f.says, stopFrame, endedFrame)
+	f.allowed = append(f.allowed, stopFrame, endedFrame)
 	f.stop = func() { s.Machines.settings.Stop(l.machine) }
 	g.followers = append(g.followers, f)
 	g.addresses = append(g.addresses, l.address)
