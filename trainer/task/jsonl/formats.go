@@ -57,7 +57,7 @@ func (r *reader) read(file *os.File) (at int, err error) {
 	head, _ := in.Peek(in.Size())
 	switch filepath.Ext(file.Name()) {
 	case ".csv":
-		bounded := &patient{in: in, longest: r.longest}
+		bounded := &rowLimitReader{in: in, longest: r.longest}
 		lines := csv.NewReader(bounded)
 		return r.readSeparated(func() ([]string, error) {
 			bounded.read = 0
@@ -96,7 +96,7 @@ func (r *reader) readLines(in io.Reader) (at int, err error) {
 
 // readArray visits the elements of a JSON array. Only one element is in memory at a time.
 func (r *reader) readArray(in io.Reader) (at int, err error) {
-	bounded := &patient{in: in, longest: r.longest}
+	bounded := &rowLimitReader{in: in, longest: r.longest}
 	elements := json.NewDecoder(bounded)
 	if _, err := elements.Token(); err != nil { // the bracket
 		return 1, err
@@ -150,18 +150,18 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 	}
 }
 
-// patient is a reader that returns an error if a row is too long.
-type patient struct {
+// rowLimitReader is a reader that returns an error if a row is too long.
+type rowLimitReader struct {
 	in      io.Reader
 	longest int
 	read    int // bytes read since the end of the previous row
 }
 
-func (p *patient) Read(b []byte) (int, error) {
-	if p.read > 2*p.longest { // the decoder reads ahead
-		return 0, tooLong(p.longest)
+func (r *rowLimitReader) Read(b []byte) (int, error) {
+	if r.read > 2*r.longest { // the decoder reads ahead
+		return 0, tooLong(r.longest)
 	}
-	n, err := p.in.Read(b[:min(len(b), p.longest)])
-	p.read += n
+	n, err := r.in.Read(b[:min(len(b), r.longest)])
+	r.read += n
 	return n, err
 }
