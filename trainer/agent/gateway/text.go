@@ -19,7 +19,7 @@ func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*tu
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
 		}
 	}
-	return a.answer(ctx, c, asking{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
+	return a.answer(ctx, c, turnOptions{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
 		constraint: func(Rules) (policy.Constraint, error) { return nil, nil },
 		place: func(at *attempt, _ Rules) (*turn, bool, error) {
 			return at.placeText(&r.Prompt, a.Tokenizer, c)

@@ -38,9 +38,9 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 	if err != nil {
 		return nil, err
 	}
-	how := asking{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
-	how.constraint = func(rules Rules) (policy.Constraint, error) { return a.constraint(r, d, rules) }
-	how.place = func(at *attempt, rules Rules) (*turn, bool, error) {
+	opt := turnOptions{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
+	opt.constraint = func(rules Rules) (policy.Constraint, error) { return a.constraint(r, d, rules) }
+	opt.place = func(at *attempt, rules Rules) (*turn, bool, error) {
 		if err := a.checkKwargs(r, d, rules); err != nil {
 			return nil, false, err
 		}
@@ -49,7 +49,7 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		}
 		return at.placeChat(r.Messages, d, c)
 	}
-	how.read = func(t *turn) reply {
+	opt.read = func(t *turn) reply {
 		t.sampledText = d.Text(t.out.Tokens)
 		out := r.read(d, t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
@@ -58,11 +58,11 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		out.broken = r.breaks(out)
 		return out
 	}
-	return a.answer(ctx, c, how)
+	return a.answer(ctx, c, opt)
 }
 
-// asking holds the functions that find and read a request's turn.
-type asking struct {
+// turnOptions holds the options of a request, and the functions that find and read a request's turn.
+type turnOptions struct {
 	*options
 	prefix     string                                     // prefix of the reply's id
 	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: an earlier request asked for it
@@ -72,24 +72,24 @@ type asking struct {
 }
 
 // answer finds or adds the turn that a request asks for, samples it and makes the reply.
-func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, error) {
+func (a *AgentServer) answer(ctx context.Context, c call, opt turnOptions) (*turn, error) {
 	at, rules, endRequest, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
 	}
 	defer endRequest()
 	c.step = rules.Step
-	if c.sampling, err = how.sampling(rules); err != nil {
+	if c.sampling, err = opt.sampling(rules); err != nil {
 		return nil, err
 	}
-	c.sampling.StopIDs = how.stops
+	c.sampling.StopIDs = opt.stops
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
-	if c.constraint, err = how.constraint(rules); err != nil {
+	if c.constraint, err = opt.constraint(rules); err != nil {
 		return nil, err
 	}
-	t, known, err := at.find(ctx, a.Name, c, how.prefix, func(at *attempt) (*turn, bool, error) { return how.place(at, rules) })
+	t, known, err := at.find(ctx, a.Name, c, opt.prefix, func(at *attempt) (*turn, bool, error) { return opt.place(at, rules) })
 	if err != nil || known {
 		return t, err
 	}
@@ -109,9 +109,9 @@ func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, er
 	}
 	t.out, t.sampled = out, true
 	id := t.reply.id
-	t.reply = how.read(t)
+	t.reply = opt.read(t)
 	t.reply.id = id
-	t.reply.thinking, t.reply.text = cut(t.reply.thinking, how.Stop), cut(t.reply.text, how.Stop)
+	t.reply.thinking, t.reply.text = cut(t.reply.thinking, opt.Stop), cut(t.reply.text, opt.Stop)
 	at.turns++
 	at.calls = t.reply.calls
 	at.forest.remember(t, message{Role: "assistant", Content: t.continued + content(t.reply.text), ToolCalls: t.reply.calls})
