@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"context"
+
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
@@ -28,4 +30,14 @@ func (s *common) trained() bool { return s.trains() && s.learner.Steps() > 0 }
 // WaitsFor reports that this agent waits at a barrier for other agents.
 func (s *common) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
+}
+
+// report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
+// previous record as a sign that the run went back.
+func (s *common) report(ctx context.Context, r metrics.Record) error {
+	if err := s.member.ConfirmPlace(ctx); err != nil {
+		return err
+	}
+	s.observer.Report(r)
+	return nil
 }

@@ -31,16 +31,6 @@ type reports struct {
 	tally   tally        // of the steps made in this process
 }
 
-// report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
-// previous record as a sign that the run went back.
-func (s *common) report(ctx context.Context, r metrics.Record) error {
-	if err := s.member.ConfirmPlace(ctx); err != nil {
-		return err
-	}
-	s.observer.Report(r)
-	return nil
-}
-
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
 func (rp *reports) step(s stepResult) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: s.step + 1, Agent: rp.name, Values: map[string]float64{}}
