@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// untilStopped lets SIGINT and SIGTERM end a training in two ways. The first signal closes stop: all workers of the run
+// handleSignals lets SIGINT and SIGTERM end a training in two ways. The first signal closes stop: all workers of the run
 // finish the current step and write a checkpoint. The second cancels the context; the third ends the process, as is the
 // signal's default. done restores the default.
-func untilStopped(parent context.Context) (ctx context.Context, stop <-chan struct{}, done func()) {
+func handleSignals(parent context.Context) (ctx context.Context, stop <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent)) // parent ends with the first signal
 	early := parent.Err() != nil                                     // a signal came already
 	signals, stopRequests := make(chan os.Signal, 2), make(chan struct{})

@@ -40,7 +40,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		return err
 	}
 	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
-	ctx, stop, done := untilStopped(ctx)
+	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	opt.Stop = stop
 	return trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)

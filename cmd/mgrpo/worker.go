@@ -52,7 +52,7 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	if err != nil {
 		return err
 	}
-	ctx, stop, done := untilStopped(ctx)
+	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
 }
