@@ -57,7 +57,7 @@ func TestAdaptersResume(t *testing.T) {
 func TestRunStartsFromAdapter(t *testing.T) {
 	before, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), Options{})
-	sets := append(append(slices.Clone(untaught), withKL...), "run.steps=1")
+	sets := append(append(slices.Clone(noColdStart), withKL...), "run.steps=1")
 	for _, agent := range []string{"planner", "researcher"} {
 		sets = append(sets, "agents."+agent+".lora.init="+archive.CheckpointsOf(before).AgentDir(1, agent))
 	}

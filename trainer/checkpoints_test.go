@@ -97,7 +97,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 			time.AfterFunc(300*time.Millisecond, func() { close(g.open) })
 		}
 	}
-	cfg := load(t, t.TempDir(), append(untaught, "run.steps=9", "run.checkpoint_every=2", "grpo.entropy_coef=1e42")...)
+	cfg := load(t, t.TempDir(), append(noColdStart, "run.steps=9", "run.checkpoint_every=2", "grpo.entropy_coef=1e42")...)
 	err := trainOn(t, cfg, seen, g)
 	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
@@ -259,7 +259,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 
 // TestLedgerBeforeVersion checks that a step is not published if the ledger lacks its line.
 func TestLedgerBeforeVersion(t *testing.T) {
-	cfg := load(t, t.TempDir(), untaught...)
+	cfg := load(t, t.TempDir(), noColdStart...)
 	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fullLedger{}}})
 	if err != nil {
 		t.Fatal(err)

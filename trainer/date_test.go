@@ -25,7 +25,7 @@ func dateIn(t *testing.T, dir string) string {
 func TestDateIsKept(t *testing.T) {
 	dir := t.TempDir()
 	untaughtOf := func(sets ...string) *config.Config {
-		return load(t, dir, append(append(sets, "run.steps=1"), untaught...)...)
+		return load(t, dir, append(append(sets, "run.steps=1"), noColdStart...)...)
 	}
 	mustTrain(t, untaughtOf(), Options{})
 	today := dateIn(t, dir)
@@ -37,11 +37,11 @@ func TestDateIsKept(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), today, "2024-07-26", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	mustTrain(t, load(t, dir, append([]string{"run.steps=2"}, untaught...)...), Options{Resume: true})
+	mustTrain(t, load(t, dir, append([]string{"run.steps=2"}, noColdStart...)...), Options{Resume: true})
 	if got := dateIn(t, dir); got != "2024-07-26" {
 		t.Errorf("the resumed run's date is %q", got)
 	}
-	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, untaught...)...), Options{Resume: true, Observer: &recorder{}})
+	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, noColdStart...)...), Options{Resume: true, Observer: &recorder{}})
 	if err == nil || !strings.Contains(err.Error(), "run.date is 2025-01-01, but in") {
 		t.Errorf("another date: %v", err)
 	}
@@ -60,7 +60,7 @@ func TestDateIsTheMainAgents(t *testing.T) {
 		var mu sync.Mutex
 		var work sync.WaitGroup
 		for name, dir := range dirs {
-			cfg := load(t, dir, append(append(sets[name], "run.steps=1", "run.threads=1", "store.url="+url), untaught...)...)
+			cfg := load(t, dir, append(append(sets[name], "run.steps=1", "run.threads=1", "store.url="+url), noColdStart...)...)
 			work.Go(func() {
 				err := Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}})
 				mu.Lock()

@@ -9,7 +9,7 @@ import (
 // If no prompt leaves room for an answer, the run reports the rows in every step, trains nothing and fails.
 func TestPromptsTooLong(t *testing.T) {
 	seen := &recorder{}
-	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
+	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, noColdStart...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	for _, want := range []string{"nothing was trained", "no token was sampled in 2 steps", "left no room for an answer"} {
 		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
@@ -31,7 +31,7 @@ func TestPromptsTooLong(t *testing.T) {
 // warning, but without an error. The main agent's worker, which also learned nothing, ends with an error.
 func TestSubAgentNeverCalled(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
-	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, untaught...)
+	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, noColdStart...)
 	alone := make(chan error, 1)
 	go func() {
 		alone <- Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: seen})
@@ -48,7 +48,7 @@ func TestSubAgentNeverCalled(t *testing.T) {
 // even after a cold start. A cold start without steps succeeds.
 func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
-	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
+	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, noColdStart...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
 		"researcher: it was never called in 2 steps"} {

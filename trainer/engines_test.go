@@ -132,7 +132,7 @@ func served(extra ...string) []string {
 // servable returns a checkpoint of the small team's untrained planner.
 func servable(t *testing.T, dir string) string {
 	t.Helper()
-	settings := append(untaught, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")
+	settings := append(noColdStart, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")
 	if err := toTheEnd(Train(t.Context(), load(t, dir, served(settings...)...), Options{})); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 	var wg sync.WaitGroup
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
-			cfg := load(t, dir, append(untaught, "store.url="+url)...)
+			cfg := load(t, dir, append(noColdStart, "store.url="+url)...)
 			opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg), before: before}
 			team, err := openTeam(t.Context(), cfg, opt, setup{Setup: worker.Setup{Dir: dir}})
 			if err == nil {
@@ -108,7 +108,7 @@ func TestLostGPU(t *testing.T) {
 			t.Errorf("version %d: the researcher ended with %v", c.version, researcher)
 		}
 	}
-	if err := (&team{cfg: load(t, dir, untaught...), dir: dir}).withRemedy("planner", 5, follower); err != error(follower) {
+	if err := (&team{cfg: load(t, dir, noColdStart...), dir: dir}).withRemedy("planner", 5, follower); err != error(follower) {
 		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }
@@ -317,8 +317,8 @@ func readTrajectories(t *testing.T, dir, phase, name string) (lines []archive.Li
 // is degenerate or empty, versions advance, and weights and optimizers stay bitwise equal.
 func TestNothingToLearn(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
-	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=2")...), Options{})
+	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=2")...), Options{})
 	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))
 	for step := range int64(2) {
 		p, r := seen.find(t, "step", step+1, "planner").Values, seen.find(t, "step", step+1, "researcher").Values
@@ -335,9 +335,9 @@ func TestNothingToLearn(t *testing.T) {
 // refused, the weights stay, the batches are kept, and the third such step ends the run.
 func TestRefusedUpdates(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
+	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
 	seen := &recorder{}
-	cfg := load(t, dir, append(untaught, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
+	cfg := load(t, dir, append(noColdStart, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
@@ -382,7 +382,7 @@ func TestGapIsOfTheFirstUpdate(t *testing.T) {
 // end before a token is sampled. They are cut, and the step trains like any other.
 func TestConversationsCutByWallTime(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
 	cut := 0
 	for _, l := range readTrajectories(t, dir, "step-0", "planner") {
 		if l.Finish == agent.FinishWall && !l.FormatValid {
@@ -399,7 +399,7 @@ func TestConversationsCutByWallTime(t *testing.T) {
 func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)
-	cfg := load(t, dir, append(untaught, "run.checkpoint_every=1")...)
+	cfg := load(t, dir, append(noColdStart, "run.checkpoint_every=1")...)
 	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: dir}})
 	if err != nil {
 		t.Fatal(err)
@@ -420,13 +420,13 @@ func TestMemoryFull(t *testing.T) {
 	if err := team.close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	cfg = load(t, dir, append(untaught, "agents.researcher.train=false")...)
+	cfg = load(t, dir, append(noColdStart, "agents.researcher.train=false")...)
 	if err := memoryFull(cfg, "researcher", &torch.Error{Message: "CUDA out of memory"}); strings.Contains(err.Error(), "micro_batch") {
 		t.Errorf("for an agent that does not learn: %v", err)
 	}
 
 	both := func(memory, slots string) (planner, researcher error) { // memory limits the planner
-		sets := append(untaught, "run.checkpoint_every=1", "store.url="+url)
+		sets := append(noColdStart, "run.checkpoint_every=1", "store.url="+url)
 		var said bytes.Buffer
 		cmd := workerProcess(t, load(t, dir, append(sets, "agents.planner.engine.slots="+slots)...).Dump("/"), "planner")
 		cmd.Env, cmd.Stderr = append(cmd.Env, workerMemoryEnv+"="+memory), &said

@@ -13,7 +13,7 @@ import (
 // TestFrozenInBF16ResumesExactly checks that an agent that is not trained and is held only in
 // bf16 takes part, is saved, and keeps its bits after a resume.
 func TestFrozenInBF16ResumesExactly(t *testing.T) {
-	sets := append(untaught, "run.steps=3", "agents.researcher.train=false", "agents.researcher.engine.dtype=bf16")
+	sets := append(noColdStart, "run.steps=3", "agents.researcher.train=false", "agents.researcher.engine.dtype=bf16")
 	wholeDir, dir := t.TempDir(), t.TempDir()
 	want := mustTrain(t, load(t, wholeDir, sets...), Options{}).numbers()
 	first := &recorder{}

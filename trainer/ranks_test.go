@@ -96,13 +96,13 @@ func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
 	base := oneBase(t)
 	for name, sets := range map[string][]string{
-		"mixture": append([]string{mixture, "grpo.routing_warn=0", "grpo.routing_stop=1e-9"}, untaught...),
+		"mixture": append([]string{mixture, "grpo.routing_warn=0", "grpo.routing_stop=1e-9"}, noColdStart...),
 		"bf16": append([]string{"agents.planner.engine={dtype: bf16, slots: 3, conversations: 8, context: 256, cache_tokens: 256}", "grpo.gap_stop=1"},
-			untaught...),
+			noColdStart...),
 		"hybrid": append([]string{"agents.planner.model={family: lfm2, width: 64, layers: 3, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, max_positions: 256}",
-			"agents.planner.engine={slots: 3, conversations: 8, context: 256, cache_tokens: 256}"}, untaught...),
-		"frozen":    append([]string{"agents.planner.train=false"}, untaught...),
-		"one model": append(append(slices.Clone(base), untaught...), "agents.planner.lora.init=gaussian"),
+			"agents.planner.engine={slots: 3, conversations: 8, context: 256, cache_tokens: 256}"}, noColdStart...),
+		"frozen":    append([]string{"agents.planner.train=false"}, noColdStart...),
+		"one model": append(append(slices.Clone(base), noColdStart...), "agents.planner.lora.init=gaussian"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := map[int]string{}
@@ -338,7 +338,7 @@ func TestFollowerLostAgain(t *testing.T) {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	cfg := load(t, t.TempDir(), append(untaught, onRanks(2, "grpo.minibatches=2")...)...)
+	cfg := load(t, t.TempDir(), append(noColdStart, onRanks(2, "grpo.minibatches=2")...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "agent planner: ") ||
 		!strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") || !strings.Contains(err.Error(), "for the second time at version 0; continue with --resume") {
@@ -352,7 +352,7 @@ func TestFollowerLostAgain(t *testing.T) {
 // TestFollowerLostWhileItLoads kills the follower as soon as it starts. The second loss ends the run, also for the workers of other agents.
 func TestFollowerLostWhileItLoads(t *testing.T) {
 	url, dir := startRedis(t), t.TempDir()
-	sets := append(untaught, onRanks(2, "store.url="+url, "store.timeout=1h")...)
+	sets := append(noColdStart, onRanks(2, "store.url="+url, "store.timeout=1h")...)
 	over := make(chan struct{})
 	var killing sync.WaitGroup
 	killing.Go(func() {
@@ -386,7 +386,7 @@ func TestFollowerLostWhileItLoads(t *testing.T) {
 // TestFollowerCannotOpen leaves a follower without memory. The worker's error names the rank and the device.
 func TestFollowerCannotOpen(t *testing.T) {
 	t.Setenv(followerMemoryEnv, "1000000")
-	cfg := load(t, t.TempDir(), append(untaught, onRanks(2)...)...)
+	cfg := load(t, t.TempDir(), append(noColdStart, onRanks(2)...)...)
 	err := Train(t.Context(), cfg, Options{})
 	if err == nil || !strings.HasPrefix(err.Error(), "agent planner: rank 1 of planner on cpu") {
 		t.Error(err)
@@ -399,7 +399,7 @@ func TestFollowerCannotOpen(t *testing.T) {
 
 // TestWorkerKilled kills a worker with SIGKILL. Its followers end with it, even a stopped one.
 func TestWorkerKilled(t *testing.T) {
-	cfg := load(t, t.TempDir(), append(untaught, "run.arm=single", "run.steps=100000", "run.threads=1", "agents.planner.devices=[cpu, cpu, cpu]")...)
+	cfg := load(t, t.TempDir(), append(noColdStart, "run.arm=single", "run.steps=100000", "run.threads=1", "agents.planner.devices=[cpu, cpu, cpu]")...)
 	cmd := workerProcess(t, cfg.Dump("/"), "planner")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

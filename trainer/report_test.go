@@ -37,7 +37,7 @@ func (o *output) String() string {
 // page. The program's own observer receives the same records. Resuming the complete run is not an error.
 func TestTrainAndReport(t *testing.T) {
 	dir := t.TempDir()
-	cfg := load(t, dir, append(slices.Clone(untaught), "run.steps=2", "health.address=127.0.0.1:0")...)
+	cfg := load(t, dir, append(slices.Clone(noColdStart), "run.steps=2", "health.address=127.0.0.1:0")...)
 	var out output
 	var open sync.Once
 	own := &recorder{on: func(_, phase string, _ int) {

@@ -138,7 +138,7 @@ func TestWorkersResume(t *testing.T) {
 func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	work := func(ctx context.Context, agent string, seen *recorder) <-chan error {
-		cfg := load(t, filepath.Join(dir, agent), append(untaught, "run.steps=8", "run.checkpoint_every=1", "run.threads=1", "store.url="+url, "store.lease=1m")...)
+		cfg := load(t, filepath.Join(dir, agent), append(noColdStart, "run.steps=8", "run.checkpoint_every=1", "run.threads=1", "store.url="+url, "store.lease=1m")...)
 		out := make(chan error, 1)
 		go func() { out <- Train(ctx, cfg, Options{Agents: []string{agent}, Resume: true, Observer: seen}) }()
 		return out
@@ -253,7 +253,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 // TestResumeOfNothing checks that --resume also starts a new run, because a supervisor always uses the same command line.
 func TestResumeOfNothing(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1")...), Options{Resume: true})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1")...), Options{Resume: true})
 	if notes := seen.String(); !strings.Contains(notes, dir+" has no checkpoint yet: the run starts from the beginning") {
 		t.Errorf("notes: %s", notes)
 	}
@@ -436,7 +436,7 @@ func readResults(t *testing.T, dir string, step int64) string {
 // settings. A worker that resumes with different settings than its run gets an error with the path of the old ones.
 func TestRefusedSettingsLeaveNothing(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
-	sets := append(untaught, "store.url="+url, "run.steps=1")
+	sets := append(noColdStart, "store.url="+url, "run.steps=1")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	there := make(chan error, 1)

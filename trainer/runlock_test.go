@@ -55,7 +55,7 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 // evaluation in one folder. An evaluation during a training is allowed.
 func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	cfg := load(t, dir, append(untaught, "run.steps=1", "run.checkpoint_every=1")...)
+	cfg := load(t, dir, append(noColdStart, "run.steps=1", "run.checkpoint_every=1")...)
 	mustTrain(t, cfg, Options{})
 	train, err := durable.AcquireLock(t.Context(), dir, durable.Exclusive, "train", func(string) {}, func(error) {})
 	if err != nil {

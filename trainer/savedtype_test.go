@@ -54,10 +54,10 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 // the same type, also for an agent that does not learn.
 func TestSavedInTheTypeOfTheInput(t *testing.T) {
 	before := t.TempDir()
-	mustTrain(t, load(t, before, append(untaught, "run.steps=1")...), Options{})
+	mustTrain(t, load(t, before, append(noColdStart, "run.steps=1")...), Options{})
 	for _, dtype := range []weights.DType{weights.BF16, weights.F16} {
 		dir := t.TempDir()
-		sets := append(untaught, "run.steps=1", "agents.researcher.train=false")
+		sets := append(noColdStart, "run.steps=1", "agents.researcher.train=false")
 		for _, agent := range []string{"planner", "researcher"} {
 			folder := filepath.Join(t.TempDir(), agent)
 			rewrite(t, archive.CheckpointsOf(before).AgentDir(1, agent), folder, dtype)

@@ -83,7 +83,7 @@ func TestStopInLastStep(t *testing.T) {
 // plan for a phase. The second time, the run ends with that error.
 func TestOtherPlanOfPhase(t *testing.T) {
 	url := startRedis(t)
-	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url)...)
+	cfg := load(t, t.TempDir(), append(noColdStart, "store.url="+url)...)
 	opt, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestOtherPlanOfPhase(t *testing.T) {
 
 // TestStopWhileWaitingForWorkers checks that a worker that waits for others stops at once, because it has no step to finish.
 func TestStopWhileWaitingForWorkers(t *testing.T) {
-	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=1h")...)
+	cfg := load(t, t.TempDir(), append(noColdStart, "store.url="+startRedis(t), "store.timeout=1h")...)
 	stop := make(chan struct{})
 	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
 	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
@@ -115,7 +115,7 @@ func TestStopWhileWaitingForWorkers(t *testing.T) {
 // TestStopWithADeadPartner kills the researcher in a step. The planner is asked to stop and does not wait for it.
 func TestStopWithADeadPartner(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
-	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=1h", "run.threads=1")
+	sets := append(noColdStart, "store.url="+url, "store.lease=1s", "store.timeout=1h", "run.threads=1")
 	cfg := load(t, dir, sets...)
 	partner := workerProcess(t, cfg.Dump("/"), "researcher")
 	if err := partner.Start(); err != nil {

@@ -36,8 +36,8 @@ var small = []string{
 	"agents.planner.cold_start.batch=16", "agents.researcher.cold_start.batch=16",
 }
 
-// untaught removes the cold start of the small team, so no output has a valid format.
-var untaught = []string{"cold_start.demonstrations=none", "eval.before=false", "eval.every=0", "eval.queries=2"}
+// noColdStart removes the cold start of the small team, so no output has a valid format.
+var noColdStart = []string{"cold_start.demonstrations=none", "eval.before=false", "eval.every=0", "eval.queries=2"}
 
 // load reads the quickstart's configuration and applies the small overrides and then sets.
 func load(t *testing.T, dir string, sets ...string) *config.Config {
@@ -59,7 +59,7 @@ func openTask(t *testing.T, cfg *config.Config) task.Task {
 	return out
 }
 
-// toTheEnd returns nil for a run that completed its steps, even if untaught agents learned nothing.
+// toTheEnd returns nil for a run that completed its steps, even if agents without a cold start learned nothing.
 func toTheEnd(err error) error {
 	if errors.Is(err, ErrNothingTrained) {
 		return nil

@@ -36,7 +36,7 @@ func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 // TestCheckpointTrims checks that a checkpoint deletes the store's data of earlier phases.
 func TestCheckpointTrims(t *testing.T) {
 	url := startRedis(t)
-	mustTrain(t, load(t, t.TempDir(), append(untaught, "run.steps=3", "store.url="+url)...), Options{})
+	mustTrain(t, load(t, t.TempDir(), append(noColdStart, "run.steps=3", "store.url="+url)...), Options{})
 	opt, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)

@@ -345,16 +345,16 @@ func TestCheckpointBytes(t *testing.T) {
 		t.Helper()
 		return checkpointBytes(quickstart(t, append([]string{"run.keep=2"}, sets...)...), []memory.Need{{Agent: "planner", Files: each}, {Agent: "researcher", Files: each}})
 	}
-	untaught := "cold_start.demonstrations=none"
+	noColdStart := "cold_start.demonstrations=none"
 	for _, c := range []struct {
 		sets []string
 		most int64
 	}{
-		{[]string{untaught, "run.steps=1"}, 2 * each},
-		{[]string{untaught, "run.steps=2"}, 4 * each},
+		{[]string{noColdStart, "run.steps=1"}, 2 * each},
+		{[]string{noColdStart, "run.steps=2"}, 4 * each},
 		{[]string{"run.steps=1"}, 4 * each},
 		{[]string{"run.steps=100"}, 10 * each},
-		{[]string{untaught, "run.steps=100", "agents.researcher.train=false"}, 7 * each},
+		{[]string{noColdStart, "run.steps=100", "agents.researcher.train=false"}, 7 * each},
 	} {
 		if one, most := of(c.sets...); one != 2*each || most != c.most {
 			t.Errorf("%v: %d, up to %d; want %d, up to %d", c.sets, one, most, 2*each, c.most)
