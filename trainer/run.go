@@ -72,7 +72,13 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	done := make(chan struct{})
 	defer close(done)
-	defer func() { opt.dismissMachines(ctx, err) }()
+	panicked := false // a panic is ending this process
+	defer func() {
+		if panicked {
+			err = errors.Join(errors.New("the worker's process failed"), err)
+		}
+		opt.dismissMachines(ctx, err)
+	}()
 	ctx, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
 	if err != nil {
 		return err
@@ -95,7 +101,14 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 	}
-	err = errors.New("the worker's process failed") // dismissMachines sends this error to further machines if this process panics
+	panicked = true // until trainRounds returns
+	err = trainRounds(ctx, cfg, opt)
+	panicked = false
+	return err
+}
+
+// trainRounds takes part in rounds of the run until one ends for a reason that a further round does not change.
+func trainRounds(ctx context.Context, cfg *config.Config, opt Options) error {
 	for {
 		cause, err := trainRound(ctx, cfg, opt)
 		switch {
