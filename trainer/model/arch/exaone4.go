@@ -35,15 +35,10 @@ func (k *keys) exaone4Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	slides, given := k.layerTypes(c, slidingAttention)
 	if !given && window > 0 {
-		pattern := 4
 		if name, named := k.values["sliding_window_pattern"].(string); named {
 			k.fail("sliding_window_pattern %q is not supported without layer_types", strictjson.Brief(name))
 		}
-		k.integerOrNull("sliding_window_pattern", &pattern)
-		if pattern < 1 {
-			k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
-			return
-		}
+		pattern := interval(k, "sliding_window_pattern", 4)
 		for i := range boundedLayers(c.Layers) {
 			slides = append(slides, (i+1)%pattern != 0)
 		}

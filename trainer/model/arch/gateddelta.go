@@ -145,14 +145,9 @@ func (k *keys) gatedDelta(c *Config) {
 		g.Layers = recurs
 		return
 	}
-	interval := 4
-	k.integer("full_attention_interval", &interval)
-	if interval < 1 {
-		k.fail("full_attention_interval is %d: must be at least 1", interval)
-		return
-	}
+	full := interval(k, "full_attention_interval", 4)
 	for i := range g.Layers {
-		g.Layers[i] = (i+1)%interval != 0
+		g.Layers[i] = (i+1)%full != 0
 	}
 }
 

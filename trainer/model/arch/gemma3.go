@@ -68,13 +68,7 @@ func (k *keys) gemma3Windows(c *Config) {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 		return
 	}
-	pattern := 6
-	k.integerOrNull("_sliding_window_pattern", &pattern)
-	k.integerOrNull("sliding_window_pattern", &pattern)
-	if pattern < 1 {
-		k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
-		return
-	}
+	pattern := interval(k, "sliding_window_pattern", interval(k, "_sliding_window_pattern", 6))
 	k.slide(c, window, func(i int) bool { return (i+1)%pattern != 0 })
 }
 

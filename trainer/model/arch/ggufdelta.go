@@ -81,15 +81,10 @@ const deltaEps = 1e-6
 // deltaLayers reads which layers have a gated delta rule: those of a list, or all except every
 // full_attention_interval-th.
 func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int) {
-	interval := 4
-	m.integer(prefix+"full_attention_interval", &interval)
+	full := interval(m, prefix+"full_attention_interval", 4)
 	list := m.slidingPattern(prefix+"attention.recurrent_layers", new(int), blocks)
-	if interval < 1 {
-		m.fail("%sfull_attention_interval is %d: must be at least 1", prefix, interval)
-		return
-	}
 	for i := range boundedLayers(layers) {
-		g.Layers = append(g.Layers, list != nil && list[i] || list == nil && (i+1)%interval != 0)
+		g.Layers = append(g.Layers, list != nil && list[i] || list == nil && (i+1)%full != 0)
 	}
 }
 

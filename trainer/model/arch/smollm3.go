@@ -43,14 +43,9 @@ func init() {
 func (k *keys) noRopeLayers(c *Config) {
 	without := make([]bool, boundedLayers(c.Layers))
 	if k.values["no_rope_layers"] == nil {
-		interval := 4
-		k.integer("no_rope_layer_interval", &interval)
-		if interval < 1 {
-			k.fail("no_rope_layer_interval is %d: must be at least 1", interval)
-			return
-		}
+		n := interval(k, "no_rope_layer_interval", 4)
 		for i := range without {
-			without[i] = (i+1)%interval == 0
+			without[i] = (i+1)%n == 0
 		}
 	} else {
 		list, _ := k.values["no_rope_layers"].([]any)
