@@ -333,7 +333,7 @@ func TestRulesRefuse(t *testing.T) {
 			"XRANGE mgrpo:{test}:stream:step-0:aide - +", "HSET mgrpo:{test}:claimed:boss x y",
 		},
 		"both": {
-			"GET mgrpo:{other}:lease:boss", "HGETALL mgrpo:{other}:meta", "HSET mgrpo:{other}:meta hello x", "SUBSCRIBE mgrpo:{other}:events",
+			"GET mgrpo:{other}:lease:boss", "HGETALL mgrpo:{other}:meta", "HSET mgrpo:{other}:meta agreement x", "SUBSCRIBE mgrpo:{other}:events",
 			"PUBLISH mgrpo:{other}:events stop", "PSUBSCRIBE *", "HDEL mgrpo:{test}:epochs boss", "DEL mgrpo:{test}:meta", "UNLINK mgrpo:{test}:record", "XTRIM mgrpo:{test}:record MAXLEN 0", "EXPIRE mgrpo:{test}:meta 1",
 			"RENAME mgrpo:{test}:meta mgrpo:{test}:x", "KEYS *", "SCAN 0", "FLUSHALL", "FLUSHDB", "CONFIG GET *", "CONFIG SET appendonly no",
 			"ACL LIST", "CLIENT LIST", "CLIENT KILL ID 1", "SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "SAVE", "BGREWRITEAOF",
@@ -382,7 +382,7 @@ func TestRulesForRedis6(t *testing.T) {
 	}
 	must(t, story(t.Context(), g.admin, g.open))
 	c := g.client(t, "help")
-	for _, args := range [][]any{{"HSET", "mgrpo:{other}:meta", "hello", "x"}, {"PUBLISH", "mgrpo:{other}:events", "stop"}, {"FLUSHALL"}} {
+	for _, args := range [][]any{{"HSET", "mgrpo:{other}:meta", "agreement", "x"}, {"PUBLISH", "mgrpo:{other}:events", "stop"}, {"FLUSHALL"}} {
 		if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
 			t.Errorf("user help, command %v: got error %v, want NOPERM", args, err)
 		}

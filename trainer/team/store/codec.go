@@ -164,43 +164,43 @@ func (p *Plan) check() error {
 	return nil
 }
 
-// greeting is the encoded form of the settings on which all workers must agree.
-type greeting struct {
+// agreement has the settings on which all workers of a run must agree, as they are stored.
+type agreement struct {
 	Protocol      int               `json:"protocol"`
 	Agents        []string          `json:"agents"`
 	Config        map[string]string `json:"config"`
 	Deterministic bool              `json:"deterministic"`
 }
 
-func (g *greeting) check() error {
-	if len(g.Agents) == 0 || len(g.Agents) > 1000 {
-		return fmt.Errorf("%d agents", len(g.Agents))
+func (a *agreement) check() error {
+	if len(a.Agents) == 0 || len(a.Agents) > 1000 {
+		return fmt.Errorf("%d agents", len(a.Agents))
 	}
-	for i, a := range g.Agents {
-		if err := checkName("an agent", a); err != nil {
+	for i, name := range a.Agents {
+		if err := checkName("an agent", name); err != nil {
 			return err
 		}
-		if slices.Contains(g.Agents[:i], a) {
-			return fmt.Errorf("agent %s is listed twice", a)
+		if slices.Contains(a.Agents[:i], name) {
+			return fmt.Errorf("agent %s is listed twice", name)
 		}
 	}
 	return nil
 }
 
-// differences lists the differences between two greetings. It returns "" if they are equal.
-func (g *greeting) differences(other *greeting) string {
+// differences lists the differences between two agreements. It returns "" if they are equal.
+func (a *agreement) differences(other *agreement) string {
 	var out []string
-	if g.Protocol != other.Protocol {
-		out = append(out, fmt.Sprintf("protocol version %d here, %d there", g.Protocol, other.Protocol))
+	if a.Protocol != other.Protocol {
+		out = append(out, fmt.Sprintf("protocol version %d here, %d there", a.Protocol, other.Protocol))
 	}
-	if !slices.Equal(g.Agents, other.Agents) {
-		out = append(out, fmt.Sprintf("agents %v here, %v there", g.Agents, other.Agents))
+	if !slices.Equal(a.Agents, other.Agents) {
+		out = append(out, fmt.Sprintf("agents %v here, %v there", a.Agents, other.Agents))
 	}
-	if g.Deterministic != other.Deterministic {
-		out = append(out, fmt.Sprintf("deterministic: %v here, %v there", g.Deterministic, other.Deterministic))
+	if a.Deterministic != other.Deterministic {
+		out = append(out, fmt.Sprintf("deterministic: %v here, %v there", a.Deterministic, other.Deterministic))
 	}
 	keys := map[string]bool{}
-	for k := range g.Config {
+	for k := range a.Config {
 		keys[k] = true
 	}
 	for k := range other.Config {
@@ -212,10 +212,10 @@ func (g *greeting) differences(other *greeting) string {
 	}
 	slices.Sort(names)
 	for _, k := range names {
-		here, a := g.Config[k]
-		there, b := other.Config[k]
-		if a != b || here != there {
-			out = append(out, fmt.Sprintf("%s: %s here, %s there", k, orAbsent(here, a), orAbsent(there, b)))
+		here, set := a.Config[k]
+		there, setThere := other.Config[k]
+		if set != setThere || here != there {
+			out = append(out, fmt.Sprintf("%s: %s here, %s there", k, orAbsent(here, set), orAbsent(there, setThere)))
 		}
 	}
 	return strings.Join(out, "; ")

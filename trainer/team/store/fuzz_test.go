@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 		decoded[idList](t, text)
 		decoded[Part](t, text)
 		decoded[sha256Text](t, text)
-		decoded[greeting](t, text)
+		decoded[agreement](t, text)
 		decoded[offers](t, text)
 	})
 }

@@ -96,26 +96,26 @@ func (r *JoinRequest) renew() (err error) {
 
 // joining is a request for a place, with the values for joinScript.
 type joining struct {
-	s        *Store
-	agent    string
-	greeting greeting
-	offers   offers
-	values   values
+	s         *Store
+	agent     string
+	agreement agreement
+	offers    offers
+	values    values
 }
 
 func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 	agent := m.agent
 	j := &joining{s: s, agent: agent, offers: r.Offers,
-		greeting: greeting{Protocol: ProtocolVersion, Agents: r.Agents, Config: r.Config, Deterministic: r.Deterministic}}
-	if err := errors.Join(j.greeting.check(), j.offers.check()); err != nil {
+		agreement: agreement{Protocol: ProtocolVersion, Agents: r.Agents, Config: r.Config, Deterministic: r.Deterministic}}
+	if err := errors.Join(j.agreement.check(), j.offers.check()); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	if !slices.Contains(r.Agents, agent) {
 		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, r.Agents)
 	}
-	own, err := encode(j.greeting)
+	own, err := encode(j.agreement)
 	if err != nil {
-		return nil, fmt.Errorf("store: the greeting: %w", err)
+		return nil, fmt.Errorf("store: the agreement: %w", err)
 	}
 	offered, err := encode(j.offers)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 		"epochs": s.key("epochs"), "events": s.key("events"), "meta": s.key("meta"), "versions": s.key("versions"), "phases": s.key("phases"),
 		"stop": s.key("stop"), "offers": s.key("offers"), "record": s.key("record"), "claimed": s.key("claimed", agent),
 		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
-		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "greeting": own, "ownOffers": offered,
+		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
 		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": bit(r.Deterministic), "ownVersions": strings.Join(j.offers.versions(), " "),
 		"process": s.opts.process, "nothingLeft": bit(r.Finished), "agents...": r.Agents}
 	return j, nil
@@ -189,24 +189,26 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
 			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
 	case "differs":
-		there, err := decode[greeting](j.s.key("meta"), word(reply, 2))
+		there, err := decode[agreement](j.s.key("meta"), word(reply, 2))
 		if err != nil {
 			return joinAnswer{}, err
 		}
-		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.greeting.differences(&there))}, nil
+		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.agreement.differences(&there))}, nil
 	}
 	return malformed("meta", clip(fmt.Sprintf("join returned %v", reply)))
 }
 
 // joinScript gives an agent's place to a worker.
 //
-// If no worker is alive, the worker begins a round: its greeting is stored, and the epochs of all agents increase, so that
+// If no worker is alive, the worker begins a round: its agreement is stored, and the epochs of all agents increase, so that
 // suspended workers of earlier rounds are fenced. The data of earlier rounds are deleted, except the record and the numbers
-// of workers that were lost while they had claimed invocations. Every other worker must have an equal greeting. A worker
+// of workers that were lost while they had claimed invocations. Every other worker must have an equal agreement. A worker
 // that follows a lost worker within the round takes over its place and reads its streams from the beginning, or rewinds the
 // team.
+//
+// A round of workers of protocol version 7 or earlier has its agreement in the field hello.
 var joinScript = newScript("epochs events meta versions phases stop offers record claimed ready finished lease leases...",
-	"agent leaseToken milliseconds greeting ownOffers prefix nonce repeatable ownVersions process nothingLeft agents...", `
+	"agent leaseToken milliseconds agreement ownOffers prefix nonce repeatable ownVersions process nothingLeft agents...", `
 local own = redis.call('GET', lease)
 if own == leaseToken then
   return {'joined', redis.call('HGET', epochs, agent), redis.call('HGET', meta, 'nonce')}
@@ -246,8 +248,8 @@ end
 if alive == '' then
   dropPhases('-inf', '+inf')
   redis.call('UNLINK', versions, stop, offers, ready, finished)
-  redis.call('HDEL', meta, 'asked', 'afresh')
-  redis.call('HSET', meta, 'hello', greeting, 'nonce', nonce)
+  redis.call('HDEL', meta, 'asked', 'afresh', 'hello')
+  redis.call('HSET', meta, 'agreement', agreement, 'nonce', nonce)
   local round = redis.call('HINCRBY', meta, 'round', 1)
   redis.call('HSET', epochs, ':nonce', nonce)
   for _, name in ipairs(agents) do redis.call('HINCRBY', epochs, name, 1) end
@@ -257,8 +259,8 @@ end
 if redis.call('EXISTS', stop) == 1 then
   return {'stopping', alive, redis.call('HGET', stop, 'agent') or '', redis.call('HGET', stop, 'reason') or ''}
 end
-local hello = redis.call('HGET', meta, 'hello')
-if hello ~= greeting then return {'differs', alive, hello or ''} end
+local stored = redis.call('HGET', meta, 'hello') or redis.call('HGET', meta, 'agreement')
+if stored ~= agreement then return {'differs', alive, stored or ''} end
 local offered, version = redis.call('HGET', offers, agent), redis.call('HGET', versions, agent)
 if not offered then return place() end
 local again = offered == ownOffers

@@ -141,14 +141,15 @@ func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
 	return nil
 }
 
-// run reads the greeting, the round and its end.
+// run reads the agreement, the round and its end.
 func (r *statusReader) run() error {
 	meta, stopKey := r.s.key("meta"), r.s.key("stop")
-	var greet, nonce, round, asked *redis.StringCmd
+	var older, stored, nonce, round, asked *redis.StringCmd
 	var stop [3]*redis.StringCmd
 	var now *redis.TimeCmd
 	err := r.ask(func(p redis.Pipeliner) {
-		greet, nonce, round, asked = p.HGet(r.ctx, meta, "hello"), p.HGet(r.ctx, meta, "nonce"), p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
+		older, stored = p.HGet(r.ctx, meta, "hello"), p.HGet(r.ctx, meta, "agreement")
+		nonce, round, asked = p.HGet(r.ctx, meta, "nonce"), p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
 		for i, field := range []string{"agent", "reason", "kind"} {
 			stop[i] = p.HGet(r.ctx, stopKey, field)
 		}
@@ -157,14 +158,17 @@ func (r *statusReader) run() error {
 	if err != nil {
 		return err
 	}
-	if greet.Err() != nil {
+	if older.Err() == nil {
+		return fmt.Errorf("its workers have an earlier protocol version than %d, which this program has", ProtocolVersion)
+	}
+	if stored.Err() != nil {
 		return &EmptyError{r.out.Run}
 	}
-	g, err := decode[greeting](meta+" hello", greet.Val())
+	a, err := decode[agreement](meta+" agreement", stored.Val())
 	if err != nil {
 		return err
 	}
-	r.names, r.now = g.Agents, now.Val()
+	r.names, r.now = a.Agents, now.Val()
 	r.out.Nonce, r.out.Asked = clip(nonce.Val()), clip(asked.Val())
 	if r.out.Round, err = r.number(meta+" round", round); err != nil {
 		return err

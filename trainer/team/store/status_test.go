@@ -150,7 +150,7 @@ func TestStatusOfAStop(t *testing.T) {
 // TestStatusOfSpoiltKeys: a value that no worker can have written is an error that names its key.
 func TestStatusOfSpoiltKeys(t *testing.T) {
 	for key, spoil := range map[string][]any{
-		"meta":          {"HSET", "meta", "hello", `{"protocol":"x"}`},
+		"meta":          {"HSET", "meta", "agreement", `{"protocol":"x"}`},
 		"meta round":    {"HSET", "meta", "round", "-1"},
 		"versions boss": {"HSET", "versions", "boss", "1e9"},
 		"epochs help":   {"HSET", "epochs", "help", strings.Repeat("9", 100)},

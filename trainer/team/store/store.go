@@ -25,7 +25,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different protocol versions refuse to train
 // together.
-const ProtocolVersion = 7
+const ProtocolVersion = 8
 
 // Options defines which store to open and how long to wait.
 type Options struct {
@@ -121,7 +121,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	s.batches.rdb = s.rdb
 	s.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	if err := s.greet(ctx, o, check); err != nil {
+	if err := s.awaitServer(ctx, o, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.channel.Close(), s.rdb.Close())
 	}
@@ -129,8 +129,8 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	return nil
 }
 
-// greet waits until the server answers, and checks it. A server that is still starting has one minute.
-func (s *Store) greet(ctx context.Context, o Options, check bool) error {
+// awaitServer waits until the server answers, and checks it. A server that is still starting has one minute.
+func (s *Store) awaitServer(ctx context.Context, o Options, check bool) error {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, time.Minute))
 	defer cancel()
 	if check {
