@@ -13,12 +13,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	b.results, err = open(Results{
 		What:   "M-GRPO on the built-in research task: arms at equal rollout tokens",
-		Commit: commit(ctx), Machine: machine(),
+		Commit: measure.Commit(ctx), Machine: machine(),
 		Settings: Settings{b.tokens, b.every, b.samples, b.final, b.set},
 	}, b.unfinished(), out)
 	if err != nil {
@@ -77,26 +77,7 @@ func run(ctx context.Context, args []string) error {
 	return err
 }
 
-// commit returns the repository's commit, or "unknown" outside of a repository.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
-}
-
 func machine() Machine {
-	return Machine{CPU: processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()}
-}
-
-// processor returns the processor's name from Linux, else the architecture.
-func processor() string {
-	data, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(data)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
+	return Machine{CPU: measure.Processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(),
+		Go: runtime.Version()}
 }

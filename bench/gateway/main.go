@@ -11,10 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -58,9 +55,10 @@ func run(ctx context.Context) (err error) {
 	layers := flag.Int("layers", 2, "layers of the model")
 	flag.Parse()
 	threads := cgroup.Count().N
-	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second", Date: time.Now().UTC().Format(time.DateOnly),
+	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second",
+		Date:       time.Now().UTC().Format(time.DateOnly),
 		LoadBefore: measure.LoadAverage(), Conversations: *conversations, Turns: *turns, TurnTokens: *tokens, Width: *width, Layers: *layers, Target: 0.9}
-	if r.Machine, err = measure.Examine(commit(ctx), "cpu", threads); err != nil {
+	if r.Machine, err = measure.Examine(measure.Commit(ctx), "cpu", threads); err != nil {
 		return err
 	}
 	s, err := openStage(ctx, r, threads)
@@ -82,20 +80,10 @@ func run(ctx context.Context) (err error) {
 		ratios = append(ratios, through.speed()/own.speed())
 		fmt.Printf("own %.0f tokens/s, through the gateway %.0f, ratio %.3f\n", own.speed(), through.speed(), ratios[len(ratios)-1])
 	}
-	slices.Sort(ratios)
-	r.Ratio = ratios[len(ratios)/2]
+	r.Ratio = measure.Quantile(ratios, 0.5)
 	fmt.Printf("%d conversations, %d tokens a run: ratio %.3f, target %.1f\n", r.Conversations, r.Tokens, r.Ratio, r.Target)
 	if *out == "" {
 		return nil
 	}
 	return measure.WriteFile(*out, r)
-}
-
-// commit returns the repository's commit, with "-dirty" if tracked files differ from it.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }

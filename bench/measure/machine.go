@@ -2,8 +2,10 @@ package measure
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,7 +38,7 @@ type Machine struct {
 // Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
-		CPU: field("/proc/cpuinfo", "model name"), Cores: cgroup.Count().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
+		CPU: Processor(), Cores: cgroup.Count().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
 		L3Bytes: l3Bytes(), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
 		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}
@@ -55,6 +57,19 @@ func Examine(commit, device string, threads int) (Machine, error) {
 	}
 	m.GPU, m.VRAM, m.Driver = devices[i].Name, devices[i].Memory, cuda.Driver()
 	return m, nil
+}
+
+// Processor returns the processor's name, or its architecture if Linux does not know the name.
+func Processor() string { return cmp.Or(field("/proc/cpuinfo", "model name"), runtime.GOARCH) }
+
+// Commit returns the commit of the repository in the working directory, with "-dirty" if tracked files differ from it, or "unknown"
+// outside of a repository.
+func Commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // evictedBytes returns the size of a buffer that leaves nothing else in the last-level cache: twice its size, but at most 1 GiB.

@@ -20,6 +20,12 @@ func TestQuantiles(t *testing.T) {
 	if got := quantiles([]float64{10, 1, 3, 2, 4}); math.Abs(got.Median-want.Median)+math.Abs(got.P20-want.P20)+math.Abs(got.P80-want.P80) > 1e-12 {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	if got := Quantile([]float64{10, 1, 3, 2, 4}, 0.99); math.Abs(got-9.76) > 1e-12 {
+		t.Errorf("the 0.99-quantile is %v, want 9.76", got)
+	}
+	if first, last, none := Quantile([]float64{3, 1}, 0), Quantile([]float64{3, 1}, 1), Quantile(nil, 0.5); first != 1 || last != 3 || none != 0 {
+		t.Errorf("got minimum %v, maximum %v and %v of no samples, want 1, 3 and 0", first, last, none)
+	}
 	if got := quantiles([]float64{7}); got != (Quantiles{7, 7, 7}) {
 		t.Errorf("one sample: %v", got)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -184,13 +183,4 @@ func cpuSeconds() float64 {
 		return 0
 	}
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
-}
-
-// quantile returns the q-quantile of samples.
-func quantile(samples []float64, q float64) float64 {
-	s := slices.Sorted(slices.Values(samples))
-	if len(s) == 0 {
-		return 0
-	}
-	return s[min(int(q*float64(len(s))), len(s)-1)]
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bench/measure"
 	shared "github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -76,7 +77,7 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 		step.cost(fmt.Sprintf("step of %d rollouts", queries*rollouts), withTLS, steps),
 	}
 	for _, what := range []string{"Call", "Complete", "PublishOutcome", "PublishVersion"} {
-		out = append(out, Cost{What: what, TLS: withTLS, P50: quantile(p.times[what], 0.5), P99: quantile(p.times[what], 0.99)})
+		out = append(out, Cost{What: what, TLS: withTLS, P50: measure.Quantile(p.times[what], 0.5), P99: measure.Quantile(p.times[what], 0.99)})
 	}
 	return out, nil
 }
@@ -129,7 +130,8 @@ func (p *play) rollout(m *shared.Member, phase shared.Phase, query string, k int
 			return err
 		}
 	}
-	o := shared.Outcome{Query: query, Rollout: k, Format: true, Correct: 1, Reward: 1, Answer: strings.Repeat("a", answerBytes), Calls: map[string]int{"sub": calls}}
+	o := shared.Outcome{Query: query, Rollout: k, Format: true, Correct: 1, Reward: 1, Answer: strings.Repeat("a", answerBytes),
+		Calls: map[string]int{"sub": calls}}
 	return p.time("PublishOutcome", func() error { return m.PublishOutcome(ctx, phase, o) })
 }
 

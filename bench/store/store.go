@@ -177,7 +177,7 @@ func (b *LoadResult) fill(r report, seen []sample) {
 	b.Invocations = len(r.Exchange)
 	b.PerSecond = float64(b.Invocations) / seconds
 	b.ClientCores /= seconds
-	b.ExchangeP50, b.ExchangeP99, b.ExchangeMax = quantile(r.Exchange, 0.5), quantile(r.Exchange, 0.99), quantile(r.Exchange, 1)
+	b.ExchangeP50, b.ExchangeP99, b.ExchangeMax = measure.Quantile(r.Exchange, 0.5), measure.Quantile(r.Exchange, 0.99), measure.Quantile(r.Exchange, 1)
 	seen = slices.DeleteFunc(seen, func(s sample) bool { return s.at.Before(r.Begun) || s.at.After(r.Ended) })
 	for _, s := range seen {
 		b.RedisMemory = append(b.RedisMemory, s.memory)
@@ -204,7 +204,8 @@ func watch(ctx context.Context, s *server, every float64, stop <-chan struct{}) 
 		if err != nil {
 			return nil, err
 		}
-		seen = append(seen, sample{time.Now(), number(info, "used_memory"), number(info, "used_cpu_user") + number(info, "used_cpu_sys"), info["redis_version"]})
+		seen = append(seen, sample{time.Now(), number(info, "used_memory"), number(info, "used_cpu_user") + number(info, "used_cpu_sys"),
+			info["redis_version"]})
 		select {
 		case <-tick.C:
 		case <-stop:
@@ -287,7 +288,8 @@ func (c Cost) Cells() []string {
 func (b LoadResult) Cells() []string {
 	low, high := b.memory()
 	return []string{fmt.Sprintf("%.0f", b.Rate), fmt.Sprintf("%.0f", b.PerSecond), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
-		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high), yes(b.Prompt())}
+		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high),
+		yes(b.Prompt())}
 }
 
 // Targets for one Redis: the number of invocations a second, and the time within which 99 of 100 are answered. Memory must not grow.
