@@ -15,7 +15,10 @@ type room struct {
 	uses   []string // rooms by their folder from the root, folders with all rooms below them ("trainer/..."), or parts of a module's path
 }
 
-var quoted = regexp.MustCompile("`([^`]+)`")
+var (
+	quoted = regexp.MustCompile("`([^`]+)`")
+	below  = regexp.MustCompile(`^[\w-]+/$`) // a folder below a row's folder
+)
 
 // rooms reads rooms.txt.
 func rooms(t *testing.T) []room {
@@ -117,23 +120,53 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-// TestRoomsAreDescribed checks that rooms.txt and the tables of docs/rooms.md have the same rooms.
+// TestRoomsAreDescribed checks that the tables of docs/rooms.md have the rooms of rooms.txt and the folders of the root without a room,
+// and that each `folder/` in the text of a row exists below the row's folder.
 func TestRoomsAreDescribed(t *testing.T) {
 	_, tables, _ := strings.Cut(read(t, "docs/rooms.md"), "\n## Folders\n")
 	tables, _, _ = strings.Cut(tables, "\n## ")
 	described := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)/` \\|").FindAllStringSubmatch(tables, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)/` \\|(.*)").FindAllStringSubmatch(tables, -1) {
 		described[m[1]] = true
-	}
-	for _, r := range rooms(t) {
-		if !described[r.folder] {
-			t.Errorf("docs/rooms.md does not describe %s/", r.folder)
+		for _, name := range quoted.FindAllStringSubmatch(m[2], -1) {
+			if !below.MatchString(name[1]) {
+				continue
+			}
+			if _, err := os.Stat(path.Join(root, m[1], name[1])); err != nil {
+				t.Errorf("docs/rooms.md, row %s/: %v", m[1], err)
+			}
 		}
-		delete(described, r.folder)
+	}
+	expected := map[string]bool{}
+	for _, r := range rooms(t) {
+		expected[r.folder] = true
+	}
+	for _, folder := range outsideRooms(t) {
+		expected[folder] = true
+	}
+	for folder := range expected {
+		if !described[folder] && !strings.HasPrefix(folder, ".") { // an editor or a tool may add hidden folders
+			t.Errorf("docs/rooms.md does not describe %s/", folder)
+		}
 	}
 	for folder := range described {
-		t.Errorf("rooms.txt does not list %s/, which docs/rooms.md describes", folder)
+		if !expected[folder] {
+			t.Errorf("docs/rooms.md describes %s/, which is neither in rooms.txt nor a folder of the root without a room", folder)
+		}
 	}
+}
+
+// outsideRooms returns the folders of the root that contain no room.
+func outsideRooms(t *testing.T) (folders []string) {
+	all := rooms(t)
+	eachFile(t, func(file string, _ []byte) {
+		folder, _, nested := strings.Cut(file, "/")
+		hasRoom := func(r room) bool { return within(r.folder+"/", folder) }
+		if nested && !slices.Contains(folders, folder) && !slices.ContainsFunc(all, hasRoom) {
+			folders = append(folders, folder)
+		}
+	})
+	return folders
 }
 
 // TestRoomsRefuse checks that each room refuses some module and some room.
