@@ -280,6 +280,8 @@ func TestRetries(t *testing.T) {
 		return answer["id"].(string)
 	}
 	first := ask(retryHeader, "0")
+	received := s.received("solver", ticket)
+	size := received()
 	if again := ask(retryHeader, "1"); again != first {
 		t.Errorf("a repetition got the answer %s, want %s", again, first)
 	}
@@ -291,7 +293,9 @@ func TestRetries(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	go func() { slow <- ask(retryHeader, "1") }()
-	time.Sleep(10 * time.Millisecond) // the repetition may also arrive later, with the same result
+	for received() < 4*size { // until the repetition waits for the first request's turn
+		time.Sleep(time.Millisecond)
+	}
 	close(release)
 	if a, b := <-slow, <-slow; a != b || a == first {
 		t.Errorf("a repetition while the first is being answered: got %s and %s, want one new answer for both", a, b)

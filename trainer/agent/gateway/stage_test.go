@@ -168,6 +168,19 @@ func (s *stage) chat(model string, t Ticket, messages []object, more object, hea
 	return answer["choices"].([]any)[0].(object)["message"].(object)
 }
 
+// received returns a function that returns the bytes of the requests that an attempt has received.
+func (s *stage) received(name string, t Ticket) func() int {
+	a := s.agents[name]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.phases[t.Phase].attempts[t.rollout()]
+	return func() int {
+		at.mu.Lock()
+		defer at.mu.Unlock()
+		return at.stored
+	}
+}
+
 func (s *stage) finish(name string, t Ticket) []Conversation {
 	s.t.Helper()
 	out, err := s.agents[name].Finish(t)
