@@ -10,8 +10,8 @@ def text(model_type, architecture, **keys):
     return {k: v for k, v in config.items() if v is not ...}
 
 
-def case(note, *model, scale={}, noise=1, **keys):
-    return dict(note=note, config=text(*model, **keys), scale=scale, noise=noise)
+def case(note, *model, scale=None, noise=1, **keys):
+    return dict(note=note, config=text(*model, **keys), scale=scale or {}, noise=noise)
 
 
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"

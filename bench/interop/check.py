@@ -15,11 +15,12 @@ HERE = os.path.dirname(__file__)
 sys.path += [HERE, os.path.join(HERE, "..")]
 import torch
 import transformers
-from checked import record
-from ours import lines, longest, random_rows, scored
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
 from transformers.utils import logging
+
+from checked import record
+from ours import lines, longest, random_rows, scored
 
 LOGPROB_TOLERANCE = 1e-4
 ENTROPY_TOLERANCE = 1e-3

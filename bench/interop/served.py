@@ -13,9 +13,10 @@ import traceback
 HERE = os.path.dirname(__file__)
 sys.path += [HERE, os.path.join(HERE, "..")]
 import vllm
+from vllm.model_executor.models import registry
+
 from checked import RESULTS, record
 from ours import lines, longest, random_rows, scored
-from vllm.model_executor.models import registry
 
 TOLERANCE = 1e-4
 NEW = 12

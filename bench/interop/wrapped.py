@@ -11,8 +11,22 @@ import sys
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration, Lfm2VlConfig, Lfm2VlForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
-                          Qwen2_5_VLForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Lfm2VlConfig,
+    Lfm2VlForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+)
 
 FLOAT32 = ("gemma3", "gemma4", "mistral3", "qwen3_5")
 

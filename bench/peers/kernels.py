@@ -227,11 +227,11 @@ class AdamW:
         """Returns the largest error after the first update, for which the moments are known in closed form."""
         errors, norm, n = [], 0.0, self.p.numel()
         state = self.optimizer.state[self.p]
-        g = uniform(2, 1, n)
-        norm = math.sqrt(sum(x.double().square().sum().item() for x in g.split(1 << 24)))
+        gradient = uniform(2, 1, n)
+        norm = math.sqrt(sum(x.double().square().sum().item() for x in gradient.split(1 << 24)))
         p0 = uniform(1, 0.1, n)
         (b1, b2), lr = ADAMW["betas"], ADAMW["lr"]
-        for got, m, v, p, g in zip(*(x.split(1 << 24) for x in (self.p.detach(), state["exp_avg"], state["exp_avg_sq"], p0, g))):
+        for got, m, v, p, g in zip(*(x.split(1 << 24) for x in (self.p.detach(), state["exp_avg"], state["exp_avg_sq"], p0, gradient))):
             g = g.double() * min(1.0, 1.0 / (norm + 1e-6))
             want = p.double() * (1 - lr * ADAMW["weight_decay"]) - lr * g / (g.abs() + ADAMW["eps"])
             errors += [worst(got, want), worst(m, (1 - b1) * g), worst(v, (1 - b2) * g * g)]

@@ -340,7 +340,7 @@ class Parts(transformers.TrainerCallback):
         now = (time.perf_counter(), usage.ru_utime, usage.ru_stime, usage.ru_minflt)
         if self.open and self.step == 2:
             before = self.spent.get(self.open[-1], (0, 0, 0, 0))
-            self.spent[self.open[-1]] = tuple(b + n - l for b, n, l in zip(before, now, self.last, strict=True))
+            self.spent[self.open[-1]] = tuple(b + n - last for b, n, last in zip(before, now, self.last, strict=True))
         self.last = now
 
     def timed(self, part, work):

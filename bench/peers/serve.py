@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 
+
 def resident(name):
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
@@ -101,6 +102,7 @@ def answer(request, state):
     op, number = request["op"], request["work"]
     if op == "prepare":
         import torch
+
         import inputs
         torch.set_num_threads(request["threads"])
         inputs.device = request["device"]
