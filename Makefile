@@ -25,6 +25,7 @@ BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/...
 
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
+RUFF := build/ruff
 NATIVE = $$(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.c')
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -255,9 +256,10 @@ interop: build gsm8k ## test: compare saved models with transformers, peft and l
 test-published: build ## test: compare published tokenizers and a GGUF file with other programs (500 MB)
 	@bench/published/run.sh
 
-lint: build prose $(CLANG_FORMAT) ## code: check formats, vet, staticcheck, and the limits of make prose
+lint: build prose $(CLANG_FORMAT) $(RUFF) ## code: check formats, vet, staticcheck, ruff, and the limits of make prose
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(CLANG_FORMAT) --dry-run --Werror $(NATIVE)
+	PYTHONPATH=$(RUFF) python3 -m ruff check --quiet --no-cache --force-exclude $$(git ls-files '*.py')
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
@@ -273,6 +275,9 @@ fmt: $(CLANG_FORMAT) ## code: format Go, C++ and CUDA
 
 $(CLANG_FORMAT):
 	python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check --no-deps --target build/format clang-format==23.1.5
+
+$(RUFF):
+	python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check --no-deps --target $(RUFF) ruff==0.17.6
 
 env: ## build: print the environment of go commands outside make: eval "$(make env)"
 	@$(ENV)
