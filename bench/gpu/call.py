@@ -97,7 +97,6 @@ def plans(m):
     packages = ["cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/engine/policy/local", "trainer/engine/learner"]
     if m.emulated:  # make test-emulated runs the others, which takes many minutes
         packages = ["cuda", "bindings/kernels"]
-    hot = "*attention_cached*:*heads*:*gradient*:*glu*"
     first = [
         Step("kernels", 90, first_py),
         Step("doctor", 40, [m.mgrpo, "doctor", "--kernels"]),
