@@ -14,25 +14,26 @@ import (
 // exchange is a step of a pass that all ranks make together. It gathers a layer that no rank has complete, in two
 // steps. Or it dispatches rows to a layer's experts and returns the results, or sums up the gradient of a block.
 type exchange struct {
-	step
-	at int // the layer, from 1; of collect: the index in partial.places
+	kind exchangeKind
+	at   int // the layer, from 1; of sumGrads: the index in partial.places
 }
 
-type step int
+type exchangeKind int
 
 const (
-	start        step = iota // the layer's gather begins
-	finish                   // the layer is present
-	compute                  // the pass computes the layer
-	dispatch                 // rows to experts, and their outputs back
-	dispatchBack             // the same with gradients, in the backward pass
-	collect                  // the gradient of the block is summed up
+	gatherStart   exchangeKind = iota // the layer's gather begins
+	gatherFinish                      // the layer is present
+	computeLayer                      // the pass computes the layer
+	dispatchRows                      // rows to experts, and their outputs back
+	dispatchGrads                     // the same with gradients, in the backward pass
+	sumGrads                          // the gradient of the block is summed up
 )
 
 // exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
 // fails, since the others wait for it. The next layer is gathered while a layer is computed.
 func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
-	if backward = backward && l.part != nil; !backward && !m.Gathered() {
+	backward = backward && l.part != nil // a backward pass without l.part makes no exchanges
+	if !backward && !m.Gathered() {
 		return nil
 	}
 	var visits []int
@@ -50,36 +51,36 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		for _, next := range visits[i:min(i+model.ResidentLayers, len(visits))] {
 			if place := &resident[next%model.ResidentLayers]; m.Gathered() && *place != next {
 				*place, coming[next] = next, true
-				all = append(all, exchange{start, next})
+				all = append(all, exchange{gatherStart, next})
 			}
 		}
 		if coming[layer] {
 			coming[layer] = false
-			all = append(all, exchange{finish, layer})
+			all = append(all, exchange{gatherFinish, layer})
 		}
-		all = append(all, exchange{compute, layer})
+		all = append(all, exchange{computeLayer, layer})
 		down := i >= m.Config.Layers
 		switch {
 		case m.Carries(layer) && down:
-			all = append(all, exchange{dispatchBack, layer})
+			all = append(all, exchange{dispatchGrads, layer})
 		case m.Carries(layer):
-			all = append(all, exchange{dispatch, layer})
+			all = append(all, exchange{dispatchRows, layer})
 		}
 		if down {
-			all = append(all, l.collectsOf(layer)...)
+			all = append(all, l.gradSumsOf(layer)...)
 		}
 	}
 	if backward {
-		all = append(all, l.collectsOf(0)...)
+		all = append(all, l.gradSumsOf(0)...)
 	}
 	return all
 }
 
-// collectsOf returns the exchanges of a layer's gradients; layer 0 stands for weights outside of layers.
-func (l *Learner) collectsOf(layer int) (all []exchange) {
+// gradSumsOf returns the exchanges that sum up a layer's gradients; layer 0 stands for weights outside of layers.
+func (l *Learner) gradSumsOf(layer int) (all []exchange) {
 	for i, b := range l.part.places {
 		if b.Layer == layer {
-			all = append(all, exchange{collect, i})
+			all = append(all, exchange{sumGrads, i})
 		}
 	}
 	return all
@@ -140,19 +141,19 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, e
 // exchangeNext makes the next exchange of the pass over m. For dispatched rows it returns the results.
 func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.RoutedRows) (back []*torch.Tensor, err error) {
 	x := l.ahead[0]
-	if rows == nil && (x.step == dispatch || x.step == dispatchBack) {
-		none := m.NoRoutedRows(s, x.at, x.step == dispatchBack)
+	if rows == nil && (x.kind == dispatchRows || x.kind == dispatchGrads) {
+		none := m.NoRoutedRows(s, x.at, x.kind == dispatchGrads)
 		rows = &none
 	}
 	l.ahead = l.ahead[1:]
-	switch x.step {
-	case start:
+	switch x.kind {
+	case gatherStart:
 		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
-	case finish:
+	case gatherFinish:
 		err = m.EachBlock(x.at, func(_ ranks.Placement, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
-	case dispatch, dispatchBack:
+	case dispatchRows, dispatchGrads:
 		back, err = l.dispatch(ctx, s, m, *rows)
-	case collect:
+	case sumGrads:
 		err = l.collectBlock(ctx, l.part.places[x.at])
 	}
 	return back, err
@@ -168,13 +169,13 @@ func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) mo
 	return model.Layers{
 		Before: func(int) (err error) {
 			for computed := false; !computed && len(l.ahead) > 0 && err == nil; {
-				computed = l.ahead[0].step == compute
+				computed = l.ahead[0].kind == computeLayer
 				_, err = l.exchangeNext(ctx, s, m, nil)
 			}
 			return err
 		},
 		After: func(layer int) (err error) {
-			for len(l.ahead) > 0 && l.ahead[0].step == collect && l.part.places[l.ahead[0].at].Layer == layer && err == nil {
+			for len(l.ahead) > 0 && l.ahead[0].kind == sumGrads && l.part.places[l.ahead[0].at].Layer == layer && err == nil {
 				_, err = l.exchangeNext(ctx, s, m, nil)
 			}
 			return err
