@@ -35,7 +35,8 @@ const (
 )
 
 // mixture is a researcher of team.yaml's size, with experts in its layers.
-const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
+const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, " +
+	"expert_ffn: 32, max_positions: 192}"
 
 // hybrid returns a model of team.yaml's size, whose last of three layers attends. The others have gated delta rules in the main agent, and
 // short convolutions in sub-agents.

@@ -208,7 +208,8 @@ func named(ctx context.Context, dir string, all []kernel) error {
 	if len(names) != len(all) {
 		return fmt.Errorf("c++filt gave %d names for %d", len(names), len(all))
 	}
-	short := strings.NewReplacer("mgrpo::cuda::", "", "mgrpo::", "", "(anonymous namespace)::", "", "__nv_bfloat16", "bf16", "void ", "", ", ", ",", "(", "", ")", "")
+	short := strings.NewReplacer("mgrpo::cuda::", "", "mgrpo::", "", "(anonymous namespace)::", "", "__nv_bfloat16", "bf16", "void ", "", ", ", ",", "(",
+		"", ")", "")
 	for i := range all {
 		file := source.FindStringSubmatch(all[i].name)
 		if file == nil {

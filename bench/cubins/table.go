@@ -67,8 +67,8 @@ func parse(text string) (*table, error) {
 			continue
 		}
 		var k kernel
-		if _, err := fmt.Sscan(line, &k.name, &k.arch, &k.threads, &k.blocks, &k.registers, &k.shared, &k.stack, &k.local, &k.loop.loadBytes, &k.loop.storeBytes,
-			&k.loop.instructions); err != nil {
+		if _, err := fmt.Sscan(line, &k.name, &k.arch, &k.threads, &k.blocks, &k.registers, &k.shared, &k.stack, &k.local, &k.loop.loadBytes,
+			&k.loop.storeBytes, &k.loop.instructions); err != nil {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
 		t.kernels = append(t.kernels, k)
@@ -112,7 +112,8 @@ func (k kernel) against(row kernel) (words []string) {
 		}
 	}
 	say(k.threads != row.threads, "blocks of %d threads, the row has %d", k.threads, row.threads)
-	say(k.blocks < row.blocks, "a multiprocessor holds %d blocks, the row has %d: fewer registers or less shared memory, or __launch_bounds__ with a second number",
+	say(k.blocks < row.blocks, "a multiprocessor holds %d blocks, the row has %d: fewer registers or less shared memory, or __launch_bounds__ with a "+
+		"second number",
 		k.blocks, row.blocks)
 	say(k.registers > row.registers+8, "%d registers, the row has %d and allows 8 more", k.registers, row.registers)
 	say(k.shared > row.shared, "%d bytes of shared memory, the row has %d", k.shared, row.shared)

@@ -24,9 +24,12 @@ func (m *machine) figures() (all []*figure) {
 		of                            func(p *measure.Result) float64
 	}{
 		{"groups", "Group advantages: time against the number of groups", "group_advantage", `rewards in (\d+) groups$`, "groups", "seconds", seconds},
-		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", `^(\d+) x 49152$`, "tokens", "seconds", seconds},
-		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", `^(\d+) x 576 x 49152$`, "tokens", "seconds", seconds},
-		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss", `^(\d+) x 576 x 49152$`, "tokens", "bytes", extra},
+		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", `^(\d+) x 49152$`, "tokens",
+			"seconds", seconds},
+		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", `^(\d+) x 576 x 49152$`, "tokens",
+			"seconds", seconds},
+		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss",
+			`^(\d+) x 576 x 49152$`, "tokens", "bytes", extra},
 	} {
 		f := &figure{file: fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), title: g.title, xTitle: g.x, yTitle: g.y}
 		f.grow(m.rows(), g.row, regexp.MustCompile(g.shape), g.of)
@@ -168,11 +171,13 @@ func (f *figure) svg() string {
 	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, escape(f.title))
 	for d := x0; d <= x1; d++ {
 		x := px(math.Pow(10, d))
-		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, top, top+plotHeight, x, top+plotHeight+17, decade(d))
+		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, top, top+plotHeight, x,
+			top+plotHeight+17, decade(d))
 	}
 	for d := y0; d <= y1; d++ {
 		y := py(math.Pow(10, d))
-		fmt.Fprintf(&b, `<path d="M%.1f %.1fH%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", left, y, left+plotWidth, left-6, y+4, decade(d))
+		fmt.Fprintf(&b, `<path d="M%.1f %.1fH%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", left, y, left+plotWidth,
+			left-6, y+4, decade(d))
 	}
 	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", left+plotWidth/2, top+plotHeight+38, escape(f.xTitle))
 	fmt.Fprintf(&b, `<text transform="translate(16 %.1f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", top+plotHeight/2, escape(f.yTitle))
@@ -187,7 +192,8 @@ func (f *figure) svg() string {
 		f.series[i].svg(&b, colours[i%len(colours)], px, py)
 	}
 	for i, s := range f.series {
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/><text x="%.1f" y="%.1f">%s</text>`+"\n", left+plotWidth+20, y-4, colours[i%len(colours)], left+plotWidth+30, y, escape(s.name))
+		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/><text x="%.1f" y="%.1f">%s</text>`+"\n", left+plotWidth+20, y-4,
+			colours[i%len(colours)], left+plotWidth+30, y, escape(s.name))
 		y += 20
 	}
 	for _, l := range f.legend {

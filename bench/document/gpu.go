@@ -49,8 +49,9 @@ func readHotKernels(dir, slug string) (*hotKernels, error) {
 }
 
 func (h *hotKernels) write(b *strings.Builder) {
-	caption := fmt.Sprintf("Measured by `bench/gpu/first.py` on %s UTC with %s, PyTorch %s and driver %s. The cache holds other data before each of 15 calls, and the "+
-		"median counts. The floor is the time of a copy (%.2f TB/s) for the bytes that a kernel must move. The error is the distance from float64, relative to float64's norm.",
+	caption := fmt.Sprintf("Measured by `bench/gpu/first.py` on %s UTC with %s, PyTorch %s and driver %s. The cache holds other data before each of "+
+		"15 calls, and the median counts. The floor is the time of a copy (%.2f TB/s) for the bytes that a kernel must move. The error is the "+
+		"distance from float64, relative to float64's norm.",
 		h.call.Begun, strings.Join(strings.Fields(h.call.Program), " "), h.call.Torch, h.call.Driver, h.Copy/1e12)
 	fmt.Fprintf(b, "\n### Hot kernels\n\n%s\n\n| kernel | error | time | × floor | eager PyTorch | × eager |\n|---|---|---|---|---|---|\n", caption)
 	for _, c := range h.Cases {

@@ -164,7 +164,8 @@ func checks(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	programs := []struct{ name, title string }{{"transformers", "transformers"}, {"vllm", "vLLM"}, {"llama.cpp-folder", "llama.cpp (xllamacpp)"}, {"peft", "PEFT"}}
+	programs := []struct{ name, title string }{{"transformers", "transformers"}, {"vllm", "vLLM"}, {"llama.cpp-folder", "llama.cpp (xllamacpp)"},
+		{"peft", "PEFT"}}
 	head := []string{"golden cases", "published tokenizers", "published weights", "GGUF"}
 	for _, p := range programs {
 		head = append(head, strings.TrimSpace("saved, read by "+p.title+" "+a[p.name].Version))

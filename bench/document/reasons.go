@@ -2,35 +2,39 @@ package main
 
 import "github.com/mgrpo/mgrpo/bench/measure"
 
-const smallProducts = "The floor is computed from a large product, which is three times as fast with AVX-512 as with AVX2. Sampling consists of products of 16 rows, " +
-	"which reach a third of that rate (rows linear), because each weight is read from memory for only 16 rows. HF generate takes four times the floor, so " +
-	"four times as fast as HF would equal the floor."
+const smallProducts = "The floor is computed from a large product, which is three times as fast with AVX-512 as with AVX2. Sampling consists of " +
+	"products of 16 rows, which reach a third of that rate (rows linear), because each weight is read from memory for only 16 rows. HF generate takes " +
+	"four times the floor, so four times as fast as HF would equal the floor."
 
 const halfWeights = "In the matrix unit (AMX) our rows are two rows of bf16 each, which keeps 16 bits of the activations. HF keeps 8. Attention, norms and " +
-	"the rest of a pass are float32 on both sides and take most of the time. With only avx512_bf16, activations are rounded to bf16. Without it, weights are widened to float32."
+	"the rest of a pass are float32 on both sides and take most of the time. With only avx512_bf16, activations are rounded to bf16. Without it, " +
+	"weights are widened to float32."
 
 const roundedFactors = "Products take half of the time of an update with rounded factors. Attention, norms, AdamW and the loss are as in float32."
 
-const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is within 2.2 times the floor in float32. Three times as fast as HF would be faster than the floor."
+const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is within 2.2 times the floor in float32. Three times as fast as HF would be " +
+	"faster than the floor."
 
 const mixtureUpdate = "On both sides float32 products are LibTorch's and take most of the time. The difference is the time in which HF gathers rows."
 
-const twoAgents = "16 rows are compared with 8. From about ten rows on, instructions and not the reading of weights bound float32 products (row linear), so a batch " +
-	"of twice the size saves a third of the time and not half."
+const twoAgents = "16 rows are compared with 8. From about ten rows on, instructions and not the reading of weights bound float32 products (row " +
+	"linear), so a batch of twice the size saves a third of the time and not half."
 
 const lossFloor = "The ceiling is one measurement, and measurements differ by a fifth and more."
 
-const smallGroups = "Each group of about eight rewards needs three divisions, a root, and the rounding to and from float64. A copy of the same bytes takes a third of the time."
+const smallGroups = "Each group of about eight rewards needs three divisions, a root, and the rounding to and from float64. A copy of the same bytes " +
+	"takes a third of the time."
 
-const smallStep = "The update takes about its floor, and sampling about twice its floor: products of few rows, and the work of Go and LibTorch around small operations on one thread."
+const smallStep = "The update takes about its floor, and sampling about twice its floor: products of few rows, and the work of Go and LibTorch around " +
+	"small operations on one thread."
 
-const oneRedis = "All invocations are answered as they arrive, half of them within a hundredth of a second. The slowest hundredth wait during a phase change, " +
-	"which happens for all 999 workers at once, on two cores that Redis and all workers share."
+const oneRedis = "All invocations are answered as they arrive, half of them within a hundredth of a second. The slowest hundredth wait during a phase " +
+	"change, which happens for all 999 workers at once, on two cores that Redis and all workers share."
 
 const wholeStep = "The update is at its floor. Sampling is not: products of 16 rows reach a third of the rate that the floor assumes."
 
-const adaptedStep = "An update is 1.26 times as fast (learner), but sampling is half of a full step, and its adapters stay unmerged. So each token needs two more products, with few rows and a small " +
-	"inner dimension, for each of 210 matrices."
+const adaptedStep = "An update is 1.26 times as fast (learner), but sampling is half of a full step, and its adapters stay unmerged. So each token " +
+	"needs two more products, with few rows and a small inner dimension, for each of 210 matrices."
 
 const adaptedMemory = "The peak consists of the base, the sampler's cache and activations. A full step also has gradients and moments."
 
@@ -50,8 +54,9 @@ const busyCeiling = "other work on the machine slowed the measurement of the cei
 var fasterThanFloor = map[string]string{
 	"F32-1x128": fromCache, "F32-4x128": fromCache, "F32-1x1024": fromCache,
 	"recurrent-F32-1x128": busyCeiling, "recurrent-BF16-1x128": busyCeiling, "hybrid-F32-1x128": busyCeiling, "hybrid-BF16-1x128": busyCeiling,
-	"swiglu fwd+bwd":                       "the cache's rate is measured in its last level, and the first levels hold a part of the inputs",
-	"linear":                               "the ceiling of reading varied from 9 to 19 GB/s on this machine within an hour, and the product itself reads 25 GB/s, so the ceiling is too low",
+	"swiglu fwd+bwd": "the cache's rate is measured in its last level, and the first levels hold a part of the inputs",
+	"linear": "the ceiling of reading varied from 9 to 19 GB/s on this machine within an hour, and the product itself " +
+		"reads 25 GB/s, so the ceiling is too low",
 	"trained_linear fwd+bwd, bf16 factors": "the ceiling of bf16 is measured with another shape, and with few samples",
 }
 
@@ -76,11 +81,13 @@ var reasons = map[string]map[measure.Kind]string{
 	"decode F32-1x128":                     {measure.Faster: "Both read the weights as fast as the memory gives them."},
 	"learner mixture":                      {measure.Faster: mixtureUpdate},
 	"step smollm2-bf16":                    {measure.Faster: slowHalf},
-	"step team":                            {measure.Faster: "Both spend most of the time in matrix products. CoMLRL samples with transformers, and computes each row of an update alone, without sharing the prompt."},
-	"step smollm2":                         {measure.Floor: wholeStep},
-	"step small":                           {measure.Faster: smallStep},
-	"step smollm2-lora":                    {measure.Faster: adaptedStep, measure.Memory: adaptedMemory},
-	"gpu rollout decode":                   {measure.Floor: "With few rows or short contexts, most of a layer's ten kernels take longer to start than to move their bytes: 3 to 8 µs each in a profile of 64 rows. There cuBLAS's products took 1.3 times their floor, and attention 1.7 times."},
+	"step team": {measure.Faster: "Both spend most of the time in matrix products. CoMLRL samples with transformers, and " +
+		"computes each row of an update alone, without sharing the prompt."},
+	"step smollm2":      {measure.Floor: wholeStep},
+	"step small":        {measure.Faster: smallStep},
+	"step smollm2-lora": {measure.Faster: adaptedStep, measure.Memory: adaptedMemory},
+	"gpu rollout decode": {measure.Floor: "With few rows or short contexts, most of a layer's ten kernels take longer to start than " +
+		"to move their bytes: 3 to 8 µs each in a profile of 64 rows. There cuBLAS's products took 1.3 times their floor, and attention 1.7 times."},
 }
 
 // gpuRemarks limit what a met target on a GPU shows.

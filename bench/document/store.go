@@ -31,8 +31,8 @@ func (m *machine) storeTargets() (rows []string) {
 		if !l.Prompt() || !l.Flat() {
 			verdict = "missed. " + oneRedis
 		}
-		rows = append(rows, fmt.Sprintf("| store, %d workers on one Redis, %s | %d invocations/s, p99 < %s, memory flat | %.0f/s, p99 %s, memory %s | %s |", l.Workers, overTLS(l.TLS),
-			store.TargetRate, measure.Seconds(store.TargetP99), l.PerSecond, measure.Seconds(l.ExchangeP99), memory, verdict))
+		rows = append(rows, fmt.Sprintf("| store, %d workers on one Redis, %s | %d invocations/s, p99 < %s, memory flat | %.0f/s, p99 %s, memory %s | %s |",
+			l.Workers, overTLS(l.TLS), store.TargetRate, measure.Seconds(store.TargetP99), l.PerSecond, measure.Seconds(l.ExchangeP99), memory, verdict))
 	}
 	return rows
 }
@@ -55,7 +55,8 @@ func (m *machine) writeStore(b *strings.Builder) {
 	for _, l := range r.Loads {
 		loads = append(loads, line(fmt.Sprintf("%d workers in %d processes, %s, %.0f s", l.Workers, l.Clients, overTLS(l.TLS), l.Seconds), l.Cells()))
 	}
-	table(b, "The network traffic of a main agent and a sub-agent together, and the duration of calls on an idle server:\n\n", line("what", store.CostHead), costs)
+	table(b, "The network traffic of a main agent and a sub-agent together, and the duration of calls on an idle server:\n\n",
+		line("what", store.CostHead), costs)
 	table(b, "\nIn a load, invocations become due at a steady rate, even if earlier ones are not answered yet, and workers answer at once. "+
 		"An exchange lasts from an invocation's due time to its answer. Above the sustained rate it measures the length of a queue. "+
 		"Memory is Redis's memory in the second half of the load.\n\n", line("load", store.LoadHead), loads)

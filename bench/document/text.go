@@ -64,7 +64,8 @@ func text(machines []*machine) string {
 			rows = append(rows, fmt.Sprintf("| %s: %s, %s | %s |", r.Suite, r.Name, r.Shape, t.Text))
 		}
 	}
-	table(&b, "\n## Not yet measured on a GPU\n\nOn a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`).\n\n",
+	table(&b, "\n## Not yet measured on a GPU\n\nOn a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels "+
+		"(`make gpu-call`).\n\n",
 		"| what | target |", rows)
 	return b.String()
 }
@@ -88,13 +89,15 @@ func (m *machine) write(b *strings.Builder) {
 	if first := m.is(); first.GPU == "" {
 		fmt.Fprintf(b, "\n## %s, %d cores\n\n", first.CPU, first.Cores)
 	} else {
-		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold, and times are between two events on the GPU's stream. Phases "+
-			"wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n", first.GPU, first.Driver, first.CPU, first.Cores)
+		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold, and times are between two events "+
+			"on the GPU's stream. Phases wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n",
+			first.GPU, first.Driver, first.CPU, first.Cores)
 	}
 	var suites, again []string
 	for _, r := range m.results {
 		c, d := r.Ceilings, r.Machine
-		suites = append(suites, fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
+		suites = append(suites, fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |", r.Suite, r.Date, d.Commit,
+			d.Threads, d.ISA, d.LibTorch,
 			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median))
 	}
 	for _, r := range m.rows() {
@@ -102,7 +105,8 @@ func (m *machine) write(b *strings.Builder) {
 			again = append(again, fmt.Sprintf("| %s, %s, %s | %s | %s | %.2f |", r.Name, r.Shape, r.Cache, r.Again.Date, r.Again.Commit, r.Again.LoadBefore))
 		}
 	}
-	table(b, "", "| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |", suites)
+	table(b, "",
+		"| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |", suites)
 	table(b, "\nMeasured again, later than the rest of their suite:\n\n", "| what | date (UTC) | commit | load before |", again)
 	table(b, "\n### Targets\n\n", "| what | target | measured | |", append(m.targets(), m.storeTargets()...))
 	m.writeStandings(b)
@@ -215,8 +219,10 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		if ours == nil {
 			continue
 		}
-		cells := fmt.Sprintf("| %s, %s | %s | %s (%s, %s) | %.0f %%%s of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
-			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, mark(row, r.Machine), row.FloorOf, ours.GBps, ours.GFLOPs, ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
+		cells := fmt.Sprintf("| %s, %s | %s | %s (%s, %s) | %.0f %%%s of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache,
+			measure.Seconds(ours.Median),
+			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, mark(row, r.Machine), row.FloorOf, ours.GBps, ours.GFLOPs,
+			ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
 		for _, name := range peers {
 			p := find(row, name)
 			switch {

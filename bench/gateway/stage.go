@@ -54,8 +54,8 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.chat, err = agent.NewChat(agent.ChatConfig{Tokenizer: s.tokenizer}); err != nil {
 		return nil, err
 	}
-	config := arch.Config{Family: arch.Llama, VocabSize: s.tokenizer.VocabSize(), Hidden: r.Width, Layers: r.Layers, Heads: r.Width / 32, KVHeads: r.Width / 32, HeadDim: 32,
-		FFN: 4 * r.Width, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 1024, Tied: true, EOS: []int32{s.tokenizer.EOS()}}
+	config := arch.Config{Family: arch.Llama, VocabSize: s.tokenizer.VocabSize(), Hidden: r.Width, Layers: r.Layers, Heads: r.Width / 32,
+		KVHeads: r.Width / 32, HeadDim: 32, FFN: 4 * r.Width, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 1024, Tied: true, EOS: []int32{s.tokenizer.EOS()}}
 	if s.device, err = torch.Open("cpu", threads); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,8 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.engine, err = local.New(ctx, s.model, local.Options{Slots: r.Conversations}, local.TenantOptions{TokenBytes: s.tokenizer.TokenBytes}); err != nil {
 		return nil, err
 	}
-	s.agent = gateway.NewAgentServer(gateway.AgentSettings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
+	s.agent = gateway.NewAgentServer(gateway.AgentSettings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer,
+		Limits: s.limits()})
 	endpoint := gateway.NewServer()
 	endpoint.BeginRound(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})
 	s.server = httptest.NewServer(endpoint)
@@ -124,7 +125,8 @@ func (s *stage) pair(ctx context.Context, step int64) (own, through played, err 
 }
 
 // play holds all conversations at once, with an engine that has cached none of them, and returns the tokens of each.
-func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.Context, step int64, i int) (agent.Trajectory, error)) (p played, tokens [][]int32, err error) {
+func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.Context, step int64, i int) (agent.Trajectory, error)) (p played,
+	tokens [][]int32, err error) {
 	s.version++
 	if err := s.engine.UpdateWeights(ctx, s.version); err != nil { // clears its cache
 		return p, nil, err
@@ -180,7 +182,8 @@ func (onward) Call(context.Context, json.RawMessage) (string, error) { return ne
 
 // own holds a conversation with agent.Run, as a run does.
 func (s *stage) own(ctx context.Context, step int64, i int) (agent.Trajectory, error) {
-	return agent.Run(ctx, agent.Spec{Key: policy.Key{RunSeed: 1, Step: step, Query: query(i), Agent: name}, Main: true, Task: task(i), Dialect: &going{s.chat, s.Turns},
+	return agent.Run(ctx, agent.Spec{Key: policy.Key{RunSeed: 1, Step: step, Query: query(i), Agent: name}, Main: true, Task: task(i),
+		Dialect:  &going{s.chat, s.Turns},
 		Sampling: policy.Sampling{Temperature: 1}, Limits: s.limits()}, agent.Env{Policy: whole{s.engine}, Tools: map[string]tool.Tool{"next": onward{}}})
 }
 

@@ -62,7 +62,8 @@ func full() []workload {
 	all = append(all, deltaSteps(16, 16, 16, 128))
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}, {576, 49_152}} {
 		for _, rows := range []int64{1, 4, 16} {
-			all = append(all, linears(rows, size[0], size[1], ""), linears(rows, size[0], size[1], halfWeights), linears(rows, size[0], size[1], measure.BF16Factors))
+			all = append(all, linears(rows, size[0], size[1], ""), linears(rows, size[0], size[1], halfWeights),
+				linears(rows, size[0], size[1], measure.BF16Factors))
 		}
 	}
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}} {
@@ -111,10 +112,13 @@ func quick() []workload {
 	return []workload{
 		logProbs(133, 1003, 0).inHalf(), logProbs(133, 1003, 1).inHalf(), lossFromLogits(256, 1003).inHalf(), linearLoss(640, 64, 1003).inHalf(),
 		addedNorms(37, 64, 0).inHalf(), addedNorms(37, 64, 1).inHalf(), gates(37, 64, 0).inHalf(), gates(37, 64, 1).inHalf(),
-		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), deltaRules(3, 37, 2, 4, 16, 0).inHalf(), deltaRules(3, 37, 2, 4, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
+		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), deltaRules(3, 37, 2, 4, 16, 0).inHalf(),
+		deltaRules(3, 37, 2, 4, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
-		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
-		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), deltaRules(3, 37, 2, 4, 16, 0), deltaRules(3, 37, 2, 4, 16, 1), deltaSteps(5, 2, 4, 16),
+		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1),
+		splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), deltaRules(3, 37, 2, 4, 16, 0),
+		deltaRules(3, 37, 2, 4, 16, 1), deltaSteps(5, 2, 4, 16),
 		linears(3, 65, 129, ""), linears(3, 65, 129, halfWeights), linears(3, 65, 129, measure.BF16Factors),
 		trainedLinears(37, 65, 129, "float32"), trainedLinears(37, 65, 129, "bfloat16"), samples(3, 1003),
 	}
@@ -161,7 +165,8 @@ func advantages(groups int64) workload {
 
 func logProbs(rows, vocab, backward int64) workload {
 	w := workload{name: "token_logprob", dims: dims{"rows": rows, "vocab": vocab, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, vocab),
-		bytes: bytes("4 N V: logits read once", 4*rows*vocab), flops: flops("5 N V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: coldOnly, open: tokenLogProb}
+		bytes: bytes("4 N V: logits read once", 4*rows*vocab), flops: flops("5 N V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: coldOnly,
+		open: tokenLogProb}
 	if backward == 1 {
 		w.bytes, w.reads = bytes("8 N V: logits read once, their gradient written once", 8*rows*vocab), false
 		w.flops = flops("11 N V", 11*float64(rows*vocab))
@@ -176,9 +181,11 @@ func lossFromLogits(rows, vocab int64) workload {
 }
 
 func linearLoss(rows, width, vocab int64) workload {
-	return workload{name: "linear_policy_loss", dims: dims{"rows": rows, "width": width, "vocab": vocab}, shape: fmt.Sprintf("%d x %d x %d", rows, width, vocab),
+	return workload{name: "linear_policy_loss", dims: dims{"rows": rows, "width": width, "vocab": vocab},
+		shape: fmt.Sprintf("%d x %d x %d", rows, width, vocab),
 		bytes: bytes("8 (N D + V D): hidden states and weights read, their gradients written", 8*(rows*width+vocab*width)),
-		flops: flops("6 N D V: logits and two gradients", 6*float64(rows)*float64(width)*float64(vocab)), peers: append(slices.Clone(pytorch), "torch-chunked"), caches: coldOnly, open: linearPolicyLoss}
+		flops: flops("6 N D V: logits and two gradients", 6*float64(rows)*float64(width)*float64(vocab)),
+		peers: append(slices.Clone(pytorch), "torch-chunked"), caches: coldOnly, open: linearPolicyLoss}
 }
 
 func optimizer(n int64) workload {
@@ -200,7 +207,8 @@ func norms(rows, width, backward int64) workload {
 
 func addedNorms(rows, width, backward int64) workload {
 	w := workload{name: "add_rms_norm", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, width),
-		bytes: bytes("16 N D: x and residual read, sum and norm written", 16*rows*width), flops: flops("5 N D", 5*float64(rows*width)), peers: pytorch, caches: bothCaches, open: addRMSNorm}
+		bytes: bytes("16 N D: x and residual read, sum and norm written", 16*rows*width), flops: flops("5 N D", 5*float64(rows*width)), peers: pytorch,
+		caches: bothCaches, open: addRMSNorm}
 	if backward == 1 {
 		w.bytes = bytes("32 N D: forward 16; two gradients and sum read, one written", 32*rows*width)
 		w.flops = flops("15 N D", 15*float64(rows*width))
@@ -210,7 +218,8 @@ func addedNorms(rows, width, backward int64) workload {
 
 func gates(rows, width, backward int64) workload {
 	w := workload{name: "swiglu", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x 2*%d", rows, width),
-		bytes: bytes("12 N F: gate and up read, product written", 12*rows*width), flops: flops("5 N F", 5*float64(rows*width)), peers: pytorch, caches: bothCaches, open: swiglu}
+		bytes: bytes("12 N F: gate and up read, product written", 12*rows*width), flops: flops("5 N F", 5*float64(rows*width)), peers: pytorch,
+		caches: bothCaches, open: swiglu}
 	if backward == 1 {
 		w.bytes = bytes("32 N F: forward 12; dy, gate and up read, two gradients written", 32*rows*width)
 		w.flops = flops("14 N F", 14*float64(rows*width))
@@ -314,5 +323,6 @@ func trainedLinears(rows, in, out int64, peer string) workload {
 
 func samples(rows, vocab int64) workload {
 	return workload{name: "sample", dims: dims{"rows": rows, "vocab": vocab}, shape: fmt.Sprintf("%d x %d", rows, vocab),
-		bytes: bytes("4 R V: logits read once", 4*rows*vocab), flops: flops("5 R V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: bothCaches, open: sample}
+		bytes: bytes("4 R V: logits read once", 4*rows*vocab), flops: flops("5 R V", 5*float64(rows*vocab)), reads: true, peers: pytorch,
+		caches: bothCaches, open: sample}
 }

@@ -116,7 +116,8 @@ func heads(d *deviceTensors, n dims) *measure.Native {
 			cosines, sines = append(cosines, float32(c)), append(sines, float32(s))
 		}
 	}
-	how := torch.Heads{Heads: int(heads), KVHeads: int(kv), Eps: 1e-5, Cos: d.floats(cosines, rows, hd/2), Sin: d.floats(sines, rows, hd/2), Pos: d.ints(position)}
+	how := torch.Heads{Heads: int(heads), KVHeads: int(kv), Eps: 1e-5, Cos: d.floats(cosines, rows, hd/2), Sin: d.floats(sines, rows, hd/2),
+		Pos: d.ints(position)}
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, (heads+2*kv)*hd), d.uniform(2, 1, hd), d.uniform(3, 1, hd)},
 		douts:  append(d.gradients(n, 1, 4, rows, heads, hd), d.gradients(n, 2, 5, rows, kv, hd)...),

@@ -68,8 +68,8 @@ func compareSuites(before, after string) (string, error) {
 				continue
 			}
 			both++
-			fmt.Fprintf(w, "%s, %s, %s\t%s\t%s\t%s\t%.2f\t%.2f to %.2f\t%s\t%s\n", row.Name, row.Shape, row.DType, row.Cache, Seconds(then.Median), Seconds(now.Median),
-				then.Median/now.Median, then.P20/now.P80, then.P80/now.P20, ratios(old), ratios(row))
+			fmt.Fprintf(w, "%s, %s, %s\t%s\t%s\t%s\t%.2f\t%.2f to %.2f\t%s\t%s\n", row.Name, row.Shape, row.DType, row.Cache, Seconds(then.Median),
+				Seconds(now.Median), then.Median/now.Median, then.P20/now.P80, then.P80/now.P20, ratios(old), ratios(row))
 		}
 	}
 	if both == 0 {

@@ -65,7 +65,8 @@ func (p Peers) Opener(provider string, workload any) Opener {
 			OK bool `json:"ok"`
 			Setup
 		}
-		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads, "evict": evictedBytes()}, &answer)
+		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads,
+			"evict": evictedBytes()}, &answer)
 		if err == nil && !answer.OK {
 			err = errors.New("prepare was not answered with ok")
 		}

@@ -123,7 +123,8 @@ func (r *Results) Table() string {
 // CSV writes a header and a line for each provider of each row. Times are in seconds, and empty if a provider has none.
 func (r *Results) CSV(to io.Writer) error {
 	w := csv.NewWriter(to)
-	w.Write([]string{"name", "shape", "dtype", "cache", "provider", "status", "median_s", "p20_s", "p80_s", "gbps", "gflops", "percent_of_floor", "ratio_to_ours", "max_error", "peak_extra_bytes"})
+	w.Write([]string{"name", "shape", "dtype", "cache", "provider", "status", "median_s", "p20_s", "p80_s", "gbps", "gflops", "percent_of_floor",
+		"ratio_to_ours", "max_error", "peak_extra_bytes"})
 	for _, row := range r.Rows {
 		for _, p := range row.Providers {
 			line := []string{row.Name, row.Shape, row.DType, string(row.Cache), p.Name, p.Status}

@@ -41,8 +41,10 @@ func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err er
 	config, adapters := d.base.model.Config, d.agents[0].adapters.Numel()
 	both := r.shape
 	both.prompts *= 2
-	row = measure.Row{Suite: "rollout", Name: agentsLabel, Shape: r.network.name + ", 2 agents × " + r.shape.String(), DType: full.ours(), PeerDType: full.peer(),
-		Cache: measure.Cold, ReadOnly: true, Bytes: decodeBytes(config, both, 4, adapters), FLOPs: rolloutFLOPs(config, both, adapters), Targets: []measure.Target{faster(inTurns, 1.5)}}
+	row = measure.Row{Suite: "rollout", Name: agentsLabel, Shape: r.network.name + ", 2 agents × " + r.shape.String(), DType: full.ours(),
+		PeerDType: full.peer(),
+		Cache:     measure.Cold, ReadOnly: true, Bytes: decodeBytes(config, both, 4, adapters), FLOPs: rolloutFLOPs(config, both, adapters),
+		Targets: []measure.Target{faster(inTurns, 1.5)}}
 	return o.Schedule().Measure(ctx, row, []measure.Opener{d.opener(measure.Ours, d.together), d.opener(inTurns, d.inTurns)})
 }
 
@@ -57,7 +59,8 @@ func (d *duo) opener(name string, work func(context.Context) error) measure.Open
 		}
 		settings := map[string]any{"device": d.base.device.Spec(), "threads": d.base.device.Threads(),
 			"memory": "bytes of the weights that generation reads", "max_error_against": "the trainer's forward pass"}
-		return weighed{native, 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+		return weighed{native, 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())},
+			measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
 	}}
 }
 

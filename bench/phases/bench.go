@@ -139,6 +139,6 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 
 // row returns the case's row without the figures that depend on its weights.
 func (b bench) row() measure.Row {
-	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(), PeerDType: b.precision.peer(), Cache: measure.Cold,
-		ReadOnly: true, Targets: b.targets}
+	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(),
+		PeerDType: b.precision.peer(), Cache: measure.Cold, ReadOnly: true, Targets: b.targets}
 }

@@ -110,8 +110,9 @@ func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err er
 		return row, err
 	}
 	w.Prompts = d.shape.makePrompts(0, w.config.VocabSize)
-	row = measure.Row{Suite: "decode", Name: d.label(), Shape: d.network.name + ", " + d.shape.String(), DType: d.ggufType.name, Cache: measure.Cold, ReadOnly: true,
-		Bytes: decodeBytes(w.config, d.shape, d.bytes, 0), FLOPs: rolloutFLOPs(w.config, d.shape, 0), Targets: []measure.Target{faster(llamaCpp, d.ratio)}}
+	row = measure.Row{Suite: "decode", Name: d.label(), Shape: d.network.name + ", " + d.shape.String(), DType: d.ggufType.name, Cache: measure.Cold,
+		ReadOnly: true,
+		Bytes:    decodeBytes(w.config, d.shape, d.bytes, 0), FLOPs: rolloutFLOPs(w.config, d.shape, 0), Targets: []measure.Target{faster(llamaCpp, d.ratio)}}
 	if !d.prompt {
 		passes := shape{prompts: d.shape.prompts, rollouts: 1, newTokens: d.shape.newTokens - 1}
 		row.Bytes = decodeBytes(w.config, passes, d.bytes, 0)

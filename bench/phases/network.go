@@ -64,7 +64,8 @@ func lfm2(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 // qwen35 returns a hybrid with the heads of Qwen3.5-0.8B. Three of four layers have a gated delta rule, and every fourth layer attends.
 func qwen35(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
-	c.Family, c.HeadDim, c.RMSEps, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e-6, 1e7, &arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
+	c.Family, c.HeadDim, c.RMSEps, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e-6, 1e7,
+		&arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
 	for i := range layers {
 		c.GatedDelta.Layers = append(c.GatedDelta.Layers, i%4 != 3)
 	}

@@ -24,7 +24,8 @@ var ranked = network{name: "2 layers, width 64, vocabulary 512", config: llama(2
 // have the same number of threads in total, so equal times are ideal. On GPUs each rank has its own GPU, so n times the speed is ideal.
 // Ranks logs the memory of rank 0 between updates.
 func Ranks(ctx context.Context, n int, o Options) (*measure.Results, error) {
-	b := bench{name: fmt.Sprintf("smollm2-%d-ranks", n), suite: "learner", weights: smolLM2, shape: shape{prompts: 8, rollouts: 4, promptTokens: 90, newTokens: 64}}
+	b := bench{name: fmt.Sprintf("smollm2-%d-ranks", n), suite: "learner", weights: smolLM2,
+		shape: shape{prompts: 8, rollouts: 4, promptTokens: 90, newTokens: 64}}
 	if o.Quick {
 		b.weights, b.shape = ranked, shape{prompts: 4, rollouts: 3, promptTokens: 12, newTokens: 7}
 	}
@@ -79,7 +80,8 @@ func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Op
 	if err != nil {
 		return nil, measure.Setup{}, err
 	}
-	parts, err := assemble.OpenLearner(ctx, assemble.AgentSpec{Config: cfg, Agent: "bench", Learns: true, Process: &assemble.Process{Agents: []string{"bench"}}})
+	parts, err := assemble.OpenLearner(ctx, assemble.AgentSpec{Config: cfg, Agent: "bench", Learns: true,
+		Process: &assemble.Process{Agents: []string{"bench"}}})
 	if err != nil {
 		return nil, measure.Setup{}, err
 	}
@@ -116,7 +118,8 @@ func tensorBytes(ctx context.Context, o Options) (int64, error) {
 func (b bench) configuration(devices []string, o Options) string {
 	model := filepath.Join(o.Root, "models", b.weights.file)
 	if c := b.weights.config; b.weights.file == "" {
-		model = fmt.Sprintf("{family: %s, vocab: %d, width: %d, layers: %d, heads: %d, kv_heads: %d, head_dim: %d, ffn: %d, max_positions: %d, norm_eps: %g, init_seed: 1}",
+		model = fmt.Sprintf("{family: %s, vocab: %d, width: %d, layers: %d, heads: %d, kv_heads: %d, head_dim: %d, ffn: %d, max_positions: %d, "+
+			"norm_eps: %g, init_seed: 1}",
 			c.Family, c.VocabSize, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.FFN, c.MaxPosition, c.RMSEps)
 	}
 	dtype := "fp32"

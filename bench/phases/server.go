@@ -25,7 +25,8 @@ func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) 
 	if err != nil {
 		return nil, err
 	}
-	b := bench{name: string(s.Kind), suite: "rollout", weights: network{name: filepath.Base(folder), file: folder}, shape: shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}}
+	b := bench{name: string(s.Kind), suite: "rollout", weights: network{name: filepath.Base(folder), file: folder},
+		shape: shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}}
 	if o.Quick {
 		b.shape = shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}
 	}
@@ -64,8 +65,9 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	}()
 	said := ""
 	engine, err := remote.New(ctx, lent{a}, remote.Options{
-		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1, Vocabulary: w.config.VocabSize,
-		InFlight: len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { said = text },
+		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1,
+		Vocabulary: w.config.VocabSize,
+		InFlight:   len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { said = text },
 	})
 	if err != nil {
 		return nil, measure.Setup{}, err

@@ -45,7 +45,8 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, network: b.weights, MicroBatch: b.shape.microTokens(), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, network: b.weights, MicroBatch: b.shape.microTokens(),
+		Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
 		Checked: min(b.shape.prompts, 2), Rank: b.weights.rank, shared: b.weights.rank > 0}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()

@@ -70,7 +70,8 @@ func prompts(d Device, a Agent, w Work) (t Time) {
 	if r.n == 0 {
 		return t
 	}
-	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / float64(arch.PassRows(d.GPU))), rate: a.generation(d, false), weight: a.Weight, cached: d.Read, eager: d.Eager}
+	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / float64(arch.PassRows(d.GPU))), rate: a.generation(d, false), weight: a.Weight, cached: d.Read,
+		eager: d.Eager}
 	one := p.layers().all()
 	p.head(&one, float64(w.Prompts+w.Prompts*w.Rollouts*(w.Turns-1))/p.passes) // of the last rows before a turn
 	t.add(one, p.passes)

@@ -49,7 +49,8 @@ func (s Step) write(out io.Writer) {
 	total := s.Total()
 	line := func(name string, of Time) {
 		part := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x/max(of.Seconds(), 1e-30)) }
-		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t\n", name, seconds(of.Seconds()), 100*of.Seconds()/total.Seconds(), part(of.Bytes), part(of.FLOPs), part(of.Launches))
+		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t\n", name, seconds(of.Seconds()), 100*of.Seconds()/total.Seconds(), part(of.Bytes), part(of.FLOPs),
+			part(of.Launches))
 	}
 	for _, p := range s.Parts {
 		if p.Seconds() > 0 {

@@ -87,7 +87,8 @@ func (h *history) start(e entry) {
 		h.started = e.version
 	}
 	if e.version != h.from.version || e.digest != h.from.digest {
-		h.f.broken("record %s: %s starts round %d from version %d (%.8s), %s from %d (%.8s)", e.id, e.agent, h.round, e.version, e.digest, h.from.agent, h.from.version, h.from.digest)
+		h.f.broken("record %s: %s starts round %d from version %d (%.8s), %s from %d (%.8s)", e.id, e.agent, h.round, e.version, e.digest, h.from.agent,
+			h.from.version, h.from.digest)
 	}
 	if _, again := h.version[e.agent]; again {
 		h.f.broken("record %s: %s starts twice in round %d", e.id, e.agent, h.round)
