@@ -58,7 +58,8 @@ func NewVocabulary(tokens [][]byte, stops []int32) (*Vocabulary, error) {
 		return nil, errors.New("grammar: a vocabulary needs tokens with a text and one that ends a reply")
 	}
 	v := &Vocabulary{count: len(tokens)}
-	err := failure(C.mgrpo_vocabulary_new((*C.char)(unsafe.Pointer(&text[0])), &ends[0], C.int32_t(len(tokens)), (*C.int32_t)(unsafe.Pointer(&stops[0])), C.int32_t(len(stops)), &v.c))
+	err := failure(C.mgrpo_vocabulary_new((*C.char)(unsafe.Pointer(&text[0])), &ends[0], C.int32_t(len(tokens)), (*C.int32_t)(unsafe.Pointer(&stops[0])),
+		C.int32_t(len(stops)), &v.c))
 	if err != nil {
 		return nil, fmt.Errorf("grammar: the vocabulary: %w", err)
 	}

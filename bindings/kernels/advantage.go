@@ -78,7 +78,8 @@ func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.Group
 		return fmt.Errorf("kernels: group_advantage: stats has %d elements, want one for each of the %d groups", len(stats), groups)
 	}
 	if advantages.RequiresIterator() || advantages.DataOrder().IsColMajor() || advantages.Shape().TotalSize() != n || advantages.Dtype() != rewards.Dtype() {
-		return fmt.Errorf("kernels: group_advantage: advantages are %v of shape %v, want %d row-major elements of %v", advantages.Dtype(), advantages.Shape(), n, rewards.Dtype())
+		return fmt.Errorf("kernels: group_advantage: advantages are %v of shape %v, want %d row-major elements of %v", advantages.Dtype(),
+			advantages.Shape(), n, rewards.Dtype())
 	}
 	w, err := weightsOf(weights, n)
 	if err != nil {

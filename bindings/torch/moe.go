@@ -41,7 +41,8 @@ func (o ByExpert) Rows(x *Tensor) *Tensor {
 // unless that is nil. The result is [T, H], without a gradient.
 func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
 	s := rows.scopeFor("sums by token", o.Place)
-	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)), rows, o.Place, weight)
+	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)),
+		rows, o.Place, weight)
 }
 
 // Routing holds Route's options for a mixture of experts: T tokens, each with k of E experts.
@@ -115,5 +116,6 @@ const (
 func Experts(x, chosen, weight *Tensor, of MLPs) *Tensor {
 	s := x.scopeFor("experts", chosen, weight, of.GateUp, of.Down)
 	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, of.GateUp.handle, of.Down.handle,
-		s.optional("experts", of.GateUpBias), s.optional("experts", of.DownBias), C.int(of.Gates)), x, chosen, weight, of.GateUp, of.Down, of.GateUpBias, of.DownBias)
+		s.optional("experts", of.GateUpBias), s.optional("experts", of.DownBias), C.int(of.Gates)), x, chosen, weight, of.GateUp, of.Down, of.GateUpBias,
+		of.DownBias)
 }

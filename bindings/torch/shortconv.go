@@ -30,8 +30,8 @@ func (c ShortConv) Packed(bcx, cu, follows *Tensor) *Tensor {
 func (c ShortConv) Cached(bcx, cache, table, sequence, pos *Tensor) *Tensor {
 	const op = "cached short convolution"
 	s := bcx.scopeFor(op, c.Weight, cache, table, sequence, pos)
-	return s.take(op, C.mgt_short_conv_cached(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cache.handle, table.handle, sequence.handle, pos.handle),
-		bcx, c.Weight, c.Bias, cache, table, sequence, pos)
+	return s.take(op, C.mgt_short_conv_cached(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cache.handle, table.handle,
+		sequence.handle, pos.handle), bcx, c.Weight, c.Bias, cache, table, sequence, pos)
 }
 
 // Advance applies a convolution with SiLU to rows of sequences with states [slots, width-1, D]

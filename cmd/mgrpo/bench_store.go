@@ -29,8 +29,9 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 		return err
 	}
 	results, err := store.Run(ctx, store.Options{
-		Commit: version, Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds, Quick: c.Quick,
-		Log: benchFlags{}.log,
+		Commit: version, Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds,
+		Quick: c.Quick,
+		Log:   benchFlags{}.log,
 		Save: func(r *store.Results) error {
 			switch {
 			case c.Out != "":

@@ -91,7 +91,8 @@ func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Prompt: prompt(), Out: plain{os.Stdout}, Notes: os.Stderr}
+	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Prompt: prompt(), Out: plain{os.Stdout},
+		Notes: os.Stderr}
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
 	defer stop()
 	return s.Run(ctx, os.Stdin, interrupts)

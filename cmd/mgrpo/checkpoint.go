@@ -49,7 +49,8 @@ func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err 
 		checkpoints = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
 	if info, err := os.Stat(checkpoints.Dir); err != nil || !info.IsDir() {
-		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, which contains a folder %s", dir, filepath.Base(checkpoints.Dir))
+		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, which contains a folder %s",
+			dir, filepath.Base(checkpoints.Dir))
 	}
 	checkpoints, err = hereAlone(checkpoints)
 	return checkpoints, keep, err
@@ -75,7 +76,8 @@ func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	if len(here) > 0 && len(elsewhere) > 0 {
 		slices.Sort(here)
 		checkpoints.Agents = slices.Compact(here)
-		fmt.Fprintf(os.Stderr, "mgrpo: of %s only: of %s there is nothing in %s\n", strings.Join(checkpoints.Agents, ", "), strings.Join(elsewhere, ", "), checkpoints.Dir)
+		fmt.Fprintf(os.Stderr, "mgrpo: of %s only: of %s there is nothing in %s\n", strings.Join(checkpoints.Agents, ", "), strings.Join(elsewhere, ", "),
+			checkpoints.Dir)
 	}
 	return checkpoints, nil
 }

@@ -94,7 +94,8 @@ func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Se
 		key = fmt.Sprintf(` -H "Authorization: Bearer $%s"`, c.TokenEnv)
 	}
 	url, _, _ := strings.Cut(where, ", ")
-	fmt.Fprintf(w, "try it: curl %s/chat/completions%s -d '{\"model\": %q, \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n", url, key, agents[0].Name)
+	fmt.Fprintf(w, "try it: curl %s/chat/completions%s -d '{\"model\": %q, \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n", url, key,
+		agents[0].Name)
 	fmt.Fprintln(w, "Ctrl-C ends it")
 }
 
