@@ -189,7 +189,8 @@ func notAStep(cfg *config.Config, dir string) error {
 	checkpoints := archive.CheckpointsOf(cfg.RunDir())
 	steps, err := checkpoints.List()
 	if err != nil || len(steps) == 0 {
-		return fmt.Errorf("%s is not a checkpoint: give the folder of a step, such as %s; this run has not written any yet", dir, checkpoints.StepDir(cfg.Run.Steps))
+		return fmt.Errorf("%s is not a checkpoint: give the folder of a step, such as %s; this run has not written any yet", dir,
+			checkpoints.StepDir(cfg.Run.Steps))
 	}
 	var names []string
 	for _, step := range steps {

@@ -144,7 +144,8 @@ func (e Evaluation) String() string {
 		fmt.Fprintf(&b, "%s\n", score.Table(scores))
 	}
 	if d := e.Difference; d != nil {
-		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0], d.Interval[1], d.Questions)
+		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0],
+			d.Interval[1], d.Questions)
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")

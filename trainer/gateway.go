@@ -57,7 +57,8 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			continue
 		}
 		if w.Parts().Gateway == nil {
-			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and remove the agent from the team", w.Name())
+			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
+				"remove the agent from the team", w.Name())
 		}
 		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, freshSecret())
 		if err != nil {

@@ -75,7 +75,8 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 	if env := cfg.Gateway.TokenEnv; env != "" {
 		token := os.Getenv(env)
 		if len(token) < health.MinToken {
-			return nil, fmt.Errorf("config: gateway.token_env: %s has %d bytes; want %d or more, for example from: openssl rand -hex 32", env, len(token), health.MinToken)
+			return nil, fmt.Errorf("config: gateway.token_env: %s has %d bytes; want %d or more, for example from: openssl rand -hex 32", env, len(token),
+				health.MinToken)
 		}
 		p := cfg.Task.Program
 		g.Leases = gateway.NewLeases(gateway.LeaseSettings{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.URL + "/v1"})

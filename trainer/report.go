@@ -77,7 +77,8 @@ func newDashboard(cfg *config.Config, before metrics.Log, notes metrics.Observer
 	if err != nil {
 		return nil, err
 	}
-	return dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records, Warn: notes.Note}), nil
+	return dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records,
+		Warn: notes.Note}), nil
 }
 
 // recall gives the console the records that a resumed run wrote before.

@@ -63,7 +63,8 @@ func startingPoints(cfg *config.Config, dir string, opt Options) (points []archi
 	case !opt.Resume && len(steps) > 0:
 		return nil, nil, fmt.Errorf("%s already contains checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
 	case !opt.Resume && len(stopped) > 0:
-		return nil, nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
+		return nil, nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir,
+			strings.Join(stopped, ", "))
 	case !opt.Resume:
 		return nil, nil, nil
 	}
@@ -79,7 +80,8 @@ func startingPoints(cfg *config.Config, dir string, opt Options) (points []archi
 	switch {
 	case err != nil || len(points) > 0:
 	case len(stopped) > 0:
-		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the cold start continues where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the cold start continues where it was stopped, of %s", dir,
+			strings.Join(stopped, ", ")))
 	default:
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the run starts from the beginning", dir))
 	}
@@ -87,7 +89,8 @@ func startingPoints(cfg *config.Config, dir string, opt Options) (points []archi
 }
 
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
-	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example with --set run.steps=%d",
+	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example "+
+		"with --set run.steps=%d",
 		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
@@ -118,7 +121,8 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	checkpoints := archive.CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if at := s.Offers.points; len(at) > 0 {
-			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
+			s.Observer.Note(metrics.Warnf("", metrics.TopicStart,
+				"starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh}, confirm)
 	}
@@ -129,7 +133,8 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	}
 	for _, m := range t.members {
 		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
+				"the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
 	return checkpoints.GoBack(*s.From, confirm)
@@ -162,7 +167,8 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 			path, strings.Join(keys, ", "), whyFixed)
 	}
 	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {
-		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run continues with other settings: %s; the optimizers keep their moments", strings.Join(keys, ", ")))
+		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run continues with other settings: %s; the optimizers keep their moments",
+			strings.Join(keys, ", ")))
 	}
 	for i := range cfg.Agents {
 		if text := afterDecay(cfg, old, &cfg.Agents[i]); text != "" {
@@ -180,7 +186,8 @@ func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 		return ""
 	}
 	key := "agents." + a.Name + ".optimizer"
-	return fmt.Sprintf("the schedule (%s) ends at step %d, as it did when the run began, but run.steps is now %d: the learning rate stays at its floor, %g, after step %d. To decay until the last step, set %s.decay_steps=%d; for a constant rate, set %s.schedule=constant and %s.lr",
+	return fmt.Sprintf("the schedule (%s) ends at step %d, as it did when the run began, but run.steps is now %d: the learning rate stays at its "+
+		"floor, %g, after step %d. To decay until the last step, set %s.decay_steps=%d; for a constant rate, set %s.schedule=constant and %s.lr",
 		o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps, key, cfg.Run.Steps, key, key)
 }
 

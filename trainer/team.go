@@ -121,7 +121,8 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 		}
 	}
 	if given := s.Config.Run.Date; given != "" && given != t.start.Date {
-		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given, t.start.Date)
+		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given,
+			t.start.Date)
 	}
 	s.Config.Run.Date = t.start.Date
 	return nil

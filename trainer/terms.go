@@ -23,7 +23,8 @@ func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 		case a.Model.Endpoint != nil || !cfg.Learns(a):
 			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (trainer.Options.Terms)"))
 		case len(a.Ranks()) > 1:
-			return cfg.Fault("agents."+name+".devices", errors.New("an agent with several devices cannot have a loss term (trainer.Options.Terms): the term's own parameters exist in one process only"))
+			return cfg.Fault("agents."+name+".devices", errors.New("an agent with several devices cannot have a loss term (trainer.Options.Terms): "+
+				"the term's own parameters exist in one process only"))
 		}
 	}
 	return nil

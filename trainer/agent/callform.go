@@ -53,7 +53,8 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 	if reader, ok := t.calls.(callformat.Unquoted); ok {
 		form, ok = t.pairsForm(name, text, reader)
 		if !ok {
-			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot constrain a reply to that notation", name)
+			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot constrain a reply "+
+				"to that notation", name)
 		}
 	} else if start, end := argumentsIn(text, formValue); end > 0 {
 		form.Before, form.After = text[:start], text[end:]

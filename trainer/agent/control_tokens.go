@@ -36,7 +36,8 @@ func frequent(token string) bool {
 }
 
 // elements are the HTML elements in Gemma's vocabulary.
-var elements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr a img div span pre")
+var elements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr " +
+	"a img div span pre")
 
 // NeutralValue breaks control tokens in the texts of a JSON value. In the JSON itself they may be written with escapes.
 func NeutralValue(v any, neutral func(string) string) any {

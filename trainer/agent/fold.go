@@ -33,7 +33,8 @@ func (l Limits) CheckFold(d Dialect) error {
 	}
 	ids, _, err := d.Prompt(foldedTask("", ""))
 	if err == nil && len(ids)+l.TurnTokens >= l.Fold.At {
-		err = fmt.Errorf("limits.fold.at is %d, but the prompt of an empty question has %d tokens and a summary up to %d (limits.max_new_tokens): it must be above %d",
+		err = fmt.Errorf("limits.fold.at is %d, but the prompt of an empty question has %d tokens and a summary up to %d (limits.max_new_tokens): it "+
+			"must be above %d",
 			l.Fold.At, len(ids), l.TurnTokens, len(ids)+l.TurnTokens)
 	}
 	return err

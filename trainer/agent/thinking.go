@@ -38,7 +38,8 @@ func (t *Template) probeThinks(opening string) {
 
 // printsThinking reports whether the template prints an assistant's thinking, and stores the marks around it.
 func (t *Template) printsThinking() bool {
-	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}}, t.tools, false)
+	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}},
+		t.tools, false)
 	before, after, found := strings.Cut(text, probeThinking)
 	between, _, hasTurn := strings.Cut(after, probeTurn)
 	if err != nil || !found || !hasTurn {

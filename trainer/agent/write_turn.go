@@ -82,7 +82,8 @@ func (c *Chat) plain(turn WrittenTurn) string {
 // emptyThinking returns the text that closes thinking that the template has opened.
 func (t *Template) emptyThinking() string { return "\n" + t.thinks.close + "\n\n" }
 
-var errNoReasoning = errors.New("the model's chat template does not print reasoning_content: leave it out, or write the thinking into the content as the model writes it")
+var errNoReasoning = errors.New("the model's chat template does not print reasoning_content: leave it out, or write the thinking into the content as " +
+	"the model writes it")
 
 // printed returns the text of a turn as the template prints it after the opening of the assistant's turn.
 func (t *Template) printed(turn WrittenTurn) (string, error) {
@@ -165,7 +166,8 @@ func (c *Chat) readsBack(ids []int32, turn WrittenTurn) error {
 		same = read[i].Name == turn.Calls[i].Name && sameJSON(read[i].Arguments, turn.Calls[i].Arguments)
 	}
 	if !same {
-		return fmt.Errorf("the model's chat template prints its calls as %.200q, which mgrpo cannot read back: write them into the content, as in %s", c.Text(ids), strings.TrimPrefix(callformat.Hermes.Hint(), "Write "))
+		return fmt.Errorf("the model's chat template prints its calls as %.200q, which mgrpo cannot read back: write them into the content, as in %s",
+			c.Text(ids), strings.TrimPrefix(callformat.Hermes.Hint(), "Write "))
 	}
 	return nil
 }

@@ -150,7 +150,8 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		d.section(key, n, reflect.ValueOf(shape).Elem())
 		v.Set(reflect.ValueOf(Model{Shape: shape}))
 	default:
-		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, a module, {torchscript: FILE}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
+		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: "+
+			"2, heads: 4, ffn: 192}, a module, {torchscript: FILE}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
 	}
 }
 

@@ -58,7 +58,8 @@ func (a *Agent) Foldable(positions int) error {
 	case at <= turn:
 		return fmt.Errorf("must be above max_new_tokens, %d: a summary may have this number of tokens", turn)
 	case at > all-2*turn-request:
-		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after at follow a turn and a summary of max_new_tokens, %d, each, and %d tokens that request the summary",
+		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after at follow a turn and a summary of max_new_tokens, %d, "+
+			"each, and %d tokens that request the summary",
 			all-2*turn-request, all, turn, request)
 	}
 	return nil
@@ -116,7 +117,8 @@ func (c *Config) OfMachine(machine int, name string) (*Agent, error) {
 	case a == nil:
 		return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(c.AgentNames(), ", "))
 	case machine < 1 || machine >= a.Machines.Count:
-		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1", machine, name, name, a.Machines.Count)
+		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1", machine, name,
+			name, a.Machines.Count)
 	}
 	return a, nil
 }

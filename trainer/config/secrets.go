@@ -22,7 +22,8 @@ func (c *Config) MachinesKey(a *Agent) ([]byte, error) {
 	section := "agents." + a.Name + ".machines"
 	key, err := c.secret(section+".key_env", a.Machines.KeyEnv, section+".key_file", a.Machines.KeyFile)
 	if err == nil && len(key) < least {
-		err = fmt.Errorf("config: %s: the key has %d bytes, but needs at least %d random bytes; make one with: head -c 32 /dev/urandom | base64", section, len(key), least)
+		err = fmt.Errorf("config: %s: the key has %d bytes, but needs at least %d random bytes; make one with: head -c 32 /dev/urandom | base64", section,
+			len(key), least)
 	}
 	return []byte(key), err
 }

@@ -23,7 +23,8 @@ func (c *Config) validateGRPO(d *decoder) {
 		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	}
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
-		d.failAt("grpo.convention", "leave_one_out_std needs trajectories of weight 1, but grpo.align.mode %s gives other weights; set it to none", g.Align.Mode)
+		d.failAt("grpo.convention", "leave_one_out_std needs trajectories of weight 1, but grpo.align.mode %s gives other weights; set it to none",
+			g.Align.Mode)
 	}
 	if g.MaxLag > 0 && g.TISCap == nil {
 		d.failAt("grpo.max_lag", "rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")

@@ -64,7 +64,8 @@ var defaultFields = Fields{ID: "id", Question: "question", Answer: "answer", Cho
 
 // given reports whether the configuration contains settings for this verifier.
 func (v *Verifier) given() bool {
-	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || v.Relative != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
+	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || v.Relative != 0 || len(v.Command) > 0 || v.Path != "" ||
+		v.Tokenizer != ""
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {

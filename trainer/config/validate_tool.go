@@ -72,7 +72,8 @@ func (v *Visit) validate(d *decoder, key string) {
 	}
 	for i, h := range v.Hosts {
 		if !hostForm.MatchString(h) {
-			d.failAt(fmt.Sprintf("%s.hosts[%d]", key, i), "%q is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default", clip(h))
+			d.failAt(fmt.Sprintf("%s.hosts[%d]", key, i), "%q is not a host; use example.org, *.example.org or *, with :PORT if it is not the "+
+				"scheme's default", clip(h))
 		}
 	}
 	if len(v.Schemes) == 0 {

@@ -54,7 +54,8 @@ func (b *binder) layer(i int) layer {
 		gateUp: b.linear(p + "gate_up"), down: b.linear(p + "down"),
 	}
 	if m.Config.Convolves(i) {
-		l.conv = &shortConv{in: b.linear(p + "conv_in"), out: b.linear(p + "conv_out"), ShortConv: torch.ShortConv{Weight: b.other(p + "conv"), Bias: b.other(p + "conv_bias")}}
+		l.conv = &shortConv{in: b.linear(p + "conv_in"), out: b.linear(p + "conv_out"),
+			ShortConv: torch.ShortConv{Weight: b.other(p + "conv"), Bias: b.other(p + "conv_bias")}}
 	}
 	if m.Config.Recurs(i) {
 		g := m.Config.GatedDelta

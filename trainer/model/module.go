@@ -33,7 +33,8 @@ func SetModuleOpener(open ModuleOpener) { openModule = open }
 func CheckModuleNamed(c arch.Config, path string) error {
 	switch named := path != ""; {
 	case c.Module != nil && !named:
-		return errors.New("config.json has model_type torchscript, whose forward pass is a program: name it in the configuration, as in model: {torchscript: FOLDER/policy.pt}, if you trust its author")
+		return errors.New("config.json has model_type torchscript, whose forward pass is a program: name it in the configuration, as in model: " +
+			"{torchscript: FOLDER/policy.pt}, if you trust its author")
 	case c.Module == nil && named:
 		return fmt.Errorf("config.json next to the module has model_type %s; it must have torchscript, and list the module's parameters", c.Family)
 	}
@@ -80,7 +81,8 @@ func checkModule(layout *arch.Layout, own map[string]*torch.Tensor) error {
 			return fmt.Errorf("parameter %s of the module is %v %v; config.json requires float32 %v", l.Name, p.DType(), p.Shape(), l.Shape)
 		}
 		if twin, shared := at[uintptr(p.Ptr())]; shared {
-			return fmt.Errorf("parameters %s and %s of the module share their values: give the module one of them, and name it as head if it is the output head", twin, l.Name)
+			return fmt.Errorf("parameters %s and %s of the module share their values: give the module one of them, and name it as head if it is the "+
+				"output head", twin, l.Name)
 		}
 		at[uintptr(p.Ptr())] = l.Name
 	}

@@ -65,7 +65,8 @@ func (p all) Publish()            { p.m.widenVectors() } // all other leaves are
 
 func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {
-		return fmt.Errorf("model: this rank holds a share of the fp32 weights (%d of %d) and cannot read all of them alone: all ranks must read together", p.m.Master.Numel(), p.Numel())
+		return fmt.Errorf("model: this rank holds a share of the fp32 weights (%d of %d) and cannot read all of them alone: all ranks must read together",
+			p.m.Master.Numel(), p.Numel())
 	}
 	return p.m.Master.Read(ctx, from, dst)
 }

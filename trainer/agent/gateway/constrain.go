@@ -21,7 +21,8 @@ func (a *AgentServer) constraint(r *chatRequest, d *dialect, rules Rules) (polic
 		return nil, err
 	}
 	if !policy.Constrains(a.Policy) {
-		return nil, refuse(400, "invalid_request", "response_format and tool_choice: mgrpo cannot constrain the engine that samples for %s: leave them out and check the reply", a.Name)
+		return nil, refuse(400, "invalid_request", "response_format and tool_choice: mgrpo cannot constrain the engine that samples for %s: leave "+
+			"them out and check the reply", a.Name)
 	}
 	m, err := a.matcher(form, d.Stops().IDs)
 	if err != nil {

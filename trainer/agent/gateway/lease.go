@@ -84,7 +84,8 @@ func (l *Leases) Sign(s Secret) {
 func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !l.admits(bearer(r)) {
-			refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token, and requests about a lease need its key").write(w)
+			refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token, and requests about a "+
+				"lease need its key").write(w)
 			return
 		}
 		// Read the body before the handler waits: only then does the server notice that a client has gone.

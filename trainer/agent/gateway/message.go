@@ -163,7 +163,8 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 			if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
 				arguments = v
 			}
-			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name), Arguments: agent.NeutralValue(arguments, neutral)})
+			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name),
+				Arguments: agent.NeutralValue(arguments, neutral)})
 		}
 		out[i] = r
 	}

@@ -153,7 +153,8 @@ func (f *pairsForm) textForms(l leaf, mixed, guarded bool) ([]any, error) {
 	}
 	switch {
 	case guarded && (pattern != "" || bounded):
-		return nil, fmt.Errorf("a string with a pattern, a format or a length together with other bounded types cannot be enforced in the notation of the model's chat template")
+		return nil, fmt.Errorf("a string with a pattern, a format or a length together with other bounded types cannot be enforced in the notation of " +
+			"the model's chat template")
 	case pattern != "":
 		whole, err := e.whole(pattern)
 		return []any{object{"type": "regex", "pattern": whole}}, err

@@ -212,7 +212,8 @@ func (o *options) check() error {
 	case o.N != nil && *o.N != 1:
 		return invalid("n", "it is %d, but a request gets one reply: leave it out", *o.N)
 	case o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0:
-		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias would change the distribution that the run trains: leave them out")
+		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias would change the distribution "+
+			"that the run trains: leave them out")
 	}
 	return o.ResponseFormat.check()
 }

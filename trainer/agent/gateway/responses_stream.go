@@ -160,8 +160,9 @@ func (s *response) object(t *turn, output []any) object {
 	r := s.request
 	out := object{"id": s.id, "object": "response", "created_at": time.Now().Unix(), "model": s.agent.Name, "status": "in_progress", "output": output,
 		"error": nil, "incomplete_details": nil, "instructions": nullable(r.Instructions), "max_output_tokens": r.MaxOutputTokens, "metadata": object{},
-		"parallel_tool_calls": r.ParallelToolCalls == nil || *r.ParallelToolCalls, "previous_response_id": nil, "reasoning": object{"effort": nil, "summary": nil},
-		"store": false, "temperature": r.Temperature, "top_p": r.TopP, "text": object{"format": object{"type": "text"}}, "tool_choice": "auto",
+		"parallel_tool_calls": r.ParallelToolCalls == nil || *r.ParallelToolCalls, "previous_response_id": nil,
+		"reasoning": object{"effort": nil, "summary": nil},
+		"store":     false, "temperature": r.Temperature, "top_p": r.TopP, "text": object{"format": object{"type": "text"}}, "tool_choice": "auto",
 		"tools": r.Tools, "truncation": "disabled", "usage": nil}
 	if r.Tools == nil {
 		out["tools"] = []any{}
@@ -182,8 +183,8 @@ func (s *response) object(t *turn, output []any) object {
 		out["status"], out["incomplete_details"] = "incomplete", object{"reason": "max_output_tokens"}
 	}
 	usage := t.usage()
-	out["usage"] = object{"input_tokens": usage["prompt_tokens"], "input_tokens_details": object{"cached_tokens": 0}, "output_tokens": usage["completion_tokens"],
-		"output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": usage["total_tokens"]}
+	out["usage"] = object{"input_tokens": usage["prompt_tokens"], "input_tokens_details": object{"cached_tokens": 0},
+		"output_tokens": usage["completion_tokens"], "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": usage["total_tokens"]}
 	if len(t.reply.written) > 0 {
 		out["mgrpo"] = object{"calls": t.reply.written}
 	}

@@ -52,7 +52,8 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 	case err != nil:
 		s.to.fail(asAPI(err))
 	case !strings.HasPrefix(t.reply.thinking, s.sent.Thinking) || !strings.HasPrefix(t.reply.text, s.sent.Text):
-		s.to.fail(refuse(http.StatusInternalServerError, "server_error", "the reply does not begin with the streamed text: repeat the request without stream, and report this bug"))
+		s.to.fail(refuse(http.StatusInternalServerError, "server_error",
+			"the reply does not begin with the streamed text: repeat the request without stream, and report this bug"))
 	default:
 		s.send(agent.Partial{Thinking: t.reply.thinking, Text: t.reply.text})
 		s.to.end(t)

@@ -232,7 +232,8 @@ func (a *AgentServer) fits(n, requested int) error {
 		return nil
 	}
 	return &apiError{status: 400, code: "context_length_exceeded", param: "max_tokens",
-		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", requested, n, a.Name, a.MaxTokens(), free)}
+		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, "+
+			"or leave max_tokens out", requested, n, a.Name, a.MaxTokens(), free)}
 }
 
 // placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.

@@ -81,7 +81,8 @@ func (c *Client) reported(body []byte, raw json.RawMessage) error {
 			code = of
 		}
 	}
-	err := &StatusError{Code: code, text: fmt.Sprintf("the reply has status 200 but contains an error, treated as status %d: %s", code, c.quote(string(body))), body: strings.ToLower(string(body))}
+	err := &StatusError{Code: code, text: fmt.Sprintf("the reply has status 200 but contains an error, treated as status %d: %s", code,
+		c.quote(string(body))), body: strings.ToLower(string(body))}
 	return retry.Refusal(&http.Response{StatusCode: code}, err)
 }
 

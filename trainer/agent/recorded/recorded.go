@@ -73,11 +73,12 @@ type Error struct {
 }
 
 // ErrMissing is the reason of an Error about a question whose answer was not recorded.
-var ErrMissing = errors.New("its answer was not recorded. A replay asks the same questions as the recorded run only with the same settings, weights, data and program. " +
-	"Set cache.mode: record to ask the service and store its answer")
+var ErrMissing = errors.New("its answer was not recorded. A replay asks the same questions as the recorded run only with the same settings, weights, " +
+	"data and program. Set cache.mode: record to ask the service and store its answer")
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("the cache %s: the question to %q, %q: %v", e.Dir, excerpt.Of(e.Question.Service, maxQuoted), excerpt.Of(e.Question.Text, maxQuoted), e.Err)
+	return fmt.Sprintf("the cache %s: the question to %q, %q: %v", e.Dir, excerpt.Of(e.Question.Service, maxQuoted),
+		excerpt.Of(e.Question.Text, maxQuoted), e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

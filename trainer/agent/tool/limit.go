@@ -57,7 +57,8 @@ type limited struct {
 
 func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error) {
 	if o, ok := OriginOf(ctx); ok && t.limits.Calls > 0 && o.Call >= t.limits.Calls {
-		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls), errRefused}
+		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls),
+			errRefused}
 	}
 	out, err := t.Tool.Call(ctx, args)
 	if err != nil {

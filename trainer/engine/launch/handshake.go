@@ -68,15 +68,18 @@ func (h handshake) refusal(s MachineSettings, program string) string {
 	case h.Agent != s.Agent:
 		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent a different address", s.Agent, h.Agent)
 	case h.Machine >= s.Count:
-		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered up to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
+		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered up to %d: there is no machine %d", s.Agent, s.Count,
+			s.Count-1, h.Machine)
 	case h.Count != s.Count:
-		return fmt.Sprintf("its agents.%s.machines.count is %d and the worker's is %d: give all machines of %s the same configuration", s.Agent, h.Count, s.Count, s.Agent)
+		return fmt.Sprintf("its agents.%s.machines.count is %d and the worker's is %d: give all machines of %s the same configuration", s.Agent, h.Count,
+			s.Count, s.Agent)
 	case !slices.Equal(h.Devices, s.Devices):
 		return fmt.Sprintf("its devices are %.200q and the worker's are %q: give all machines of %s the same configuration", h.Devices, s.Devices, s.Agent)
 	case h.Lease != s.Lease:
 		return fmt.Sprintf("its store.lease is %v and the worker's is %v: give all machines of %s the same configuration", h.Lease, s.Lease, s.Agent)
 	case h.Program != program:
-		return fmt.Sprintf("it runs another program than the worker (%.32q instead of %s): give all machines of %s the same build of mgrpo", h.Program, program, s.Agent)
+		return fmt.Sprintf("it runs another program than the worker (%.32q instead of %s): give all machines of %s the same build of mgrpo", h.Program,
+			program, s.Agent)
 	}
 	return ""
 }

@@ -83,7 +83,8 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 
 // Read copies n weights, beginning with element `from`, to dst. It also works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
+	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil,
+		func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
 	return err
 }
 

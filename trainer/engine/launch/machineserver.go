@@ -147,7 +147,8 @@ func (m *machineServer) reach(ctx context.Context, device int) (c call, err erro
 		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*m.Lease):
 			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", m.Agent, m.Address, m.Machine, err)
 		case time.Since(since) > m.Timeout:
-			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", m.Agent, m.Address), Waited: m.Timeout, Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, m.Agent)}
+			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", m.Agent, m.Address), Waited: m.Timeout,
+				Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, m.Agent)}
 		}
 		m.waits(err)
 		select {

@@ -137,8 +137,8 @@ func (o Order) check() error {
 	}
 	open, adam := o.Open, o.AdamW
 	switch {
-	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Span != want.Span, o.Folder != want.Folder,
-		o.Version != want.Version:
+	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Span != want.Span,
+		o.Folder != want.Folder, o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has a field of another kind", o.Kind)
 	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks || open.Beside < 1):
 		return fmt.Errorf("launch: an order to %s does not have a complete description of the model", o.Kind)

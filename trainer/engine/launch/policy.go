@@ -50,7 +50,8 @@ func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
 // UpdateWeights calls policy.Policy.UpdateWeights on all ranks, which have the weights already.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	done := p.versions.renew(version)
-	_, err := p.group.Do(ctx, Order{Kind: UpdateWeights, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
+	_, err := p.group.Do(ctx, Order{Kind: UpdateWeights, Version: version}, nil,
+		func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
 	done()
 	p.router.Forget()
 	return err

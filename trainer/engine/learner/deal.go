@@ -71,7 +71,8 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	plans, err := agree(ctx, l.group, own, unable, 0)
 	for r, p := range plans {
 		if p.Digest != plans[0].Digest {
-			return all, fmt.Errorf("learner: rank %d received a different update from rank 0: other sequences, another learning rate, or other updates before it", r)
+			return all, fmt.Errorf("learner: rank %d received a different update from rank 0: other sequences, another learning rate, or other "+
+				"updates before it", r)
 		}
 		all.Passes = max(all.Passes, p.Passes)
 		all.Observed = max(all.Observed, p.Observed)

@@ -141,7 +141,8 @@ func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequen
 
 // lossOfLogProbs computes the loss and its gradient for the log-probs and entropies [N] of the trained tokens. A
 // sequence-level ratio needs all log-probs of the sequence first.
-func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed,
+	rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	logp, entropy := l.headOf(rows, b)
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
 	batch := l.lossBatch(s, p, micro)

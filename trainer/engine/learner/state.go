@@ -140,7 +140,8 @@ func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, span ranks.
 				if l.group.Rank() != owner {
 					return move(s, owner, p.Span, s.Empty(torch.Float32, p.Numel()))
 				}
-				return flat.OnDevice(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Span, piece) })
+				return flat.OnDevice(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(),
+					func(piece *torch.Tensor) error { return move(s, owner, p.Span, piece) })
 			})
 			if err != nil {
 				return err

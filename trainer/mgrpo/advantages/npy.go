@@ -63,7 +63,8 @@ func checkNpy(in *bufio.Reader, size int64) error {
 	header := string(whole[npyFixed:])
 	found := npyHeader.FindStringSubmatch(header)
 	if found == nil {
-		return fmt.Errorf("the array is %.120q: needs a vector or a matrix of float64 or float32 in C order, such as numpy.save(path, numpy.ascontiguousarray(a, dtype='<f8'))", strings.TrimSpace(header))
+		return fmt.Errorf("the array is %.120q: needs a vector or a matrix of float64 or float32 in C order, such as numpy.save(path, "+
+			"numpy.ascontiguousarray(a, dtype='<f8'))", strings.TrimSpace(header))
 	}
 	n, each := int64(1), int64(8)
 	if found[1] == "<f4" {

@@ -154,7 +154,8 @@ func (c Config) validateByLayer(f *family) error {
 	}
 	for i := c.Layers - b.SharedKV; i < c.Layers; i++ {
 		if c.KVLayer(i) == i {
-			return fmt.Errorf("num_kv_shared_layers is %d: layer %d, of %s, has no layer of its type before them to share with", b.SharedKV, i, c.layerTypes()[i])
+			return fmt.Errorf("num_kv_shared_layers is %d: layer %d, of %s, has no layer of its type before them to share with", b.SharedKV, i,
+				c.layerTypes()[i])
 		}
 	}
 	if c.MaxPosition*cmp.Or(b.GlobalHeadDim, 1) > maxRotary {
@@ -171,7 +172,8 @@ func (c Config) inputsOfLayers(l *Layout) {
 		return
 	}
 	width, d := int64(c.Layers)*int64(b.Inputs), int64(c.Hidden)
-	l.add("inputs_embed", Matrix, Tensor{Name: "model.embed_tokens_per_layer.weight", GGUF: "per_layer_token_embd.weight", Shape: []int64{int64(b.InputsVocab), width}})
+	l.add("inputs_embed", Matrix, Tensor{Name: "model.embed_tokens_per_layer.weight", GGUF: "per_layer_token_embd.weight",
+		Shape: []int64{int64(b.InputsVocab), width}})
 	l.add("inputs", Matrix, Tensor{Name: "model.per_layer_model_projection.weight", GGUF: "per_layer_model_proj.weight", Shape: []int64{width, d}})
 	l.add("inputs_norm", Norm, Tensor{Name: "model.per_layer_projection_norm.weight", GGUF: "per_layer_proj_norm.weight", Shape: []int64{int64(b.Inputs)}})
 }

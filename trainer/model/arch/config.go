@@ -187,7 +187,8 @@ func (c Config) Validate() error {
 	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
 		return err
 	}
-	return errors.Join(c.validateMultipliers(f), c.Queries.Growth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMultipliers(f), c.Queries.Growth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f),
+		c.validateRotary(), c.validateTokens())
 }
 
 func positiveFinite(v float64) bool { return v > 0 && !math.IsInf(v, 1) }

@@ -161,7 +161,8 @@ func writeGemma4(c Config) map[string]any {
 	full := scalingSection(c)
 	full["rope_theta"] = decimal(c.RopeTheta)
 	object := typesAndWindow(c)
-	object["rope_parameters"] = map[string]any{fullAttention: full, slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}}
+	object["rope_parameters"] = map[string]any{fullAttention: full,
+		slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}}
 	object["final_logit_softcapping"], object["enable_moe_block"] = nil, false
 	if c.LogitCap > 0 {
 		object["final_logit_softcapping"] = decimal(c.LogitCap)

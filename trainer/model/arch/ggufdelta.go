@@ -66,10 +66,12 @@ func gatedDeltaGGUF(m *metadata, prefix string, c *Config) {
 		m.fail("%sssm.conv_kernel is %d: must be at least 2", prefix, g.Width)
 	}
 	if inner != g.Values() {
-		m.fail("%sssm.inner_size is %d: must be ssm.state_size %d times ssm.time_step_rank %d, because key and value heads have one size", prefix, inner, g.KeyDim, g.ValueHeads)
+		m.fail("%sssm.inner_size is %d: must be ssm.state_size %d times ssm.time_step_rank %d, because key and value heads have one size", prefix, inner,
+			g.KeyDim, g.ValueHeads)
 	}
 	if float32(c.RMSEps) != deltaEps {
-		m.fail("%sattention.layer_norm_rms_epsilon is %g: must be %g, which llama.cpp adds to the squared lengths of keys, too", prefix, float32(c.RMSEps), deltaEps)
+		m.fail("%sattention.layer_norm_rms_epsilon is %g: must be %g, which llama.cpp adds to the squared lengths of keys, too", prefix,
+			float32(c.RMSEps), deltaEps)
 	}
 	m.deltaLayers(prefix, g, blocks, c.Layers)
 	m.textSections(prefix+"rope.dimension_sections", c)

@@ -122,7 +122,8 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	}
 	if i := scaling.unlike(factors, frequencies); i >= 0 {
 		want := 1 / scaling.scale(frequencies[i])
-		return fmt.Errorf("factor %d is %g, but llama3 scaling over %d positions has %g; other scalings are not supported", i, factors[i], scaling.OriginalMaxPosition, want)
+		return fmt.Errorf("factor %d is %g, but llama3 scaling over %d positions has %g; other scalings are not supported", i, factors[i],
+			scaling.OriginalMaxPosition, want)
 	}
 	c.RopeScaling = scaling
 	return nil

@@ -68,7 +68,8 @@ func (c Config) validateRotary() error {
 		return fmt.Errorf("%d rotary dimensions of head_dim %d: must be even and fewer", c.RotaryDim, c.HeadDim)
 	}
 	if c.MaxPosition*c.HeadDim > maxRotary {
-		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim, c.MaxPosition*c.HeadDim, maxRotary)
+		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim,
+			c.MaxPosition*c.HeadDim, maxRotary)
 	}
 	for _, theta := range []struct {
 		key   string

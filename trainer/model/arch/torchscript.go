@@ -88,7 +88,8 @@ func validateModule(c Config) error {
 		}
 	}
 	if !head {
-		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Module.Head), c.VocabSize, c.Hidden)
+		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Module.Head),
+			c.VocabSize, c.Hidden)
 	}
 	return c.validateTokens()
 }

@@ -58,7 +58,8 @@ func Find(path, name string) (string, error) {
 		if pinned {
 			download += " --revision " + revision
 		}
-		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: %s", name, path, cache, download))
+		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: %s", name, path,
+			cache, download))
 	}
 	return snapshot, err
 }
@@ -72,7 +73,8 @@ func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
 // cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses.
 func cacheDir() (string, error) {
-	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}} {
+	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"},
+		{"XDG_CACHE_HOME", "huggingface/hub"}} {
 		if dir := os.Getenv(v.name); dir != "" {
 			return filepath.Join(dir, v.below), nil
 		}

@@ -231,7 +231,8 @@ func adaptable(name string) error {
 	switch {
 	case name == head || embeds(name):
 		return errors.New("adapters of the embedding and the head are not supported")
-	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate") || strings.HasSuffix(name, ".router") || strings.HasSuffix(name, ".router.proj"):
+	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate") || strings.HasSuffix(name, ".router") ||
+		strings.HasSuffix(name, ".router.proj"):
 		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")
 	}
 	return nil

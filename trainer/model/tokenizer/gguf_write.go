@@ -11,12 +11,14 @@ import (
 
 // ggufPreferred lists the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean
 // the same to programs that read the vocabulary.
-var ggufPreferred = []string{"gpt-2", "smollm", "command-r", "qwen2", "qwen35", "stablelm2", "llama-bpe", "glm4", "tekken", "gpt-4o", "deepseek-v3", "seed-coder", "bailingmoe"}
+var ggufPreferred = []string{"gpt-2", "smollm", "command-r", "qwen2", "qwen35", "stablelm2", "llama-bpe", "glm4", "tekken", "gpt-4o", "deepseek-v3",
+	"seed-coder", "bailingmoe"}
 
 // ggufSamples are texts whose ids must not change when the written vocabulary is read: contractions, digits, spaces, lines,
 // other scripts, marks.
 var ggufSamples = []string{
-	"", "Hello world", " It's 2026, isn't it? I'LL see.", "a\n\n\tb   c  \r\n", "1234567890 12 3", "naïve Ångström e\u0301 ﬁ", "日本語のテキスト 漢字かな", "Привет, мир! שלום مرحبا",
+	"", "Hello world", " It's 2026, isn't it? I'LL see.", "a\n\n\tb   c  \r\n", "1234567890 12 3", "naïve Ångström e\u0301 ﬁ", "日本語のテキスト 漢字かな",
+	"Привет, мир! שלום مرحبا",
 	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
 }
 
@@ -138,7 +140,8 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", ggufPrefix, is.patterns, is.nfc, is.ignoreMerges)
+	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", ggufPrefix, is.patterns, is.nfc,
+		is.ignoreMerges)
 }
 
 // ggufPattern returns the regular expression of a Split that isolates its matches.

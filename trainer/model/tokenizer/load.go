@@ -119,7 +119,8 @@ func (t *Tokenizer) convertModel() error {
 		return nil
 	}
 	if !ok {
-		return fmt.Errorf("no %s and no %s: write one with transformers, AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)", fileTokenizer, fileModel)
+		return fmt.Errorf("no %s and no %s: write one with transformers, AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
+			fileTokenizer, fileModel)
 	}
 	config, err := readObject(t.files, fileConfig)
 	if err != nil {

@@ -36,7 +36,8 @@ func ggufConfig(meta map[string]any, tensors []ggufTensor) (arch.Config, error) 
 			continue
 		}
 		if t.dtype != F32 || len(t.data) > maxRopeFactors {
-			return arch.Config{}, fmt.Errorf("tensor %s: %v %s: expected F32 frequency factors, one for each pair of a head's dimensions", t.name, t.shape, t.dtype)
+			return arch.Config{}, fmt.Errorf("tensor %s: %v %s: expected F32 frequency factors, one for each pair of a head's dimensions", t.name,
+				t.shape, t.dtype)
 		}
 		ropeFactors = make([]float32, len(t.data)/4)
 		if err := guardMapped(func() error { decodeF32(ropeFactors, t.data); return nil }); err != nil {

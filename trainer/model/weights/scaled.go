@@ -195,7 +195,8 @@ func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error
 		s.rows, s.cols = 1, cols
 	}
 	if !fits(factors.shape, m.shape, s.rows, s.cols) {
-		return tensor{}, fmt.Errorf("scales of shape %v do not fit a matrix of %v: they must be one number, one for each row, or one for each block", factors.shape, m.shape)
+		return tensor{}, fmt.Errorf("scales of shape %v do not fit a matrix of %v: they must be one number, one for each row, or one for each block",
+			factors.shape, m.shape)
 	}
 	s.gridRows, s.grid = blocksIn(rows, s.rows), blocksIn(cols, s.cols)
 	s.rows, s.cols = max(s.rows, 1), max(s.cols, 1)

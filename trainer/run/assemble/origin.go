@@ -132,7 +132,8 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 	if !beyond {
 		return nil
 	}
-	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, but the model has %d rows; use the model's own tokenizer, or resize the model's embedding",
+	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, but the "+
+		"model has %d rows; use the model's own tokenizer, or resize the model's embedding",
 		text, id, rows))
 }
 

@@ -220,7 +220,8 @@ func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, gro
 
 // LoadReference makes the weights in a folder the reference of the KL term, on all of the agent's devices.
 func (p *Parts) LoadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
-	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil, func(ctx context.Context) error { return p.loadReference(ctx, cfg, a, folder) })
+	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil,
+		func(ctx context.Context) error { return p.loadReference(ctx, cfg, a, folder) })
 	return err
 }
 

@@ -116,7 +116,8 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	}
 	speaker, ok := t.(task.WithDialect)
 	if !ok {
-		return nil, fmt.Errorf("tokenizer is task, which is the default, but the task %s does not have a vocabulary: name a folder with a tokenizer.json", cfg.Task.Kind)
+		return nil, fmt.Errorf("tokenizer is task, which is the default, but the task %s does not have a vocabulary: name a folder with a tokenizer.json",
+			cfg.Task.Kind)
 	}
 	return speaker.Tokenizer()
 }

@@ -44,9 +44,10 @@ func (p *Parts) openOnRanks(ctx context.Context, want AgentSpec, a *config.Agent
 	group := func(rank int) launch.Rendezvous {
 		return launch.Rendezvous{Address: meet.Addr(), Name: name, Bind: at[rank]}
 	}
-	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
-		return p.Join(ctx, want, group(0), 0, len(all))
-	})
+	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} },
+		func(ctx context.Context) error {
+			return p.Join(ctx, want, group(0), 0, len(all))
+		})
 	if err != nil {
 		return err
 	}

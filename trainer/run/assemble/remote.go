@@ -21,7 +21,8 @@ func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 			if err != nil {
 				return nil, err
 			}
-			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize, p.Tokenizer.TokenBytes, want.Note
+			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize,
+				p.Tokenizer.TokenBytes, want.Note
 			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
 			if err != nil {
 				return nil, err

@@ -17,7 +17,8 @@ func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 			rows[query(i).Row] = true
 		}
 		if int64(len(rows)) < n {
-			out = append(out, fmt.Sprintf("the %d queries of a step are made from only %d rows of the task%s, so each step repeats some of them: add rows, or lower task.queries_per_step", n, len(rows), where))
+			out = append(out, fmt.Sprintf("the %d queries of a step are made from only %d rows of the task%s, so each step repeats some of them: add "+
+				"rows, or lower task.queries_per_step", n, len(rows), where))
 		}
 	}
 	if len(cfg.Task.Curriculum) == 0 {

@@ -61,7 +61,8 @@ func Adam(o config.Optimizer) learner.Adam {
 }
 
 func limits(l config.Limits) agent.Limits {
-	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Fold: agent.Fold(l.Fold), Wall: l.WallTime}
+	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Fold: agent.Fold(l.Fold),
+		Wall: l.WallTime}
 }
 
 // shapeConfig returns the architecture of a model that is given by a shape only.

@@ -136,7 +136,8 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case "mcp":
-		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Note: note}
+		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
+			Only: c.Only, Cache: kept, Lost: lost, Note: note}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 		server, err := mcp.Connect(ctx, set)

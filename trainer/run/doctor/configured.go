@@ -96,7 +96,8 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}
 		if len(tooLong) > 0 {
-			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong), len(checked), tooLong[0].ID),
+			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong),
+				len(checked), tooLong[0].ID),
 				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or remove the rows: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
@@ -114,7 +115,8 @@ func divergence(cfg *config.Config) []Finding {
 	if cfg.GRPO.KL == mgrpo.KLNone || cfg.GRPO.KLCoef > 0 {
 		return nil
 	}
-	return []Finding{{Warn, "grpo", fmt.Sprintf("grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured, at the cost of the reference weights, and does not limit the policy", cfg.GRPO.KL),
+	return []Finding{{Warn, "grpo", fmt.Sprintf("grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured, at the cost of the reference "+
+		"weights, and does not limit the policy", cfg.GRPO.KL),
 		"set grpo.kl_coef, such as 0.001, or remove grpo.kl"}}
 }
 
@@ -137,7 +139,8 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, mlflowTimeout)
 	defer cancel()
 	if err := track.Ask(ctx, cfg); err != nil {
-		return []Finding{{Warn, "tracking", "MLflow: " + oneLine(err), "start the server, or correct the address; else the run continues without it, and mgrpo track forwards the records later"}}
+		return []Finding{{Warn, "tracking", "MLflow: " + oneLine(err),
+			"start the server, or correct the address; else the run continues without it, and mgrpo track forwards the records later"}}
 	}
 	return []Finding{{OK, "tracking", strings.Join(to, "; "), ""}}
 }
@@ -148,7 +151,8 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
-		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
+		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path),
+			fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
 	answers, err := assemble.Servers(ctx, cfg, a)
 	for _, text := range answers {

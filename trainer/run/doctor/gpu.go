@@ -39,7 +39,8 @@ func (g gpus) findings(o Options) (out []Finding) {
 	case g.err != nil:
 		out = append(out, Finding{Fail, "GPU", oneLine(g.err), "check the driver with nvidia-smi"})
 	case len(g.devices) == 0 && cuda.Required():
-		out = append(out, Finding{Fail, "GPU", cmp.Or(o.CPUOnly, "there is no GPU that this process may use"), "MGRPO_REQUIRE_GPU is set: check the driver with nvidia-smi, and that this is mgrpo-cuda"})
+		out = append(out, Finding{Fail, "GPU", cmp.Or(o.CPUOnly, "there is no GPU that this process may use"),
+			"MGRPO_REQUIRE_GPU is set: check the driver with nvidia-smi, and that this is mgrpo-cuda"})
 	case o.CPUOnly != "":
 		out = append(out, Finding{OK, "GPU", "not in use: " + o.CPUOnly, ""})
 	case len(g.devices) == 0:

@@ -51,7 +51,8 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 		where = u.Redacted()
 	}
 	fail := func(err error) Finding {
-		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err), "start the server, or correct the store section; without it all agents share one process"}
+		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err),
+			"start the server, or correct the store section; without it all agents share one process"}
 	}
 	options, err := assemble.Store(cfg)
 	if err != nil {
@@ -67,9 +68,11 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 		return fail(err)
 	}
 	if options.AllowVolatile {
-		return Finding{Warn, "Redis", where + " answers; its persistence was not checked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
+		return Finding{Warn, "Redis", where + " answers; its persistence was not checked (store.allow_volatile)",
+			"set appendonly yes and maxmemory-policy noeviction"}
 	}
-	return Finding{OK, "Redis", where + " answers, is new enough, and has appendonly yes and noeviction; appendfsync, which must be always, cannot be read with a worker's rights", ""}
+	return Finding{OK, "Redis", where + " answers, is new enough, and has appendonly yes and noeviction; appendfsync, which must be always, cannot be " +
+		"read with a worker's rights", ""}
 }
 
 func hostMemory() Finding {

@@ -11,8 +11,8 @@ import (
 var columns = []struct {
 	kind Kind
 	name string
-}{{Weights, "weights"}, {Master, "master"}, {Adapters, "lora"}, {Gradients, "grads"}, {Moments, "moments"}, {Reference, "ref"}, {KVCache, "KV"}, {States, "states"},
-	{Activations, "activ"}, {Overhead, "CUDA"}, {Routes, "routes"}, {Snapshot, "copy"}}
+}{{Weights, "weights"}, {Master, "master"}, {Adapters, "lora"}, {Gradients, "grads"}, {Moments, "moments"}, {Reference, "ref"}, {KVCache, "KV"},
+	{States, "states"}, {Activations, "activ"}, {Overhead, "CUDA"}, {Routes, "routes"}, {Snapshot, "copy"}}
 
 // Write prints a table with a row for each agent, without the columns that no agent needs, and then a line for each
 // device: the needed and the free memory.

@@ -102,12 +102,14 @@ func layers() []kernel {
 		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0, nil))
 		}),
-		layer("attention_packed in a window", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, nil))
-		}),
-		layer("attention_packed with sinks", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}, []int64{4}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, in[3]))
-		}),
+		layer("attention_packed in a window", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}),
+			func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+				return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, nil))
+			}),
+		layer("attention_packed with sinks", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}, []int64{4}),
+			func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+				return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, in[3]))
+			}),
 		layer("short_conv", shaped([]int64{41, 3 * 37}, []int64{37, 3}, []int64{37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.ShortConv{Weight: in[1], Bias: in[2]}.Packed(in[0], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20)))
 		}),
@@ -222,7 +224,8 @@ func convolved(t *trial) error {
 		conv := torch.ShortConv{Weight: t.tensor(1, d, 3).To(real)}
 		product, cache, all := t.tensor(0, tokens, 3*d).To(real), t.s.Zeros(real, 6, 1, block, d), t.s.Empty(real, tokens, d)
 		for from, to := int64(0), int64(15); from < tokens; from, to = to, tokens {
-			all.Narrow(0, from, to-from).CopyFrom(conv.Cached(product.Narrow(0, from, to-from), cache, table, t.ints(sequence[from:to]...), t.ints(pos[from:to]...)))
+			all.Narrow(0, from, to-from).CopyFrom(conv.Cached(product.Narrow(0, from, to-from), cache, table, t.ints(sequence[from:to]...),
+				t.ints(pos[from:to]...)))
 		}
 		return all
 	}

@@ -166,14 +166,18 @@ func (s *steps) checkSampler(values map[string]float64) error {
 	gap, differs := values["gap_mean"], values["routing_differs"]
 	switch {
 	case gap > s.cfg.GRPO.GapStop:
-		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, s.cfg.GRPO.GapStop)
+		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run "+
+			"the same policy", gap, s.cfg.GRPO.GapStop)
 	case differs > s.cfg.GRPO.RoutingStop:
-		return fmt.Errorf("the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean, more than grpo.routing_stop %.3g: the two do not run the same policy", differs, s.cfg.GRPO.RoutingStop)
+		return fmt.Errorf("the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean, more than "+
+			"grpo.routing_stop %.3g: the two do not run the same policy", differs, s.cfg.GRPO.RoutingStop)
 	case gap > s.cfg.GRPO.GapWarn:
-		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap, s.cfg.GRPO.GapWarn))
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap,
+			s.cfg.GRPO.GapWarn))
 	}
 	if differs > s.cfg.GRPO.RoutingWarn {
-		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean (grpo.routing_warn %.3g)", differs, s.cfg.GRPO.RoutingWarn))
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "the trainer's router would choose other experts than the sampler's for %.3g of the "+
+			"tokens, a layer's mean (grpo.routing_warn %.3g)", differs, s.cfg.GRPO.RoutingWarn))
 	}
 	return nil
 }

@@ -37,9 +37,11 @@ func (y *tally) learnsNothing(step mgrpo.Totals) string {
 		return ""
 	}
 	if step.Groups == 0 {
-		return fmt.Sprintf("it learned nothing from the rewards of the last %s: there is no group of this agent in the newest step", metrics.Steps(int64(y.idle)))
+		return fmt.Sprintf("it learned nothing from the rewards of the last %s: there is no group of this agent in the newest step",
+			metrics.Steps(int64(y.idle)))
 	}
-	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what the agents answer; take queries that are sometimes answered right and sometimes wrong",
+	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what "+
+		"the agents answer; take queries that are sometimes answered right and sometimes wrong",
 		metrics.Steps(int64(y.idle)))
 }
 
@@ -74,10 +76,12 @@ func (rp *reports) count(exp *experience, outcomes []store.Outcome, groups mgrpo
 		switch {
 		case len(y.tooLong) > named:
 		case rp.device == nil:
-			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
+				"the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
 		default:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
-				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or remove the row",
+				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or "+
+					"engine.context, or remove the row",
 				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
 		}
 	}
@@ -108,7 +112,8 @@ func (rp *reports) ending() []string {
 				if rp.cfg.Learns(rp.cfg.Agent(name)) {
 					so = ", so it learned nothing"
 				}
-				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps, so, rp.name))
+				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps,
+					so, rp.name))
 			}
 		}
 	}
@@ -118,13 +123,15 @@ func (rp *reports) ending() []string {
 	case y.sampled == 0 && (rp.main || len(out) > 0):
 		out = append(out, "no token was sampled in "+steps)
 	case rp.trains() && !rp.trained() && y.groups == 0 && y.unscored > 0:
-		out = append(out, fmt.Sprintf("no update was made in %s: %d of %d rollouts had no score and were removed, so no group was left: the warnings of these steps give the reasons", steps, y.unscored, y.rollouts))
+		out = append(out, fmt.Sprintf("no update was made in %s: %d of %d rollouts had no score and were removed, so no group was left: the warnings "+
+			"of these steps give the reasons", steps, y.unscored, y.rollouts))
 	case rp.trains() && !rp.trained():
 		teach := "teach them the format in a cold start"
 		if rp.cfg.ColdStarts(rp.agent) {
 			teach = "give them a longer cold start"
 		}
-		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, %s, or take easier queries", steps, teach))
+		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents "+
+			"answer, %s, or take easier queries", steps, teach))
 	}
 	return out
 }

@@ -40,7 +40,8 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 			w.Header().Set("Allow", http.MethodGet)
 			http.Error(w, "only GET", http.StatusMethodNotAllowed)
 		case a.token == "" && !thisMachine(r.Host):
-			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env", http.StatusForbidden)
+			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env",
+				http.StatusForbidden)
 		case a.token != "" && equal(given, a.token):
 			a.admit(w, r)
 		case a.token != "" && !a.recognises(r):

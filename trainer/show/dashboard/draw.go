@@ -27,7 +27,8 @@ var scriptText string
 var (
 	script = report.ChartScript + scriptText
 	style  = report.Style + styleText
-	policy = fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	policy = fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "+
+		"frame-ancestors 'none'",
 		source(script), source(style))
 	templates = template.Must(template.New("page").Funcs(template.FuncMap{"clip": clip}).Parse(pageText))
 )

@@ -52,9 +52,11 @@ func Listen(o Options) (*Server, error) {
 		return nil, fmt.Errorf("health: %w", refusedAddress(o.Address, err))
 	}
 	if addr, ok := l.Addr().(*net.TCPAddr); o.Token == "" && !(ok && addr.IP.IsLoopback()) {
-		return nil, errors.Join(fmt.Errorf("health: %s can be reached from other machines: set a token, or use a loopback address such as 127.0.0.1:PORT", l.Addr()), l.Close())
+		return nil, errors.Join(fmt.Errorf("health: %s can be reached from other machines: set a token, or use a loopback address such as 127.0.0.1:PORT",
+			l.Addr()), l.Close())
 	}
-	s := &Server{processState: newProcessState(o), scheme: "http", listener: netutil.LimitListener(l, maxConnections), routes: http.NewServeMux(), served: make(chan error, 1)}
+	s := &Server{processState: newProcessState(o), scheme: "http", listener: netutil.LimitListener(l, maxConnections), routes: http.NewServeMux(),
+		served: make(chan error, 1)}
 	if o.TLS != nil {
 		s.scheme, s.listener = "https", tls.NewListener(s.listener, o.TLS)
 	}

@@ -134,7 +134,8 @@ func HeldOut(dir string) (before, after float64, err error) {
 		}
 	}
 	if len(heldOut) < 2 || heldOut[0].Step > 0 {
-		return 0, 0, fmt.Errorf("metrics: %s must have a held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
+		return 0, 0, fmt.Errorf("metrics: %s must have a held-out evaluation before training and one after it (eval.before: true)",
+			filepath.Join(dir, FileName))
 	}
 	for _, l := range []Line{heldOut[0], heldOut[len(heldOut)-1]} {
 		if l.Unknown != "" {

@@ -20,7 +20,8 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	var out []ToolUse
 	for _, tool := range slices.Sorted(maps.Keys(counts[ToolCalls])) {
 		u := ToolUse{Tool: tool, Calls: counts[ToolCalls][tool], Errors: counts[ToolErrors][tool], Timeouts: counts[ToolTimeouts][tool],
-			Failures: counts[ToolFailures][tool], Refused: counts[ToolRefused][tool], Retries: counts[ToolRetries][tool], Milliseconds: counts[ToolMilliseconds][tool]}
+			Failures: counts[ToolFailures][tool], Refused: counts[ToolRefused][tool], Retries: counts[ToolRetries][tool],
+			Milliseconds: counts[ToolMilliseconds][tool]}
 		if u.Calls > 0 {
 			out = append(out, u)
 		}

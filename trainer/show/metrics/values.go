@@ -40,46 +40,63 @@ const (
 // Sections lists all values. A run has only the values that its settings produce.
 var Sections = []Section{
 	{"Rollouts", "the conversations of one agent in one phase (`trainer/run/worker/reports.go`)", []Value{
-		{Accuracy, "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid format is worth 0. Main agent only. In evaluations: the held-out accuracy; absent if a rollout has no score, and `unknown` gives the reason."},
+		{Accuracy, "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid " +
+			"format is worth 0. Main agent only. In evaluations: the held-out accuracy; absent if a rollout has no score, and `unknown` gives the reason."},
 		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
-		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main agent only."},
-		{RewardMean, "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent of its alignment weight. Negative values need `grpo.credit: removal`."},
-		{ExpertMean, "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent from an evaluation in which an answer has no score."},
-		{"credit_mean", "-1 to 1", inStep, "Mean over the calls of a sub-agent of the main agent's correctness minus its correctness without the call, in complete rollouts with an answer. Only with `grpo.credit: removal`, for sub-agents that learn."},
-		{"removal_tokens", "tokens", inStep, "Tokens of the main agent's answers without a call, after the parts that they share with their conversations. They are not in `tokens`. Only with `grpo.credit: removal`, for the main agent."},
+		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main " +
+			"agent only."},
+		{RewardMean, "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent " +
+			"of its alignment weight. Negative values need `grpo.credit: removal`."},
+		{ExpertMean, "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent " +
+			"from an evaluation in which an answer has no score."},
+		{"credit_mean", "-1 to 1", inStep, "Mean over the calls of a sub-agent of the main agent's correctness minus its correctness without the " +
+			"call, in complete rollouts with an answer. Only with `grpo.credit: removal`, for sub-agents that learn."},
+		{"removal_tokens", "tokens", inStep, "Tokens of the main agent's answers without a call, after the parts that they share with their " +
+			"conversations. They are not in `tokens`. Only with `grpo.credit: removal`, for the main agent."},
 		{FormatValid, "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
 		{"malformed_mean", "calls", inPhase, "Calls by a trajectory that could not be parsed and were answered with an error."},
 		{"calls_mean", "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
-		{"calls_std", "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their rollouts. Absent if queries have one rollout each."},
+		{"calls_std", "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their " +
+			"rollouts. Absent if queries have one rollout each."},
 		{"turns_mean", "turns", inPhase, "Turns per trajectory, including the prompt and observations, of all its rows."},
-		{"tokens_mean", "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. For a hosted model, its server counts them, also for `tokens` and `sampled_tokens`; all three are absent if it does not."},
+		{"tokens_mean", "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. For a hosted model, its server counts them, " +
+			"also for `tokens` and `sampled_tokens`; all three are absent if it does not."},
 		{"trajectories", "count", inPhase, "Trajectories of the phase on this agent's worker."},
 		{"tokens", "tokens", inPhase, "Tokens of all these trajectories."},
 		{SampledTokens, "tokens", inPhase, "Tokens that the policy sampled."},
 		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score because the verifier or the server of a hosted model failed."},
-		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and the weights that it trains; 0 unless `grpo.max_lag` is above 0."},
+		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and the weights that it trains; 0 unless " +
+			"`grpo.max_lag` is above 0."},
 		{"lag_max", "versions", inStep, "Largest value behind `lag_mean`."},
-		{"rows_rewritten", "rows", inPhase, "Rows of conversations that began anew because they were folded (limits.fold), or because a program, or the chat template, rewrote the history (docs/programs.md)."},
+		{"rows_rewritten", "rows", inPhase, "Rows of conversations that began anew because they were folded (limits.fold), or because a program, or " +
+			"the chat template, rewrote the history (docs/programs.md)."},
 		{"prompts_too_long", "trajectories", inPhase, "Trajectories without a sampled token because their prompt reached limits.max_tokens or the context."},
 		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
-		{"queries_replaced", "queries", inStep, "Queries that were replaced by others because all rewards of their main group were equal (`grpo.resample`). Their rollouts count in the values of this section and are not trained on."},
-		{"rollouts_removed", "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, or an agent lost one of the rollout's trajectories."},
+		{"queries_replaced", "queries", inStep, "Queries that were replaced by others because all rewards of their main group were equal " +
+			"(`grpo.resample`). Their rollouts count in the values of this section and are not trained on."},
+		{"rollouts_removed", "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, " +
+			"or an agent lost one of the rollout's trajectories."},
 	}},
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
 		{"groups", "count", inStep, "Groups of this agent, one for each query."},
 		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal up to rounding: every advantage is 0."},
 		{"groups_on_BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, which is the agent's device."},
-		{"advantage_gpu_seconds", "seconds", inStep, "GPU time of the group_advantage kernel, including copies to and from the GPU, measured with CUDA events. GPU only."},
+		{"advantage_gpu_seconds", "seconds", inStep, "GPU time of the group_advantage kernel, including copies to and from the GPU, measured with " +
+			"CUDA events. GPU only."},
 		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
 	}},
-	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); in a step with several updates: the mean over the updates, the smallest of minima and the largest of maxima", []Value{
-		{"loss", "nats", inTrained, "The loss that is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over the last 20 updates."},
+	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); in a step with several updates: the mean over the updates, " +
+		"the smallest of minima and the largest of maxima", []Value{
+		{"loss", "nats", inTrained, "The loss that is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over " +
+			"the last 20 updates."},
 		{"loss_policy", "nats", inStep, "Clipped policy-gradient term of the loss. The three terms add up to loss."},
 		{"loss_kl", "nats", inStep, "KL term of the loss, scaled by grpo.kl_coef."},
 		{"loss_entropy", "nats", inStep, "Entropy term of the loss, scaled by grpo.entropy_coef."},
 		{"entropy_mean", "nats", inStep, "Entropy of the policy at the trained tokens."},
-		{"clip_frac_low", "share", inStep, "Share of tokens with negative advantage and a ratio below 1 - grpo.eps_low (CISPO: below its bound, any advantage)."},
-		{"clip_frac_high", "share", inStep, "Share of tokens with positive advantage and a ratio above 1 + grpo.eps_high (CISPO: above its bound, any advantage)."},
+		{"clip_frac_low", "share", inStep, "Share of tokens with negative advantage and a ratio below 1 - grpo.eps_low (CISPO: below its bound, any " +
+			"advantage)."},
+		{"clip_frac_high", "share", inStep, "Share of tokens with positive advantage and a ratio above 1 + grpo.eps_high (CISPO: above its bound, any " +
+			"advantage)."},
 		{"dual_clip_frac", "share", inStep, "Share of tokens with negative advantage and a ratio above grpo.dual_clip."},
 		{"ratio_mean", "ratio", inStep, "Mean of new over old probability, of tokens or sequences (grpo.ratio)."},
 		{"ratio_min", "ratio", inStep, "Smallest ratio."},
@@ -88,10 +105,16 @@ var Sections = []Section{
 		{"approx_kl_k1", "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
 		{"approx_kl_k3", "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
 		{"ref_kl_mean", "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
-		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, over trajectories sampled by the trained policy version, so that both log-probs belong to the same weights. Absent if grpo.max_lag left no such trajectory. grpo.gap_warn and grpo.gap_stop are its limits."},
-		{"routing_differs", "share", inStep, "Mixture of experts with grpo.routing: replay. Share of tokens, a mean over the layers with experts, for which the trainer's router would choose other experts than the recorded ones; before the step's first update, over trajectories sampled by the trained version. grpo.routing_warn and grpo.routing_stop are its limits."},
-		{"routing_free", "share", inStep, "Share of the tokens in training whose experts were not recorded, so that the trainer's router chose them; 1 if a server samples."},
-		{"expert_load_max", "ratio", inStep, "Mixture of experts: the largest number of tokens of an expert divided by the mean of its layer, in the worst layer."},
+		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, over trajectories sampled by " +
+			"the trained policy version, so that both log-probs belong to the same weights. Absent if grpo.max_lag left no such trajectory. " +
+			"grpo.gap_warn and grpo.gap_stop are its limits."},
+		{"routing_differs", "share", inStep, "Mixture of experts with grpo.routing: replay. Share of tokens, a mean over the layers with experts, for " +
+			"which the trainer's router would choose other experts than the recorded ones; before the step's first update, over trajectories sampled " +
+			"by the trained version. grpo.routing_warn and grpo.routing_stop are its limits."},
+		{"routing_free", "share", inStep, "Share of the tokens in training whose experts were not recorded, so that the trainer's router chose them; " +
+			"1 if a server samples."},
+		{"expert_load_max", "ratio", inStep, "Mixture of experts: the largest number of tokens of an expert divided by the mean of its layer, in the " +
+			"worst layer."},
 		{"expert_entropy", "share", inStep, "Entropy of the experts' shares of tokens divided by the entropy of equal shares; mean over the layers."},
 		{"experts_idle", "share", inStep, "Share of experts without a token in an update's micro-batches, over all layers."},
 		{"router_aux_loss", "ratio", inStep, "Load-balancing loss without its coefficient (1: balanced); present with grpo.router_aux_coef."},
@@ -112,7 +135,8 @@ var Sections = []Section{
 		{"lr", "", inStep, "Learning rate."},
 		{"grad_norm", "", inStep, "Norm of the whole gradient before clipping."},
 		{"updates", "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
-		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a program's loss term with a gradient for the policy."},
+		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a " +
+			"program's loss term with a gradient for the policy."},
 		{"updates_failed", "count", inStep, "Updates refused because a number was not finite; the weights did not change."},
 		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, including prompts and observations; mean over the updates."},
 		{TrainedTokens, "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
@@ -120,16 +144,21 @@ var Sections = []Section{
 	{"Costs", "the clock and the device", []Value{
 		{RolloutSeconds, "s", inPhase, "From the start of the phase until all outcomes have arrived, including waits for other agents."},
 		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
-		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine started (`engine.cache_tokens`)."},
+		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine " +
+			"started (`engine.cache_tokens`)."},
 		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that continued after that and were computed again, since the engine started."},
-		{"in_flight_max", "count", inPhase, "Largest number of conversations in flight at once since the engine started; for an agent with several devices, the sum over the devices."},
+		{"in_flight_max", "count", inPhase, "Largest number of conversations in flight at once since the engine started; for an agent with several " +
+			"devices, the sum over the devices."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, including waits for other agents."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over learn_seconds."},
-		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and for the previous checkpoint to be complete."},
-		{"checkpoint_seconds", "s", inStep, "Time from the copy of a checkpoint to its completion, in parallel with the steps; for checkpoints completed since the previous record."},
+		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and " +
+			"for the previous checkpoint to be complete."},
+		{"checkpoint_seconds", "s", inStep, "Time from the copy of a checkpoint to its completion, in parallel with the steps; for checkpoints " +
+			"completed since the previous record."},
 		{"memory_bytes", "bytes", inStep, "Memory of live tensors: on a CPU of the whole process, on a GPU of this process on that GPU."},
 		{"gpu_memory_used_bytes", "bytes", inStep, "Used memory of the GPU, all processes included, as the driver reports it (gorgonia/cu). GPU only."},
-		{"update_gpu_seconds", "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the step's updates. GPU only."},
+		{"update_gpu_seconds", "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the " +
+			"step's updates. GPU only."},
 		{"memory_peak_bytes", "bytes", inStep, "Peak of `memory_bytes` since the process started."},
 	}},
 }
@@ -138,7 +167,8 @@ var Sections = []Section{
 var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
 	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
 	{"right_samples", "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
-	{"decode_batch", "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences that each decoded, including sequences of agents that share the engine; 0: passes of prompts only."},
+	{"decode_batch", "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences " +
+		"that each decoded, including sequences of agents that share the engine; 0: passes of prompts only."},
 	{"rank_tokens", "tokens", inPhase, "Sampled tokens since the previous record by rank, for an agent with several devices (docs/ranks.md)."},
 }}
 
@@ -157,7 +187,8 @@ const (
 var ByTool = Section{"Tools", "the calls of one agent's tools since the previous record, by the tool's name", []Value{
 	{ToolCalls, "calls", inPhase, "Calls of the tool."},
 	{ToolErrors, "calls", inPhase, "Calls that ended with an error other than a time-out or a refusal; the agent received the error as the result."},
-	{ToolFailures, "calls", inPhase, "Errors in `tool_errors` that other arguments would not have prevented: the tool crashed, or its server is gone. Calls whose arguments do not fit the tool's schema are not passed to the tool; `malformed_mean` counts them."},
+	{ToolFailures, "calls", inPhase, "Errors in `tool_errors` that other arguments would not have prevented: the tool crashed, or its server is gone. " +
+		"Calls whose arguments do not fit the tool's schema are not passed to the tool; `malformed_mean` counts them."},
 	{ToolTimeouts, "calls", inPhase, "Calls that timed out."},
 	{ToolRefused, "calls", inPhase, "Calls refused because the conversation had already made `max_calls` calls."},
 	{ToolRetries, "attempts", inPhase, "Further attempts at calls, after time-outs and errors that may pass. A call counts once, by its last attempt."},

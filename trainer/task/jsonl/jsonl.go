@@ -247,5 +247,6 @@ func query(split string, r Row) task.Query {
 	for i, choice := range r.Choices {
 		fmt.Fprintf(&text, "\n(%c) %s", 'A'+i, choice)
 	}
-	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Parts: r.Parts, Kind: r.Kind, Level: r.Level, Columns: r.Columns, Data: r.Choices}
+	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Parts: r.Parts, Kind: r.Kind, Level: r.Level,
+		Columns: r.Columns, Data: r.Choices}
 }

@@ -41,10 +41,12 @@ func (r *reader) readParquet(file *os.File) (at int, err error) {
 	for _, g := range f.Metadata().RowGroups {
 		for _, c := range g.Columns {
 			if c.MetaData.Codec == format.Lz4Raw { // the library ends some columns early, and never ends with damaged ones
-				return 0, fmt.Errorf("column %q is compressed with LZ4, which is not supported: write the file with zstd, snappy, gzip or brotli", c.MetaData.PathInSchema)
+				return 0, fmt.Errorf("column %q is compressed with LZ4, which is not supported: write the file with zstd, snappy, gzip or brotli",
+					c.MetaData.PathInSchema)
 			}
 			if size := c.MetaData.TotalUncompressedSize; size < 0 || size > maxColumnBytes {
-				return 0, fmt.Errorf("column %q has %d bytes in one row group; at most %d are read: write smaller row groups", c.MetaData.PathInSchema, size, maxColumnBytes)
+				return 0, fmt.Errorf("column %q has %d bytes in one row group; at most %d are read: write smaller row groups", c.MetaData.PathInSchema,
+					size, maxColumnBytes)
 			}
 		}
 	}

@@ -23,7 +23,8 @@ func verl(row object) (object, error) {
 			return nil, err
 		}
 		if parts["target"] == nil || len(parts) > 1 {
-			return nil, fmt.Errorf("%s is an object with %s: name the part that is the answer, with task.layout: rows and task.fields.answer: %s.NAME", truth, list(parts), truth)
+			return nil, fmt.Errorf("%s is an object with %s: name the part that is the answer, with task.layout: rows and task.fields.answer: %s.NAME",
+				truth, list(parts), truth)
 		}
 		out["answer"] = parts["target"]
 	}

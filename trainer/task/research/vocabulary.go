@@ -12,7 +12,8 @@ const (
 )
 
 const (
-	specials      = "<pad> ? . is was unknown alias <call> </call> <resp> </resp> <search> </search> <docs> </docs> <result> </result> <answer> </answer> <note> </note>"
+	specials = "<pad> ? . is was unknown alias <call> </call> <resp> </resp> <search> </search> <docs> </docs> <result> </result> <answer> " +
+		"</answer> <note> </note>"
 	relationWords = "boss friend mentor rival tutor doctor lawyer neighbour"
 	nameWords     = "Ada Abel Alma Amos Anya Bela Bert Bo Cara Cleo Cora Dag Dina Drew Edda Egon Elsa Emil Enzo Erna Ezra " +
 		"Faye Finn Flora Gaia Gil Greta Gwen Hal Hana Hugo Ida Igor Inga Ivo Jana Jens Jo Kai Kira Kurt Lara " +

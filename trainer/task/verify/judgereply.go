@@ -120,7 +120,8 @@ func withoutLegend(all []statedScore) ([]statedScore, error) {
 	}
 	if differ(worded) {
 		if len(plain) == 0 {
-			return nil, fmt.Errorf(`several scores with words behind them, such as %v and %v, and no "Score: N" alone on its line`, worded[0].score, worded[len(worded)-1].score)
+			return nil, fmt.Errorf(`several scores with words behind them, such as %v and %v, and no "Score: N" alone on its line`, worded[0].score,
+				worded[len(worded)-1].score)
 		}
 		return plain, nil
 	}
@@ -140,7 +141,8 @@ var (
 
 	// label matches the word score with its colon and the characters that may be between them: quotes, emphasis, and
 	// the scale in brackets.
-	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ \\t]*[:=：][\"'*_`\\[<({ \\t]*")
+	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ " +
+		"\\t]*[:=：][\"'*_`\\[<({ \\t]*")
 	// lineLabel matches the text before a label that begins its line.
 	lineLabel  = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
 	finalLabel = regexp.MustCompile(`(?i)\b(?:final|overall|total)["'*_]*\s+["'*_]*$`)
@@ -211,7 +213,8 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 
 var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
-	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
+	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" +
+		`]*(\d+(?:\.\d+)?)`)
 	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
 	// a correction (9 -> 3), a unit, a sum.
 	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:→⇒]|[-=]+>|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)

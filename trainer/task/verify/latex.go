@@ -10,8 +10,8 @@ import (
 
 var (
 	latexText  = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf|textrm|textit|textsf|textnormal|mathsf|mathit|mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
-	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`, " ", "~", " ",
-		`\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
+	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`,
+		" ", "~", " ", `\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
 		"−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
 	// latexGroups matches a space that LaTeX puts between thousands. zeros matches thousands after a plain space.
 	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|~)+(\d{3})`)
@@ -38,8 +38,10 @@ var (
 )
 
 // typographic replaces wide digits and signs and single characters for fractions.
-var typographic = strings.NewReplacer("０", "0", "１", "1", "２", "2", "３", "3", "４", "4", "５", "5", "６", "6", "７", "7", "８", "8", "９", "9", "．", ".", "，", ",", "％", "%", "－", "-", "＄", "$",
-	"½", " 1/2", "⅓", " 1/3", "⅔", " 2/3", "¼", " 1/4", "¾", " 3/4", "⅕", " 1/5", "⅖", " 2/5", "⅗", " 3/5", "⅘", " 4/5", "⅙", " 1/6", "⅚", " 5/6", "⅐", " 1/7", "⅛", " 1/8", "⅜", " 3/8", "⅝", " 5/8", "⅞", " 7/8", "⅑", " 1/9", "⅒", " 1/10")
+var typographic = strings.NewReplacer("０", "0", "１", "1", "２", "2", "３", "3", "４", "4", "５", "5", "６", "6", "７", "7", "８", "8", "９", "9", "．", ".", "，",
+	",", "％", "%", "－", "-", "＄", "$",
+	"½", " 1/2", "⅓", " 1/3", "⅔", " 2/3", "¼", " 1/4", "¾", " 3/4", "⅕", " 1/5", "⅖", " 2/5", "⅗", " 3/5", "⅘", " 4/5", "⅙", " 1/6", "⅚", " 5/6", "⅐",
+	" 1/7", "⅛", " 1/8", "⅜", " 3/8", "⅝", " 5/8", "⅞", " 7/8", "⅑", " 1/9", "⅒", " 1/10")
 
 // markup replaces HTML's exponents and indices with those of LaTeX.
 var markup = strings.NewReplacer("<sup>", "^{", "</sup>", "}", "<sub>", "_{", "</sub>", "}")

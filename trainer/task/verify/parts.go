@@ -94,7 +94,8 @@ func asksFor(asked map[string]bool, words []map[string]bool, i int, overlap floa
 }
 
 // filler holds words that do not change what a question asks for.
-var filler = map[string]bool{"what": true, "which": true, "who": true, "whose": true, "is": true, "are": true, "was": true, "were": true, "of": true, "in": true}
+var filler = map[string]bool{"what": true, "which": true, "who": true, "whose": true, "is": true, "are": true, "was": true, "were": true, "of": true,
+	"in": true}
 
 // wordSet returns the words of a text, except filler words and words without letters or digits.
 func wordSet(text string) map[string]bool {

@@ -134,7 +134,8 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	}
 	v.next++
 	request := programRequest{ID: v.next, Query: c.Query.ID, Rollout: c.Attempt.Rollout, Agent: c.Attempt.Agent, Invocation: c.Attempt.Invocation,
-		Question: c.Query.Text, Answer: c.Attempt.Answer, Accepted: c.Accepted(), Choices: c.Choices, Row: c.Query.Columns, Conversation: c.Attempt.Conversation}
+		Question: c.Query.Text, Answer: c.Attempt.Answer, Accepted: c.Accepted(), Choices: c.Choices, Row: c.Query.Columns,
+		Conversation: c.Attempt.Conversation}
 	if c.Attempt.Subtask != "" {
 		request.Subtask = &c.Attempt.Subtask
 	}

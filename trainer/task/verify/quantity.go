@@ -65,7 +65,8 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	q.written = numbers[0].Figure
 	before := strings.TrimRight(text[:at[0][0]], " ")
 	before = strings.TrimSuffix(before, "-")
-	q.named = ordinal.MatchString(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before), func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
+	q.named = ordinal.MatchString(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before),
+		func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
 	factor := big.NewRat(1, 1)
 	var names []string
 	for _, w := range unitWords(before + " " + text[at[0][1]:]) {
@@ -148,7 +149,8 @@ var ordinal = regexp.MustCompile(`^(?:st|nd|rd|th)\s+\pL`)
 
 var perCent = regexp.MustCompile(`\bper ?cent\b`)
 
-var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "around": true, "approximately": true, "of": true}
+var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "around": true, "approximately": true,
+	"of": true}
 
 // scales are words that multiply a number.
 var scales = map[string]*big.Rat{
@@ -170,9 +172,11 @@ func unitTable() map[string]unit {
 		dimension, names string // singular, separated by spaces
 		size             string
 	}{
-		{"m", "m metre meter", "1"}, {"m", "km kilometre kilometer", "1000"}, {"m", "cm centimetre centimeter", "1/100"}, {"m", "mm millimetre millimeter", "1/1000"},
+		{"m", "m metre meter", "1"}, {"m", "km kilometre kilometer", "1000"}, {"m", "cm centimetre centimeter", "1/100"},
+		{"m", "mm millimetre millimeter", "1/1000"},
 		{"m", "mi mile", "1609.344"}, {"m", "ft foot feet", "0.3048"}, {"m", "in inch inche", "0.0254"}, {"m", "yd yard", "0.9144"},
-		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"}, {"kg", "oz ounce", "0.028349523125"},
+		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"},
+		{"kg", "oz ounce", "0.028349523125"},
 		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
 		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rupee", "1"},
 	} {

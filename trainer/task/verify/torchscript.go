@@ -68,7 +68,8 @@ var errModuleClosed = errors.New("the run is over")
 
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
-		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import trainer/withgotch")
+		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import " +
+			"trainer/withgotch")
 	}
 	if s.Device == nil {
 		s.Device = func(string) string { return "cpu" }

@@ -109,7 +109,8 @@ func New(s Settings) (Verifier, error) {
 	case TorchScript:
 		return newTorchScript(s.TorchScript)
 	}
-	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, ExactMatch, F1, Quantity, Numeric, Choice, Regex, Judge, Program, TorchScript)
+	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, ExactMatch, F1, Quantity,
+		Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
 // comparison reports whether an answer equals a reference. An error means that the reference cannot be read.

@@ -178,7 +178,8 @@ func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state
 		v = m
 		if st.Updates > 0 {
 			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
-				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's moments begin at 0, so the results will differ from a run without the interruption", st.Version))
+				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's moments begin at 0, so the results will differ from a "+
+					"run without the interruption", st.Version))
 			st.Updates = 0
 		}
 	}
@@ -231,6 +232,7 @@ func (a *Archive) diskFull(err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then continue with --resume",
+	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo "+
+		"checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then continue with --resume",
 		err, a.settings.Dir)
 }

@@ -99,7 +99,8 @@ func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	}
 	c, f, err := openColdStart(folder, a.parameters.Numel())
 	if err != nil {
-		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the cold start begins again with the first update, because its saved state cannot be used: %s: %v", folder, err))
+		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
+			"the cold start begins again with the first update, because its saved state cannot be used: %s: %v", folder, err))
 		return ColdStart{}, nil
 	}
 	defer f.Close()

@@ -75,7 +75,8 @@ func readManifest(stepDir string) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%s is damaged: %w", manifestFile, err)
 	}
 	if m.Format < manifestFormat {
-		return Manifest{}, fmt.Errorf("%s has format %d: it is damaged, or was written by an older mgrpo; this mgrpo reads format %d", manifestFile, m.Format, manifestFormat)
+		return Manifest{}, fmt.Errorf("%s has format %d: it is damaged, or was written by an older mgrpo; this mgrpo reads format %d", manifestFile,
+			m.Format, manifestFormat)
 	}
 	if _, again, err := m.encode(); err != nil || !bytes.Equal(again, data) {
 		return Manifest{}, fmt.Errorf("%s is damaged: its digest does not match", manifestFile)
@@ -99,7 +100,8 @@ func (m Manifest) check() error {
 			return fmt.Errorf("%s: agent %q has an invalid name, or is listed twice", manifestFile, a.Name)
 		}
 		if a.Ledger != (LedgerMark{}) && (a.Ledger.Size <= 0 || !isDigest(a.Ledger.SHA256)) {
-			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is impossible", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
+			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is impossible", manifestFile, a.Name, a.Ledger.Size,
+				a.Ledger.SHA256)
 		}
 		if a.Endpoint != nil && len(a.Files) > 0 {
 			return fmt.Errorf("%s: %s has %d files, but its model was hosted at %.80q", manifestFile, a.Name, len(a.Files), a.Endpoint.URL)

@@ -127,7 +127,8 @@ func ReadMaster(agentDir string, numel int64, restore func(read func(from int64,
 
 func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
 	if o.Len() >= 0 && o.Len() != numel {
-		return fmt.Errorf("%s: the optimizer state has %d values, but the model has %d parameters: the checkpoint belongs to another model", agentDir, o.Len(), numel)
+		return fmt.Errorf("%s: the optimizer state has %d values, but the model has %d parameters: the checkpoint belongs to another model", agentDir,
+			o.Len(), numel)
 	}
 	if !o.Has(masterBuffer) {
 		return nil

@@ -34,7 +34,8 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 func (a *Archive) Reference() (folder string, err error) {
 	folder = a.referenceDir()
 	if len(a.reference) == 0 {
-		return "", fmt.Errorf("the checkpoint of step %d does not have the weights of the KL reference, which is the policy after the cold start: begin the run again in another run.dir, or set grpo.reference: start", a.saved)
+		return "", fmt.Errorf("the checkpoint of step %d does not have the weights of the KL reference, which is the policy after the cold start: "+
+			"begin the run again in another run.dir, or set grpo.reference: start", a.saved)
 	}
 	var faults []error
 	for _, f := range a.reference {
@@ -43,7 +44,8 @@ func (a *Archive) Reference() (folder string, err error) {
 		}
 	}
 	if len(faults) > 0 {
-		return "", fmt.Errorf("the weights of the KL reference in %s differ from the digests in the checkpoint of step %d: %w; restore the folder from a copy of the run's folder, or begin the run again in another run.dir",
+		return "", fmt.Errorf("the weights of the KL reference in %s differ from the digests in the checkpoint of step %d: %w; restore the folder "+
+			"from a copy of the run's folder, or begin the run again in another run.dir",
 			folder, a.saved, errors.Join(faults...))
 	}
 	return folder, nil

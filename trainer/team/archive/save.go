@@ -144,7 +144,8 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	}
 	for _, name := range a.settings.Team {
 		if digests[name] != digests[a.settings.Agent] {
-			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.settings.Agent)}
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version),
+				Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.settings.Agent)}
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ func (c Checkpoints) Usable(observer metrics.Observer) ([]Manifest, error) {
 		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d cannot be used: %v", s.Step, s.Reason))
 	}
 	if len(points) == 0 && len(steps) > 0 {
-		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is complete and undamaged; restore one, or choose another run.dir", steps, c.Dir)
+		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is complete and undamaged; restore one, or choose another run.dir",
+			steps, c.Dir)
 	}
 	return points, nil
 }

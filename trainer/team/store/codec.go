@@ -118,7 +118,8 @@ func (r *Result) check() error {
 }
 
 func (o *Outcome) check() error {
-	err := errors.Join(checkID(o.Query, o.Rollout, o.Tokens), checkText("an answer", o.Answer), checkText("a reason", o.Failed), checkText("a reason", o.Unscored))
+	err := errors.Join(checkID(o.Query, o.Rollout, o.Tokens), checkText("an answer", o.Answer), checkText("a reason", o.Failed),
+		checkText("a reason", o.Unscored))
 	if !(o.Correct >= 0 && o.Correct <= 1) {
 		err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score from 0 to 1; report the rollout as failed", o.ID(), o.Correct))
 	}

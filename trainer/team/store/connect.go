@@ -225,7 +225,8 @@ func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error
 		missing = append(missing, "maxmemory-policy noeviction (it is "+policy+")")
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the server may lose data: set %s in redis.conf, or with CONFIG SET; or set store.allow_volatile: \"data may be lost\"", strings.Join(missing, " and "))
+		return fmt.Errorf("the server may lose data: set %s in redis.conf, or with CONFIG SET; or set store.allow_volatile: \"data may be lost\"",
+			strings.Join(missing, " and "))
 	}
 	return nil
 }

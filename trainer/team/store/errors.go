@@ -66,7 +66,8 @@ type FencedError struct {
 
 func (e *FencedError) Error() string {
 	if e.Now == "" {
-		return fmt.Sprintf("store: the store has lost epoch %d of %s: it was wiped or restarted without its data; resume all agents from a checkpoint", e.Epoch, e.Agent)
+		return fmt.Sprintf("store: the store has lost epoch %d of %s: it was wiped or restarted without its data; resume all agents from a checkpoint",
+			e.Epoch, e.Agent)
 	}
 	return fmt.Sprintf("store: this worker of %s (epoch %d) was replaced by another (epoch %s)", e.Agent, e.Epoch, e.Now)
 }
@@ -137,7 +138,8 @@ func (s *Store) advise(err error) error {
 		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
 			err, strings.Join(opts.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
-		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights of each user",
+		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
+			"of each user",
 			err, user, strings.Join(opts.Addrs, ", "))}
 	}
 	return err
@@ -147,7 +149,8 @@ func (s *Store) advise(err error) error {
 // All operations are idempotent, so they may be repeated even if they took effect.
 func transient(err error) bool {
 	var network net.Error
-	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, errLoading) {
+	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolTimeout) ||
+		errors.Is(err, errLoading) {
 		return true
 	}
 	var reply redis.Error

@@ -125,7 +125,8 @@ func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, erro
 }
 
 // waitFor does the same as wait, for a caller that has subscribed already.
-func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), awaited func() (agents []string, what string)) error {
+func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error),
+	awaited func() (agents []string, what string)) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()

@@ -19,7 +19,8 @@ return {'new', redis.call('HGET', gateway, ':secret')}
 // PublishGateway stores the URL of the agent's gateway. It returns the secret with which the run's workers sign the keys of
 // programs. If the run does not have a secret yet, it is `fresh`.
 func (m *Member) PublishGateway(ctx context.Context, url, fresh string) (secret string, err error) {
-	reply, err := m.write(ctx, gatewayScript, "the gateway's address", values{"events": m.key("events", m.agent), "gateway": m.key("gateway"), "address": url, "fresh": fresh})
+	reply, err := m.write(ctx, gatewayScript, "the gateway's address", values{"events": m.key("events", m.agent), "gateway": m.key("gateway"),
+		"address": url, "fresh": fresh})
 	return word(reply, 1), err
 }
 

@@ -106,7 +106,8 @@ func (r *statusReader) progress() error {
 			name := phase.String()
 			if !phase.hasNoPlan() {
 				answers[i] = replies{plan: p.HGet(r.ctx, r.s.key("plan", name), "plan"), ended: p.HExists(r.ctx, r.s.key("plan", name), "ended"),
-					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)), results: p.HLen(r.ctx, r.s.key("result", name))}
+					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)),
+					results: p.HLen(r.ctx, r.s.key("result", name))}
 			}
 			for _, t := range phase.reports() {
 				var said []*redis.BoolCmd

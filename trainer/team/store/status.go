@@ -62,7 +62,8 @@ type StopStatus struct {
 type EmptyError struct{ Run string }
 
 func (e *EmptyError) Error() string {
-	return fmt.Sprintf("store: the store has no data of run %s: no worker of the run has joined yet, or the data were deleted; check store.url and run.name", e.Run)
+	return fmt.Sprintf("store: the store has no data of run %s: no worker of the run has joined yet, or the data were deleted; check "+
+		"store.url and run.name", e.Run)
 }
 
 // Limits of a status.

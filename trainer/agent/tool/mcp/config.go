@@ -37,7 +37,8 @@ type Config struct {
 // skipped reports a skipped line of the server.
 func (c Config) skipped(line string) {
 	if c.Note != nil {
-		c.Note(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c, tool.Redact(line, c.Secrets())))
+		c.Note(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c,
+			tool.Redact(line, c.Secrets())))
 	}
 }
 

@@ -58,7 +58,9 @@ func NewCode(cfg CodeConfig) *Code {
 	for range c.cfg.Workers {
 		c.workers <- nil
 	}
-	c.Tool = tool.Func("code", "Runs a program in Starlark, which looks like Python and is not: no import (math and json are there already), no class, try, with, yield or f-string, no ** (write pow(x, y)), no files, no network. Write \"%s is %d\" % (a, b) for an f-string. Answers with what it prints and the value of its last line.",
+	c.Tool = tool.Func("code", "Runs a program in Starlark, which looks like Python and is not: no import (math and json are there already), no "+
+		"class, try, with, yield or f-string, no ** (write pow(x, y)), no files, no network. Write \"%s is %d\" % (a, b) for an f-string. Answers "+
+		"with what it prints and the value of its last line.",
 		"program", "The program. Example: sum([x * x for x in range(10)])", c.run)
 	return c
 }

@@ -66,14 +66,17 @@ func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Tool = tool.Func("python", "Runs a program in Python "+version+", in a process of its own each time: without network, other processes and threads; files only in /tmp, for as long as it runs. Answers with what it prints and the value of its last line.",
+	p.Tool = tool.Func("python", "Runs a program in Python "+version+", in a process of its own each time: without network, other processes and "+
+		"threads; files only in /tmp, for as long as it runs. Answers with what it prints and the value of its last line.",
 		"program", "The program. Example: sum(x * x for x in range(10))", p.run)
 	const trial = "import sys\nsys.stdout.write('6*7=')\n6 * 7"
 	if answer, err := p.run(ctx, trial); err != nil || answer != "6*7=42" {
 		if err == nil {
 			err = fmt.Errorf("a trial program printed %q", answer)
 		}
-		return nil, fmt.Errorf("the sandbox for Python cannot be made on this machine: %w. It needs Linux 5.12 and user namespaces, which containers and some distributions forbid (see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); the tool code (Starlark) runs everywhere", err)
+		return nil, fmt.Errorf("the sandbox for Python cannot be made on this machine: %w. It needs Linux 5.12 and user namespaces, which containers "+
+			"and some distributions forbid (see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "+
+			"kernel.apparmor_restrict_unprivileged_userns); the tool code (Starlark) runs everywhere", err)
 	}
 	return p, nil
 }

@@ -167,7 +167,8 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 		}
 		text.Reset()
 	} else if !json.Valid(text.Bytes()) {
-		return nil, fmt.Errorf("request: the template turns the query %[2]q into %[1]s: it must make JSON (write the query as {{json .Query}}), or a query string that begins with ?",
+		return nil, fmt.Errorf("request: the template turns the query %[2]q into %[1]s: it must make JSON (write the query as {{json .Query}}), or a "+
+			"query string that begins with ?",
 			beginning(text.Bytes()), query)
 	}
 	request, err := http.NewRequest(method, address, &text)

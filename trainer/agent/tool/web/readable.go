@@ -79,7 +79,8 @@ var (
 	unread = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
 		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head}
 	blocks = []atom.Atom{atom.P, atom.Div, atom.Section, atom.Article, atom.Main, atom.Header, atom.Blockquote, atom.Ul, atom.Ol, atom.Dl,
-		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.Address, atom.Center, atom.Dir, atom.Hgroup, atom.Legend, atom.Menu, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
+		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.Address, atom.Center, atom.Dir, atom.Hgroup, atom.Legend, atom.Menu,
+		atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
 	// ownLines are declarations that give an element lines of its own.
 	ownLines = []string{"display:block", "display:flex", "display:grid", "display:table", "display:list-item", "display:flow-root"}
 	lines    = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}

@@ -38,7 +38,8 @@ func shifted(n *html.Node, aligned, moved *regexp.Regexp) bool {
 
 // classed reports whether an inline element has one of some classes.
 func classed(n *html.Node, names ...string) bool {
-	return n.DataAtom == atom.Span && slices.ContainsFunc(strings.Fields(strings.ToLower(attribute(n, "class"))), func(c string) bool { return slices.Contains(names, c) })
+	return n.DataAtom == atom.Span && slices.ContainsFunc(strings.Fields(strings.ToLower(attribute(n, "class"))),
+		func(c string) bool { return slices.Contains(names, c) })
 }
 
 // note reports whether raised text is the number of a note: all of it is a link within the page.

@@ -84,7 +84,8 @@ func (v *Visit) Close() error {
 // Service returns a name for a cache. It contains the settings that affect pages and access to them.
 func (v *Visit) Service() string {
 	c := v.cfg
-	return fmt.Sprintf("visit links=%t %s", c.Links, tool.Fingerprint(fmt.Sprint(c.Hosts), fmt.Sprint(c.Schemes), fmt.Sprint(c.Networks), fmt.Sprint(c.Bytes), c.Agent))
+	return fmt.Sprintf("visit links=%t %s", c.Links, tool.Fingerprint(fmt.Sprint(c.Hosts), fmt.Sprint(c.Schemes), fmt.Sprint(c.Networks),
+		fmt.Sprint(c.Bytes), c.Agent))
 }
 
 // Check returns an error unless the arguments of a call name a page that may be fetched. It fetches nothing.
@@ -328,7 +329,8 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	}
 	kind, _, err := mime.ParseMediaType(header)
 	isHTML := kind == "text/html" || kind == "application/xhtml+xml"
-	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
+	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || strings.HasSuffix(kind, "+json") ||
+		strings.HasSuffix(kind, "+xml")
 	if err != nil || !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, tool.Truncate(header, 100))
 	}

@@ -88,7 +88,8 @@ func (b *batch) inputs(n int) []int32 {
 	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
-			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number), w.q.cached.state
+			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number),
+				w.q.cached.state
 			r++
 		}
 	}

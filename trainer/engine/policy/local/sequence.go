@@ -49,7 +49,8 @@ type token struct {
 func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	k := r.Key
 	return &sequence{
-		tenant: t, ctx: ctx, sampling: r.Sampling, slotState: slotState{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, allows: r.Constraint, done: make(chan struct{}),
+		tenant: t, ctx: ctx, sampling: r.Sampling, slotState: slotState{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken,
+		allows: r.Constraint, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.opt.Context, t.opt.TokenBytes),
 	}

@@ -54,7 +54,8 @@ func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 		}
 		gap, err := p.verifyWeights(ctx, r, w)
 		if err == nil && lost {
-			p.opt.Note(fmt.Sprintf("the engine at %s has version %d: the log-probs of its tokens differ from the trainer's by %.2g nats on average", r.url, w.version, gap))
+			p.opt.Note(fmt.Sprintf("the engine at %s has version %d: the log-probs of its tokens differ from the trainer's by %.2g nats on average", r.url,
+				w.version, gap))
 		}
 		return err
 	})

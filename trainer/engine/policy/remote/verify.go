@@ -80,9 +80,11 @@ func (g *gaps) verdict(tolerance float64) error {
 	case now > tolerance && raw <= tolerance:
 		return fmt.Errorf("its log-probs do not include the temperature: start vLLM with --logprobs-mode processed_logprobs")
 	case before*clearly < now:
-		return fmt.Errorf("it still samples with the previous weights: its log-probs of %.0f tokens differ by %.3g nats from the previous weights and by %.3g from the weights that it reports", g.n, before, now)
+		return fmt.Errorf("it still samples with the previous weights: its log-probs of %.0f tokens differ by %.3g nats from the previous weights and "+
+			"by %.3g from the weights that it reports", g.n, before, now)
 	case !(now <= tolerance):
-		return fmt.Errorf("it does not sample with the agent's weights: its log-probs of %.0f tokens differ from the trainer's by %.3g nats on average, more than engine.weights.tolerance %.3g", g.n, now, tolerance)
+		return fmt.Errorf("it does not sample with the agent's weights: its log-probs of %.0f tokens differ from the trainer's by %.3g nats on "+
+			"average, more than engine.weights.tolerance %.3g", g.n, now, tolerance)
 	}
 	return nil
 }

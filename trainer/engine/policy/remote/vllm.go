@@ -111,7 +111,8 @@ func (v *vllm) rpc(ctx context.Context, method string, args ...string) (string, 
 // missing adds advice to the error of a route that a server does not have.
 func missing(err error, advice string) error {
 	var status *statusError
-	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed || status.code == http.StatusNotImplemented) {
+	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed ||
+		status.code == http.StatusNotImplemented) {
 		return fmt.Errorf("%w: %s", err, advice)
 	}
 	return err

@@ -55,7 +55,8 @@ func (h heatmap) svg() template.HTML {
 	rows = min(rows, maxRows)
 	width, height := (chartWidth-chartLeft-chartRight)/float64(len(columns)), (base-chartTop)/float64(rows)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="heat %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, h.Class, chartWidth, chartHeight, html.EscapeString(h.Title+", "+h.Note))
+	fmt.Fprintf(&b, `<svg class="heat %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, h.Class, chartWidth, chartHeight,
+		html.EscapeString(h.Title+", "+h.Note))
 	for i, c := range columns {
 		shares := c.shares(rows)
 		for k, share := range shares {
@@ -67,7 +68,8 @@ func (h heatmap) svg() template.HTML {
 				is = "≥"
 			}
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" opacity="%.3f"><title>%s: d %s %d in %.1f %% of rollouts</title></rect>`,
-				chartLeft+float64(i)*width, base-float64(k+1)*height, max(width-1, 0.5), max(height-1, 0.5), 0.06+0.94*math.Sqrt(share), stepLabel(c.step), is, k, 100*share)
+				chartLeft+float64(i)*width, base-float64(k+1)*height, max(width-1, 0.5), max(height-1, 0.5), 0.06+0.94*math.Sqrt(share), stepLabel(c.step),
+				is, k, 100*share)
 		}
 	}
 	h.drawAxes(&b, columns, rows, width, height)

@@ -102,13 +102,14 @@ var teamRows = []numberRow{
 	}},
 	{"tokens sampled", number, func(r *run) figure { return r.sum(metrics.SampledTokens) }},
 	{"tokens learned from", number, func(r *run) figure { return r.sum(metrics.TrainedTokens) }},
-	{"wall time, first to last record", func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() }, func(r *run) figure {
-		n := len(r.records)
-		if n < 2 {
-			return figure{}
-		}
-		return figure{value: r.records[n-1].Time.Sub(r.records[0].Time).Seconds(), ok: true}
-	}},
+	{"wall time, first to last record", func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() },
+		func(r *run) figure {
+			n := len(r.records)
+			if n < 2 {
+				return figure{}
+			}
+			return figure{value: r.records[n-1].Time.Sub(r.records[0].Time).Seconds(), ok: true}
+		}},
 }
 
 // agentRows returns the rows of an agent's training.

@@ -63,8 +63,9 @@ func newFrame(name string, data any, smoothed bool) (frame, error) {
 	}
 	digest := sha256.Sum256([]byte(scriptText))
 	return frame{Name: name, Smoothed: smoothed,
-		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
-		Style:  template.CSS(Style), Script: template.JS(scriptText), Data: template.JS(text),
+		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) +
+			"'; base-uri 'none'; form-action 'none'",
+		Style: template.CSS(Style), Script: template.JS(scriptText), Data: template.JS(text),
 	}, nil
 }
 
@@ -208,10 +209,12 @@ func (r *run) outcomeCharts() []chart {
 	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
 	train.Curves = append(r.perAgent(metrics.KindStep, metrics.Accuracy, r.agents), r.perAgent(metrics.KindStep, metrics.ExpertMean, r.agents)...)
 	return []chart{
-		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, metrics.RewardMean, r.agents)},
+		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset,
+			Curves: r.perAgent(metrics.KindStep, metrics.RewardMean, r.agents)},
 		heldOut, train,
 		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, metrics.FormatValid, r.agents)},
-		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
+		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset,
+			Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
 	}
 }
 
@@ -326,6 +329,7 @@ func (d reading) describe() string {
 	if len(d.Rollouts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run, independently of their content. For more: mgrpo report --steps, --queries, --megabytes.",
+	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run, independently of their content. For more: mgrpo "+
+		"report --steps, --queries, --megabytes.",
 		len(d.Rollouts), d.queries, d.of, d.steps)
 }

@@ -133,7 +133,8 @@ func (r *run) scores() table {
 		if s.Tokens > 0 {
 			tokens = fmt.Sprintf("%.0f", s.Tokens)
 		}
-		t.Rows = append(t.Rows, []string{name, fmt.Sprint(s.Questions), fmt.Sprintf("%.3f", s.Accuracy), fmt.Sprintf("%.3f – %.3f", s.Interval[0], s.Interval[1]),
+		t.Rows = append(t.Rows, []string{name, fmt.Sprint(s.Questions), fmt.Sprintf("%.3f", s.Accuracy),
+			fmt.Sprintf("%.3f – %.3f", s.Interval[0], s.Interval[1]),
 			fmt.Sprintf("%.3f (N = %d)", s.Pass[s.Samples], s.Samples), fmt.Sprintf("%.3f", s.Best[s.Samples]), fmt.Sprintf("%.2f", s.Calls), tokens})
 	}
 	return t
@@ -172,7 +173,8 @@ func (r *run) totals() table {
 			peak = max(peak, l.Values["memory_peak_bytes"])
 		}
 		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum[metrics.SampledTokens]),
-			number(sum[metrics.TrainedTokens]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]), fmt.Sprintf("%.1f s", sum[metrics.RolloutSeconds]),
+			number(sum[metrics.TrainedTokens]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]),
+			fmt.Sprintf("%.1f s", sum[metrics.RolloutSeconds]),
 			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
 	}
 	return t
@@ -196,7 +198,8 @@ func (r *run) batchCards() []card {
 			}
 		}
 		if len(total) > 0 {
-			out = append(out, card{Title: "Decode batches of " + name, Note: "forward passes by the number of conversations in them", SVG: bars(total, r.class(name), name), Explained: explainBatches(total)})
+			out = append(out, card{Title: "Decode batches of " + name, Note: "forward passes by the number of conversations in them",
+				SVG: bars(total, r.class(name), name), Explained: explainBatches(total)})
 		}
 	}
 	return out
@@ -209,11 +212,12 @@ func explainBatches(total map[int64]int64) string {
 		passes += n
 		rows += n * size
 	}
-	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes with that many conversations: %.1f on average.",
+	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes with that many "+
+		"conversations: %.1f on average.",
 		float64(rows)/float64(passes))
 	if alone := float64(total[1]) / float64(passes); alone >= 0.3 {
-		text += fmt.Sprintf(" In %.0f %% of the passes there was only one conversation. This happens at the end of a phase, when few conversations are left, or throughout, if too few "+
-			"rollouts are in flight or conversations wait much longer for tools and other agents than a pass takes.", 100*alone)
+		text += fmt.Sprintf(" In %.0f %% of the passes there was only one conversation. This happens at the end of a phase, when few conversations are "+
+			"left, or throughout, if too few rollouts are in flight or conversations wait much longer for tools and other agents than a pass takes.", 100*alone)
 	}
 	return text
 }
@@ -231,7 +235,8 @@ func bars(counts map[int64]int64, class, name string) template.HTML {
 	most = slices.Max(sums)
 	x, y := scale(0, float64(len(sums)), chartLeft, chartWidth-chartRight), scale(0, float64(most), base, chartTop)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="heat %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, class, chartWidth, chartHeight, html.EscapeString("Decode batches of "+name))
+	fmt.Fprintf(&b, `<svg class="heat %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, class, chartWidth, chartHeight,
+		html.EscapeString("Decode batches of "+name))
 	for i, c := range sums {
 		fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%d–%d sequences: %d passes</title></rect>`,
 			x(float64(i)), y(float64(c)), max(x(1)-x(0)-1, 0.5), base-y(float64(c)), int64(i)*width+1, int64(i+1)*width, c)

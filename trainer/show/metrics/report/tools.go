@@ -23,11 +23,12 @@ func (r *run) tools() (t table, failing []string) {
 			}
 		}
 		for _, u := range metrics.ToolUses(counts) {
-			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Failures)), number(float64(u.Timeouts)),
-				number(float64(u.Refused)), number(float64(u.Retries)),
+			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Failures)),
+				number(float64(u.Timeouts)), number(float64(u.Refused)), number(float64(u.Retries)),
 				fmt.Sprintf("%.1f %%", 100*u.FailedShare()), number(float64(u.Milliseconds) / float64(max(u.Made(), 1)))})
 			if u.Failing() {
-				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it are a poor measure of the agent.",
+				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it are a poor "+
+					"measure of the agent.",
 					clip(u.Tool), agent, 100*u.FailedShare(), u.Made()))
 			}
 		}

@@ -69,7 +69,8 @@ func hasPackage(ctx context.Context, python, name string) error {
 	err := exec.CommandContext(ctx, python, "-c", look, name).Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return fmt.Errorf("tracking.%s: %s does not have the package %[1]s: run %[2]s -m pip install %[1]s, or name another Python in tracking.python", name, python)
+		return fmt.Errorf("tracking.%s: %s does not have the package %[1]s: run %[2]s -m pip install %[1]s, or name another Python in tracking.python",
+			name, python)
 	}
 	if err != nil {
 		return fmt.Errorf("tracking.python: %w", err)

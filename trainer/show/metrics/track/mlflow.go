@@ -23,7 +23,8 @@ func MLflow(experiment, python string) Opener {
 		for key, text := range run.Params {
 			params[key] = plain(text)
 		}
-		return open(ctx, "mlflow", python, env, map[string]any{"experiment": name, "id": run.ID, "name": run.Name, "began": run.Began.UnixMilli(), "params": params})
+		return open(ctx, "mlflow", python, env, map[string]any{"experiment": name, "id": run.ID, "name": run.Name, "began": run.Began.UnixMilli(),
+			"params": params})
 	}
 }
 
