@@ -2,12 +2,14 @@ package rules
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"path"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // limit is a largest size, which holds in all Go packages. larger has the exceptions with their sizes, which may only shrink.
@@ -176,6 +178,38 @@ func TestFilesAreShort(t *testing.T) {
 	})
 	fileLines.check(t, code)
 	testFileLines.check(t, tests)
+}
+
+// mostColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. columns.txt has the number of longer lines of each file
+// that had some before this limit.
+const mostColumns = 160
+
+// TestLinesAreShort counts lines of more columns.
+func TestLinesAreShort(t *testing.T) {
+	longer := limit{0, "lines that are too long", map[string]int{}}
+	for line := range strings.Lines(read(t, "trainer/rules/columns.txt")) {
+		var name string
+		var lines int
+		if _, err := fmt.Sscan(line, &lines, &name); err == nil {
+			longer.larger[name] = lines
+		}
+	}
+	counts := map[string]int{}
+	eachFile(t, func(name string, content []byte) {
+		switch path.Ext(name) {
+		case ".go", ".cpp", ".h", ".cu", ".cuh":
+		default:
+			return
+		}
+		counts[name] = 0
+		for line := range bytes.Lines(content) {
+			columns := utf8.RuneCount(bytes.TrimRight(line, "\n")) + 3*bytes.Count(line, []byte("\t"))
+			if columns > mostColumns {
+				counts[name]++
+			}
+		}
+	})
+	longer.check(t, counts)
 }
 
 // declared is a type of a package.
