@@ -180,8 +180,8 @@ func TestFilesAreShort(t *testing.T) {
 	testFileLines.check(t, tests)
 }
 
-// mostColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. columns.txt has the number of longer lines of each file
-// that had some before this limit.
+// mostColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. Tests may have longer lines, for tables of cases.
+// columns.txt has the number of longer lines of each file that had some before this limit.
 const mostColumns = 160
 
 // TestLinesAreShort counts lines of more columns.
@@ -199,6 +199,9 @@ func TestLinesAreShort(t *testing.T) {
 		switch path.Ext(name) {
 		case ".go", ".cpp", ".h", ".cu", ".cuh":
 		default:
+			return
+		}
+		if strings.HasSuffix(strings.TrimSuffix(name, path.Ext(name)), "_test") {
 			return
 		}
 		counts[name] = 0
