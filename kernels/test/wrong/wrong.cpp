@@ -14,6 +14,7 @@
 #include "mgrpo/glu.h"
 #include "mgrpo/heads.h"
 #include "mgrpo/isa.h"
+#include "mgrpo/linear.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/matmul.h"
