@@ -1,4 +1,4 @@
-// The inner loops of the nn kernels, compiled once for each instruction set and chosen at run time.
+// The inner loops of the layer kernels, compiled once for each instruction set and chosen at run time.
 // They are serial and check nothing: the files of the C ABI check arguments and share out the work.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The nn kernels' inner loops for x86-64 with AMX: those for AVX-512F, but products with bfloat16 in tiles;
+// The layer kernels' inner loops for x86-64 with AMX: those for AVX-512F, but products with bfloat16 in tiles;
 // kernels/CMakeLists.txt gives this file the flags.
 #if defined(__x86_64__)
 #include "layer_loops_body.h"

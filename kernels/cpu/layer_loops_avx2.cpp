@@ -1,4 +1,4 @@
-// The nn kernels' inner loops for x86-64 with AVX2 and FMA; kernels/CMakeLists.txt gives this file the flags.
+// The layer kernels' inner loops for x86-64 with AVX2 and FMA; kernels/CMakeLists.txt gives this file the flags.
 #if defined(__x86_64__)
 #include "layer_loops_body.h"
 

@@ -1,4 +1,4 @@
-// All inner loops of the nn kernels for the instruction set of the including file; see simd.h.
+// All inner loops of the layer kernels for the instruction set of the including file; see simd.h.
 #pragma once
 #include "attention_loops.h"
 #include "delta_loops.h"

@@ -9,8 +9,8 @@
 // the row's key. One row's result depends only on that row's logits and settings. It does not
 // depend on the batch, its order, or the number of threads or of a GPU's blocks. Backends differ
 // by rounding, and so may their tokens if u is within rounding of a boundary. Temperature 0
-// takes the largest logit, the smallest id among equals; its log-probs and filters are at tau =
-// 1. Without filters no sort or selection is done, and the row is read from memory once.
+// takes the largest logit, the smallest id among equals; its log-probs and filters are at
+// tau = 1. Without filters no sort or selection is done, and the row is read from memory once.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/philox.h"
