@@ -6,8 +6,8 @@ sentences in strings of Go and JavaScript, the help texts of commands, C++ comme
 docstrings of scripts: Python, shell, the Makefile, CMake and YAML. Long sentences and lines are counted in comments, Markdown and help
 texts only, without tables and code. Generated documents are left out. Tests are rooms of their own, and so are scripts.
 
-A room may have two of a kind, or the kind's LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with
-1 if a room is above a limit.
+A room may have the kind's LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. If that limit is not 0, two
+of a kind are always allowed. Exits with 1 if a room is above a limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
   --lower       lower the figures in ABOVE to today's
 """
@@ -24,6 +24,7 @@ WIDTH = 140  # of a line
 # Per thousand words of a room, by kind.
 LIMIT = {"constructions": 4, "sentences": 1, "lines": 0}
 ABOVE = {
+    ("bench/ablation", "lines"): 1,
     ("bench/ablation (tests)", "lines"): 5,
     ("bench/ablation/*.md", "lines"): 4,
     ("bench/gpu (scripts)", "lines"): 4,
@@ -308,7 +309,7 @@ def lower(rooms):
 
 
 def allowed(words, limit):
-    return max(2, limit * words / 1000)
+    return limit and max(2, limit * words / 1000)
 
 
 def main():

@@ -253,7 +253,8 @@ func (s *Source) has(name string) bool {
 	return plain || packed || beside
 }
 
-// add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the maps has.
+// add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the
+// maps has.
 func add[T any](s *Source, tensors map[string]T, file, name string, t T) error {
 	if s.has(name) {
 		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
