@@ -49,7 +49,7 @@ func (o CheckpointOptions) check(cfg *config.Config) error {
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
 // a separate store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e Evaluation, err error) {
-	records := &collected{Observer: observed(opt.Observer)}
+	records := &lastRecords{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
@@ -199,14 +199,14 @@ func notAStep(cfg *config.Config, dir string) error {
 	return fmt.Errorf("%s is not a checkpoint: give the folder of a step; %s contains %s", dir, checkpoints.Dir, strings.Join(names, ", "))
 }
 
-// collected is an observer that keeps all records.
-type collected struct {
+// lastRecords is an observer that keeps the newest record of each agent.
+type lastRecords struct {
 	metrics.Observer
 	mu      sync.Mutex
 	byAgent map[string]metrics.Record
 }
 
-func (r *collected) Report(record metrics.Record) {
+func (r *lastRecords) Report(record metrics.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byAgent == nil {

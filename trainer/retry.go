@@ -60,8 +60,9 @@ func lostGPU(dir, name string, version int64, err error) error {
 	return err
 }
 
-// causeOf returns the cause behind the first error of this team, which came from agent's worker.
-func (t *team) causeOf(agent string, err error) retryCause {
+// recordCause returns the cause of the first error of this team. The first call stores it in t.cause, and err must then
+// come from agent's worker. Later calls ignore their arguments.
+func (t *team) recordCause(agent string, err error) retryCause {
 	t.first.Do(func() {
 		reached := t.start.Version
 		for _, w := range t.workers {

@@ -32,7 +32,7 @@ type team struct {
 	dir    string     // folder of the run, or of the evaluation
 	before retryCause // the cause of the previous round's end
 	first  sync.Once
-	cause  retryCause // the cause of the first error; see causeOf
+	cause  retryCause // the cause of the first error; see recordCause
 }
 
 // setup holds the data that a team needs in addition to its configuration.
@@ -226,7 +226,7 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 // withRemedy returns the error of an agent that has reached a version, with a remedy.
 func (t *team) withRemedy(name string, version int64, err error) error {
 	err = memoryFull(t.cfg, name, err)
-	if t.causeOf(name, err).mayRetry(t.before) { // this process begins a new round without a restart
+	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
 	return lostGPU(t.dir, name, version, err)
@@ -255,7 +255,7 @@ const releaseTimeout = 5 * time.Second
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	publishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	cause := t.causeOf(m.Agent(), err)
+	cause := t.recordCause(m.Agent(), err)
 	switch {
 	case store.EndsRoundOnly(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
