@@ -1,16 +1,15 @@
 // Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16
-// query heads at once. One tensor-core instruction replaces about a hundred conversions, multiply-
-// adds and shuffles on CUDA cores, so the kernel is memory bound, even if only few of the 8 columns
-// are heads. A lane loads packs of 16 bytes of keys and values from the cache to registers without
-// reordering. The terms of a product may be added in any order, so each product uses the order of
-// the lane's numbers.
-// Lane 4 g + t has these elements:
-// - scores [heads, keys] = q [heads, hd] k [hd, keys]: 8 elements of a head and of a key for each c,
-//   from 32 c + 8 t on. Their first, second... pairs are the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9
-//   of two products.
-// - values [hd, heads] = v [hd, keys] p [keys, heads]: 8 elements of the keys 4 t to 4 t + 3 for each
-//   e, from 64 e + 8 g on. Their pairs become pairs of keys. The lane also has the weights of these
-//   keys for head g, which are the scores that it computed.
+// query heads at once. One tensor-core instruction replaces about a hundred conversions,
+// multiply-adds and shuffles on CUDA cores, so the kernel is memory bound, even if only few of the
+// 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to registers
+// without reordering. The terms of a product may be added in any order, so each product uses the
+// order of the lane's numbers. Lane 4 g + t has these elements:
+// - scores [heads, keys] = q [heads, hd] k [hd, keys]: 8 elements of a head and of a key for each
+//   c, from 32 c + 8 t on. Their first, second... pairs are for the columns 2 t, 2 t + 1 and
+//   2 t + 8, 2 t + 9 of two products.
+// - values [hd, heads] = v [hd, keys] p [keys, heads]: 8 elements of the keys 4 t to 4 t + 3 for
+//   each e, from 64 e + 8 g on. Their pairs become pairs of keys. The lane also has the weights of
+//   these keys for head g, which are the scores that it computed.
 // Weights are the sum of two bf16 numbers, which keeps 16 of their bits (float32 has 24, and one
 // bf16 has 8).
 #pragma once
