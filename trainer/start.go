@@ -182,7 +182,7 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 // learning rate. It returns "" if there are no such steps, or if decay_steps was configured with their number.
 func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 	o := a.Optimizer
-	if !cfg.Learns(a) || o.Schedule == "constant" || o.DecaySteps >= cfg.Run.Steps || !o.EndsWithRun && cfg.Run.Steps <= old.Run.Steps {
+	if !cfg.Learns(a) || o.Schedule == config.ConstantSchedule || o.DecaySteps >= cfg.Run.Steps || !o.EndsWithRun && cfg.Run.Steps <= old.Run.Steps {
 		return ""
 	}
 	key := "agents." + a.Name + ".optimizer"

@@ -142,6 +142,9 @@ func (a *Agent) ComputesBF16() bool {
 	return a.Model.Module == nil && (a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu")
 }
 
+// IsMain reports whether the agent has the role main.
+func (a *Agent) IsMain() bool { return a.Role == "main" }
+
 // Quantised reports whether the matrices of the agent's model stay in the blocks of their GGUF file.
 func (a *Agent) Quantised() bool { return a.DType == "quantised" }
 

@@ -195,7 +195,7 @@ func (c *Config) fill(d *decoder) {
 			a.Device = a.Devices[0]
 		}
 		a.Engine.fill()
-		if a.Role == "main" && a.Delegates == nil && c.Run.Arm != "single" {
+		if a.IsMain() && a.Delegates == nil && c.Run.Arm != "single" {
 			for _, sub := range c.Agents {
 				if sub.Role == "sub" {
 					a.Delegates = append(a.Delegates, sub.Name)
@@ -239,7 +239,7 @@ func (e *Engine) fill() {
 }
 
 func (o *Optimizer) fill(steps int64) {
-	if o.DecaySteps == 0 && o.Schedule != "constant" {
+	if o.DecaySteps == 0 && o.Schedule != ConstantSchedule {
 		o.DecaySteps, o.EndsWithRun = steps, true
 	}
 }

@@ -11,7 +11,7 @@ import (
 // Main returns the main agent. Every Config from Load has exactly one.
 func (c *Config) Main() *Agent {
 	for i := range c.Agents {
-		if c.Agents[i].Role == "main" {
+		if c.Agents[i].IsMain() {
 			return &c.Agents[i]
 		}
 	}
@@ -68,7 +68,7 @@ func (c *Config) Tool(name string) *Tool {
 // Learns reports whether training changes an agent's weights: train is true, and the arm neither freezes the agent nor
 // leaves it out.
 func (c *Config) Learns(a *Agent) bool {
-	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
+	return a.Train && (a.IsMain() || c.Run.Arm == "team")
 }
 
 // ColdStarts reports whether an agent has a cold start. The agent may be frozen afterwards.

@@ -2,6 +2,9 @@ package config
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
+// BatchGroup is the value of GRPO.SubGroup with which all invocations of a step are compared with each other.
+const BatchGroup = "batch"
+
 // GRPO holds the settings of the algorithm: groups, alignment, advantages and loss.
 type GRPO struct {
 	// Rollouts of each query (K). They are compared with each other, so a single rollout would have no advantage.
@@ -177,6 +180,9 @@ type Supervised struct {
 	// AdamW of the cold start, separate from training's AdamW.
 	Optimizer Optimizer `yaml:"optimizer"`
 }
+
+// ConstantSchedule is the value of Optimizer.Schedule with which the rate stays at lr.
+const ConstantSchedule = "constant"
 
 // Optimizer configures AdamW with warm-up, schedule and clipping.
 type Optimizer struct {

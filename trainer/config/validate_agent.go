@@ -44,7 +44,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Prompt != "" && a.PromptText != "" {
 		d.failAt(key+".prompt_text", "given in addition to prompt; keep one")
 	}
-	if a.PromptSingle != "" && a.Role != "main" {
+	if a.PromptSingle != "" && !a.IsMain() {
 		d.failAt(key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
 	}
 	a.validateTemplate(d, key+".template")

@@ -58,7 +58,7 @@ func validateRemoval(c *Config, d *decoder) {
 }
 
 func (o *Optimizer) validate(d *decoder, key string) {
-	if o.Schedule != "constant" && float64(o.Warmup) > float64(o.DecaySteps) {
+	if o.Schedule != ConstantSchedule && float64(o.Warmup) > float64(o.DecaySteps) {
 		d.failAt(key+".warmup", "must be at most decay_steps, %d", o.DecaySteps)
 	}
 }

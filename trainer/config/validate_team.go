@@ -13,7 +13,7 @@ func (c *Config) validateTeam(d *decoder) {
 	learns := false
 	for i := range c.Agents {
 		a := &c.Agents[i]
-		if a.Role == "main" {
+		if a.IsMain() {
 			main = append(main, a.Name)
 		}
 		learns = learns || c.Learns(a)

@@ -85,7 +85,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 			others = append(others, a.Name)
 		}
 	}
-	switch main := cfg.Agent(name).Role == "main"; {
+	switch main := cfg.Agent(name).IsMain(); {
 	case main && cfg.Run.Arm == "single":
 		if i := slices.IndexFunc(others, func(other string) bool { return strings.Contains(prompt, other) }); i >= 0 {
 			return "is told of " + others[i]

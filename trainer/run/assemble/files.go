@@ -30,7 +30,7 @@ func Files(cfg *config.Config, a *config.Agent) error {
 	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && !slices.Contains([]config.Path{"task", "parts"}, from) {
 		exists("cold_start.demonstrations", from)
 	}
-	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
+	if p := cfg.Task.Program; a.IsMain() && len(p.Command) > 0 {
 		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
 			missing = append(missing, cfg.Fault("task.program.command", err))
 		}

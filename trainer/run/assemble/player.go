@@ -31,7 +31,7 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 // playing returns the settings of a player, without the source of its turns. Its tools are open.
 func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
 	s = play.Settings{
-		Role: task.AgentRole{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
+		Role: task.AgentRole{Agent: a.Name, Main: a.IsMain(), Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
 	}
 	if s.Role.System, err = systemPrompt(cfg, a); err != nil {

@@ -77,7 +77,7 @@ func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	for _, name := range agents {
 		a := task.Attempt{Agent: name, Answer: q.Answer, Conversation: []task.Message{{Role: "prompt", Text: q.Text}, {Role: "assistant", Text: q.Answer}}}
 		score := t.VerifyMain
-		if cfg.Agent(name).Role != "main" {
+		if !cfg.Agent(name).IsMain() {
 			score, a.Invocation, a.Subtask = t.VerifySub, 1, q.Text
 			if len(q.Parts) > 0 {
 				a.Subtask = q.Parts[0].Question
@@ -95,7 +95,7 @@ func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 func ScoredHere(cfg *config.Config, agents []string) (here []string) {
 	for _, name := range cfg.AgentNames() {
 		v := cfg.Task.Verifier
-		if e := cfg.Task.Expert.Kind; cfg.Agent(name).Role != "main" && e != "auto" && e != "parts" {
+		if e := cfg.Task.Expert.Kind; !cfg.Agent(name).IsMain() && e != "auto" && e != "parts" {
 			v = cfg.Task.Expert
 		}
 		if slices.Contains(agents, name) && (v.Kind == verify.Program || v.Kind == verify.TorchScript) {

@@ -38,7 +38,7 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{common: &common{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer, member: m}}
+	w = &Worker{common: &common{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
 	w.stops = &stops{common: w.common, here: s.Stop}
 	defer func() {
 		if err != nil {
@@ -67,7 +67,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	case g.KL == mgrpo.KLNone || !s.Config.Learns(a):
 	case g.KLCoef == 0:
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured and does not limit the policy", g.KL))
-	case g.KL == "k1":
+	case g.KL == mgrpo.KL1:
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	if w.main {

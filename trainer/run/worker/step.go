@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
@@ -193,7 +194,7 @@ func (s *steps) groups(exp *experience, complete map[string][]store.Outcome) ([]
 			groups = append(groups, s.rules.Align.Group(s.cfg.Run.Seed, q, s.name, rewards))
 		}
 	}
-	if !s.main && s.cfg.GRPO.SubGroup == "batch" {
+	if !s.main && s.cfg.GRPO.SubGroup == config.BatchGroup {
 		return []mgrpo.Group{mgrpo.Pool(s.name, groups)}, nil
 	}
 	return groups, nil

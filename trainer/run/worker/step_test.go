@@ -102,7 +102,7 @@ func TestTrajectoryThatIsNotHere(t *testing.T) {
 func stepsOf(cfg *config.Config, name string) *steps {
 	a := cfg.Agent(name)
 	rules := assemble.RulesOf(cfg, a)
-	return &steps{common: &common{cfg: cfg, agent: a, name: name, main: a.Role == "main"}, rules: rules, normaliser: normaliser{rules: rules}}
+	return &steps{common: &common{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
 // TestWaitsAreNoRollouts: the time between the end of a step's rollouts and the start of its training does not count as rollout time.
