@@ -94,8 +94,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotToBeDone: a command that was not the next one is an error.
-func TestWhatWasNotToBeDone(t *testing.T) {
+// TestOnlyTheNextCommandIsAccepted: a command that was not the next one is an error.
+func TestOnlyTheNextCommandIsAccepted(t *testing.T) {
 	s := Settings{Steps: 2}
 	st := Begin(None, None, None)
 	if _, err := s.Done(st, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {cold start 0} is next" {
@@ -106,7 +106,7 @@ func TestWhatWasNotToBeDone(t *testing.T) {
 	}
 	st.ColdStarted, st.Ready = true, true
 	if _, err := s.Done(st, Command{AwaitRollouts, 0}, Result{}); err == nil {
-		t.Error("Await was accepted as a command that can be done")
+		t.Error("AwaitRollouts was accepted as a command that can be done")
 	}
 }
 

@@ -74,8 +74,8 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 	total := s.cfg.GRPO.Epochs * s.cfg.GRPO.Minibatches
 	changed := false // the weights have changed since the rollouts were sampled
 	for epoch := range s.cfg.GRPO.Epochs {
-		for _, queries := range s.minibatches(n, epoch, plan.Queries) {
-			batch := slices.Concat(values(queries, byQuery)...)
+		for _, ids := range s.minibatches(n, epoch, plan.Queries) {
+			batch := slices.Concat(values(ids, byQuery)...)
 			s.watchPasses(metrics.Learn, len(reports), total)
 			failpoint.Here("learn.update.before")
 			r, err := s.learner.Update(ctx, batch, s.rules.Schedule.At(n))

@@ -14,15 +14,15 @@ type queries struct {
 }
 
 // forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
-func (q queries) forPhase(p store.Phase) (queries []task.Query, rollouts int) {
+func (q queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
 	if p.Evaluates() {
 		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
 	}
 	n := int64(q.cfg.Task.QueriesPerStep)
 	for i := range n {
-		queries = append(queries, q.train(p.Step, 0, n, i))
+		drawn = append(drawn, q.train(p.Step, 0, n, i))
 	}
-	return queries, q.cfg.GRPO.Rollouts
+	return drawn, q.cfg.GRPO.Rollouts
 }
 
 // train returns query i of step n in the training order, with `per` queries per step, counted from `first`. A stage of the

@@ -79,21 +79,22 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, err
 		}
 		var conflict *store.ConflictError
+		// If an earlier worker of this agent had already begun the phase, end it first.
 		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
-		} // if an earlier worker of this agent had already begun the phase, end it first
+		}
 	}
-	queries, rollouts := ro.queries().forPhase(p)
-	return ro.playAsMain(ctx, p, queries, rollouts)
+	drawn, count := ro.queries().forPhase(p)
+	return ro.playAsMain(ctx, p, drawn, count)
 }
 
 // queries returns the choice of queries.
 func (ro *rollouts) queries() queries { return queries{ro.cfg, ro.player.Task} }
 
 // playAsMain plays every rollout of a phase as the main agent and publishes its outcome.
-func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
-	plan := store.Plan{Rollouts: rollouts}
-	for _, q := range queries {
+func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.Query, count int) (*experience, error) {
+	plan := store.Plan{Rollouts: count}
+	for _, q := range drawn {
 		plan.Queries = append(plan.Queries, q.ID)
 	}
 	if err := ro.member.Begin(ctx, p, plan); err != nil {
@@ -101,7 +102,7 @@ func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, queries []tas
 	}
 	defer ro.programs.admit(p)()
 	c := ro.collect(p, plan)
-	remains, err := ro.playAll(ctx, p, plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+	remains, err := ro.playAll(ctx, p, plan, drawn, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		return ro.attempt(ctx, c, q, k)
 	})
 	if err != nil {

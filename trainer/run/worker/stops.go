@@ -24,11 +24,7 @@ type stops struct {
 // a checkpoint, unless there was no step to finish or the other workers were missing.
 var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
 
-// Resumable reports whether the same command can continue a run that ended with this error:
-//   - a stop was requested, here or at another worker;
-//   - a worker or a sampling server did not appear in time;
-//   - a GPU was lost for the first time at its version, and a new process is needed; or
-//   - a follower was lost again.
+// Resumable reports whether the same command can continue a run that ended with this error; trainer.Resumable lists the cases.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError

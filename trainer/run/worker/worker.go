@@ -53,10 +53,10 @@ func (w *Worker) Run(ctx context.Context) error {
 // loop executes the decisions of the schedule until the run is over.
 func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
-	actor := actor{w: w, done: make(chan rolloutResult, 1)}
-	defer actor.work.Wait()
+	background := actor{w: w, done: make(chan rolloutResult, 1)}
+	defer background.work.Wait()
 	defer done() // before the wait, on every return
-	actor.work.Go(func() { w.stops.passOn(acting, abandon) })
+	background.work.Go(func() { w.stops.passOn(acting, abandon) })
 	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
 	}
@@ -66,16 +66,16 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 	settings, state := w.scheduleSettings(), w.scheduleState()
 	ready := map[int64]*experience{} // rollouts that are not trained on yet, by step
 	for {
-		if n, ok := settings.RollOut(state); ok && !actor.busy {
-			actor.rollOut(acting, n)
+		if n, ok := settings.RollOut(state); ok && !background.busy {
+			background.rollOut(acting, n)
 		}
 		var err error
 		switch next := settings.Next(state); {
 		case next.Kind == schedule.End:
 			w.stops.ended = state.Stopping
 			return nil
-		case next.Kind == schedule.AwaitRollouts || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
-			r := actor.take()
+		case next.Kind == schedule.AwaitRollouts || len(background.done) > 0, background.busy && w.cfg.GRPO.ExactLag:
+			r := background.take()
 			if r.err != nil && !errors.Is(r.err, errStopping) {
 				return r.err
 			}
