@@ -1,9 +1,9 @@
 // Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16
 // query heads at once. One tensor-core instruction replaces about a hundred conversions,
 // multiply-adds and shuffles on CUDA cores, so the kernel is memory bound, even if only few of the
-// 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to registers
-// without reordering. The terms of a product may be added in any order, so each product uses the
-// order of the lane's numbers. Lane 4 g + t has these elements:
+// 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to
+// registers without reordering. The terms of a product may be added in any order, so each product
+// uses the order of the lane's numbers. Lane 4 g + t has these elements:
 // - scores [heads, keys] = q [heads, hd] k [hd, keys]: 8 elements of a head and of a key for each
 //   c, from 32 c + 8 t on. Their first, second... pairs are for the columns 2 t, 2 t + 1 and
 //   2 t + 8, 2 t + 9 of two products.
