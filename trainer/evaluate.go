@@ -145,7 +145,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
-	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
+	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway}, roundState{},
 		setup{Setup: worker.Setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true},
 			Offers: offeredCheckpoints{points: []archive.Manifest{from}}, Date: dateOf(cfg, true)})
 	if err != nil {

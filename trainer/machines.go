@@ -11,12 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop that
-// is requested at one of them stops this process.
-func (o *Options) listenForMachines(cfg *config.Config, done <-chan struct{}) error {
+// listenForMachines waits for the further machines of each agent here that has several, until done is closed, and adds them
+// to machines. A stop that is requested at one of them stops this process.
+func (o *Options) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	requestStop := sync.OnceFunc(func() { close(stop) })
-	o.machines = map[string]*launch.Machines{}
 	for _, name := range o.agents(cfg) {
 		a := cfg.Agent(name)
 		if a == nil || a.Machines.Count <= 1 {
@@ -31,11 +30,11 @@ func (o *Options) listenForMachines(cfg *config.Config, done <-chan struct{}) er
 			first.Do(func() { settings.Note(fmt.Sprintf("machine %d was asked to stop the run", machine)) })
 			requestStop()
 		}
-		if o.machines[name], err = launch.Listen(settings); err != nil {
+		if machines[name], err = launch.Listen(settings); err != nil {
 			return err
 		}
 	}
-	if len(o.machines) == 0 {
+	if len(machines) == 0 {
 		return nil
 	}
 	o.Stop = stop
@@ -50,12 +49,12 @@ func (o *Options) listenForMachines(cfg *config.Config, done <-chan struct{}) er
 }
 
 // dismissMachines sends the end of the run to further machines.
-func (o Options) dismissMachines(ctx context.Context, err error) {
+func dismissMachines(ctx context.Context, machines map[string]*launch.Machines, err error) {
 	end := launch.RunEnd{}
 	if err != nil && !errors.Is(err, ErrFinished) {
 		end = launch.RunEnd{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
 	}
-	for _, m := range o.machines {
+	for _, m := range machines {
 		m.Close(end)
 	}
 }

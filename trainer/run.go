@@ -33,10 +33,6 @@ type Options struct {
 	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint, after the current step or in the cold start
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
 	BeforeLoad func()               // called in each round when the configuration is usable here, before models are loaded; may be nil
-
-	again    bool                        // a round of this process has ended
-	before   retryCause                  // the cause of the previous round's end
-	machines map[string]*launch.Machines // further machines with devices for agents, by agent
 }
 
 // agents returns the names of the agents to run in this process.
@@ -45,6 +41,13 @@ func (o Options) agents(cfg *config.Config) []string {
 		return cfg.AgentNames()
 	}
 	return o.Agents
+}
+
+// roundState holds the data of Train that a round needs in addition to the options.
+type roundState struct {
+	again    bool                        // a round of this process has ended
+	before   retryCause                  // the cause of the previous round's end
+	machines map[string]*launch.Machines // further machines with devices for agents, by agent
 }
 
 // ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
@@ -72,12 +75,13 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	done := make(chan struct{})
 	defer close(done)
+	machines := map[string]*launch.Machines{}
 	panicked := false // a panic is ending this process
 	defer func() {
 		if panicked {
 			err = errors.Join(errors.New("the worker's process failed"), err)
 		}
-		opt.dismissMachines(ctx, err)
+		dismissMachines(ctx, machines, err)
 	}()
 	ctx, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
 	if err != nil {
@@ -87,7 +91,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	if err = checkTerms(cfg, opt.Terms); err != nil {
 		return err
 	}
-	if err = opt.listenForMachines(cfg, done); err != nil {
+	if err = opt.listenForMachines(cfg, machines, done); err != nil {
 		return err
 	}
 	if opt.Task == nil {
@@ -102,27 +106,27 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		}
 	}
 	panicked = true // until trainRounds returns
-	err = trainRounds(ctx, cfg, opt)
+	err = trainRounds(ctx, cfg, opt, roundState{machines: machines})
 	panicked = false
 	return err
 }
 
 // trainRounds takes part in rounds of the run until one ends for a reason that a further round does not change.
-func trainRounds(ctx context.Context, cfg *config.Config, opt Options) error {
+func trainRounds(ctx context.Context, cfg *config.Config, opt Options, state roundState) error {
 	for {
-		cause, err := trainRound(ctx, cfg, opt)
+		cause, err := trainRound(ctx, cfg, opt, state)
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case cause.mayRetry(opt.before):
-			opt.before = cause
+		case cause.mayRetry(state.before):
+			state.before = cause
 		case cause.kind != noRetry:
 			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, cause.version)
 		case Resumable(err) || !store.EndsRoundOnly(err):
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
-		opt.Resume, opt.again = true, true
+		opt.Resume, state.again = true, true
 	}
 }
 
@@ -136,11 +140,17 @@ func observed(o metrics.Observer) metrics.Observer {
 
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause retryCause, err error) {
+func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roundState) (cause retryCause, err error) {
 	own := *cfg // a copy, which gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
-	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}
+	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) {
+		points, notes, err := startingPoints(cfg, dir, opt)
+		if state.again { // the first round has reported the notes
+			notes = nil
+		}
+		return points, notes, err
+	}}
 	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return cause, err
 	}
@@ -148,7 +158,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause ret
 		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
+	team, err := openTeam(opening, cfg, opt, state, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
 		return team.cause, err

@@ -73,9 +73,6 @@ func startingPoints(cfg *config.Config, dir string, opt Options) (points []archi
 			return nil, nil, err
 		}
 	}
-	if opt.again { // the first round has reported them
-		notes = nil
-	}
 	points, err = checkpoints.Usable(opt.Observer)
 	switch {
 	case err != nil || len(points) > 0:

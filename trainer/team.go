@@ -48,8 +48,8 @@ type setup struct {
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
 // loads it. s.Offers holds the available states. If the team does not open, only its cause is set.
-func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
-	t := &team{cfg: cfg, dir: s.Dir, before: opt.before}
+func openTeam(ctx context.Context, cfg *config.Config, opt Options, state roundState, s setup) (*team, error) {
+	t := &team{cfg: cfg, dir: s.Dir, before: state.before}
 	names := opt.agents(cfg)
 	options, err := assemble.Store(cfg)
 	if err != nil {
@@ -63,7 +63,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Stop, s.Terms = cfg, opt.Task, opt.Observer, opt.Stop, opt.Terms
-	s.Process = &assemble.Process{Agents: names, Machines: opt.machines}
+	s.Process = &assemble.Process{Agents: names, Machines: state.machines}
 	s.Health, s.Dashboard, s.Gateway, s.BeforeLoad = opt.Health, opt.Dashboard, opt.Gateway, opt.BeforeLoad
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
