@@ -26,7 +26,9 @@ import (
 // trainOn trains a team whose checkpoints are written through fsys.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, roundState{}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fsys}})
+	s := setupOf(cfg, Options{Observer: seen, Task: openTask(t, cfg)}, roundState{}, cfg.RunDir(), offeredCheckpoints{})
+	s.FS = fsys
+	team, err := openTeam(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +262,9 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion checks that a step is not published if the ledger lacks its line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), noColdStart...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fullLedger{}}})
+	s := setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, cfg.RunDir(), offeredCheckpoints{})
+	s.FS = fullLedger{}
+	team, err := openTeam(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,9 +145,10 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
-	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway}, roundState{},
-		setup{Setup: worker.Setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true},
-			Offers: offeredCheckpoints{points: []archive.Manifest{from}}, Date: dateOf(cfg, true)})
+	s := setupOf(aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway}, roundState{}, dir,
+		offeredCheckpoints{points: []archive.Manifest{from}})
+	s.Checkpoints, s.NoTraining, s.Date = filepath.Dir(stepDir), true, dateOf(cfg, true)
+	team, err := openTeam(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -157,8 +158,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if err != nil {
 		return team.giveUp(ctx, err)
 	}
-	err = do(ctx, team, from, stepDir)
-	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	return errors.Join(do(ctx, team, from, stepDir), team.close(context.WithoutCancel(ctx)))
 }
 
 // checkpointOf verifies that a step's files of the named agents are whole and belong to this team.

@@ -369,7 +369,8 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, setup{Setup: worker.Setup{Dir: dir}, Offers: offeredCheckpoints{points: []archive.Manifest{from}}})
+	offers := offeredCheckpoints{points: []archive.Manifest{from}}
+	team, err := openTeam(t.Context(), setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, dir, offers))
 	if err != nil {
 		t.Fatal(err)
 	}

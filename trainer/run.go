@@ -158,7 +158,9 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, state, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
+	s := setupOf(cfg, opt, state, dir, offers)
+	s.Date = dateOf(cfg, opt.Resume)
+	team, err := openTeam(opening, s)
 	opened()
 	if err != nil {
 		return team.cause, err

@@ -44,13 +44,35 @@ type setup struct {
 	Date       string             // YYYY-MM-DD, the date of the run, if this process has it
 	Gateway    *Gateway           // of this process; may be nil
 	BeforeLoad func()             // called before the first worker opens; may be nil
+	Before     retryCause         // the cause of the previous round's end
+}
+
+// setupOf returns the setup of a team with the folder dir. The caller sets Date.
+func setupOf(cfg *config.Config, opt Options, state roundState, dir string, offers offeredCheckpoints) setup {
+	return setup{
+		Setup: worker.Setup{
+			Config:   cfg,
+			Dir:      dir,
+			Task:     opt.Task,
+			Observer: opt.Observer,
+			Process:  &assemble.Process{Agents: opt.agents(cfg), Machines: state.machines},
+			Terms:    opt.Terms,
+			Stop:     opt.Stop,
+		},
+		Health:     opt.Health,
+		Dashboard:  opt.Dashboard,
+		Offers:     offers,
+		Gateway:    opt.Gateway,
+		BeforeLoad: opt.BeforeLoad,
+		Before:     state.before,
+	}
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
 // loads it. s.Offers holds the available states. If the team does not open, only its cause is set.
-func openTeam(ctx context.Context, cfg *config.Config, opt Options, state roundState, s setup) (*team, error) {
-	t := &team{cfg: cfg, dir: s.Dir, before: state.before}
-	names := opt.agents(cfg)
+func openTeam(ctx context.Context, s setup) (*team, error) {
+	cfg, names := s.Config, s.Process.Agents
+	t := &team{cfg: cfg, dir: s.Dir, before: s.Before}
 	options, err := assemble.Store(cfg)
 	if err != nil {
 		return t, err
@@ -61,10 +83,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, state roundS
 	if s.NoTraining {
 		options.Aside = store.Evaluation
 	}
-	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
-	s.Config, s.Task, s.Observer, s.Stop, s.Terms = cfg, opt.Task, opt.Observer, opt.Stop, opt.Terms
-	s.Process = &assemble.Process{Agents: names, Machines: state.machines}
-	s.Health, s.Dashboard, s.Gateway, s.BeforeLoad = opt.Health, opt.Dashboard, opt.Gateway, opt.BeforeLoad
+	options.Waiting = func(what string) { s.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
