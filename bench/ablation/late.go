@@ -11,7 +11,8 @@ import (
 func late(r *Results, arms []arm) string {
 	const fewest = 9
 	var b strings.Builder
-	b.WriteString("\n| arm | seeds | middle third | last third | last minus middle [95 %] | highest evaluation | end | highest minus end [95 %] |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n| arm | seeds | middle third | last third | last minus middle [95 %] | highest evaluation | end | highest minus end [95 %] |\n" +
+		"|---|---|---|---|---|---|---|---|\n")
 	rows := 0
 	for _, a := range arms {
 		var middle, last, change, highest, end, fall []float64 // by seed
@@ -34,7 +35,8 @@ func late(r *Results, arms []arm) string {
 			continue
 		}
 		rows++
-		fmt.Fprintf(&b, "| %s | %d | %.3f | %.3f | %s | %.3f | %.3f | %s |\n", a.title, len(change), mean(middle), mean(last), interval(change), mean(highest), mean(end), interval(fall))
+		fmt.Fprintf(&b, "| %s | %d | %.3f | %.3f | %s | %.3f | %.3f | %s |\n", a.title, len(change), mean(middle), mean(last),
+			interval(change), mean(highest), mean(end), interval(fall))
 	}
 	if rows == 0 {
 		return ""

@@ -11,7 +11,8 @@ import (
 // table returns the results in Markdown: one row for each arm, with means and sample standard deviations over the seeds.
 func table(r *Results, arms []arm) string {
 	var b strings.Builder
-	b.WriteString("| arm | seeds | steps | k tokens | start | over the run | final T=1 | final greedy | 1, 2, ... hops or parts (T=1) | calls, s.d. within a question | researcher expert | over the run, difference [95 %] | final, difference [95 %] |\n")
+	b.WriteString("| arm | seeds | steps | k tokens | start | over the run | final T=1 | final greedy | " +
+		"1, 2, ... hops or parts (T=1) | calls, s.d. within a question | researcher expert | over the run, difference [95 %] | final, difference [95 %] |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, a := range arms {
 		c := columnsOf(r, a)
@@ -20,7 +21,8 @@ func table(r *Results, arms []arm) string {
 		}
 		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.2f | %.3f | %s | %.2f | %s | %.1f, %.1f -> %.1f, %.1f | %s | %s | %s |\n", a.title, len(c.final),
 			mean(c.steps), mean(c.tokens)/1000, mean(c.start), mean(c.average), spread(c.final), mean(c.greedy), hops(c.hops),
-			mean(c.callsStart), mean(c.withinStart), mean(c.callsEnd), mean(c.withinEnd), expert(c), difference(a, c.pairedAverage), difference(a, c.pairedFinal))
+			mean(c.callsStart), mean(c.withinStart), mean(c.callsEnd), mean(c.withinEnd), expert(c),
+			difference(a, c.pairedAverage), difference(a, c.pairedFinal))
 	}
 	return b.String() + factorial(r) + late(r, arms)
 }

@@ -29,7 +29,9 @@ func teamOf(quick bool) team {
 
 func (t team) measure(ctx context.Context, o Options) (row measure.Row, err error) {
 	err = t.prepared(ctx, o, func(w *workload) error {
-		providers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) { return openTeam(ctx, w, o) }}}
+		providers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+			return openTeam(ctx, w, o)
+		}}}
 		if o.Peers {
 			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
 				return fmt.Errorf("log-probs in float64: %w", err)

@@ -13,9 +13,9 @@ import (
 
 type advantagesCmd struct {
 	linesFlags
-	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from this NumPy file instead of lines, and write advantages to the NumPy file --out."`
+	Npy        string `placeholder:"FILE" help:"Read rewards [queries, rollouts] from a NumPy file instead of lines, and write advantages to the file --out."`
 	Weights    string `placeholder:"FILE" help:"With --npy: weights, a float64 array of the rewards' shape. 0 leaves a rollout out."`
-	Convention string `default:"mgrpo" placeholder:"NAME" help:"With --npy: the convention of normalisation, named after a library that uses it (mgrpo, trl, verl, rloo, dr_grpo...)."`
+	Convention string `default:"mgrpo" placeholder:"NAME" help:"With --npy: convention of normalisation of a library (mgrpo, trl, verl, rloo, dr_grpo...)."`
 }
 
 func (advantagesCmd) Help() string {

@@ -37,7 +37,7 @@ without other load. make bench-peers installs the peers. docs/benchmarks.md expl
 
 // benchFlags are the flags of every suite.
 type benchFlags struct {
-	Out     string `short:"o" placeholder:"FILE" help:"JSON file of the results; with --only, new rows replace old ones. Absent: bench/results/SUITE-MACHINE.json; with --quick or --only, none."`
+	Out     string `short:"o" placeholder:"FILE" help:"JSON file of the results; with --only, new rows replace old ones. Absent: ${results_file}."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
 	Only    string `placeholder:"NAME" help:"Measure only cases whose name contains NAME."`
 	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Device on which mgrpo and its peers compute."`

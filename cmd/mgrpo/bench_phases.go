@@ -12,7 +12,7 @@ import (
 
 type benchRolloutCmd struct {
 	benchFlags
-	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite, compare mgrpo's rollouts with a running server's, on its own device. Start the server as in docs/engines.md."`
+	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead, compare rollouts with a running server's (docs/engines.md)."`
 	URL    string `name:"url" placeholder:"URL" help:"With --engine: the server's address, such as http://127.0.0.1:8000."`
 	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: folder of the model that the server serves."`
 	DType  string `name:"dtype" enum:"fp32,bf16" default:"fp32" help:"With --engine: type of the weights that mgrpo uses."`
@@ -36,7 +36,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 
 type benchLearnerCmd struct {
 	benchFlags
-	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite, compare the updates of agents with N devices, one process each, and with one. --device cuda: the first N GPUs."`
+	Ranks int `default:"1" placeholder:"N" help:"Instead, compare updates on N devices, one process each, and on one. --device cuda: the first N GPUs."`
 }
 
 func (c *benchLearnerCmd) Run(ctx context.Context) error {

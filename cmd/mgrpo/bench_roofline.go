@@ -14,7 +14,7 @@ import (
 
 type benchRooflineCmd struct {
 	requiredConfig
-	On      []string `default:"h100,h200,b200" placeholder:"DEVICE" help:"Kinds of device: h100, h200, b200, or the .json file of mgrpo bench kernels on a CPU."`
+	On      []string `default:"h100,h200,b200" placeholder:"DEVICE" help:"Devices: h100, h200, b200, or the .json file of mgrpo bench kernels on a CPU."`
 	Prompt  int      `default:"1000" placeholder:"N" help:"Tokens of a prompt."`
 	Turns   int      `default:"4" placeholder:"N" help:"Turns of a conversation."`
 	Sampled int      `default:"250" placeholder:"N" help:"Tokens sampled in a turn."`

@@ -15,12 +15,12 @@ import (
 
 type evalCmd struct {
 	requiredConfig
-	Agent      string `placeholder:"NAME" help:"Run only this agent here, and the others on their servers with the same command and the run's Redis. Absent: all agents run here."`
+	Agent      string `placeholder:"NAME" help:"Run only this agent here, and the others on their servers with the same command and the run's Redis."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
 	Queries    int    `placeholder:"N" help:"Number of held-out queries, in place of eval.queries."`
 	JSON       bool   `help:"Print the evaluation as JSON instead of tables."`
 	Samples    int    `placeholder:"N" help:"Number of rollouts of each query, in place of eval.samples."`
-	Against    string `placeholder:"FILE" help:"File with an evaluation of the same questions, as --json prints it. The difference is shown with its interval, paired by question."`
+	Against    string `placeholder:"FILE" help:"Evaluation of the same questions (from --json). The difference is shown with its interval, paired by question."`
 }
 
 func (evalCmd) Help() string {

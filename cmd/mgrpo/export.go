@@ -9,7 +9,7 @@ import (
 )
 
 type exportCmd struct {
-	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder (such as an agent's in a checkpoint), GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder (such as an agent's in a checkpoint), GGUF file, or ${hub_model}."`
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format, to merge into the model."`
 	GGUF    string `name:"gguf" required:"" placeholder:"FILE" help:"GGUF file to write."`
 	Type    string `default:"BF16" enum:"F32,BF16,F16,Q8_0" help:"Type of the matrices: F32, BF16, F16 or Q8_0."`

@@ -11,7 +11,7 @@ import (
 )
 
 type initCmd struct {
-	File     string `arg:"" optional:"" name:"FILE" default:"team.yaml" help:"Configuration to write (${default}), or a folder for team.yaml. Its data files go into the same folder."`
+	File     string `arg:"" optional:"" name:"FILE" default:"team.yaml" help:"Configuration to write (${default}), or its folder. Data files go beside it."`
 	Template string `default:"quickstart" enum:"quickstart,own-task,research,program" help:"Template to start from: ${enum}."`
 }
 

@@ -57,9 +57,16 @@ const (
 	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )
 
+// helpTexts are parts of the help of flags. A tag includes one as ${NAME}.
+var helpTexts = kong.Vars{
+	"hub_model":    "ORG/NAME[@REVISION] of a model in the Hub's local cache",
+	"results_file": "bench/results/SUITE-MACHINE.json; with --quick or --only, none",
+	"weight_types": "auto (fp32 on a CPU, bf16 on a GPU), fp32, bf16, or quantised (the types of the GGUF file)",
+}
+
 func newParser(c *cli) *kong.Kong {
 	return kong.Must(c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
-		kong.ShortUsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		helpTexts, kong.ShortUsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
 		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
 }
 

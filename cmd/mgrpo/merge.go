@@ -8,7 +8,7 @@ import (
 )
 
 type mergeCmd struct {
-	Model   string `required:"" placeholder:"MODEL" help:"The base: Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Model   string `required:"" placeholder:"MODEL" help:"The base: Hugging Face folder, GGUF file, or ${hub_model}."`
 	Adapter string `required:"" placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format."`
 	Out     string `short:"o" required:"" placeholder:"DIR" help:"Folder to write; it must not exist."`
 }

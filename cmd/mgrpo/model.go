@@ -25,10 +25,10 @@ func (f modelFlags) Validate() error {
 
 // optionalModelFlags are the model flags of commands that also work without a model.
 type optionalModelFlags struct {
-	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ${hub_model}."`
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter in PEFT's format, such as an agent's in a checkpoint of a run that trains adapters."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
-	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"Type of the weights: auto (fp32 on a CPU, bf16 on a GPU), fp32, bf16, or quantised (the types of the GGUF file)."`
+	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"Type of the weights: ${weight_types}."`
 	Threads int    `placeholder:"N" help:"CPU threads; absent: one for each core."`
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 type reportCmd struct {
-	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. If its agents wrote to separate folders, name all these folders. Folders of several runs are compared."`
+	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME; all if its agents wrote to several. Several runs are compared."`
 	Out       string   `short:"o" placeholder:"FILE" help:"File to write. Absent: report.html in the first folder, or comparison.html for several runs."`
 	Steps     int      `default:"5" help:"Number of training steps whose trajectories are shown."`
 	Queries   int      `default:"6" help:"Number of queries shown in each of these steps."`

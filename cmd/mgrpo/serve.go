@@ -18,11 +18,11 @@ import (
 
 type serveCmd struct {
 	optionalConfig
-	Model      string `placeholder:"MODEL" help:"Serve one model instead of a team: Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of a model in the Hub's local cache."`
+	Model      string `placeholder:"MODEL" help:"Serve one model instead of a team: Hugging Face folder, GGUF file, or ${hub_model}."`
 	Name       string `default:"model" help:"With --model: the model's name in requests."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step; absent: the run's newest."`
 	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at. Without HOST: 127.0.0.1."`
-	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests must send. Required if other machines can reach the address of --listen."`
+	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests must send. Required if other machines can reach --listen."`
 	Device     string `default:"cpu" help:"With --model: cpu, cuda or cuda:N."`
 	Slots      int    `default:"16" help:"With --model: number of conversations at once."`
 	Context    int    `default:"4096" help:"With --model: largest number of tokens of a conversation, within the model's own limit; 0: that limit."`

@@ -14,7 +14,7 @@ import (
 type trainCmd struct {
 	requiredConfig
 	Resume bool   `help:"Continue from the newest complete checkpoint of the run."`
-	Listen string `placeholder:"[HOST:]PORT" help:"Show the run at http://HOST:PORT/live while it lasts. Without HOST: 127.0.0.1. The same as --set health.address."`
+	Listen string `placeholder:"[HOST:]PORT" help:"Show the run at http://HOST:PORT/live while it lasts. Without HOST: 127.0.0.1. Like --set health.address."`
 }
 
 func (c *trainCmd) Run(ctx context.Context) error {

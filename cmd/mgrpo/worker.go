@@ -15,7 +15,7 @@ import (
 type workerCmd struct {
 	requiredConfig
 	Agent   string `required:"" placeholder:"NAME" help:"The agent to train here."`
-	Machine int    `default:"0" placeholder:"N" help:"Number of this machine, if the agent has several. Machine 0 runs the worker; the others serve their devices to it."`
+	Machine int    `default:"0" placeholder:"N" help:"Number of this machine, if the agent has several. Machine 0 runs the worker; the others serve devices."`
 	Resume  bool   `help:"Continue from the newest complete checkpoint of the run."`
 }
 

@@ -24,7 +24,8 @@ type SubAgent struct {
 // taskArgument is the only argument of a call to a sub-agent.
 const taskArgument = "task"
 
-var subAgentSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
+var subAgentSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string",` +
+	`"description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
 
 // maxProblem is the length in bytes of the longest error about arguments. Such an error may quote the arguments.
 const maxProblem = 400
@@ -63,7 +64,8 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 		return fmt.Errorf("a tool or sub-agent has no name")
 	}
 	if _, taken := c.byName[name]; taken {
-		return fmt.Errorf("two tools or sub-agents are named %q: rename one, or give an MCP server a prefix or a list of its tools (tools.NAME.prefix, only)", name)
+		return fmt.Errorf("two tools or sub-agents are named %q: rename one, "+
+			"or give an MCP server a prefix or a list of its tools (tools.NAME.prefix, only)", name)
 	}
 	if !json.Valid(schema) {
 		return fmt.Errorf("tool %s: its JSON Schema is not JSON", name)

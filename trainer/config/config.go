@@ -9,6 +9,7 @@
 //	common     "true": most runs set it; docs/config.md begins with these keys
 //	enum       the allowed values, separated by |
 //	family     "true": the allowed values are the families of trainer/model/arch
+//	verifier   "true": the allowed values are verifierKinds
 //	min, max   the smallest and the largest allowed value
 //	above      the value must be greater than this bound
 //	below      the value must be less than this bound

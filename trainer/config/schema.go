@@ -67,6 +67,9 @@ func enumOf(tag reflect.StructTag) []string {
 	if tag.Get("family") == "true" {
 		return arch.Families()
 	}
+	if tag.Get("verifier") == "true" {
+		return verifierKinds
+	}
 	return nil
 }
 

@@ -111,12 +111,16 @@ type Fields struct {
 	Parts string `yaml:"parts" default:"parts"`
 }
 
+// verifierKinds are the allowed values of Verifier.Kind.
+var verifierKinds = []string{"auto", "exact", "normalized", "exact_match", "f1", "quantity", "numeric", "choice", "regex", "parts", "judge", "program",
+	"torchscript"}
+
 // Verifier configures how one answer is converted into a score in [0, 1].
 type Verifier struct {
 	// auto: gsm8k numeric, jsonl normalized. parts, only for expert: as task.verifier, but compared with the part of
 	// the question that the sub-task asks for. numeric reads \boxed, ####, or the last number. program: a program in
 	// any language. torchscript: a module that scores. See docs/verifiers.md.
-	Kind string `yaml:"kind" common:"true" default:"auto" enum:"auto|exact|normalized|exact_match|f1|quantity|numeric|choice|regex|parts|judge|program|torchscript"`
+	Kind string `yaml:"kind" common:"true" default:"auto" verifier:"true"`
 
 	// regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer.
 	Pattern string `yaml:"pattern"`

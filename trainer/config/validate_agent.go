@@ -82,7 +82,8 @@ const (
 func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 	m, ranks := a.Machines, len(a.Ranks())
 	if ranks > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
-		d.failAt("agents."+a.Name+".devices", "several devices share the work of training, but %s is not trained and samples on servers; give one device", a.Name)
+		d.failAt("agents."+a.Name+".devices", "several devices share the work of training, but %s is not trained and samples on servers; "+
+			"give one device", a.Name)
 	}
 	if m.KeyEnv != "" && !validEnv(m.KeyEnv) {
 		d.failAt(key+".key_env", "must be the name of an environment variable, not the key itself")

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"bytes"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -181,20 +180,10 @@ func TestFilesAreShort(t *testing.T) {
 }
 
 // mostColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. Tests may have longer lines, for tables of cases.
-// columns.txt has the number of longer lines of each file that had some before this limit.
 const mostColumns = 160
 
-// TestLinesAreShort counts lines of more columns.
+// TestLinesAreShort finds lines of more columns.
 func TestLinesAreShort(t *testing.T) {
-	longer := limit{0, "lines that are too long", map[string]int{}}
-	for line := range strings.Lines(read(t, "trainer/rules/columns.txt")) {
-		var name string
-		var lines int
-		if _, err := fmt.Sscan(line, &lines, &name); err == nil {
-			longer.larger[name] = lines
-		}
-	}
-	counts := map[string]int{}
 	eachFile(t, func(name string, content []byte) {
 		switch path.Ext(name) {
 		case ".go", ".cpp", ".h", ".cu", ".cuh":
@@ -204,15 +193,15 @@ func TestLinesAreShort(t *testing.T) {
 		if strings.HasSuffix(strings.TrimSuffix(name, path.Ext(name)), "_test") {
 			return
 		}
-		counts[name] = 0
+		number := 0
 		for line := range bytes.Lines(content) {
+			number++
 			columns := utf8.RuneCount(bytes.TrimRight(line, "\n")) + 3*bytes.Count(line, []byte("\t"))
 			if columns > mostColumns {
-				counts[name]++
+				t.Errorf("%s:%d has %d columns: at most %d", name, number, columns, mostColumns)
 			}
 		}
 	})
-	longer.check(t, counts)
 }
 
 // declared is a type of a package.

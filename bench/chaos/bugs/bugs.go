@@ -32,9 +32,10 @@ var bugs = []bug{
 		Old:  "		err = l.file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
-		Name: "a manifest is written under its own name, and not renamed when it is complete",
-		File: "trainer/internal/durable/files.go",
-		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n	f := &Folder{fs: fsys,", New: "	temporary, dir := path, filepath.Dir(path)\n	f := &Folder{fs: fsys,",
+		Name:  "a manifest is written under its own name, and not renamed when it is complete",
+		File:  "trainer/internal/durable/files.go",
+		Old:   "	temporary, dir := PartialName(path), filepath.Dir(path)\n	f := &Folder{fs: fsys,",
+		New:   "	temporary, dir := path, filepath.Dir(path)\n	f := &Folder{fs: fsys,",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
@@ -81,10 +82,11 @@ redis.call('ZADD', phases, step, phase)
 `,
 		Suite: storeTests("TestWriteOnce"),
 	}, {
-		Name:  "a worker that takes a place over gets only invocations that no worker has claimed before",
-		File:  "trainer/team/store/claims.go",
-		Old:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
-		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', lost, id) == 1 then return {'none'} end\n",
+		Name: "a worker that takes a place over gets only invocations that no worker has claimed before",
+		File: "trainer/team/store/claims.go",
+		Old:  "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
+		New: "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n" +
+			"  if redis.call('HEXISTS', lost, id) == 1 then return {'none'} end\n",
 		Suite: storeTests("TestTakeover|TestPoison"),
 	}, {
 		Name: "a place is taken over from any checkpoint",
@@ -97,9 +99,10 @@ redis.call('ZADD', phases, step, phase)
 		Old:  "	if r.Renew != nil {\n", New: "	if r.Renew != nil && r.Offers == nil {\n",
 		Suite: storeTests("TestOffersAreRenewed"),
 	}, {
-		Name: "the team starts from checkpoints of one step, not of one digest",
-		File: "trainer/team/store/start.go",
-		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
+		Name:  "the team starts from checkpoints of one step, not of one digest",
+		File:  "trainer/team/store/start.go",
+		Old:   "			if !slices.ContainsFunc(there[a], o.same) {\n",
+		New:   "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "an agent trains on a rollout although another agent lacks a trajectory of it",

@@ -89,7 +89,8 @@ func (c *Client) reported(body []byte, raw json.RawMessage) error {
 // Words in the names of errors that another attempt would meet again.
 var (
 	unauthorisedWords = regexp.MustCompile(`(?i)auth|api_key|permission|forbidden`)
-	refusedWords      = regexp.MustCompile(`(?i)invalid|bad_?request|context_length|exceed_context|not_?found|quota|billing|content_filter|unsupported|validation`)
+	refusedWords      = regexp.MustCompile(`(?i)invalid|bad_?request|context_length|exceed_context|` +
+		`not_?found|quota|billing|content_filter|unsupported|validation`)
 )
 
 // statusOf returns the status that corresponds to an error's name, or 0 if the error may be temporary.

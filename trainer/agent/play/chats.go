@@ -104,7 +104,8 @@ func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 	if row.has("system") {
 		return d, errors.New(`"system" is not supported: the system prompt comes from the configuration`)
 	}
-	if err := row.refuse("functions", "function_call", "completion", "chosen", "rejected", "images", "audios", "videos", "documents", "chat_template_kwargs", "mask"); err != nil {
+	if err := row.refuse("functions", "function_call", "completion", "chosen", "rejected",
+		"images", "audios", "videos", "documents", "chat_template_kwargs", "mask"); err != nil {
 		return d, err
 	}
 	if string(row["weight"]) != "1" && string(row["weight"]) != "1.0" {

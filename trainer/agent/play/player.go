@@ -72,7 +72,8 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Role.System, SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Role.System,
+		SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
 	if err == nil {
 		err = s.Limits.CheckFold(chat)
 	}

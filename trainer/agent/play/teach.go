@@ -83,7 +83,8 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	}
 	for _, name := range d.Tools {
 		if !p.knows(name) {
-			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s", name, p.Role.Agent, strings.Join(p.functions(), ", "))
+			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s",
+				name, p.Role.Agent, strings.Join(p.functions(), ", "))
 		}
 	}
 	question, turns, err := turnsOf(d.Segments, writer)
@@ -161,7 +162,8 @@ func turnsOf(segments []task.Segment, writer demonstrable) (question string, tur
 		return "", nil, errors.New("it has no segments")
 	}
 	if first := segments[0]; first.Role != "user" || first.Sampled {
-		return "", nil, fmt.Errorf("it begins with a segment of the role %s: the first must be the question, of the role user (the system prompt comes from the agent's configuration)", first.Role)
+		return "", nil, fmt.Errorf("it begins with a segment of the role %s: "+
+			"the first must be the question, of the role user (the system prompt comes from the agent's configuration)", first.Role)
 	}
 	for i, s := range segments[1:] {
 		switch {

@@ -81,7 +81,8 @@ func (m *Machines) addressMismatch(here, there string) string {
 	defer m.mu.Unlock()
 	for _, other := range m.conns {
 		if other.here != here {
-			return fmt.Sprintf("it reached this machine at %s and another machine reached it at %s, but all ranks must use one address: set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
+			return fmt.Sprintf("it reached this machine at %s and another machine reached it at %s, but all ranks must use one address: "+
+				"set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
 		}
 	}
 	if isLoopback(there) != isLoopback(here) {

@@ -130,7 +130,8 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			return nil, &AbsentError{Who: missing, Waited: m.settings.Timeout, Because: fmt.Sprintf("start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.settings.Agent, m.settings.Address)}
+			return nil, &AbsentError{Who: missing, Waited: m.settings.Timeout, Because: fmt.Sprintf(
+				"start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.settings.Agent, m.settings.Address)}
 		}
 	}
 	for _, l := range taken {

@@ -150,7 +150,8 @@ func impossible(l *Learner) error {
 		return fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
 	if m := l.model.Config.Mixture; m != nil && m.Sigmoid != nil && l.opt.Balance != 0 {
-		return fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, since its routers have no probabilities: set the key to 0", l.model.Config.Family)
+		return fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, "+
+			"since its routers have no probabilities: set the key to 0", l.model.Config.Family)
 	}
 	if l.opt.Term != nil && l.group.Size() > 1 {
 		return errors.New("learner: a loss term of a program works with one device only: its own parameters have no ranks")

@@ -17,7 +17,8 @@ type expertNames struct {
 var mlpExperts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj"}
 
 // besideExperts are the names of Gemma 4.
-var besideExperts = expertNames{router: "router.proj", experts: "experts", gate: "gate_proj", up: "up_proj", down: "down_proj", fused: "experts", together: true, always: true}
+var besideExperts = expertNames{router: "router.proj", experts: "experts", gate: "gate_proj", up: "up_proj", down: "down_proj",
+	fused: "experts", together: true, always: true}
 
 // experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
 // two leaves: one for gate and up, with an expert's gate before its up, and one for down.
@@ -39,7 +40,8 @@ func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	for e := range m.Experts {
 		// A module of this expert; other files store the modules of all experts as one tensor.
 		of := func(name, gguf string, rows int, fused Fused) module {
-			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, bias: bias, stack: m.Experts, index: e, fused: fused}
+			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, bias: bias,
+				stack: m.Experts, index: e, fused: fused}
 		}
 		gateUp = append(gateUp, of(names.gate, gateName, m.FFN, gate), of(names.up, upName, m.FFN, up))
 		down = append(down, of(names.down, "down", l.c.Hidden, within("down_proj", hidden, 0, 1)))

@@ -147,6 +147,7 @@ func (l *layer) gatedMLP(bias bool) {
 
 func (l *layer) gatedMLPNamed(bias bool, gate, up, down string) {
 	width := l.c.FFNOf(l.index)
-	l.linear("gate_up", Matrix, l.c.Hidden, module{name: gate, gguf: "ffn_gate", rows: width, bias: bias}, module{name: up, gguf: "ffn_up", rows: width, bias: bias})
+	l.linear("gate_up", Matrix, l.c.Hidden,
+		module{name: gate, gguf: "ffn_gate", rows: width, bias: bias}, module{name: up, gguf: "ffn_up", rows: width, bias: bias})
 	l.linear("down", Residual, width, module{name: down, gguf: "ffn_down", rows: l.c.Hidden, bias: bias})
 }

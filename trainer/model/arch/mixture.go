@@ -127,7 +127,8 @@ func (c Config) validateMixture(f *family) error {
 		}
 	}
 	if size := int64(m.Experts) * int64(m.FFN) * int64(c.Hidden); size > maxExpertSize {
-		return fmt.Errorf("num_experts %d × moe_intermediate_size %d × hidden_size %d is %d: must be at most %d", m.Experts, m.FFN, c.Hidden, size, maxExpertSize)
+		return fmt.Errorf("num_experts %d × moe_intermediate_size %d × hidden_size %d is %d: must be at most %d",
+			m.Experts, m.FFN, c.Hidden, size, maxExpertSize)
 	}
 	if n := int64(c.RoutedLayers()) * int64(m.Experts); n > maxAllExperts {
 		return fmt.Errorf("%d layers of %d experts are %d: must be at most %d", c.RoutedLayers(), m.Experts, n, maxAllExperts)

@@ -21,8 +21,9 @@ type ggufPre struct {
 // Further patterns of published files. There is no hand-written splitter for them.
 const (
 	patternQwen35    = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternSeedCoder = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^` + "\r\n" + `\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}` + "\r\n" + `]+|\s*[` + "\r\n" + `]+|\s+(?!\S)|\s+`
-	patternBailing   = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
+	patternSeedCoder = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^` + "\r\n" + `\p{L}\p{N}]?\p{L}+|\p{N}{1}|` +
+		` ?[^\s\p{L}\p{N}` + "\r\n" + `]+|\s*[` + "\r\n" + `]+|\s+(?!\S)|\s+`
+	patternBailing = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
 )
 
 var ggufPres = func() map[string]ggufPre {

@@ -91,7 +91,8 @@ func (s *Source) noteParts() {
 		}
 	}
 	if unread > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d tensors of layers that attend to the keys and values of others are not read, and are saved unchanged", unread))
+		s.notes = append(s.notes, fmt.Sprintf(
+			"%d tensors of layers that attend to the keys and values of others are not read, and are saved unchanged", unread))
 	}
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {

@@ -122,7 +122,8 @@ func (cs *coldStart) saveIfStopped(ctx context.Context, c archive.ColdStart, err
 	if failed != nil {
 		return failed
 	}
-	cs.observer.Note(metrics.Infof(cs.name, metrics.TopicStop, "the cold start was stopped after update %d of %d; --resume continues there: %s", c.Updates, cs.agent.ColdStart.Steps, folder))
+	cs.observer.Note(metrics.Infof(cs.name, metrics.TopicStop,
+		"the cold start was stopped after update %d of %d; --resume continues there: %s", c.Updates, cs.agent.ColdStart.Steps, folder))
 	return err
 }
 

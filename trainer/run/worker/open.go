@@ -66,7 +66,8 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	switch g := s.Config.GRPO; {
 	case g.KL == mgrpo.KLNone || !s.Config.Learns(a):
 	case g.KLCoef == 0:
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured and does not limit the policy", g.KL))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings,
+			"grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured and does not limit the policy", g.KL))
 	case g.KL == mgrpo.KL1:
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
@@ -117,7 +118,8 @@ func archiveSettings(w *Worker, s Setup) archive.Settings {
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if e := w.agent.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
-		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart,
+			"its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
 	} else {
 		kept.Tokenizer = w.parts.Tokenizer.Files()
 	}

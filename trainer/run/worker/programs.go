@@ -168,7 +168,8 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
 	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
-		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(),
+		FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
 	subtask := q.Text
 	for _, s := range conversations {
 		rows = append(rows, s.Rows...)

@@ -86,7 +86,8 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 		return nil
 	}
 	if s.main {
-		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier,
+			"step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
 	}
 	if float64(count) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
 		s.removedSteps = 0
@@ -95,6 +96,7 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+
+		"in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
 		n+1, count, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
 }

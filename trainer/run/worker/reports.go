@@ -104,7 +104,8 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 	if !rp.main {
 		if why := exp.unscored.first(); why != "" { // the rest is not a fair sample
 			delete(r.Values, metrics.ExpertMean)
-			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(exp.unscored.reasons), why))
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier,
+				"evaluation %d: expert score unknown: %d calls have no score: %s", version, len(exp.unscored.reasons), why))
 		}
 		return r
 	}

@@ -33,7 +33,8 @@ func (rp *reports) describeTools(r *metrics.Record) {
 	for _, u := range metrics.ToolUses(r.Counts) {
 		if u.Failing() {
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools,
-				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them independent of the arguments; the newest: %s",
+				"the tool %s failed in %d of %d calls: %d took too long, "+
+					"%d were answered with an error, %d of them independent of the arguments; the newest: %s",
 				u.Tool, u.Errors+u.Timeouts, u.Made(), u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
 		}
 	}

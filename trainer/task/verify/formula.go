@@ -20,7 +20,8 @@ var (
 	symbolic = regexp.MustCompile(`\\(?:` + functions + `|` + symbols + `)(?:[^a-zA-Z]|$)`)
 
 	// operandAfter matches the text before a figure that is the right operand of a sum, a product or a quotient.
-	operandAfter = regexp.MustCompile(`(?:(?:[\d)}\]%]|(?:^|[^\pL\\])\pL)[ \t]*(?:[+*×·÷]|\\(?:times|cdot|div)\b)|[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
+	operandAfter = regexp.MustCompile(`(?:(?:[\d)}\]%]|(?:^|[^\pL\\])\pL)[ \t]*(?:[+*×·÷]|\\(?:times|cdot|div)\b)|` +
+		`[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
 	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
 		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +

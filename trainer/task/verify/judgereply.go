@@ -157,7 +157,8 @@ var (
 var (
 	wordBefore = regexp.MustCompile(`(?i)([\pL\d][\pL\d'’/-]*)["'*_\x60]*(?:[ \t]+["'*_\x60]*|[-‐‑–])$`)
 	// ofTheAnswer matches words before "score" that do not make it the score of something else.
-	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
+	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|` +
+		`give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
 	// supposed matches text after a figure that is not a verdict: a condition, or the meaning of the figure.
 	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=)`)
 	inQuotes = regexp.MustCompile("[\"'“‘«\x60][*_]*$")
@@ -217,10 +218,12 @@ var (
 		`]*(\d+(?:\.\d+)?)`)
 	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
 	// a correction (9 -> 3), a unit, a sum.
-	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:→⇒]|[-=]+>|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
+	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:→⇒]|[-=]+>|to\b|or\b|and\b)\s*[\d.]|` +
+		`,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
 	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
 	// otherScale matches a scale that is named after the figure.
-	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
+	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|` +
+		`\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
 )
 
 // readStated reads a figure with the rest of its line, and with the bracket of its label, which may name the scale.

@@ -9,7 +9,8 @@ import (
 )
 
 var (
-	latexText  = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf|textrm|textit|textsf|textnormal|mathsf|mathit|mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
+	latexText = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf|textrm|textit|textsf|textnormal|mathsf|mathit|` +
+		`mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
 	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`,
 		" ", "~", " ", `\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
 		"−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")

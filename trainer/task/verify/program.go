@@ -280,7 +280,8 @@ func (v *programVerifier) settle(id int64, r programResult) {
 func (v *programVerifier) answer(line []byte) error {
 	var r programReply
 	if err := json.Unmarshal(line, &r); err != nil || r.ID == nil || (r.Score == nil) == (r.Error == "") {
-		return fmt.Errorf(`it wrote %s; on standard output it must write {"id": N, "score": X} or {"id": N, "error": TEXT}, and anything else on standard error`, quoted(string(line)))
+		return fmt.Errorf(`it wrote %s; on standard output it must write {"id": N, "score": X} or {"id": N, "error": TEXT}, `+
+			`and anything else on standard error`, quoted(string(line)))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

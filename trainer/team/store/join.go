@@ -184,7 +184,8 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 	case "over":
 		return joinAnswer{}, ErrOver
 	case "taken":
-		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
+		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; "+
+			"an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
 			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
@@ -193,7 +194,8 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		if err != nil {
 			return joinAnswer{}, err
 		}
-		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.agreement.differences(&there))}, nil
+		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s",
+			j.agent, alive, j.agreement.differences(&there))}, nil
 	}
 	return malformed("meta", clip(fmt.Sprintf("join returned %v", reply)))
 }

@@ -128,5 +128,6 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		}
 		start.Refused = append(start.Refused, fmt.Sprintf("%s is missing at %s", o, strings.Join(without, ", ")))
 	}
-	return start, fmt.Errorf("store: there is no state that all agents can start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
+	return start, fmt.Errorf("store: there is no state that all agents can start from: %s; "+
+		"restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
 }

@@ -88,7 +88,8 @@ func (c chart) svg(from, to float64) template.HTML {
 	x, y := scale(from, to, chartLeft, chartWidth-chartRight), scale(low, high, base, chartTop)
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %g %g" role="img" aria-label="%s" tabindex="0" data-x="%g %g %g %g" data-y="%g %g %g %g" data-curves="%s">`,
+	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %g %g" role="img" aria-label="%s" tabindex="0" `+
+		`data-x="%g %g %g %g" data-y="%g %g %g %g" data-curves="%s">`,
 		chartWidth, chartHeight, html.EscapeString(c.spoken()), from, to, chartLeft, chartWidth-chartRight, low, high, base, chartTop, c.data())
 	for _, t := range ticks {
 		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`,
