@@ -99,7 +99,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
-	if err := impossible(l); err != nil {
+	if err := checkOptions(l); err != nil {
 		return nil, err
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
@@ -137,8 +137,8 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	return l, nil
 }
 
-// impossible returns an error for options that do not fit the model or the group.
-func impossible(l *Learner) error {
+// checkOptions refuses options that do not fit the model or the group.
+func checkOptions(l *Learner) error {
 	n := l.params.Numel()
 	if l.model.Gathered() && !l.opt.Checkpoint {
 		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")

@@ -14,7 +14,7 @@ import (
 func Count(cfg *config.Config, a *config.Agent, m Model, before ...*config.Agent) Need {
 	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
 	n := m.Arch.Parameters()
-	p.hold(cfg, a, m)
+	p.addProcessMemory(cfg, a, m)
 	p.Files = 4 * n
 	if a.Adapts() {
 		p.Files = 4 * m.Trained
@@ -36,7 +36,7 @@ func Count(cfg *config.Config, a *config.Agent, m Model, before ...*config.Agent
 // CountFollower counts the need of the process of one of an agent's further devices, which only samples and trains.
 func CountFollower(cfg *config.Config, a *config.Agent, rank int, m Model) Need {
 	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
-	p.hold(cfg, a, m)
+	p.addProcessMemory(cfg, a, m)
 	p.compute(cfg, a, m.Arch)
 	if !a.Engine.Remote() {
 		p.record(a, m.Arch, int64(cfg.Conversations(a)))

@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// hold adds the memory of every process of an agent. Each holds the weights, unless an earlier
+// addProcessMemory adds the memory of every process of an agent. Each holds the weights, unless an earlier
 // agent holds them, the weights of the KL term, and its share of the buffers for training.
-func (n *Need) hold(cfg *config.Config, a *config.Agent, m Model) {
+func (n *Need) addProcessMemory(cfg *config.Config, a *config.Agent, m Model) {
 	layout := m.Arch.Layout() // slow to make for a mixture
 	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)

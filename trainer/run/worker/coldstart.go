@@ -77,11 +77,11 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 	order.skip(c.Updates * int64(set.Batch))
 	cs.learner.SetAdam(assemble.Adam(set.Optimizer))
 	counted := min(set.Steps, 20) // number of last updates over which the loss is averaged
-	watch := stopWatch{stops: cs.stops}
+	poll := stopPoll{stops: cs.stops}
 	updating, done := unlessAsked(ctx)
 	defer done()
 	for i := c.Updates; i < set.Steps; i++ {
-		if err := watch.look(ctx); err != nil {
+		if err := poll.checkStop(ctx); err != nil {
 			return err
 		}
 		clock := newStopwatch()
@@ -159,9 +159,9 @@ func (cs *coldStart) awaitTeam(ctx context.Context) error {
 
 // watchOthers calls leave if a stop was requested and an agent has no worker. It returns when ctx ends.
 func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCauseFunc) {
-	watch := stopWatch{stops: cs.stops}
+	poll := stopPoll{stops: cs.stops}
 	for ctx.Err() == nil {
-		if errors.Is(watch.look(ctx), errStopping) {
+		if errors.Is(poll.checkStop(ctx), errStopping) {
 			if missing, err := cs.member.Missing(ctx); err == nil && len(missing) > 0 {
 				endWait(errStopping)
 				return

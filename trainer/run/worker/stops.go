@@ -95,14 +95,14 @@ func (st *stops) ask(ctx context.Context) {
 // stopInterval is the longest time until a stop that was requested at another server is noticed.
 const stopInterval = time.Second
 
-// stopWatch checks for a stop between updates: for a stop of this process at each check, for stops of others at intervals.
-type stopWatch struct {
-	stops  *stops
-	looked time.Time // the time of the last request to the store
+// stopPoll checks for a stop between updates: for a stop of this process at each check, for stops of others at intervals.
+type stopPoll struct {
+	stops       *stops
+	lastRequest time.Time // the time of the last request to the store
 }
 
-// look returns errStopping if a stop was requested, and the cause if ctx has ended.
-func (s *stopWatch) look(ctx context.Context) error {
+// checkStop returns errStopping if a stop was requested, and the cause if ctx has ended.
+func (s *stopPoll) checkStop(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -111,11 +111,11 @@ func (s *stopWatch) look(ctx context.Context) error {
 		return errStopping
 	default:
 	}
-	if time.Since(s.looked) < stopInterval {
+	if time.Since(s.lastRequest) < stopInterval {
 		return nil
 	}
 	requested, err := s.stops.requested(ctx)
-	s.looked = time.Now()
+	s.lastRequest = time.Now()
 	if err == nil && requested {
 		err = errStopping
 	}

@@ -96,7 +96,7 @@ func (p *Page) keepShowing() {
 		watched := p.viewers > 0
 		p.mu.Unlock()
 		if watched {
-			p.show(p.look())
+			p.show(p.sections())
 		}
 	}
 }

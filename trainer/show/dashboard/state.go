@@ -47,8 +47,8 @@ func newRunState(o Options) runState {
 	return b
 }
 
-// look reads the store, through the place of any agent of this process, and draws the page.
-func (p *Page) look() []section {
+// sections reads the store, through the place of any agent of this process, and returns the page's sections.
+func (p *Page) sections() []section {
 	b := &p.state
 	ctx, cancel := context.WithTimeout(p.ctx, requestTimeout)
 	defer cancel()
