@@ -40,13 +40,13 @@ type kill struct {
 	Seconds  float64 `json:"seconds"` // from the beginning of the run
 }
 
-// chaos supervises the killed run: it kills workers and Redis o.kills times, and starts them again. Only one goroutine uses it.
+// chaos supervises the killed run: it kills workers and Redis options.kills times, and starts them again. Only one goroutine uses it.
 type chaos struct {
-	o    options
-	t    *team
-	r    *server
-	step time.Duration // duration of a step of the uninterrupted run
-	rng  *rand.Rand
+	options options
+	team    *team
+	redis   *server
+	step    time.Duration // duration of a step of the uninterrupted run
+	rng     *rand.Rand
 
 	began    time.Time
 	live     []*process
@@ -54,17 +54,22 @@ type chaos struct {
 	finished map[string]bool
 	exits    chan exit
 	later    []action
-	starts   int // number of processes until now
-	counts   map[string]map[string]int
+	starts   int                       // number of processes until now
+	counts   map[string]map[string]int // how often the ended processes of an agent passed each failpoint
 
 	kills  []kill
 	pauses int
 	next   nextKill
 	paused bool // Redis is down, or a process is suspended
 
-	progress int       // number of steps at the time looked
-	looked   time.Time // when progress was read
-	stirred  time.Time // time of the last step, kill or start
+	watchdog watchdog
+}
+
+// watchdog holds the data by which chaos finds that nothing happens any more.
+type watchdog struct {
+	progress     int       // number of steps at lastRead
+	lastRead     time.Time // when progress was read
+	lastActivity time.Time // time of the last step, kill or start
 }
 
 // action is a function with the time of its call.
@@ -74,8 +79,8 @@ type action struct {
 }
 
 func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
-	return &chaos{o: o, t: t, r: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), starting: map[string]bool{}, finished: map[string]bool{},
-		exits: make(chan exit, 16), counts: map[string]map[string]int{}}
+	return &chaos{options: o, team: t, redis: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), starting: map[string]bool{},
+		finished: map[string]bool{}, exits: make(chan exit, 16), counts: map[string]map[string]int{}}
 }
 
 const (
@@ -86,7 +91,7 @@ const (
 // run supervises until every agent's worker has ended by itself, and all kills were made, in the phases that the check
 // requires. If the team makes its last step before that, it gets more steps.
 func (c *chaos) run(ctx context.Context) error {
-	c.began, c.stirred = time.Now(), time.Now()
+	c.began, c.watchdog.lastActivity = time.Now(), time.Now()
 	if err := c.startAll(); err != nil {
 		return err
 	}
@@ -101,9 +106,9 @@ func (c *chaos) run(ctx context.Context) error {
 		case e := <-c.exits:
 			err = errors.Join(err, c.ended(e))
 		case <-ticks.C:
-			err = errors.Join(err, c.due(), c.look())
+			err = errors.Join(err, c.due(), c.watch())
 		case <-ctx.Done():
-			err = fmt.Errorf("at step %d of %d, after %d kills: %w", c.progress, c.t.steps, len(c.kills), context.Cause(ctx))
+			err = fmt.Errorf("at step %d of %d, after %d kills: %w", c.watchdog.progress, c.team.steps, len(c.kills), context.Cause(ctx))
 		}
 		if err != nil {
 			return err
@@ -114,7 +119,7 @@ func (c *chaos) run(ctx context.Context) error {
 
 // startAll starts a worker of every agent.
 func (c *chaos) startAll() error {
-	for _, agent := range c.t.names {
+	for _, agent := range c.team.names {
 		if err := c.start(agent); err != nil {
 			return err
 		}
@@ -127,27 +132,27 @@ const exitResumable = 75
 
 // over reports whether every agent has made its last step, no process runs or is suspended, and Redis is up.
 func (c *chaos) over() bool {
-	return len(c.finished) == len(c.t.names) && len(c.live) == 0 && len(c.later) == 0
+	return len(c.finished) == len(c.team.names) && len(c.live) == 0 && len(c.later) == 0
 }
 
 // grow gives the team more steps, and starts all workers again.
 func (c *chaos) grow() error {
-	say("%d kills by step %d: %d steps more", len(c.kills), c.t.steps, moreSteps)
-	c.t.steps += moreSteps
+	say("%d kills by step %d: %d steps more", len(c.kills), c.team.steps, moreSteps)
+	c.team.steps += moreSteps
 	clear(c.finished)
 	return c.startAll()
 }
 
-// look makes the kills that are due now.
-func (c *chaos) look() error {
-	if time.Since(c.looked) > 20*tick {
-		c.looked = time.Now()
-		if p := c.t.progress(); p != c.progress {
-			c.progress, c.stirred = p, time.Now()
+// watch makes the kills that are due now, and returns an error if nothing happens any more.
+func (c *chaos) watch() error {
+	if time.Since(c.watchdog.lastRead) > 20*tick {
+		c.watchdog.lastRead = time.Now()
+		if p := c.team.progress(); p != c.watchdog.progress {
+			c.watchdog.progress, c.watchdog.lastActivity = p, time.Now()
 		}
 	}
-	if time.Since(c.stirred) > stallTimeout {
-		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", stallTimeout, c.progress, len(c.kills))
+	if time.Since(c.watchdog.lastActivity) > stallTimeout {
+		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", stallTimeout, c.watchdog.progress, len(c.kills))
 	}
 	return errors.Join(c.replaceSleepers(), c.killWhenDue())
 }
@@ -155,15 +160,15 @@ func (c *chaos) look() error {
 // start starts a worker of an agent. It may be armed with a failpoint.
 func (c *chaos) start(agent string) error {
 	c.starts++
-	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.t.points(), agent, c.starts)}
+	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.team.points(), agent, c.starts)}
 	var kill string
 	p.armed, kill, p.sleep = c.arm(agent)
 	var err error
-	if p.cmd, err = c.t.worker(c.r, agent, p.log, kill); err != nil {
+	if p.cmd, err = c.team.worker(c.redis, agent, p.log, kill); err != nil {
 		return err
 	}
 	c.live = append(c.live, p)
-	c.stirred = time.Now()
+	c.watchdog.lastActivity = time.Now()
 	go func() { c.exits <- exit{p, p.cmd.Wait()} }()
 	return nil
 }
@@ -211,7 +216,7 @@ func (c *chaos) ended(e exit) error {
 			c.startSoon(agent)
 		}
 		return nil
-	case c.o.ranks > 1 && e.p.cmd.ProcessState.ExitCode() == exitResumable: // a follower was lost twice at one version
+	case c.options.ranks > 1 && e.p.cmd.ProcessState.ExitCode() == exitResumable: // a follower was lost twice at one version
 		c.startSoon(agent)
 		return nil
 	case e.p.rival || c.finished[agent]: // the store refused it, or the run had ended already
@@ -225,13 +230,13 @@ func (c *chaos) ended(e exit) error {
 
 // killed counts a kill, and writes it to kills.jsonl, which the check reads.
 func (c *chaos) killed(k kill) error {
-	k.Phase, k.Progress, k.Seconds = phaseOf(k.Point), c.progress, time.Since(c.began).Seconds()
+	k.Phase, k.Progress, k.Seconds = phaseOf(k.Point), c.watchdog.progress, time.Since(c.began).Seconds()
 	c.kills = append(c.kills, k)
-	c.stirred = time.Now()
+	c.watchdog.lastActivity = time.Now()
 	if n := len(c.kills); n%10 == 0 {
-		say("%d kills, step %d of %d, %.0f s", n, c.progress, c.t.steps, k.Seconds)
+		say("%d kills, step %d of %d, %.0f s", n, c.watchdog.progress, c.team.steps, k.Seconds)
 	}
-	f, err := os.OpenFile(c.t.path("kills.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(c.team.path("kills.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

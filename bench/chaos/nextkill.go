@@ -27,38 +27,38 @@ type nextKill struct {
 // debt returns the number of kills that are due after `progress` steps. It spreads the kills over the run.
 func (c *chaos) debt(progress int) int {
 	const spare = 10 // steps at the end of the run without further kills
-	return min(c.o.kills, c.o.kills*(progress+1)/max(c.t.steps-spare, 1))
+	return min(c.options.kills, c.options.kills*(progress+1)/max(c.team.steps-spare, 1))
 }
 
 // behind returns the number of overdue kills.
-func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
+func (c *chaos) behind() int { return c.debt(c.watchdog.progress) - len(c.kills) }
 
 // hurry and urgent report that many kills are overdue. Then the time between two kills becomes shorter (hurry) or zero (urgent), so that
 // all kills are made before the run ends.
 func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
 func (c *chaos) urgent() bool { return c.behind() > c.most() }
-func (c *chaos) most() int    { return max(4, min(10, c.o.kills/30)) }
+func (c *chaos) most() int    { return max(4, min(10, c.options.kills/30)) }
 
 // enough reports whether all kills are made and cover as many phases of every target as the check requires. The phases do not matter if
 // all kills are at one failpoint.
 func (c *chaos) enough() bool {
 	switch {
-	case c.o.point != "" && c.o.asleep:
-		return c.pauses >= c.o.kills
-	case c.o.point != "" || c.o.kills == 0:
-		return len(c.kills) >= c.o.kills
+	case c.options.point != "" && c.options.asleep:
+		return c.pauses >= c.options.kills
+	case c.options.point != "" || c.options.kills == 0:
+		return len(c.kills) >= c.options.kills
 	}
-	return len(c.kills) >= c.o.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
+	return len(c.kills) >= c.options.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
 // killWhenDue schedules the next random kill, and makes it when it is due.
 func (c *chaos) killWhenDue() error {
-	if c.o.point != "" || c.paused || c.enough() {
+	if c.options.point != "" || c.paused || c.enough() {
 		return nil
 	}
 	a := &c.next
 	if a.target == "" {
-		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more kills, to cover phases
+		due := len(c.kills) < c.debt(c.watchdog.progress) || len(c.kills) >= c.options.kills // more kills, to cover phases
 		if due && len(c.live) > 0 {
 			c.schedule()
 		}
@@ -114,9 +114,9 @@ func (c *chaos) schedule() {
 
 // targets returns the agents, Redis and, if the planner has several devices, the process of the last device.
 func (c *chaos) targets() []string {
-	all := append(slices.Clone(c.t.names), redis)
-	if c.o.ranks > 1 {
-		all = append(all, fmt.Sprintf("%s/%d", c.t.names[0], c.o.ranks-1))
+	all := append(slices.Clone(c.team.names), redis)
+	if c.options.ranks > 1 {
+		all = append(all, fmt.Sprintf("%s/%d", c.team.names[0], c.options.ranks-1))
 	}
 	return all
 }
@@ -147,7 +147,7 @@ func (c *chaos) unhit(target string) []string {
 
 // atWork reports whether every agent has a worker that has finished joining.
 func (c *chaos) atWork() bool {
-	for _, agent := range c.t.names {
+	for _, agent := range c.team.names {
 		p := c.newestProcess(agent)
 		if p == nil {
 			return false
@@ -250,11 +250,11 @@ func follower(worker int, rank string) (int, error) {
 // killRedis kills the server and starts it again after a while.
 func (c *chaos) killRedis() error {
 	point := c.newestPoint()
-	c.r.stop()
+	c.redis.stop()
 	c.paused = true
 	c.in(c.upTo(3*lease/2), func() error {
 		c.paused = false
-		return c.r.start()
+		return c.redis.start()
 	})
 	return c.killed(kill{Target: redis, Point: point})
 }
@@ -262,7 +262,7 @@ func (c *chaos) killRedis() error {
 // pause suspends a process for longer than its lease. Every other time it starts another worker in its place; the
 // suspended worker is then fenced when it continues.
 func (c *chaos) pause(target string) error {
-	process, p := c.r.cmd.Process, c.newestProcess(target)
+	process, p := c.redis.cmd.Process, c.newestProcess(target)
 	if target != redis {
 		if p == nil || p.sleep || p.rival {
 			c.next = nextKill{}
@@ -314,18 +314,18 @@ func stopped(pid int) bool {
 // passage. point is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
 // at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
 func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
-	if len(c.kills) >= c.o.kills || c.o.asleep && c.pauses >= c.o.kills {
+	if len(c.kills) >= c.options.kills || c.options.asleep && c.pauses >= c.options.kills {
 		return "", "", false
 	}
-	if c.o.point != "" {
-		kill := fmt.Sprintf("%s:%d", c.o.point, 1+c.rng.IntN(5))
-		if c.o.asleep {
+	if c.options.point != "" {
+		kill := fmt.Sprintf("%s:%d", c.options.point, 1+c.rng.IntN(5))
+		if c.options.asleep {
 			kill += ":stop"
 		}
-		return c.o.point, kill, c.o.asleep
+		return c.options.point, kill, c.options.asleep
 	}
 	const ahead = 8 // steps within which the worker will have killed itself
-	if len(c.kills)+c.armed() >= c.debt(c.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
+	if len(c.kills)+c.armed() >= c.debt(c.watchdog.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
 		return "", "", false
 	}
 	died := map[string]int{}
@@ -343,7 +343,7 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	}
 	c.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 	point = slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
-	perStep := c.counts[agent][point] / max(c.progress, 1)
+	perStep := c.counts[agent][point] / max(c.watchdog.progress, 1)
 	kill = fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
 	if sleep = c.rng.IntN(8) == 0; sleep {
 		kill += ":stop"

@@ -37,8 +37,8 @@ type settings struct {
 func (c *chaos) report(took time.Duration) report {
 	r := report{
 		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
-		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.o.steps),
-		Settings: settings{c.o.seed, c.o.agents, c.t.steps, c.o.every, c.o.shared},
+		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.options.steps),
+		Settings: settings{c.options.seed, c.options.agents, c.team.steps, c.options.every, c.options.shared},
 		Machine:  fmt.Sprintf("%d cores, %s/%s", cgroup.Count().N, runtime.GOOS, runtime.GOARCH),
 	}
 	for _, k := range c.kills {
@@ -73,10 +73,10 @@ func (r report) write(path string) error {
 func (c *chaos) tails() error {
 	const lines = 12
 	var out strings.Builder
-	for _, name := range append(c.t.names, "redis") {
-		data, _ := os.ReadFile(c.t.path(name + ".log"))
+	for _, name := range append(c.team.names, "redis") {
+		data, _ := os.ReadFile(c.team.path(name + ".log"))
 		all := strings.Split(strings.TrimSpace(string(data)), "\n")
 		fmt.Fprintf(&out, "--- %s\n%s\n", name, strings.Join(all[max(0, len(all)-lines):], "\n"))
 	}
-	return fmt.Errorf("the last lines of the logs in %s:\n%s", c.t.work, out.String())
+	return fmt.Errorf("the last lines of the logs in %s:\n%s", c.team.work, out.String())
 }
