@@ -13,16 +13,21 @@ type Quantiles struct {
 }
 
 func quantiles(samples []float64) Quantiles {
-	return Quantiles{Median: Quantile(samples, 0.5), P20: Quantile(samples, 0.2), P80: Quantile(samples, 0.8)}
+	s := slices.Sorted(slices.Values(samples))
+	return Quantiles{Median: ofSorted(s, 0.5), P20: ofSorted(s, 0.2), P80: ofSorted(s, 0.8)}
 }
 
 // Quantile returns the q-quantile of samples, with linear interpolation between order statistics, as numpy does by default. It returns 0
-// if there are no samples.
+// for an empty slice.
 func Quantile(samples []float64, q float64) float64 {
-	if len(samples) == 0 {
+	return ofSorted(slices.Sorted(slices.Values(samples)), q)
+}
+
+// ofSorted returns the q-quantile of samples that are sorted.
+func ofSorted(s []float64, q float64) float64 {
+	if len(s) == 0 {
 		return 0
 	}
-	s := slices.Sorted(slices.Values(samples))
 	x := q * float64(len(s)-1)
 	i := int(x)
 	return s[i] + (x-math.Floor(x))*(s[min(i+1, len(s)-1)]-s[i])
