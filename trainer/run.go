@@ -76,9 +76,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	done := make(chan struct{})
 	defer close(done)
 	machines := map[string]*launch.Machines{}
-	panicked := false // a panic is ending this process
+	playing := false // trainRounds has begun and has not returned
 	defer func() {
-		if panicked {
+		if playing { // a panic is ending this process
 			err = errors.Join(errors.New("the worker's process failed"), err)
 		}
 		dismissMachines(ctx, machines, err)
@@ -105,9 +105,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 	}
-	panicked = true // until trainRounds returns
+	playing = true
 	err = trainRounds(ctx, cfg, opt, roundState{machines: machines})
-	panicked = false
+	playing = false
 	return err
 }
 
