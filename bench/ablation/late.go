@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// late returns a table of what happens to an arm after it has learned: the accuracy in the middle third and in the last third of the tokens, and
-// the highest evaluation next to the end. The highest of many evaluations is above the true accuracy, because each is a sample of
-// answers, so the thirds are the better test for a fall. late returns "" unless every run has evaluations enough for thirds.
+// late returns a table that shows whether an arm's accuracy falls after it has learned. It has the accuracy in the middle third and in
+// the last third of the tokens, the highest evaluation, and the end. The highest of many evaluations is above the true accuracy,
+// because each is a sample of answers, so the thirds are the better test. late returns "" if a run has too few evaluations.
 func late(r *Results, arms []arm) string {
 	const fewest = 9
 	var b strings.Builder
