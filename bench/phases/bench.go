@@ -44,6 +44,9 @@ const inFull = "mgrpo-full"
 // liger is transformers with the kernels of Liger: the peer of updates on a GPU.
 const liger = "hf-liger"
 
+// vllm samples on the CPU (bench/peers/vllm_peer.py).
+const vllm = "vllm"
+
 // peerNames returns the peers of the case. On a GPU only one of the two sizes of an update has peers.
 func (b bench) peerNames() []string {
 	switch {
@@ -53,6 +56,8 @@ func (b bench) peerNames() []string {
 		return []string{liger}
 	case b.weights.rank > 0:
 		return []string{phases[b.suite].adapted}
+	case b.weights.name == smolLM2.name && b.suite == "rollout":
+		return []string{phases[b.suite].peer, vllm}
 	}
 	return []string{phases[b.suite].peer}
 }
