@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """serve.py: runs providers of cases. Its commands are lines of JSON (bench/measure/peer.go has the protocol).
 
-A case's "suite" selects its module: kernels.py, llama.py for "decode", else phases.py, except that vllm_peer.py is vLLM. The module's prepare(case, provider) returns an
-object with
+A case's "suite" selects its module: kernels.py, llama.py for "decode", else phases.py. For the provider "vllm" it is vllm_peer.py. The
+module's prepare(case, provider) returns an object with
   version, settings   for the results
   reset()             before each run, untimed; may be absent
   run()               the work

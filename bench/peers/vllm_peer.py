@@ -1,4 +1,5 @@
-"""vLLM on the CPU, for the suite "rollout". Its packages are those of bench/engines/setup.sh, so it runs in a process of its own."""
+"""vLLM on the CPU, for the suite "rollout". It needs other versions of packages than the other peers,
+so it runs in the environment of bench/engines/setup.sh, in a process of its own."""
 import json
 import os
 import subprocess
