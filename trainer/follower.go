@@ -19,9 +19,9 @@ import (
 )
 
 // ServeChild checks whether a run started this process as one of its children. If so, it does the child's work and
-// does not return; otherwise it returns at once. A run starts its own program again in two cases. The tools code
-// and python run in a confined process. An agent with several devices has a process, called a follower, for each
-// device except the first. A program that trains or evaluates calls ServeChild first in main, and in TestMain.
+// does not return; otherwise it returns at once. A run starts its own program again in two cases. The tool python
+// runs each program in a sandbox. An agent with several devices has a process, called a follower, for each device
+// except the first. A program that trains or evaluates calls ServeChild first in main, and in TestMain.
 func ServeChild() {
 	sandbox.Serve()
 	inbox := launch.Follower()

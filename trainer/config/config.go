@@ -50,7 +50,7 @@ type Config struct {
 	// The team, in this order: exactly one main agent and any number of sub-agents.
 	Agents []Agent `yaml:"agents" keyed:"true" required:"true"`
 
-	// Tools that agents name in their tools list. calculator and code need no entry.
+	// Tools that agents name in their tools list. calculator needs no entry.
 	Tools []Tool `yaml:"tools" keyed:"true"`
 
 	// Answers of outside services, stored on disk: web pages, retrievers, judges, MCP servers (docs/tools.md).

@@ -55,7 +55,7 @@ func (c *Config) Agent(name string) *Agent {
 	return nil
 }
 
-// Tool returns the entry of tools with a name, or nil. calculator and code need no entry.
+// Tool returns the entry of tools with a name, or nil. calculator needs no entry.
 func (c *Config) Tool(name string) *Tool {
 	for i := range c.Tools {
 		if c.Tools[i].Name == name {

@@ -7,9 +7,9 @@ type Tool struct {
 	Name string `yaml:"-"`
 
 	// search: a local corpus. visit: the text of a web page. retriever: any HTTP service that answers a query with
-	// documents. calculator, code: Starlark without files or network. python: Python in a sandbox of the system
-	// (Linux). mcp: any MCP server (docs/tools.md).
-	Kind string `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|code|python|mcp"`
+	// documents. calculator: arithmetic. python: Python in a sandbox of the system (Linux). mcp: any MCP server
+	// (docs/tools.md).
+	Kind string `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|python|mcp"`
 
 	// search: a JSONL file or a folder of Markdown.
 	Corpus Path `yaml:"corpus"`
@@ -52,8 +52,6 @@ type Tool struct {
 	// Search-R1's retriever.
 	Response string `yaml:"response"`
 
-	// code: Starlark steps of one call.
-	MaxSteps   int64 `yaml:"max_steps" default:"1000000" min:"1"`
 	Visit      `yaml:",inline"`
 	Python     `yaml:",inline"`
 	ToolLimits `yaml:",inline"`

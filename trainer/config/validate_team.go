@@ -5,9 +5,6 @@ import (
 	"slices"
 )
 
-// builtinTools are the tools that need no entry under tools.
-var builtinTools = []string{"calculator", "code"}
-
 func (c *Config) validateTeam(d *decoder) {
 	var main []string
 	learns := false
@@ -51,7 +48,7 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 }
 
 func (c *Config) validateTools(d *decoder, a *Agent) {
-	known := slices.Clone(builtinTools)
+	known := []string{"calculator"} // needs no entry under tools
 	for _, t := range c.Tools {
 		known = append(known, t.Name)
 	}

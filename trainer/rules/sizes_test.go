@@ -72,7 +72,7 @@ var (
 		"trainer/config.Agent":                   24,
 		"trainer/config.GRPO":                    23,
 		"trainer/config.Shape":                   17,
-		"trainer/config.Tool":                    31,
+		"trainer/config.Tool":                    30,
 		"trainer/engine/launch.machineServer":    17,
 		"trainer/engine/learner.Learner":         18,
 		"trainer/engine/policy/local.Engine":     19,

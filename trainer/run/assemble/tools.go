@@ -99,9 +99,6 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 	switch c.Kind {
 	case "calculator":
 		o.tools = one(c, tool.Calculator())
-	case "code":
-		code := sandbox.NewCode(sandbox.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
-		o.tools, o.close = one(c, code), code.Close
 	case "python":
 		set := sandbox.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
 		python, err := sandbox.NewPython(ctx, set)

@@ -1,3 +1,4 @@
+// Package sandbox runs programs that a model writes in Python, in processes without rights.
 package sandbox
 
 import (
@@ -76,7 +77,7 @@ func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
 		}
 		return nil, fmt.Errorf("the sandbox for Python cannot be made on this machine: %w. It needs Linux 5.12 and user namespaces, which containers "+
 			"and some distributions forbid (see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "+
-			"kernel.apparmor_restrict_unprivileged_userns); the tool code (Starlark) runs everywhere", err)
+			"kernel.apparmor_restrict_unprivileged_userns)", err)
 	}
 	return p, nil
 }

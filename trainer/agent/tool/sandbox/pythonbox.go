@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -174,6 +173,15 @@ func (p *printed) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// Serve runs a program of the Python tool if the process was started for one, and does not return. Otherwise it returns
+// at once. Programs call trainer.ServeChild, which calls it.
+func Serve() {
+	if settings := os.Getenv(pythonEnv); settings != "" {
+		fmt.Fprintln(os.Stderr, becomePython(settings))
+		os.Exit(boxFailed)
+	}
+}
+
 // becomePython sets up the sandbox around this process and starts the interpreter in its place. It returns only if that
 // fails.
 func becomePython(settings string) error {
@@ -304,10 +312,4 @@ func (b pythonBox) limit() error {
 		}
 	}
 	return nil
-}
-
-// exitSandbox ends a process that could not set up its sandbox.
-func exitSandbox(w io.Writer, err error) {
-	fmt.Fprintln(w, err)
-	os.Exit(boxFailed)
 }
