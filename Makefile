@@ -235,7 +235,7 @@ bugs: setup-tests build ## test: put each bug of docs/reliability.md into the pr
 fuzz: setup-tests build ## test: run every fuzz target for SECONDS=10
 	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
 
-test-tracking: build ## test: forward a tiny run to a real W&B client and MLflow server (downloads 300 MB)
+test-tracking: build ## test: forward a tiny run to real W&B, MLflow and TensorBoard (downloads 300 MB)
 	@trainer/show/metrics/track/testdata/setup.sh
 	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/show/metrics/track
 

@@ -14,7 +14,7 @@ import (
 
 // TrainAndReport trains like Train, and reports the run as `mgrpo train` does:
 //   - out gets progress, a table of each step, and a summary. If it is a terminal, the progress line is redrawn in place.
-//   - The run's folder gets metrics.jsonl and a file for TensorBoard.
+//   - The run's folder gets metrics.jsonl.
 //   - If the configuration has an address (health.address, gateway.listen), a server there has the run's health, metrics,
 //     live page and gateway.
 //   - Experiment trackers of the configuration get the records.
@@ -30,8 +30,8 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt Options, out io
 	if opt.Resume {
 		before = recall(console, cfg.RunDir())
 	}
-	lines, events := metrics.NewJSONL(cfg.RunDir()), metrics.NewTensorBoard(cfg.RunDir())
-	observers := metrics.Observers{console, lines, events, observed(opt.Observer)}
+	lines := metrics.NewJSONL(cfg.RunDir())
+	observers := metrics.Observers{console, lines, observed(opt.Observer)}
 	server, gateway, err := Listen(cfg, opt.Agents)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt Options, out io
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
-	err = errors.Join(err, lines.Close(), events.Close())
+	err = errors.Join(err, lines.Close())
 	trackers.Finish()
 	console.Summary(err)
 	return err

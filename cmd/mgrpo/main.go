@@ -26,7 +26,7 @@ type cli struct {
 	Rollout    rolloutCmd    `cmd:"" help:"Play a run's rollouts with a program on this machine."`
 	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions, leases and waits."`
 	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
-	Track      trackCmd      `cmd:"" help:"Forward a run's records to Weights & Biases or MLflow."`
+	Track      trackCmd      `cmd:"" help:"Forward a run's records to Weights & Biases, MLflow or TensorBoard."`
 	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
 	Store      storeCmd      `cmd:"" help:"Print the Redis ACL rules of a run."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`

@@ -11,11 +11,12 @@ import (
 )
 
 type trackCmd struct {
-	Dir    string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME."`
-	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"Project of Weights & Biases. One of --wandb and --mlflow is required."`
-	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"Experiment on the MLflow server of MLFLOW_TRACKING_URI."`
-	Follow bool   `short:"f" help:"Wait for further records until the run is complete."`
-	Python string `default:"python3" help:"Python interpreter that has the package wandb or mlflow."`
+	Dir         string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME."`
+	WandB       string `name:"wandb" placeholder:"NAME" required:"" xor:"tracker" help:"Project of Weights & Biases. One tracker is required."`
+	MLflow      string `name:"mlflow" placeholder:"NAME" required:"" xor:"tracker" help:"Experiment on the MLflow server of MLFLOW_TRACKING_URI."`
+	TensorBoard string `name:"tensorboard" placeholder:"DIR" required:"" xor:"tracker" help:"Folder for TensorBoard, which may have several runs."`
+	Follow      bool   `short:"f" help:"Wait for further records until the run is complete."`
+	Python      string `default:"python3" help:"Python interpreter that has the package wandb, mlflow or tensorboard."`
 }
 
 func (trackCmd) Help() string {
@@ -27,8 +28,11 @@ where it stopped. docs/tracking.md lists the forwarded records and the environme
 func (c *trackCmd) Run(ctx context.Context) error {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, "mgrpo: "+format+"\n", args...) }
 	open := track.MLflow(c.MLflow, c.Python)
-	if c.WandB != "" {
+	switch {
+	case c.WandB != "":
 		open = track.WandB(c.WandB, c.Python)
+	case c.TensorBoard != "":
+		open = track.TensorBoard(c.TensorBoard, c.Python)
 	}
 	if _, err := os.Stat(filepath.Join(c.Dir, metrics.FileName)); err != nil && c.Follow {
 		say("waiting for the run: %v", err)

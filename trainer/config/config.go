@@ -203,7 +203,10 @@ type Tracking struct {
 	// server in MLFLOW_TRACKING_URI.
 	MLflow string `yaml:"mlflow"`
 
-	// Python that has the package wandb or mlflow.
+	// Folder for TensorBoard: FOLDER/AGENT in it, where FOLDER is the name of the run's folder, gets the agent's events.
+	TensorBoard Path `yaml:"tensorboard"`
+
+	// Python that has the package wandb, mlflow or tensorboard.
 	Python string `yaml:"python" default:"python3"`
 }
 

@@ -109,7 +109,7 @@ func (t *minibatchTerm) finish(ctx context.Context, device *torch.Device, lr flo
 	return err
 }
 
-// valueName is the form of the names in docs/metrics.md, which are also Prometheus' and TensorBoard's.
+// valueName is the form of the names in docs/metrics.md, which are also those of Prometheus and of trackers.
 var valueName = regexp.MustCompile(`^[a-z0-9_]+$`)
 
 // checkValue refuses a value that a record cannot have: metrics.jsonl has no numbers that are not finite.

@@ -130,6 +130,9 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	if experiment := cfg.Tracking.MLflow; experiment != "" {
 		to = append(to, "MLflow, "+experiment)
 	}
+	if dir := cfg.Tracking.TensorBoard; dir != "" {
+		to = append(to, "TensorBoard, "+cfg.Resolve(dir))
+	}
 	if len(to) == 0 {
 		return nil
 	}

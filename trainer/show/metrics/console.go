@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func (c *Console) running() []string {
 			out = append(out, text)
 		}
 	}
-	for _, name := range sortedKeys(c.progress) {
+	for _, name := range slices.Sorted(maps.Keys(c.progress)) {
 		if !slices.Contains(c.opt.Agents, name) {
 			out = append(out, c.progress[name])
 		}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func (c *Console) sorted(t *table) []Record {
 			out = append(out, r)
 		}
 	}
-	for _, name := range sortedKeys(t.records) {
+	for _, name := range slices.Sorted(maps.Keys(t.records)) {
 		if !slices.Contains(c.opt.Agents, name) {
 			out = append(out, t.records[name])
 		}
@@ -148,7 +149,7 @@ func (c *Console) evaluation(t *table) string {
 }
 
 func passAt(values map[string]float64) string {
-	for _, name := range sortedKeys(values) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if n, ok := strings.CutPrefix(name, "pass_at_"); ok {
 			return fmt.Sprintf(", pass@%s %.3f", n, values[name])
 		}

@@ -3,7 +3,6 @@ package metrics
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -30,20 +29,5 @@ func TestLinesOutliveAnOutage(t *testing.T) {
 	log, err := Read(dir)
 	if err != nil || len(log.Records) != 3 {
 		t.Errorf("%d records, %v", len(log.Records), err)
-	}
-}
-
-// Any number of events that cannot be written results in a single error.
-func TestEventsAfterAFailure(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "tensorboard"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b := NewTensorBoard(dir)
-	for step := range int64(40) {
-		b.Report(Record{Kind: KindStep, Step: step, Agent: "a"})
-	}
-	if err := b.Close(); err == nil || strings.Count(err.Error(), "not a directory") != 1 {
-		t.Errorf("%v", err)
 	}
 }

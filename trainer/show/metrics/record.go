@@ -1,6 +1,12 @@
-// Package metrics writes a run's numbers as JSON lines, as TensorBoard events and to the terminal. values.go documents
+// Package metrics writes a run's numbers as JSON lines and to the terminal. values.go documents
 // every number; docs/metrics.md is generated from it.
 package metrics
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
 
 // Kinds of a Record.
 const (
@@ -21,6 +27,17 @@ type Record struct {
 
 	Unknown string  `json:"unknown,omitempty"` // reason why an evaluation has no accuracy
 	Scores  []Score `json:"scores,omitempty"`  // of an evaluation, by set, kind, level and number of parts; only in the main agent's record
+}
+
+// Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.
+func Integers(counts map[string]int64) (keys []int64, byKey map[int64]int64) {
+	byKey = map[int64]int64{}
+	for text, c := range counts {
+		if k, err := strconv.ParseInt(text, 10, 64); err == nil {
+			byKey[k] += c
+		}
+	}
+	return slices.Sorted(maps.Keys(byKey)), byKey
 }
 
 // Score holds the results of an evaluation for the questions of a set, or for some of them.

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -194,10 +193,6 @@ var ByTool = Section{"Tools", "the calls of one agent's tools since the previous
 	{ToolRetries, "attempts", inPhase, "Further attempts at calls, after time-outs and errors that may pass. A call counts once, by its last attempt."},
 	{ToolMilliseconds, "ms", inPhase, "Total time of all calls."},
 }}
-
-func (s Section) has(name string) bool {
-	return slices.ContainsFunc(s.Values, func(v Value) bool { return v.Name == name })
-}
 
 // Find returns the entry of a name of Record.Values or of ByTool; ok is false if there is none.
 func Find(name string) (v Value, ok bool) {

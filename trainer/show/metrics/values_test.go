@@ -22,17 +22,16 @@ const docIntro = `# Metrics
 <!-- Generated from trainer/show/metrics/values.go: go test ./trainer/show/metrics -update -->
 
 Every agent reports a record for each training step, each held-out evaluation and the cold start. The numbers go to
-three places in the run's folder, and to the terminal:
+two places in the run's folder, and to the terminal:
 
 | where | what |
 |---|---|
 | ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. A line of kind ` + "`note`" + ` has ` + "`time`, `kind`, `agent`, `severity`, `topic` and `text`" + `: a note belongs to no step. |
-| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | The conversations, with masks, log-probs, rewards and advantages. |
 
 ` + "`mgrpo report runs/NAME`" + ` draws all of this in one HTML file. During a run, the newest values are also at
 ` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
-numbers by tool also have a label ` + "`tool`" + `. ` + "`mgrpo track`" + ` forwards the records to Weights & Biases or MLflow
+numbers by tool also have a label ` + "`tool`" + `. ` + "`mgrpo track`" + ` forwards the records to Weights & Biases, MLflow or TensorBoard
 ([tracking.md](tracking.md)).
 
 Step n is the n-th training step, and evaluation n evaluates the weights after step n; evaluation 0 comes before

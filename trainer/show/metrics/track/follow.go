@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,18 +26,32 @@ type Followers struct {
 // Check returns an error if a tracker of a configuration cannot work: the Python does not have
 // its package, or there is no address of an MLflow server.
 func Check(ctx context.Context, cfg *config.Config) error {
-	if cfg.Tracking.WandB != "" {
-		if err := hasPackage(ctx, cfg.Tracking.Python, "wandb"); err != nil {
-			return err
-		}
-	}
 	if experiment := cfg.Tracking.MLflow; experiment != "" {
 		if _, _, err := mlflowEnv(experiment); err != nil {
 			return fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
 		}
-		return hasPackage(ctx, cfg.Tracking.Python, "mlflow")
+	}
+	for _, name := range slices.Sorted(maps.Keys(trackers(cfg))) {
+		if err := hasPackage(ctx, cfg.Tracking.Python, name); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// trackers returns the trackers of a configuration, by the names of their Python packages.
+func trackers(cfg *config.Config) map[string]Opener {
+	t, all := cfg.Tracking, map[string]Opener{}
+	if t.WandB != "" {
+		all["wandb"] = WandB(t.WandB, t.Python)
+	}
+	if t.MLflow != "" {
+		all["mlflow"] = MLflow(t.MLflow, t.Python)
+	}
+	if t.TensorBoard != "" {
+		all["tensorboard"] = TensorBoard(cfg.Resolve(t.TensorBoard), t.Python)
+	}
+	return all
 }
 
 // Ask asks the MLflow server of a configuration once for the experiment. It returns an error if
@@ -54,11 +70,8 @@ func Follow(ctx context.Context, cfg *config.Config, say func(format string, arg
 		return nil, err
 	}
 	f := &Followers{ended: make(chan struct{})}
-	if project := cfg.Tracking.WandB; project != "" {
-		f.start(ctx, cfg.RunDir(), "wandb", WandB(project, cfg.Tracking.Python), say)
-	}
-	if experiment := cfg.Tracking.MLflow; experiment != "" {
-		f.start(ctx, cfg.RunDir(), "mlflow", MLflow(experiment, cfg.Tracking.Python), say)
+	for name, open := range trackers(cfg) {
+		f.start(ctx, cfg.RunDir(), name, open, say)
 	}
 	return f, nil
 }

@@ -1,4 +1,4 @@
-"""Passes rows, JSON on standard input, to the client of Weights & Biases or MLflow. `mgrpo track` starts it with the tracker's name.
+"""Passes rows, JSON on standard input, to the client of Weights & Biases or MLflow, or to TensorBoard's writer. `mgrpo track` starts it with the tracker's name.
 
 The environment has the server's address and credentials, as the client documents it (WANDB_MODE, MLFLOW_TRACKING_URI and so on). The
 first line describes the run; the only answer, to this line, is the number of the next row. Each further line is a list of rows, or
@@ -78,9 +78,46 @@ class MLflow:
             self.client.set_terminated(self.id, "FINISHED")
 
 
+class TensorBoard:
+    """A file of events for each agent. Its bytes are a function of the rows, so each process writes it again from row 0."""
+
+    def __init__(self, run):
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self.event, self.proto, self.writer, self.run = event_pb2.Event, summary_pb2, RecordWriter, run
+        self.files, self.next = {}, 0
+
+    def file(self, agent):
+        if agent not in self.files:
+            folder = Path(self.run["dir"], agent)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.files[agent] = self.writer(open(folder / "events.out.tfevents.mgrpo", "wb"))
+            self.files[agent].write(self.event(wall_time=self.run["began"], file_version="brain.Event:2").SerializeToString())
+        return self.files[agent]
+
+    def histogram(self, counts, edges):
+        return self.proto.HistogramProto(min=edges[0], max=edges[-1], num=sum(counts), bucket_limit=edges, bucket=[0, *counts])
+
+    def log(self, rows):
+        for row in rows:
+            values = {name: {"simple_value": v} for name, v in row["values"].items()}
+            values |= {name: {"histo": self.histogram(**h)} for name, h in row["histograms"].items()}
+            if values:  # all of one agent, whose name they begin with
+                agent = next(iter(values)).partition("/")[0]
+                summary = self.proto.Summary(value=[self.proto.Summary.Value(tag=name[len(agent) + 1 :], **v) for name, v in values.items()])
+                self.file(agent).write(self.event(wall_time=row["time"], step=row["step"], summary=summary).SerializeToString())
+        for file in self.files.values():
+            file.flush()
+
+    def end(self, complete):
+        for file in self.files.values():
+            file.close()
+
+
 package = sys.argv[1]
 try:
-    tracker = {"wandb": WandB, "mlflow": MLflow}[package](json.loads(sys.stdin.readline()))
+    tracker = {"wandb": WandB, "mlflow": MLflow, "tensorboard": TensorBoard}[package](json.loads(sys.stdin.readline()))
 except ImportError as e:
     sys.exit(f"{sys.executable} has no package {package} ({e}): install it with `{sys.executable} -m pip install {package}`, "
              "or name the Python that has it with --python")

@@ -36,7 +36,8 @@ func packages(t *testing.T) {
 }
 
 // TestReal trains a tiny team and forwards it during the run and after a resume. Then it compares metrics.jsonl with the files of
-// W&B's client and with the answers of an MLflow server. make test-tracking sets MGRPO_TRACKING to the folder of their packages.
+// W&B's client, with the answers of an MLflow server and with TensorBoard's reader. make test-tracking sets MGRPO_TRACKING to the
+// folder of their packages.
 func TestReal(t *testing.T) {
 	packages(t)
 	t.Setenv("WANDB_MODE", "offline")
@@ -56,12 +57,16 @@ func TestReal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	board := t.TempDir()
+	forward("--tensorboard", board)
 	forward("--mlflow", "agents")
 	live := offline(t, dir)
 	same(t, "W&B, live", live, dir)
 	train(t, dir, "run.steps=3", "--resume")
-	forward("--mlflow", "agents")
-	forward("--mlflow", "agents")
+	for range 2 {
+		forward("--mlflow", "agents")
+		forward("--tensorboard", board)
+	}
 	if err := mgrpo(t, "track", dir, "--wandb", "agents").Run(); err == nil {
 		t.Error("there is a second offline folder, which wandb sync would append to the first")
 	}
@@ -75,6 +80,7 @@ func TestReal(t *testing.T) {
 	again, server := offline(t, dir), readBack(t, "mlflow", os.Getenv("MLFLOW_TRACKING_URI"), "agents")
 	same(t, "W&B, resumed", again, dir)
 	same(t, "MLflow", server, dir)
+	same(t, "TensorBoard", readBack(t, "tensorboard", filepath.Join(board, "run")), dir)
 	if live.ID != again.ID || live.ID != server.ID || server.Status != "FINISHED" {
 		t.Errorf("ids %s, %s and %s; %s", live.ID, again.ID, server.ID, server.Status)
 	}
@@ -181,12 +187,33 @@ func numbers(t *testing.T, name string, got tracked, want map[string]float64) ma
 		if _, twice := out[at]; twice {
 			t.Errorf("%s has %s twice", name, at)
 		}
-		if w, ok := want[at]; !ok || w != v {
+		w, ok := want[at]
+		if name == "TensorBoard" {
+			w = float64(float32(w))
+		}
+		if !ok || w != v {
 			t.Errorf("%s has %s = %v, want %v (there: %v)", name, at, v, w, ok)
 		}
 		out[at] = v
 	}
 	return out
+}
+
+// TestRealTensorBoard: a run that is forwarded again has each of its rows once.
+func TestRealTensorBoard(t *testing.T) {
+	packages(t)
+	dir, board := three(t), t.TempDir()
+	for range 2 {
+		if _, err := Forward(t.Context(), dir, false, TensorBoard(board, "python3")); err != nil {
+			t.Fatal(err)
+		}
+		report(t, dir, step("solver", 4, .25))
+	}
+	got := readBack(t, "tensorboard", filepath.Join(board, filepath.Base(dir))).Points
+	if want := "[[planner/reward_mean 1 0.5] [planner/reward_mean 2 0.5] [planner/reward_mean 3 0.5] " +
+		"[planner/calls 1 [[0.5 1.5 2.5 3.5] [0 4 0 2]]] [solver/reward_mean 4 0.25]]"; fmt.Sprint(got) != want {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
 }
 
 // startMLflow starts a tracking server with its own database and returns its address.

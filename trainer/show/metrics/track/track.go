@@ -1,4 +1,5 @@
-// Package track forwards the records of a run to an experiment tracker, Weights & Biases or MLflow, through its own Python client.
+// Package track forwards the records of a run to an experiment tracker (Weights & Biases, MLflow or TensorBoard)
+// through its own Python package.
 //
 // It reads metrics.jsonl, of a run in progress or of a finished one. It does not store any state: the file only grows, so
 // the n-th row is always the same, and the tracker reports which rows it already has.

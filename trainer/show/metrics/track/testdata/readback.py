@@ -2,6 +2,7 @@
 
   readback.py wandb FOLDER             an offline run folder
   readback.py mlflow URI EXPERIMENT    the only run of an experiment
+  readback.py tensorboard FOLDER       a folder of agents' folders; the value of a histogram is the list of its limits and counts
 """
 
 import json
@@ -55,4 +56,16 @@ def mlflow(uri, experiment):
     return {"id": run.data.tags["mgrpo.run"], "config": run.data.params, "points": points, "status": run.info.status}
 
 
-json.dump({"wandb": wandb, "mlflow": mlflow}[sys.argv[1]](*sys.argv[2:]), sys.stdout)
+def tensorboard(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    points = []
+    for agent in sorted(Path(folder).iterdir()):
+        events = EventAccumulator(str(agent), {"scalars": 0, "histograms": 0}).Reload()  # 0: keeps all
+        points += [[f"{agent.name}/{tag}", e.step, e.value] for tag in events.Tags()["scalars"] for e in events.Scalars(tag)]
+        points += [[f"{agent.name}/{tag}", e.step, [h.bucket_limit, h.bucket]] for tag in events.Tags()["histograms"]
+                   for e in events.Histograms(tag) for h in [e.histogram_value]]
+    return {"points": points}
+
+
+json.dump({"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard}[sys.argv[1]](*sys.argv[2:]), sys.stdout)

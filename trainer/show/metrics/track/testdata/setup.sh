@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../../../.."
 list=trainer/show/metrics/track/testdata/requirements.txt site=build/tracking
 cmp -s $list $site/.requirements && exit
-echo 'tracking: downloading wandb and MLflow (300 MB installed)'
+echo 'tracking: downloading wandb, MLflow and TensorBoard (300 MB installed)'
 rm -rf $site $site.part
 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
   --only-binary=:all: --target $site.part -r $list
