@@ -17,14 +17,14 @@ type storeCmd struct {
 
 type storeACLCmd struct {
 	requiredConfig
-	Agent  string `placeholder:"NAME" help:"Print only the user of this agent's worker."`
-	File   bool   `help:"Print the lines of an ACL file, with the hash of the configuration's password."`
-	Redis6 bool   `name:"redis6" help:"Print rules for Redis 6.2, which cannot restrict commands to certain keys."`
+	Agent string `placeholder:"NAME" help:"Print only the user of this agent's worker."`
+	File  bool   `help:"Print the lines of an ACL file, with the hash of the configuration's password."`
 }
 
 func (storeACLCmd) Help() string {
 	return `Prints a line for each user of the run. RUN is the user for mgrpo train, which runs all agents; RUN-AGENT for the worker
-of an agent; RUN-status for mgrpo status. A user may execute only the commands that the protocol needs.
+of an agent; RUN-status for mgrpo status. A user may execute only the commands that the protocol needs,
+on the keys that they need. The rules need Redis 7.0 or newer.
 
 The lines are ACL SETUSER commands. They do not change passwords: set a user's password with ACL SETUSER NAME
 '>PASSWORD'. With --file they are lines of an ACL file, with the password of store.password_env or
@@ -59,7 +59,7 @@ func (c *storeACLCmd) Run() error {
 		fmt.Println("user default reset off ~* &* +@all") // Redis loads its append-only file with the rights of this user
 	}
 	for _, u := range users {
-		rules, err := store.ACLRules(cfg.Run.Name, cfg.Store.URL, u, c.Redis6)
+		rules, err := store.ACLRules(cfg.Run.Name, cfg.Store.URL, u)
 		if err != nil {
 			return err
 		}

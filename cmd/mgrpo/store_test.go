@@ -26,9 +26,9 @@ func TestStoreACL(t *testing.T) {
 			t.Errorf("line %d is %s", i, line)
 		}
 	}
-	one := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver", "--redis6")
-	if strings.Count(one, "\n") != 1 || !strings.Contains(one, "guarded-solver on") || strings.Contains(one, "(") {
-		t.Errorf("one user for Redis 6.2: %s", one)
+	one := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver")
+	if strings.Count(one, "\n") != 1 || !strings.Contains(one, "guarded-solver on") {
+		t.Errorf("one user: %s", one)
 	}
 	t.Setenv("TEST_ACL_PASSWORD", "geheim")
 	file := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver", "--file")

@@ -94,9 +94,8 @@ var rights = []right{
 }
 
 // ACLRules returns the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
-// run. They remove all earlier rights of the user and keep its passwords. With redis6 the rules are for Redis 6.2, which
-// cannot bind commands to keys.
-func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
+// run. They remove all earlier rights of the user and keep its passwords. They need Redis 7.0, which can bind commands to keys.
+func ACLRules(run, url string, u User) ([]string, error) {
 	opts, err := parseURL(url)
 	if err != nil {
 		return nil, err
@@ -108,19 +107,16 @@ func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
 	case opts.DB != 0:
 		all = append(all, right{everyone, "select", ""})
 	}
-	out := []string{"on", "resetkeys", "resetchannels", "-@all"}
-	if !redis6 {
-		out = append(out, "clearselectors")
-	}
+	out := []string{"on", "resetkeys", "resetchannels", "-@all", "clearselectors"}
 	prefixes := []string{(&Store{opts: Options{Run: run}}).key(""), (&Store{opts: Options{Run: run, Aside: Evaluation}}).key("")}
-	return append(out, u.rules(all, prefixes, redis6)...), nil
+	return append(out, u.rules(all, prefixes)...), nil
 }
 
 // rules returns the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
 // commands to keys. The user of mgrpo status may read all keys and write none.
-func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
+func (u User) rules(all []right, prefixes []string) []string {
 	keys := "~"
-	if u.roles() == watcher && !redis6 {
+	if u.roles() == watcher {
 		keys = "%R~"
 	}
 	top := []string{keys + prefixes[0] + "*"} // keys of an evaluation next to the run begin with the same prefix as the run's own
@@ -133,7 +129,7 @@ func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
 			continue
 		}
 		commands := prefixed("+", r.commands)
-		if r.keys == "" || r.keys == "*" || redis6 {
+		if r.keys == "" || r.keys == "*" {
 			top = append(top, commands...)
 			continue
 		}

@@ -224,7 +224,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 func rules(t *testing.T, all []right) map[string][]string {
 	out := map[string][]string{}
 	for _, u := range Users("test", team.Agents)[1:3] {
-		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, []string{"mgrpo:{test}:"}, false)...)
+		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, []string{"mgrpo:{test}:"})...)
 	}
 	return out
 }
@@ -236,7 +236,7 @@ func TestRulesSuffice(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
 	for _, u := range Users("test", team.Agents) {
-		rules, err := ACLRules("test", g.url, u, false)
+		rules, err := ACLRules("test", g.url, u)
 		must(t, err)
 		g.let(t, u.Name, rules)
 	}
@@ -366,29 +366,6 @@ func TestRulesRefuse(t *testing.T) {
 	}
 }
 
-// TestRulesForRedis6: with the rules for Redis 6.2 a whole run succeeds, and other runs' keys and channels are refused.
-func TestRulesForRedis6(t *testing.T) {
-	t.Parallel()
-	g := startGuarded(t)
-	for _, u := range Users("test", team.Agents)[1:3] {
-		rules, err := ACLRules("test", g.url, u, true)
-		must(t, err)
-		for _, r := range rules {
-			if strings.ContainsAny(r, "()%") || r == "clearselectors" {
-				t.Errorf("rule %s does not exist in Redis 6.2", r)
-			}
-		}
-		g.let(t, u.Agents[0], rules)
-	}
-	must(t, story(t.Context(), g.admin, g.open))
-	c := g.client(t, "help")
-	for _, args := range [][]any{{"HSET", "mgrpo:{other}:meta", "agreement", "x"}, {"PUBLISH", "mgrpo:{other}:events", "stop"}, {"FLUSHALL"}} {
-		if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
-			t.Errorf("user help, command %v: got error %v, want NOPERM", args, err)
-		}
-	}
-}
-
 // TestUserIsTakenAway: writes, waits and reads return an error that names the user if the user is deleted during the run or the password is
 // wrong. Joining with another agent's user is an error with advice.
 func TestUserIsTakenAway(t *testing.T) {
@@ -396,7 +373,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	g := startGuarded(t)
 	users := Users("test", team.Agents)
 	for _, u := range users {
-		rules, err := ACLRules("test", g.url, u, false)
+		rules, err := ACLRules("test", g.url, u)
 		must(t, err)
 		g.let(t, u.Name, rules)
 	}
