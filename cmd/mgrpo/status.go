@@ -21,8 +21,7 @@ import (
 
 type statusCmd struct {
 	requiredConfig
-	JSON  bool `name:"json" xor:"form" help:"Print one JSON object, which has more fields."`
-	Watch bool `xor:"form" help:"Redraw the status every two seconds, until Ctrl-C."`
+	JSON bool `name:"json" help:"Print one JSON object, which has more fields."`
 }
 
 func (statusCmd) Help() string {
@@ -45,15 +44,9 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	read := func(ctx context.Context) (*store.Status, error) {
-		ctx, cancel := context.WithTimeout(ctx, statusPatience)
-		defer cancel()
-		return store.ReadStatus(ctx, options)
-	}
-	if c.Watch {
-		return watchStatus(ctx, read)
-	}
-	s, err := read(ctx)
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	s, err := store.ReadStatus(ctx, options)
 	if err != nil {
 		return err
 	}

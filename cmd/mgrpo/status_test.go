@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,42 +50,13 @@ func TestStatusFits80Columns(t *testing.T) {
 	}
 }
 
-// With --watch, a status replaces the previous one line by line and never scrolls.
-func TestStatusIsDrawnAnew(t *testing.T) {
-	s := &store.Status{Run: "r", Agents: []store.AgentStatus{{Agent: "planner", Alive: true}, {Agent: "helper"}}}
-	var b bytes.Buffer
-	for _, rows := range []int{3, 100} {
-		b.Reset()
-		if err := drawStatus(&b, s, nil, rows); err != nil {
-			t.Fatal(err)
-		}
-		body, home := strings.CutPrefix(b.String(), screenHome)
-		body, rest := strings.CutSuffix(body, screenRest)
-		if !home || !rest {
-			t.Fatalf("%q does not begin at the top, or does not clear the rest of the screen", b.String())
-		}
-		lines := strings.Split(strings.TrimSuffix(body, lineEnd), lineEnd)
-		if want := map[int]int{3: 2, 100: 9}[rows]; len(lines) != want || strings.Contains(strings.Join(lines, ""), "\n") {
-			t.Errorf("%d lines on %d rows, want %d: %q", len(lines), rows, want, lines)
-		}
-	}
-	if !strings.Contains(b.String(), "helper: a worker") {
-		t.Errorf("the status is missing: %q", b.String())
-	}
-	b.Reset()
-	if err := drawStatus(&b, nil, errors.New("refused\x1b[31m"), 100); err != nil || b.String() != screenHome+"refused [31m"+lineEnd+screenRest {
-		t.Errorf("an error: %q, %v", b.String(), err)
-	}
-}
-
 // If the team has no store or no running worker, the command reports that.
 func TestStatusOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
-	for _, form := range [][]string{nil, {"--watch"}, {"--json"}} {
+	for _, form := range [][]string{nil, {"--json"}} {
 		refused(t, "", append([]string{"status", "-c", file, "--set", "run.dir=the/run"}, form...), "store.url is not set", "--listen 127.0.0.1:9464", "mgrpo report", "the/run")
 	}
 	refused(t, "", []string{"status", "-c", file, "--set", "health.address=127.0.0.1:9464"}, "http://127.0.0.1:9464/live")
 	refused(t, "", []string{"status", "-c", file, "--set", "store.url=redis://127.0.0.1:1/0"}, "connection refused")
-	refused(t, "", []string{"status", "-c", file, "--set", "store.url=redis://127.0.0.1:1/0", "--watch"}, "--watch draws on a terminal")
 }
