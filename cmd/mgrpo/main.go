@@ -38,7 +38,6 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`
 	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases, and compare them with peers."`
 	Version    versionCmd    `cmd:"" help:"Print the versions of mgrpo, LibTorch and Go, and the CPU and GPUs."`
-	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 
 	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`
 	Score      scoreCmd      `cmd:"" group:"lines" help:"Compute log-probs and entropies of token ids."`

@@ -108,7 +108,7 @@ func TestWrongCommand(t *testing.T) {
 }
 
 func TestHelpFits80Columns(t *testing.T) {
-	commands := []string{"", "train", "worker", "rollout", "status", "report", "track", "init", "doctor", "export", "merge", "eval", "chat", "serve", "version", "completion",
+	commands := []string{"", "train", "worker", "rollout", "status", "report", "track", "init", "doctor", "export", "merge", "eval", "chat", "serve", "version",
 		"generate", "score", "tokenize", "render", "advantages"}
 	for _, command := range commands {
 		args := []string{command, "--help"}

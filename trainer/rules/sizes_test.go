@@ -58,7 +58,7 @@ var (
 		"bench/store.LoadResult":                 18,
 		"bindings/torch.Device":                  16,
 		"cmd/mgrpo.chatCmd":                      18,
-		"cmd/mgrpo.cli":                          23,
+		"cmd/mgrpo.cli":                          22,
 		"cmd/mgrpo.generateCmd":                  16,
 		"trainer/agent.Trajectory":               18,
 		"trainer/agent/gateway.AgentServer":      18,
