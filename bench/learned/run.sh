@@ -34,7 +34,8 @@ evaluate() {
 
 first=step-000000 last=$(cd "$run/checkpoints" && printf '%s\n' step-*/manifest.json | grep -oE '^step-[0-9]+/' | sort | tail -n 1)
 [ -e "$run/checkpoints/$first/manifest.json" ] || fail "$run has no checkpoint $first: without a cold start there is nothing to compare with"
-sampled=(--queries "${QUESTIONS:-256}" --samples "${SAMPLES:-2}") greedily=(--set eval.temperature=0 --queries "${GREEDY:-128}" --samples 1)
+sampled=(--set eval.queries="${QUESTIONS:-256}" --set eval.samples="${SAMPLES:-2}")
+greedily=(--set eval.temperature=0 --set eval.queries="${GREEDY:-128}" --set eval.samples=1)
 found=()
 for step in "$first" "${last%/}"; do
   when=$([ "$step" = $first ] && echo before || echo after)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -17,26 +16,19 @@ type evalCmd struct {
 	requiredConfig
 	Agent      string `placeholder:"NAME" help:"Run only this agent here, and the others on their servers with the same command and the run's Redis."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
-	Queries    int    `placeholder:"N" help:"Number of held-out queries, in place of eval.queries."`
 	JSON       bool   `help:"Print the evaluation as JSON instead of tables."`
-	Samples    int    `placeholder:"N" help:"Number of rollouts of each query, in place of eval.samples."`
 	Against    string `placeholder:"FILE" help:"Evaluation of the same questions (from --json). The difference is shown with its interval, paired by question."`
 }
 
 func (evalCmd) Help() string {
 	return `Repeats the run's own evaluation of the checkpoint: the same rollouts with the same random numbers, and therefore the
-same scores. Use --set for other sampling, such as --set eval.temperature=0.
+same scores. Use --set for other questions and sampling, such as --set eval.queries=50 --set eval.temperature=0.
 
 If each agent has its own server, run this command on each with --agent. The main agent's command prints the scores. The
 run's own data in Redis does not change.`
 }
 
 func (c *evalCmd) Run(ctx context.Context) error {
-	for key, n := range map[string]int{"queries": c.Queries, "samples": c.Samples} {
-		if n != 0 {
-			c.Set = append(c.Set, "eval."+key+"="+strconv.Itoa(n))
-		}
-	}
 	cfg, err := c.load()
 	if err != nil {
 		return err

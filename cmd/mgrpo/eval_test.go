@@ -40,7 +40,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		}
 	}
 	step := filepath.Join(dir, "checkpoints", "step-000001")
-	named := succeed(t, "", append([]string{"eval", "--checkpoint", step, "--samples", "3"}, set...)...)
+	named := succeed(t, "", append([]string{"eval", "--checkpoint", step, "--set", "eval.samples=3"}, set...)...)
 	for _, want := range []string{"9 queries x 2 samples", "accuracy ", "pass@1 ", "pass@2 ", "planner ", "researcher ", "step-000001-9x2"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
@@ -60,7 +60,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
 		t.Errorf("compared with itself:\n%s", text)
 	}
-	refused(t, "", append([]string{"eval", "--against", earlier, "--queries", "4"}, set...), "evaluations of 9 and 4 questions cannot be compared")
+	refused(t, "", append([]string{"eval", "--against", earlier, "--set", "eval.queries=4"}, set...), "evaluations of 9 and 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
@@ -105,7 +105,7 @@ func TestEvalOfOtherQuestions(t *testing.T) {
 		Scores  []struct{ By, Of string }
 		Answers []struct{ Question string }
 	}
-	text := succeed(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+mine, "--queries", "2", "--json")...)
+	text := succeed(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+mine, "--set", "eval.queries=2", "--json")...)
 	if err := json.Unmarshal([]byte(text), &said); err != nil || len(said.Answers) != 2 || !strings.Contains(said.Answers[0].Question, "mine-1") || len(said.Scores) != 3 || said.Scores[2].Of != "sum" {
 		t.Errorf("%v, %+v in\n%s", err, said, text)
 	}
