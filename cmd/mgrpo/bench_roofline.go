@@ -93,7 +93,7 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 		}
 		if longest := moved.ContextTokens(m.Arch.MaxPosition); lengths.Length() > longest {
 			return nil, fmt.Errorf("conversations of %d tokens, as given by --prompt, --turns, --sampled and --results, are too long: %s may have %d "+
-				"(limits.max_tokens, engine.context, and the model's own limit); lower some of the four",
+				"(limits.max_tokens, and the model's own limit); lower some of the four",
 				lengths.Length(), name, longest)
 		}
 		work := roofline.WorkOf(cfg, &moved, lengths, c.Calls)

@@ -197,9 +197,6 @@ type Engine struct {
 	// conversation.
 	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0"`
 
-	// Largest number of tokens of a conversation. 0: the lower of limits.max_tokens and the model's limit.
-	Context int `yaml:"context" default:"0" min:"0"`
-
 	// On a GPU, decode passes are recorded once and replayed, as CUDA graphs. If that fails, they run without graphs,
 	// and a message reports it. false: never use graphs.
 	CUDAGraphs bool `yaml:"cuda_graphs" default:"true"`

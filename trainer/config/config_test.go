@@ -285,7 +285,8 @@ func TestDumpInRunFolder(t *testing.T) {
 // Shared contains the keys on which workers must agree, and no key that each worker may set.
 // An engine for several agents has room for what each asks for; an agent on servers asks for nothing.
 func TestCacheOf(t *testing.T) {
-	sets := []string{"agents.boss.engine={slots: 3, context: 70}", "agents.help.engine={slots: 4, context: 90, conversations: 9, cache_tokens: 100}"}
+	sets := []string{"agents.boss.engine={slots: 3}", "agents.boss.limits={max_tokens: 70, max_new_tokens: 9}",
+		"agents.help.engine={slots: 4, conversations: 9, cache_tokens: 100}", "agents.help.limits={max_tokens: 90, max_new_tokens: 9}"}
 	c := mustParse(t, minimal, sets...)
 	boss, help := c.Agent("boss"), c.Agent("help")
 	want := CacheSize{Slots: 7, Conversations: 12, Context: 90, Tokens: 3*96 + 128}

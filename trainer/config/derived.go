@@ -38,12 +38,7 @@ func (a *Agent) engines() int {
 
 // ContextTokens returns the largest number of tokens of a conversation, for a model with the given number of positions.
 func (a *Agent) ContextTokens(positions int) int {
-	for _, n := range []int{a.Engine.Context, a.Limits.MaxTokens} {
-		if n > 0 {
-			positions = min(positions, n)
-		}
-	}
-	return positions
+	return min(positions, a.Limits.MaxTokens)
 }
 
 // Foldable returns an error if limits.fold.at leaves too little room, for a model with the given number of positions. A

@@ -17,7 +17,7 @@ func TestFoldIsRefused(t *testing.T) {
 		"the least":     {[]string{at("b", "{at: 513}")}, ""},
 		"below":         {[]string{at("b", "{at: 512}")}, "agents.b.limits.fold.at: must be above max_new_tokens, 512"},
 		"above":         {[]string{at("a", "{at: 3009}")}, "agents.a.limits.fold.at: must be at most 3008: a conversation may have 4096 tokens"},
-		"small context": {[]string{at("a", "{at: 2000}"), "agents.a.engine.context=2048"}, "agents.a.limits.fold.at: must be at most 960"},
+		"small context": {[]string{at("a", "{at: 2000}"), "agents.a.limits.max_tokens=2048"}, "agents.a.limits.fold.at: must be at most 960"},
 		"keep alone":    {[]string{at("a", "{keep: 1}")}, "agents.a.limits.fold.at: missing"},
 		"program":       {[]string{at("a", "{at: 2000}"), "task.program.command=[x]"}, "agents.a.limits.fold: a program plays the rollouts"},
 		"hosted":        {[]string{at("b", "{at: 2000}"), "agents.b.model={kind: openai, url: https://h/v1, name: n}"}, "agents.b.limits.fold: the model of b is hosted"},

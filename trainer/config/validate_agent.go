@@ -31,7 +31,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		}
 	}
 	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {
-		d.failAt(key+".engine.cache_tokens", "%d tokens are less than one conversation may have, %d (engine.context or limits.max_tokens)",
+		d.failAt(key+".engine.cache_tokens", "%d tokens are less than one conversation may have, %d (limits.max_tokens)",
 			a.Engine.CacheTokens, n)
 	}
 	if n := a.Engine.Conversations; n > 0 && n < c.Slots(a) {

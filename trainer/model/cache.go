@@ -30,7 +30,7 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 	groups := m.Config.CacheGroups()
 	if entries := len(groups) * (sequences + 1) * arch.CacheBlocks(length); entries > math.MaxInt32 {
 		return nil, fmt.Errorf("model: key-value cache for %d sequences of %d tokens: %d blocks do not fit in its tables: lower engine.slots or "+
-			"engine.context", sequences, length, entries)
+			"limits.max_tokens", sequences, length, entries)
 	}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		c.tables = s.Keep(s.Zeros(torch.Int32, int64(len(groups)), int64(sequences)+1, int64(arch.CacheBlocks(length))))

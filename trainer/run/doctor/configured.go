@@ -98,7 +98,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		if len(tooLong) > 0 {
 			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong),
 				len(checked), tooLong[0].ID),
-				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or remove the rows: nothing is sampled for them", name)})
+				fmt.Sprintf("raise agents.%s.limits.max_tokens, or remove the rows: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
 		if a := cfg.Agent(name); a.Machines.Count > 1 {

@@ -87,17 +87,17 @@ func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
 	if routes > 0 {
 		part := Part{Routes, "cpu", routes}
 		n.Parts = append(n.Parts, part)
-		n.Levers = append(n.Levers, Lever{"agents." + a.Name + ".engine.context", context, part})
+		n.Levers = append(n.Levers, Lever{"agents." + a.Name + ".limits.max_tokens", context, part})
 	}
 }
 
 // trainingLever adds the key that scales the activations of training.
 func (n *Need) trainingLever(a *config.Agent, context int) {
-	prefix := "agents." + a.Name + ".engine."
+	prefix := "agents." + a.Name
 	if context > a.Engine.MicroBatchTokens {
-		n.lever(prefix+"context", context, Activations)
+		n.lever(prefix+".limits.max_tokens", context, Activations)
 	} else {
-		n.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
+		n.lever(prefix+".engine.micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestCount(t *testing.T) {
 			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 14 * n},
 		{"on servers", "boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, map[Kind]int64{KVCache: 0, Moments: 8 * n}, 14 * n},
 		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 14 * n},
-		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 14 * n},
+		{"a shorter context", "boss", []string{"agents.boss.limits.max_tokens=512"}, map[Kind]int64{KVCache: 2 * kv}, 14 * n},
 		{"without saved moments", "boss", []string{"run.save_moments=false"}, map[Kind]int64{Moments: 8 * n}, 6 * n},
 		{"saved in fp32", "boss", []string{"run.save_dtype=fp32"}, nil, 12 * n},
 	} {
@@ -399,7 +399,7 @@ func TestFits(t *testing.T) {
 	}{
 		{"enough", map[string]int64{"cpu": 81, "cuda:1": 46}, nil},
 		{"unknown devices", nil, nil},
-		{"the CPU is short", map[string]int64{"cpu": 80, "cuda:1": 46}, []string{"planner on cpu: 81 B", "80 B available", "lower agents.planner.engine.slots (12; KV cache 50 B) or agents.planner.engine.context"}},
+		{"the CPU is short", map[string]int64{"cpu": 80, "cuda:1": 46}, []string{"planner on cpu: 81 B", "80 B available", "lower agents.planner.engine.slots (12; KV cache 50 B) or agents.planner.limits.max_tokens"}},
 		{"the GPU is short", map[string]int64{"cpu": 81, "cuda:1": 40}, []string{"researcher on cuda:1", "agents.researcher.engine.micro_batch_tokens (4096; activations 30 B)"}},
 		{"both are short", map[string]int64{"cpu": 80, "cuda:1": 40}, []string{"planner on cpu", "researcher on cuda:1"}},
 		{"far too small", map[string]int64{"cpu": 8}, []string{"that alone is not enough", "smaller model"}},

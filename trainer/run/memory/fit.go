@@ -75,7 +75,8 @@ func remedy(needs []Need, s Sum) string {
 	l := levers[0]
 	text := fmt.Sprintf("lower %s (%d; %s %s)", l.Key, l.Value, l.Kind, Size(l.Bytes))
 	if l.Kind == KVCache {
-		text += " or " + l.Key[:strings.LastIndex(l.Key, ".")+1] + "context"
+		agent, _, _ := strings.Cut(l.Key, ".engine.")
+		text += " or " + agent + ".limits.max_tokens"
 	}
 	if over > l.Bytes {
 		text += "; that alone is not enough: use a smaller model, train: false, or another device"

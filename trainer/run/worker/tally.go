@@ -80,8 +80,8 @@ func (rp *reports) count(exp *experience, outcomes []store.Outcome, groups mgrpo
 				"the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
 		default:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
-				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or "+
-					"engine.context, or remove the row",
+				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens, "+
+					"or remove the row",
 				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
 		}
 	}

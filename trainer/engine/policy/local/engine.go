@@ -82,7 +82,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		opt.CacheTokens = arch.WholeCache(opt.Slots, opt.Context)
 	}
 	if opt.CacheTokens < opt.Context {
-		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
+		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (limits.max_tokens)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
 	e.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
