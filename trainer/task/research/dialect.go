@@ -1,7 +1,6 @@
 package research
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -25,11 +24,12 @@ func (t *Task) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent.Dial
 	if err != nil {
 		return nil, err
 	}
-	subAgent := ""
+	d := &dialect{grammar: &Grammar{role: role, limits: limitsOf(t.shape.Parts > 0)}, vocab: words}
 	if role == Planner {
-		subAgent = p.Delegates[0]
+		d.grammar.subAgent = p.Delegates[0]
 	}
-	return newDialect(role, t.shape.Parts > 0, words, subAgent)
+	d.stops, err = d.ids(d.grammar.Stops())
+	return d, err
 }
 
 // roleOf returns an agent's role in the grammar. It returns an error for settings that the grammar cannot express.
@@ -49,32 +49,11 @@ func roleOf(p task.AgentRole) (Role, error) {
 	return Planner, nil
 }
 
-// words maps words to ids and back.
-type words interface {
-	ID(word string) (int32, bool)
-	Token(id int32) string // "" for an id without a word
-}
-
 // dialect is the word-level grammar as an agent.Dialect. It keeps the state of one conversation.
 type dialect struct {
-	grammar  *Grammar
-	vocab    words
-	subAgent string
-	stops    []int32
-}
-
-// newDialect returns the dialect of one conversation. subAgent is the sub-agent that the planner calls. It returns an
-// error if the vocabulary lacks one of the role's stop words.
-func newDialect(role Role, fanOut bool, vocab words, subAgent string) (*dialect, error) {
-	grammar, err := newGrammar(role, fanOut)
-	if err != nil {
-		return nil, err
-	}
-	d := &dialect{grammar: grammar, vocab: vocab, subAgent: subAgent}
-	if d.stops, err = d.ids(grammar.Stops()); err != nil {
-		return nil, err
-	}
-	return d, nil
+	grammar *Grammar
+	vocab   *tokenizer.Tokenizer
+	stops   []int32
 }
 
 // Prompt encodes a question or sub-task as the opening words of the conversation.
@@ -92,30 +71,7 @@ func (d *dialect) Stops() agent.Stops {
 func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
 
 // Parse reads a turn and advances the grammar.
-func (d *dialect) Parse(turn []int32) agent.Action {
-	switch a := d.grammar.Step(d.words(turn)).(type) {
-	case Delegation:
-		return agent.Action{Calls: []agent.Call{{Name: d.subAgent, Delegate: true, Task: a.Subtask}}}
-	case ToolCall:
-		return toolCall(a)
-	case Continue:
-		return agent.Action{}
-	case Answer:
-		return agent.Action{Final: true, Answer: a.Text}
-	case Invalid:
-		return agent.Action{Invalid: a.Reason}
-	default:
-		return agent.Action{Invalid: fmt.Sprintf("the grammar returned %T, which a conversation does not support", a)}
-	}
-}
-
-func toolCall(a ToolCall) agent.Action {
-	arguments, err := json.Marshal(map[string]string{queryArgument: a.Args})
-	if err != nil {
-		return agent.Action{Invalid: err.Error()}
-	}
-	return agent.Action{Calls: []agent.Call{{Name: a.Name, Arguments: arguments}}}
-}
+func (d *dialect) Parse(turn []int32) agent.Action { return d.grammar.Step(d.words(turn)) }
 
 // Observe encodes the result of the turn's call.
 func (d *dialect) Observe(_ []int32, results []agent.Result) ([]int32, string, error) {

@@ -1,9 +1,12 @@
 package research
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
 // Role is a role in the compact dialect. Each role has its own grammar.
@@ -38,43 +41,13 @@ const (
 	otherWords = 5 // the most words of a researcher's turn, plus one
 )
 
-// Action is the meaning of a sampled turn: Delegation, ToolCall, Answer, Continue or Invalid.
-type Action interface{ action() }
-
-type (
-	// Delegation delegates a sub-task to the researcher; the observation is its answer.
-	Delegation struct{ Subtask string }
-	// ToolCall runs a tool; the observation is its result.
-	ToolCall struct{ Name, Args string }
-	// Continue is a valid turn without an observation: the agent samples another turn.
-	Continue struct{}
-	// Answer ends the conversation with a valid format.
-	Answer struct{ Text string }
-	// Invalid ends the conversation with an invalid format.
-	Invalid struct{ Reason string }
-)
-
-func (Delegation) action() {}
-func (ToolCall) action()   {}
-func (Continue) action()   {}
-func (Answer) action()     {}
-func (Invalid) action()    {}
-
 // Grammar is the state of one conversation in the compact dialect. A turn is a list of words, one token each, that ends
 // with its first stop token. Grammar is not safe for concurrent use.
 type Grammar struct {
 	role                   Role
 	limits                 limits
+	subAgent               string // sub-agent that the planner calls
 	calls, searches, notes int
-}
-
-// newGrammar returns the grammar of one conversation about a chain or a fan-out question. It returns an error for an
-// unknown role.
-func newGrammar(role Role, fanOut bool) (*Grammar, error) {
-	if !slices.Contains([]Role{Planner, Researcher, Single}, role) {
-		return nil, fmt.Errorf("research: role %q is not planner, researcher or single", role)
-	}
-	return &Grammar{role: role, limits: limitsOf(fanOut)}, nil
 }
 
 // Prompt returns the opening words of the conversation for the text of a query or sub-task.
@@ -110,10 +83,10 @@ func (g *Grammar) Stops() []string {
 }
 
 // Step parses a sampled turn, including its stop token, and returns its action.
-func (g *Grammar) Step(turn []string) Action {
+func (g *Grammar) Step(turn []string) agent.Action {
 	open, body, ok := splitTurn(turn)
 	if !ok {
-		return Invalid{fmt.Sprintf("%q is not one tagged phrase", strings.Join(turn, " "))}
+		return invalid("%q is not one tagged phrase", strings.Join(turn, " "))
 	}
 	switch {
 	case open == "<call>" && g.role == Planner:
@@ -127,7 +100,15 @@ func (g *Grammar) Step(turn []string) Action {
 	case open == "<answer>" && g.role != Researcher:
 		return g.answer(body)
 	}
-	return Invalid{"the " + string(g.role) + " has no turn " + open}
+	return invalid("the %s has no turn %s", g.role, open)
+}
+
+func invalid(format string, args ...any) agent.Action {
+	return agent.Action{Invalid: fmt.Sprintf(format, args...)}
+}
+
+func final(words []string) agent.Action {
+	return agent.Action{Final: true, Answer: strings.Join(words, " ")}
 }
 
 // Observe returns the words of the observation for a sub-agent's answer (planner) or search results (other roles). The
@@ -140,55 +121,57 @@ func (g *Grammar) Observe(text string) []string {
 	return slices.Concat([]string{"<docs>"}, words, []string{"</docs>"})
 }
 
-func (g *Grammar) call(body []string) Action {
+func (g *Grammar) call(body []string) agent.Action {
 	if len(body) != 2 || !isName[body[0]] || !isRelation[body[1]] {
-		return Invalid{"a call is a name and a relation"}
+		return invalid("a call is a name and a relation")
 	}
 	if g.calls++; g.calls > g.limits.calls {
-		return Invalid{fmt.Sprintf("more than %d calls", g.limits.calls)}
+		return invalid("more than %d calls", g.limits.calls)
 	}
-	return Delegation{Subtask: strings.Join(body, " ")}
+	return agent.Action{Calls: []agent.Call{{Name: g.subAgent, Delegate: true, Task: strings.Join(body, " ")}}}
 }
 
-func (g *Grammar) search(body []string) Action {
+func (g *Grammar) search(body []string) agent.Action {
 	limit := g.limits.searches
 	if g.role == Single {
 		limit = g.limits.singleSearches
 	}
 	if len(body) < 1 || len(body) > 2 || slices.ContainsFunc(body, func(w string) bool { return !isName[w] && !isRelation[w] }) {
-		return Invalid{"a search is one or two names or relations"}
+		return invalid("a search is one or two names or relations")
 	}
 	if g.searches++; g.searches > limit {
-		return Invalid{fmt.Sprintf("more than %d searches", limit)}
+		return invalid("more than %d searches", limit)
 	}
-	return ToolCall{Name: SearchTool, Args: strings.Join(body, " ")}
+	arguments, _ := json.Marshal(map[string]string{queryArgument: strings.Join(body, " ")}) // a text always marshals
+	return agent.Action{Calls: []agent.Call{{Name: SearchTool, Arguments: arguments}}}
 }
 
-func (g *Grammar) note(body []string) Action {
+// note accepts a note. It is a turn without an observation, so the agent samples another turn.
+func (g *Grammar) note(body []string) agent.Action {
 	if !isFinding(body) {
-		return Invalid{"a note is a fact or unknown"}
+		return invalid("a note is a fact or unknown")
 	}
 	if g.notes++; g.notes > g.limits.notes {
-		return Invalid{fmt.Sprintf("more than %d notes", g.limits.notes)}
+		return invalid("more than %d notes", g.limits.notes)
 	}
-	return Continue{}
+	return agent.Action{}
 }
 
-func (g *Grammar) result(body []string) Action {
+func (g *Grammar) result(body []string) agent.Action {
 	if !isFinding(body) {
-		return Invalid{"a result is a fact or unknown"}
+		return invalid("a result is a fact or unknown")
 	}
 	if g.searches == 0 {
-		return Invalid{"a result before any search"}
+		return invalid("a result before any search")
 	}
-	return Answer{strings.Join(body, " ")}
+	return final(body)
 }
 
-func (g *Grammar) answer(body []string) Action {
+func (g *Grammar) answer(body []string) agent.Action {
 	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !isName[w] && w != Unknown }) {
-		return Invalid{fmt.Sprintf("an answer is a name or unknown, one for each part; at most %d", g.limits.answers)}
+		return invalid("an answer is a name or unknown, one for each part; at most %d", g.limits.answers)
 	}
-	return Answer{strings.Join(body, " ")}
+	return final(body)
 }
 
 // splitTurn removes the tags of a turn "<x> body </x>". The body must not contain tags.
