@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -75,10 +74,7 @@ func guardedTransport(allowed []netip.Prefix, names *net.Resolver) *http.Transpo
 	)
 	dialer := &net.Dialer{Timeout: connecting, Resolver: names, Control: guard(allowed)}
 	return &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, address)
-		},
-		TLSHandshakeTimeout: connecting, MaxResponseHeaderBytes: maxHeaders,
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: connecting, MaxResponseHeaderBytes: maxHeaders,
 		MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
 	}
 }

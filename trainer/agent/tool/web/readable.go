@@ -67,12 +67,18 @@ func find(root *html.Node, is func(*html.Node) bool) *html.Node {
 }
 
 func attribute(n *html.Node, key string) string {
+	value, _ := attributeOf(n, key)
+	return value
+}
+
+// attributeOf returns an attribute and reports whether it exists.
+func attributeOf(n *html.Node, key string) (string, bool) {
 	for _, a := range n.Attr {
 		if a.Namespace == "" && a.Key == key {
-			return a.Val
+			return a.Val, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 var (

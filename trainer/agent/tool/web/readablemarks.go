@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
@@ -65,26 +66,19 @@ func (r *renderer) shift(n *html.Node, mark string) {
 	case text == "":
 		return
 	case mark == "^" && note(n) && digits.MatchString(text):
-		r.word("[" + text + "]")
-		return
+		text = "[" + text + "]"
 	case fraction(n):
-		if mark == "^" && unicode.IsDigit(r.last) {
-			r.space = true // a mixed fraction
-		}
-		r.word(text)
-		return
+		r.space = r.space || mark == "^" && unicode.IsDigit(r.last) // a mixed fraction
 	case mark == "^" && wordless.MatchString(text), r.last == 0, r.wants > 0, r.space && mark == "_":
-		r.word(text)
-		return
 	case mark == "_" && digits.MatchString(text) && chemistry.MatchString(r.tail()) && !unicode.IsDigit(next(n)):
-		r.word(text)
-		return
+	default:
+		if !simple.MatchString(text) || unicode.IsDigit(next(n)) {
+			text = "(" + text + ")"
+		}
+		r.space = false
+		text = mark + text
 	}
-	if !simple.MatchString(text) || unicode.IsDigit(next(n)) {
-		text = "(" + text + ")"
-	}
-	r.space = false
-	r.word(mark + text)
+	r.word(text)
 }
 
 // tail returns the end of the text so far, starting after the last space.
@@ -142,11 +136,7 @@ func (r *renderer) marker(n *html.Node) string {
 		at = value
 	}
 	r.counted[list] = at
-	kind := attribute(n, "type")
-	if kind == "" {
-		kind = attribute(list, "type")
-	}
-	return numeral(at, kind) + "."
+	return numeral(at, cmp.Or(attribute(n, "type"), attribute(list, "type"))) + "."
 }
 
 // firstNumber returns the number of the first item of a list.
@@ -188,14 +178,4 @@ func numeral(n int, kind string) string {
 		text = strings.ToUpper(text)
 	}
 	return text
-}
-
-// attributeOf returns an attribute and reports whether it exists.
-func attributeOf(n *html.Node, key string) (string, bool) {
-	for _, a := range n.Attr {
-		if a.Namespace == "" && a.Key == key {
-			return a.Val, true
-		}
-	}
-	return "", false
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,17 +33,13 @@ func (r *renderer) row(n *html.Node) {
 	var reaching []reach
 	above := r.spans
 	take := func() { // adds the cells from above that come next
-		for i := 0; i < len(above); i++ {
-			s := above[i]
-			if s.column > len(cells) {
-				return
-			}
+		for len(above) > 0 && above[0].column <= len(cells) {
+			s := above[0]
+			above = above[1:]
 			cells = append(cells, repeat(s.text, s.columns)...)
 			if s.rows--; s.rows != 0 {
 				reaching = append(reaching, s)
 			}
-			above = append(above[:i:i], above[i+1:]...)
-			i--
 		}
 	}
 	own, wide := 0, 0
@@ -55,37 +52,28 @@ func (r *renderer) row(n *html.Node) {
 		if hidden(c) {
 			text = ""
 		}
-		columns := min(max(spanOf(c, "colspan", 1), 1), maxColumns-len(cells))
-		if rows := spanOf(c, "rowspan", 1); rows != 1 {
+		columns := min(max(spanOf(c, "colspan"), 1), maxColumns-len(cells))
+		if rows := spanOf(c, "rowspan"); rows != 1 {
 			reaching = append(reaching, reach{column: len(cells), columns: columns, rows: rows - 1, text: text})
 		}
 		own, wide = own+1, columns
 		cells = append(cells, repeat(text, columns)...)
 	}
 	take()
-	r.spans = ordered(reaching)
+	slices.SortStableFunc(reaching, func(a, b reach) int { return a.column - b.column })
+	r.spans = reaching
 	if own == 1 && len(cells) == wide {
 		cells = cells[:1]
 	}
 	r.text(strings.Join(cells, " | "))
 }
 
-// ordered sorts cells by their columns.
-func ordered(spans []reach) []reach {
-	for i := range spans {
-		for j := i; j > 0 && spans[j].column < spans[j-1].column; j-- {
-			spans[j], spans[j-1] = spans[j-1], spans[j]
-		}
-	}
-	return spans
-}
-
-// spanOf returns the number of columns or rows that a cell spans.
-func spanOf(n *html.Node, key string, otherwise int) int {
+// spanOf returns the number of columns or rows that a cell spans, which is 1 by default.
+func spanOf(n *html.Node, key string) int {
 	const most = 65534 // as in HTML
 	v, err := strconv.Atoi(strings.TrimSpace(attribute(n, key)))
 	if err != nil || v < 0 {
-		return otherwise
+		return 1
 	}
 	return min(v, most)
 }

@@ -3,6 +3,8 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
@@ -48,7 +50,11 @@ func parseRobots(text []byte, product string) robots {
 			if value == "" {
 				continue
 			}
-			rule := robotsRule{normalPattern(value), key == "allow"}
+			pattern, whole := strings.CutSuffix(value, "$")
+			rule := robotsRule{normalPath(pattern, separators+"*"), key == "allow"}
+			if whole {
+				rule.pattern += "$"
+			}
 			if fitsOwn {
 				own = append(own, rule)
 			}
@@ -77,7 +83,7 @@ func splitRobots(data []byte, atEOF bool) (advance int, token []byte, err error)
 // allows reports whether a path with its query may be fetched. The longest matching pattern decides; among equally long
 // ones, one that allows wins.
 func (r robots) allows(path string) bool {
-	path = normalPath(path)
+	path = normalPath(path, separators)
 	longest, allowed := -1, true
 	for _, rule := range r {
 		if n := len(rule.pattern); n < longest || n == longest && allowed || !rule.fits(path) {
@@ -110,52 +116,27 @@ func (r robotsRule) fits(path string) bool {
 	return !whole || rest == ""
 }
 
-// normalPattern applies normalPath to a rule. * and a final $ keep their meaning.
-func normalPattern(pattern string) string {
-	pattern, whole := strings.CutSuffix(pattern, "$")
-	parts := strings.Split(pattern, "*")
-	for i, part := range parts {
-		parts[i] = normalPath(part)
-	}
-	pattern = strings.Join(parts, "*")
-	if whole {
-		pattern += "$"
-	}
-	return pattern
-}
+// separators are the octets that separate parts of a path and query.
+const separators = "/?&=%"
 
 // normalPath normalises the octets of a path and query, so that two notations of one path compare equal (RFC 9309,
-// section 2.2.2). It writes octets as %XX unless they are unreserved or separate parts of the path, and decodes
-// unreserved octets.
-func normalPath(path string) string {
-	const hex = "0123456789ABCDEF"
+// section 2.2.2). It writes octets as %XX unless they are unreserved or in keep, and decodes unreserved octets.
+func normalPath(path, keep string) string {
 	var b strings.Builder
 	for i := 0; i < len(path); i++ {
 		c := path[i]
 		escaped := false
 		if c == '%' && i+2 < len(path) {
-			if hi, lo := unhex(path[i+1]), unhex(path[i+2]); hi >= 0 && lo >= 0 {
-				c, escaped, i = byte(hi<<4|lo), true, i+2
+			if octet, err := strconv.ParseUint(path[i+1:i+3], 16, 8); err == nil {
+				c, escaped, i = byte(octet), true, i+2
 			}
 		}
 		unreserved := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
-		if escaped && !unreserved || !escaped && !unreserved && strings.IndexByte("/?&=%", c) < 0 {
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
-			continue
+		if unreserved || !escaped && strings.IndexByte(keep, c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
-		b.WriteByte(c)
 	}
 	return b.String()
-}
-
-func unhex(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
 }
