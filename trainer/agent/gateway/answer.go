@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
@@ -10,34 +11,40 @@ import (
 
 // answer answers a chat request.
 func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
-	if !r.Stream {
-		t, err := a.chat(in.r.Context(), r, c)
-		if err != nil {
-			return err
-		}
-		message := map[string]any{"role": "assistant", "content": t.reply.text, "refusal": nil}
-		if t.reply.thinking != "" {
-			message["reasoning_content"] = t.reply.thinking
-		}
-		if len(t.reply.calls) > 0 {
-			message["content"], message["tool_calls"] = nullable(t.reply.text), t.reply.calls
-		}
-		if len(t.reply.written) > 0 {
-			message["mgrpo"] = map[string]any{"calls": t.reply.written}
-		}
-		choice := map[string]any{"index": 0, "message": message, "finish_reason": t.finish(), "logprobs": nil}
+	if r.Stream {
+		to := newChunks(in.w, a, &r.options)
+		to.object, to.chat = "chat.completion.chunk", true
 		if r.LogProbs {
-			choice["logprobs"] = map[string]any{"content": a.logProbs(t), "refusal": nil}
+			to.logProbs = func(t *turn) any { return object{"content": a.logProbs(t)} }
 		}
-		return writeJSON(in.w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
-			"choices": []any{choice}, "usage": t.usage()})
+		return a.streamChat(in.r.Context(), to, r, c)
 	}
-	to := newChunks(in.w, a, &r.options)
-	to.object, to.chat = "chat.completion.chunk", true
+	t, err := a.chat(in.r.Context(), r, c)
+	if err != nil {
+		return err
+	}
+	message := object{"role": "assistant", "content": t.reply.text, "refusal": nil}
+	if t.reply.thinking != "" {
+		message["reasoning_content"] = t.reply.thinking
+	}
+	if len(t.reply.calls) > 0 {
+		message["content"], message["tool_calls"] = nullable(t.reply.text), t.reply.calls
+	}
+	if len(t.reply.written) > 0 {
+		message["mgrpo"] = object{"calls": t.reply.written}
+	}
+	choice := object{"message": message, "logprobs": nil}
 	if r.LogProbs {
-		to.logProbs = func(t *turn) any { return map[string]any{"content": a.logProbs(t)} }
+		choice["logprobs"] = object{"content": a.logProbs(t), "refusal": nil}
 	}
-	return a.streamChat(in.r.Context(), to, r, c)
+	return a.complete(in.w, "chat.completion", choice, t)
+}
+
+// complete sends a whole reply with one choice.
+func (a *AgentServer) complete(w http.ResponseWriter, kind string, choice object, t *turn) error {
+	choice["index"], choice["finish_reason"] = 0, t.finish()
+	return writeJSON(w, object{"id": t.reply.id, "object": kind, "created": time.Now().Unix(), "model": a.Name, "choices": []any{choice},
+		"usage": t.usage()})
 }
 
 // streamChat sends the turn of a chat request to a listener while it is sampled.
@@ -55,32 +62,29 @@ func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chat
 
 // answer answers a request for a text.
 func (r *textRequest) answer(in incoming, a *AgentServer, c call) error {
-	if !r.Stream {
-		t, err := a.complete(in.r.Context(), r, c)
-		if err != nil {
-			return err
-		}
-		choice := map[string]any{"index": 0, "text": t.reply.text, "finish_reason": t.finish(), "logprobs": nil}
-		if r.LogProbs != nil {
-			choice["logprobs"] = a.textLogProbs(t)
-		}
-		return writeJSON(in.w, map[string]any{"id": t.reply.id, "object": "text_completion", "created": time.Now().Unix(), "model": a.Name,
-			"choices": []any{choice}, "usage": t.usage()})
-	}
-	to := newChunks(in.w, a, &r.options)
-	to.object = "text_completion"
+	var logProbs func(t *turn) any
 	if r.LogProbs != nil {
-		to.logProbs = func(t *turn) any { return a.textLogProbs(t) }
+		logProbs = func(t *turn) any {
+			return object{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
+		}
 	}
-	s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
-		return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
-	}}
-	return s.run(in.r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, r, c) })
-}
-
-// textLogProbs returns the log-probs of a turn in the form of /v1/completions.
-func (a *AgentServer) textLogProbs(t *turn) map[string]any {
-	return map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
+	if r.Stream {
+		to := newChunks(in.w, a, &r.options)
+		to.object, to.logProbs = "text_completion", logProbs
+		s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
+			return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
+		}}
+		return s.run(in.r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.continueText(ctx, r, c) })
+	}
+	t, err := a.continueText(in.r.Context(), r, c)
+	if err != nil {
+		return err
+	}
+	choice := object{"text": t.reply.text, "logprobs": nil}
+	if logProbs != nil {
+		choice["logprobs"] = logProbs(t)
+	}
+	return a.complete(in.w, "text_completion", choice, t)
 }
 
 // nullable returns nil, which JSON writes as null, for an empty text.
@@ -108,14 +112,14 @@ func (t *turn) usage() map[string]int {
 }
 
 // logProbs returns the log-probs of the turn's tokens in the form of /v1/chat/completions.
-func (a *AgentServer) logProbs(t *turn) []map[string]any {
-	out := make([]map[string]any, len(t.out.Tokens))
+func (a *AgentServer) logProbs(t *turn) []object {
+	out := make([]object, len(t.out.Tokens))
 	for i, text := range a.texts(t) {
 		var bytes []int
 		for _, b := range a.Tokenizer.TokenBytes(t.out.Tokens[i]) {
 			bytes = append(bytes, int(b))
 		}
-		out[i] = map[string]any{"token": text, "logprob": t.out.LogProbs[i], "bytes": bytes, "top_logprobs": []any{}}
+		out[i] = object{"token": text, "logprob": t.out.LogProbs[i], "bytes": bytes, "top_logprobs": []any{}}
 	}
 	return out
 }

@@ -25,33 +25,33 @@ func newChunks(w http.ResponseWriter, a *AgentServer, o *options) *chunks {
 
 func (s *chunks) open(id string) {
 	if s.id = id; s.chat {
-		s.choice(map[string]any{"delta": map[string]any{"role": "assistant", "content": ""}}, nil)
+		s.choice(object{"delta": object{"role": "assistant", "content": ""}}, nil)
 	}
 }
 
 func (s *chunks) thinking(piece string) {
-	s.choice(map[string]any{"delta": map[string]any{"reasoning_content": piece}}, nil)
+	s.choice(object{"delta": object{"reasoning_content": piece}}, nil)
 }
 
 func (s *chunks) text(piece string) {
 	if s.chat {
-		s.choice(map[string]any{"delta": map[string]any{"content": piece}}, nil)
+		s.choice(object{"delta": object{"content": piece}}, nil)
 	} else {
-		s.choice(map[string]any{"text": piece}, nil)
+		s.choice(object{"text": piece}, nil)
 	}
 }
 
 func (s *chunks) end(t *turn) {
-	last := map[string]any{"text": ""}
+	last := object{"text": ""}
 	if s.chat {
-		last = map[string]any{"delta": t.reply.lastDelta()}
+		last = object{"delta": t.reply.lastDelta()}
 	}
 	if s.logProbs != nil {
 		last["logprobs"] = s.logProbs(t)
 	}
 	s.choice(last, t.finish())
 	if s.usage {
-		s.chunk(map[string]any{"choices": []any{}, "usage": t.usage()})
+		s.chunk(object{"choices": []any{}, "usage": t.usage()})
 	}
 	s.send("", []byte("[DONE]"))
 }
@@ -59,28 +59,28 @@ func (s *chunks) end(t *turn) {
 func (s *chunks) fail(err *apiError) { s.send("", err.body()) }
 
 // lastDelta returns the parts of a reply other than its text: the calls.
-func (r *reply) lastDelta() map[string]any {
-	delta := map[string]any{}
+func (r *reply) lastDelta() object {
+	delta := object{}
 	if len(r.calls) > 0 {
-		calls := make([]map[string]any, len(r.calls))
+		calls := make([]object, len(r.calls))
 		for i, called := range r.calls {
-			calls[i] = map[string]any{"index": i, "id": called.ID, "type": called.Type, "function": called.Function}
+			calls[i] = object{"index": i, "id": called.ID, "type": called.Type, "function": called.Function}
 		}
 		delta["tool_calls"] = calls
 	}
 	if len(r.written) > 0 {
-		delta["mgrpo"] = map[string]any{"calls": r.written}
+		delta["mgrpo"] = object{"calls": r.written}
 	}
 	return delta
 }
 
 // choice sends a choice. finish is its finish_reason, which is nil in all chunks but the last.
-func (s *chunks) choice(choice map[string]any, finish any) {
+func (s *chunks) choice(choice object, finish any) {
 	choice["index"], choice["finish_reason"] = 0, finish
-	s.chunk(map[string]any{"choices": []any{choice}})
+	s.chunk(object{"choices": []any{choice}})
 }
 
-func (s *chunks) chunk(body map[string]any) {
+func (s *chunks) chunk(body object) {
 	body["id"], body["object"], body["created"], body["model"] = s.id, s.object, time.Now().Unix(), s.agent.Name
 	line, err := json.Marshal(body)
 	if err != nil {

@@ -57,7 +57,7 @@ func (e *apiError) body() []byte {
 	if e.param != "" {
 		param = e.param
 	}
-	out, err := json.Marshal(map[string]any{"error": map[string]any{"message": e.message, "type": kind, "param": param, "code": e.code}})
+	out, err := json.Marshal(object{"error": object{"message": e.message, "type": kind, "param": param, "code": e.code}})
 	if err != nil {
 		panic(err) // cannot happen: the value contains only texts
 	}

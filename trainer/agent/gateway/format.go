@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -9,13 +10,15 @@ import (
 
 // responseFormat is the form that a reply's content must have.
 type responseFormat struct {
-	Type       string `json:"type"` // text, json_object or json_schema
-	JSONSchema *struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		Schema      json.RawMessage `json:"schema"`
-		Strict      *bool           `json:"strict"` // a schema is always enforced
-	} `json:"json_schema"`
+	Type       string       `json:"type"` // text, json_object or json_schema
+	JSONSchema *namedSchema `json:"json_schema"`
+}
+
+type namedSchema struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+	Strict      *bool           `json:"strict"` // a schema is always enforced
 }
 
 // anyObject is the schema of json_object.
@@ -71,10 +74,7 @@ func (c *choice) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &named) != nil || named.Type != "function" || named.Name == "" && named.Function.Name == "" {
 		return invalid("tool_choice", `it must be auto, none, required or {"type": "function", "function": {"name": ...}}`)
 	}
-	c.mode, c.name = "required", named.Function.Name
-	if c.name == "" {
-		c.name = named.Name
-	}
+	c.mode, c.name = "required", cmp.Or(named.Function.Name, named.Name)
 	return nil
 }
 

@@ -47,8 +47,7 @@ func (f *pairsForm) arguments(before, after string) (object, error) {
 
 // parameters returns the schemas of a function's parameters, and the names of the required ones.
 func (f *pairsForm) parameters() (properties node, required []any, err error) {
-	v, _ := f.root.Get("properties")
-	if properties, _ = v.(node); properties == nil {
+	if properties, _ = keyword(f.root, "properties").(node); properties == nil {
 		properties = &ordered.Object{}
 	}
 	for _, key := range f.root.Keys() {
@@ -58,8 +57,7 @@ func (f *pairsForm) parameters() (properties node, required []any, err error) {
 			return nil, nil, fmt.Errorf("parameters with %s cannot be enforced in the notation of the model's chat template", key)
 		}
 	}
-	v, _ = f.root.Get("required")
-	required, _ = v.([]any)
+	required, _ = keyword(f.root, "required").([]any)
 	for _, key := range required {
 		if name, _ := key.(string); !slices.Contains(properties.Keys(), name) {
 			return nil, nil, fmt.Errorf("the required parameter %v has no schema", key)
@@ -173,22 +171,20 @@ const unlikeJSON = "[a-eg-mo-su-zA-EG-MO-SU-Z_]"
 
 // constantText returns the form of a string that is read as itself, or nil if it would be read as another value.
 func (f *pairsForm) constantText(text string, guarded bool) []any {
-	first := text == "" || strings.ContainsRune("tfnTFN", rune(text[0])) || !isLetter(text[0])
+	first := text == "" || strings.ContainsRune("tfnTFN", rune(text[0])) || !(text[0]|0x20 >= 'a' && text[0]|0x20 <= 'z')
 	if strings.Contains(text, f.End) || strings.Contains(text, cdata) || strings.Contains(text, markByte) || guarded && first {
 		return nil
 	}
 	return []any{object{"type": "const_string", "value": text}}
 }
 
-func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
-
 // json returns the form of JSON for a part of the schema. No text in the JSON ends the value.
 func (f *pairsForm) json(schema node) (any, error) {
 	whole := &ordered.Object{}
 	for _, n := range []node{f.root, schema} {
 		for _, key := range n.Keys() {
-			if v, _ := n.Get(key); n == schema || key == "$defs" || key == "definitions" {
-				whole.Set(key, v)
+			if n == schema || key == "$defs" || key == "definitions" {
+				whole.Set(key, keyword(n, key))
 			}
 		}
 	}

@@ -145,6 +145,9 @@ func parse(body []byte, into any) error {
 	return unread(dec.Decode(into))
 }
 
+// withoutEmbedded removes the names of embedded structs from the path of a field.
+var withoutEmbedded = strings.NewReplacer("options.", "", "namedSchema.", "")
+
 // unread converts the decoder's error into an error for the client.
 func unread(err error) error {
 	var api *apiError
@@ -155,7 +158,7 @@ func unread(err error) error {
 	if errors.As(err, &kind) {
 		want := map[reflect.Kind]string{reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "an object",
 			reflect.Struct: "an object", reflect.Int: "a whole number", reflect.Float64: "a number"}[kind.Type.Kind()]
-		return invalid(strings.TrimPrefix(kind.Field, "options."), "it is a JSON %s, but must be %s", kind.Value, cmp.Or(want, kind.Type.String()))
+		return invalid(withoutEmbedded.Replace(kind.Field), "it is a JSON %s, but must be %s", kind.Value, cmp.Or(want, kind.Type.String()))
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 		if text, err := strconv.Unquote(name); err == nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"strings"
 )
 
 // responsesRequest is the body of /v1/responses in its stateless form. Nothing is stored, so the input contains the
@@ -52,11 +51,8 @@ func (r *responsesTurn) task() string  { return r.chat.task() }
 // textFormat is the form of the reply's text, in the notation of /v1/responses.
 type textFormat struct {
 	Format *struct {
-		Type        string          `json:"type"`
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		Schema      json.RawMessage `json:"schema"`
-		Strict      *bool           `json:"strict"`
+		Type string `json:"type"`
+		namedSchema
 	} `json:"format"`
 }
 
@@ -107,16 +103,7 @@ func (r *responsesRequest) chat() (*chatRequest, error) {
 	out := &chatRequest{options: options{Model: r.Model, MaxTokens: r.MaxOutputTokens, Temperature: r.Temperature, TopP: r.TopP, Stream: r.Stream},
 		ToolChoice: r.ToolChoice, ParallelToolCalls: r.ParallelToolCalls, ChatTemplateKwargs: r.ChatTemplateKwargs, prefix: "resp_"}
 	if f := r.Text.Format; f != nil {
-		schema, err := json.Marshal(f)
-		if err != nil {
-			return nil, err
-		}
-		out.ResponseFormat = &responseFormat{Type: f.Type}
-		if f.Type == "json_schema" {
-			if err := json.Unmarshal(schema, &out.ResponseFormat.JSONSchema); err != nil {
-				return nil, err
-			}
-		}
+		out.ResponseFormat = &responseFormat{f.Type, &f.namedSchema}
 	}
 	for i, raw := range r.Tools {
 		tool, err := chatTool(raw)
@@ -190,12 +177,14 @@ func (r *chatRequest) add(i item) *apiError {
 
 // chatTool converts the definition of a function into the form of /v1/chat/completions.
 func chatTool(raw json.RawMessage) (json.RawMessage, error) {
-	var tool struct {
-		Type        string          `json:"type"`
+	type function struct {
 		Name        string          `json:"name"`
 		Description string          `json:"description,omitempty"`
 		Parameters  json.RawMessage `json:"parameters,omitempty"`
-		Strict      *bool           `json:"strict,omitempty"`
+	}
+	var tool struct {
+		Type string `json:"type"`
+		function
 	}
 	if err := json.Unmarshal(raw, &tool); err != nil {
 		return nil, err
@@ -203,17 +192,11 @@ func chatTool(raw json.RawMessage) (json.RawMessage, error) {
 	if tool.Type != "function" {
 		return nil, refuse(400, "invalid_request", "the type is %q, but must be function: the program itself runs the calls", tool.Type)
 	}
-	type function struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description,omitempty"`
-		Parameters  json.RawMessage `json:"parameters,omitempty"`
-	}
-	parameters := tool.Parameters
-	if strings.TrimSpace(string(parameters)) == "null" {
-		parameters = nil
+	if string(tool.Parameters) == "null" {
+		tool.Parameters = nil
 	}
 	return json.Marshal(struct {
 		Type     string   `json:"type"`
 		Function function `json:"function"`
-	}{"function", function{tool.Name, tool.Description, parameters}})
+	}{tool.Type, tool.function})
 }

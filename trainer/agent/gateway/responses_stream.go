@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -49,10 +50,7 @@ func (s *response) end(t *turn) {
 	output := s.output(t)
 	for _, one := range output[s.items:] { // the calls
 		call := one.(object)
-		begun := object{}
-		for k, v := range call {
-			begun[k] = v
-		}
+		begun := maps.Clone(call)
 		begun["arguments"], begun["status"] = "", "in_progress"
 		at := object{"item_id": call["id"], "output_index": s.items}
 		s.tell("response.output_item.added", object{"output_index": s.items, "item": begun})
@@ -195,9 +193,7 @@ func (s *response) object(t *turn, output []any) object {
 func (s *response) tell(kind string, bodies ...object) {
 	event := object{"type": kind, "sequence_number": s.number}
 	for _, b := range bodies {
-		for k, v := range b {
-			event[k] = v
-		}
+		maps.Copy(event, b)
 	}
 	s.number++
 	data, err := json.Marshal(event)

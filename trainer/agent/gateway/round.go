@@ -1,10 +1,18 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
+	"time"
 )
+
+// OpenPhase is the phase of the requests in an open round. The agents begin it.
+const OpenPhase = "open"
 
 // Round holds the facts about a run's round that its processes share.
 type Round struct {
@@ -33,4 +41,54 @@ func (s *Server) now() (Round, map[string]*AgentServer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, s.agents
+}
+
+// admit checks the key of a request and returns its ticket.
+func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, error) {
+	round, agents := s.now()
+	if len(agents) == 0 {
+		return Ticket{}, round, nil, busy("the run has not begun here yet")
+	}
+	if round.Open {
+		if round.Token != "" && !sameText(key, round.Token) {
+			return Ticket{}, round, nil, refuse(401, "invalid_api_key", "the API key is not the server's token")
+		}
+		return Ticket{Phase: OpenPhase, Query: rand.Text(), Attempt: 1}, round, agents, nil
+	}
+	t, err := round.Secret.ticket(key, time.Now())
+	if err != nil || t.Run != round.Run {
+		return t, round, nil, refuse(401, "invalid_api_key", "%v: use the key in the program's environment variable OPENAI_API_KEY", cmp.Or(err, errKey))
+	}
+	if t.Round != round.Name {
+		return t, round, nil, errOver
+	}
+	return t, round, agents, nil
+}
+
+// serveModels describes the agent that the path names, or lists all agents.
+func (s *Server) serveModels(in incoming) error {
+	_, round, _, err := s.admit(in.key)
+	if err != nil {
+		return err
+	}
+	model := func(name string) object {
+		return object{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
+	}
+	if strings.HasSuffix(in.r.Pattern, "{model...}") {
+		name := in.r.PathValue("model")
+		if !slices.Contains(round.Agents, name) {
+			return round.noAgent(name)
+		}
+		return writeJSON(in.w, model(name))
+	}
+	list := make([]object, len(round.Agents))
+	for i, name := range round.Agents {
+		list[i] = model(name)
+	}
+	return writeJSON(in.w, object{"object": "list", "data": list})
+}
+
+// noAgent returns the refusal of a name that is not an agent's.
+func (r *Round) noAgent(name string) error {
+	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }

@@ -3,9 +3,10 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // Bounds on a schema that constrains a reply.
@@ -31,68 +32,84 @@ func checkSchema(schema json.RawMessage) error {
 	if len(schema) > maxSchema {
 		return fmt.Errorf("it has more than %d KiB", maxSchema>>10)
 	}
-	var v any
-	if err := json.Unmarshal(schema, &v); err != nil {
+	v, err := ordered.Parse(schema)
+	if err != nil {
 		return err
 	}
-	if _, ok := v.(map[string]any); !ok {
+	if _, ok := v.(node); !ok {
 		return fmt.Errorf("it must be an object")
 	}
 	if err := checkNode("schema", v, 0); err != nil {
 		return err
 	}
-	_, err := resolve(schema)
+	_, err = resolve(schema)
 	return err
 }
 
 // checkNode checks a schema at a path within the whole schema.
 func checkNode(path string, v any, depth int) error {
-	node, ok := v.(map[string]any)
+	n, ok := v.(node)
 	switch {
-	case !ok && v == true || v == false:
+	case v == true || v == false:
 		return nil
 	case !ok:
 		return fmt.Errorf("%s must be an object, true or false", path)
 	case depth > maxNesting:
 		return fmt.Errorf("%s: schemas are nested more than %d deep", path, maxNesting)
 	}
-	if err := checkKeywords(path, node); err != nil {
+	if err := checkKeywords(path, n); err != nil {
 		return err
 	}
-	for _, key := range slices.Sorted(maps.Keys(node)) {
+	_, err := withParts(path, n, func(at string, part any) (any, error) { return part, checkNode(at, part, depth+1) })
+	return err
+}
+
+// withParts returns a schema in which change has replaced the schemas directly within it. change receives the path of each.
+func withParts(path string, n node, change func(path string, part any) (any, error)) (node, error) {
+	out := &ordered.Object{}
+	for _, key := range n.Keys() {
 		at := path + "." + key
+		value, _ := n.Get(key)
 		var err error
-		switch inner := node[key].(type) {
-		case map[string]any:
-			if key == "items" || key == "additionalProperties" {
-				err = checkNode(at, inner, depth+1)
-			} else if slices.Contains([]string{"properties", "$defs", "definitions"}, key) {
-				for _, name := range slices.Sorted(maps.Keys(inner)) {
-					if err == nil {
-						err = checkNode(at+"."+name, inner[name], depth+1)
+		switch inner := value.(type) {
+		case node:
+			switch key {
+			case "items", "additionalProperties":
+				value, err = change(at, inner)
+			case "properties", "$defs", "definitions":
+				named := &ordered.Object{}
+				for _, name := range inner.Keys() {
+					part, _ := inner.Get(name)
+					if part, err = change(at+"."+name, part); err != nil {
+						return nil, err
 					}
+					named.Set(name, part)
 				}
+				value = named
 			}
 		case []any:
 			if slices.Contains([]string{"anyOf", "oneOf", "allOf", "prefixItems"}, key) {
-				for i, one := range inner {
-					if err == nil {
-						err = checkNode(fmt.Sprintf("%s[%d]", at, i), one, depth+1)
+				list := slices.Clone(inner)
+				for i := range list {
+					if list[i], err = change(fmt.Sprintf("%s[%d]", at, i), list[i]); err != nil {
+						return nil, err
 					}
 				}
+				value = list
 			}
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+		out.Set(key, value)
 	}
-	return nil
+	return out, nil
 }
 
 // checkKeywords checks the keywords of one schema, without nested schemas.
-func checkKeywords(path string, node map[string]any) error {
+func checkKeywords(path string, n node) error {
 	var alone string
-	for _, key := range slices.Sorted(maps.Keys(node)) {
+	for _, key := range n.Keys() {
 		switch {
 		case slices.Contains(alternatives, key):
 			alone = key
@@ -100,36 +117,36 @@ func checkKeywords(path string, node map[string]any) error {
 			return fmt.Errorf("%s.%s cannot be enforced", path, key)
 		}
 	}
-	for key := range node {
+	for _, key := range n.Keys() {
 		beside := key == "type" && (alone == "const" || alone == "enum")
 		if alone != "" && key != alone && !beside && !slices.Contains(annotations, key) {
 			return fmt.Errorf("%s: %s together with %s cannot be enforced", path, key, alone)
 		}
 	}
-	if all, _ := node["allOf"].([]any); len(all) > 1 {
+	if all, _ := keyword(n, "allOf").([]any); len(all) > 1 {
 		return fmt.Errorf("%s.allOf with %d schemas cannot be enforced", path, len(all))
 	}
-	if ref, ok := node["$ref"].(string); ok && ref != "#" && !strings.HasPrefix(ref, "#/") {
+	if ref, ok := keyword(n, "$ref").(string); ok && ref != "#" && !strings.HasPrefix(ref, "#/") {
 		return fmt.Errorf("%s.$ref: %q is not within the schema", path, ref)
 	}
-	return checkBounds(path, node)
+	return checkBounds(path, n)
 }
 
 // checkBounds checks the numbers and patterns of a schema.
-func checkBounds(path string, node map[string]any) error {
+func checkBounds(path string, n node) error {
 	for _, key := range []string{"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"} {
-		if n, ok := node[key].(float64); ok && !(n >= 0 && n <= maxCount) {
-			return fmt.Errorf("%s.%s is %v, but must be from 0 to %d", path, key, n, maxCount)
+		if bound, ok := number(n, key); ok && !(bound >= 0 && bound <= maxCount) {
+			return fmt.Errorf("%s.%s is %v, but must be from 0 to %d", path, key, bound, maxCount)
 		}
 	}
-	pattern, hasPattern := node["pattern"].(string)
-	_, hasFormat := node["format"]
+	_, hasPattern := keyword(n, "pattern").(string)
+	_, hasFormat := n.Get("format")
 	switch {
-	case len(pattern) > maxPattern:
+	case len(text(n, "pattern")) > maxPattern:
 		return fmt.Errorf("%s.pattern: it has more than %d bytes", path, maxPattern)
-	case (hasPattern || hasFormat) && (node["minLength"] != nil || node["maxLength"] != nil), hasPattern && hasFormat:
+	case (hasPattern || hasFormat) && (keyword(n, "minLength") != nil || keyword(n, "maxLength") != nil), hasPattern && hasFormat:
 		return fmt.Errorf("%s: only one of pattern, format and a length can be enforced", path)
-	case node["multipleOf"] != nil && node["type"] != "integer":
+	case keyword(n, "multipleOf") != nil && keyword(n, "type") != "integer":
 		return fmt.Errorf("%s.multipleOf can only be enforced for integers", path)
 	}
 	return nil

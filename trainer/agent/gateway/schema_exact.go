@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"math/big"
 	"slices"
 	"unicode/utf8"
 
@@ -19,40 +20,9 @@ func exactSchema(v any, end string) (any, error) {
 	if !ok {
 		return v, nil
 	}
-	out := &ordered.Object{}
-	for _, key := range n.Keys() {
-		value, _ := n.Get(key)
-		var err error
-		switch inner := value.(type) {
-		case node:
-			if slices.Contains([]string{"items", "additionalProperties"}, key) {
-				value, err = exactSchema(inner, end)
-			} else if slices.Contains([]string{"properties", "$defs", "definitions"}, key) {
-				named := &ordered.Object{}
-				for _, name := range inner.Keys() {
-					one, _ := inner.Get(name)
-					if one, err = exactSchema(one, end); err != nil {
-						return nil, err
-					}
-					named.Set(name, one)
-				}
-				value = named
-			}
-		case []any:
-			if slices.Contains([]string{"anyOf", "oneOf", "allOf", "prefixItems"}, key) {
-				list := slices.Clone(inner)
-				for i := range list {
-					if list[i], err = exactSchema(list[i], end); err != nil {
-						return nil, err
-					}
-				}
-				value = list
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
-		out.Set(key, value)
+	out, err := withParts("", n, func(_ string, part any) (any, error) { return exactSchema(part, end) })
+	if err != nil {
+		return nil, err
 	}
 	return exactString(out, end)
 }
@@ -86,21 +56,28 @@ func exactString(n node, end string) (any, error) {
 	return out, nil
 }
 
+// keyword returns the value of a keyword, or nil.
+func keyword(n node, key string) any {
+	v, _ := n.Get(key)
+	return v
+}
+
 // text returns the value of a keyword if it is a string, and otherwise "".
 func text(n node, key string) string {
-	v, _ := n.Get(key)
-	s, _ := v.(string)
+	s, _ := keyword(n, key).(string)
 	return s
 }
 
 // number returns the value of a keyword if it is a number.
 func number(n node, key string) (float64, bool) {
-	v, _ := n.Get(key)
-	switch v := v.(type) {
+	switch v := keyword(n, key).(type) {
 	case int64:
 		return float64(v), true
 	case float64:
 		return v, true
+	case *big.Int:
+		f, _ := v.Float64()
+		return f, true
 	}
 	return 0, false
 }

@@ -17,8 +17,7 @@ type leaf struct {
 // free reports whether every value of the type satisfies the schema.
 func (l leaf) free() bool {
 	for _, key := range l.schema.Keys() {
-		v, _ := l.schema.Get(key)
-		open := (key == "additionalProperties" || key == "items") && v == true
+		open := (key == "additionalProperties" || key == "items") && keyword(l.schema, key) == true
 		if key != "type" && !open && !slices.Contains(annotations, key) {
 			return false
 		}
@@ -75,8 +74,7 @@ func leaves(schema any, root node, depth int) ([]leaf, error) {
 
 // constantsOf returns one leaf for each value of a schema with const or enum, and nil for any other schema.
 func constantsOf(n node) (out []leaf) {
-	v, _ := n.Get("enum")
-	values, _ := v.([]any)
+	values, _ := keyword(n, "enum").([]any)
 	if v, ok := n.Get("const"); ok {
 		values = []any{v}
 	}
@@ -108,7 +106,7 @@ func find(ref string, root node) any {
 	var at any = root
 	for part := range strings.SplitSeq(strings.Trim(ref, "#/"), "/") {
 		if n, _ := at.(node); part != "" {
-			at, _ = n.Get(part)
+			at = keyword(n, part)
 		}
 	}
 	return at

@@ -58,7 +58,7 @@ func NewServer() *Server {
 		"POST /v1/completions":      func(in incoming) error { return s.serve(in, &textRequest{}) },
 		"POST /v1/responses":        func(in incoming) error { return s.serve(in, &responsesTurn{}) },
 		"GET /v1/models":            s.serveModels,
-		"GET /v1/models/{model...}": s.serveModel,
+		"GET /v1/models/{model...}": s.serveModels,
 	} {
 		s.handle(path, h)
 		method, rest, _ := strings.Cut(path, " ")
@@ -80,7 +80,7 @@ func (s *Server) handle(pattern string, h func(incoming) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		key := r.PathValue("key")
 		if key == "" {
-			key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+			key = bearer(r)
 		}
 		if err := h(incoming{w: w, r: r, key: key}); err != nil && r.Context().Err() == nil {
 			asAPI(err).write(w)

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// complete samples the turn that a text request asks for. If the prompt begins with a whole stored conversation,
+// continueText samples the turn that a text request asks for. If the prompt begins with a whole stored conversation,
 // including its last turn, the new turn continues that conversation.
-func (a *AgentServer) complete(ctx context.Context, r *textRequest, c call) (*turn, error) {
+func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c call) (*turn, error) {
 	for i, id := range r.Prompt.ids {
 		if id < 0 || int(id) >= a.Tokenizer.VocabSize() {
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
