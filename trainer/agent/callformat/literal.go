@@ -29,12 +29,8 @@ const (
 func literalOf(text string) (json.RawMessage, error) {
 	p := &literals{text: text}
 	v, err := p.value(0)
-	p.space()
-	if err == nil && p.at < len(text) {
-		err = errLiteral
-	}
-	if err != nil {
-		return nil, err
+	if p.space(); err != nil || p.at < len(text) {
+		return nil, errLiteral
 	}
 	return v, nil
 }
@@ -63,9 +59,9 @@ func (p *literals) value(depth int) (json.RawMessage, error) {
 		s, err := p.str()
 		return quoted(s), err
 	case rest[0] == '[':
-		return p.list(']', depth)
+		return p.list("]", depth)
 	case rest[0] == '(':
-		return p.list(')', depth)
+		return p.list(")", depth)
 	case rest[0] == '{':
 		return p.object(depth)
 	}
@@ -97,48 +93,52 @@ func (p *literals) word() (json.RawMessage, error) {
 	return json.RawMessage(word), nil
 }
 
-func (p *literals) list(end byte, depth int) (json.RawMessage, error) {
-	p.at++
-	items := []string{}
+// items reads items with commas between them, and the mark after the last.
+func (p *literals) items(end string, read func() error) error {
 	for {
 		p.space()
-		if p.next(string(end)) {
-			return json.RawMessage("[" + strings.Join(items, ", ") + "]"), nil
+		if p.next(end) {
+			return nil
 		}
-		v, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
+		if err := read(); err != nil {
+			return err
 		}
-		items = append(items, string(v))
 		p.space()
-		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], string(end)) {
-			return nil, errLiteral
+		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], end) {
+			return errLiteral
 		}
 	}
 }
 
+func (p *literals) list(end string, depth int) (json.RawMessage, error) {
+	p.at++
+	var items []string
+	err := p.items(end, func() error {
+		v, err := p.value(depth + 1)
+		items = append(items, string(v))
+		return err
+	})
+	return json.RawMessage("[" + strings.Join(items, ", ") + "]"), err
+}
+
 func (p *literals) object(depth int) (json.RawMessage, error) {
 	p.at++
+	return p.pairs(":", "}", depth+1)
+}
+
+// pairs reads keys and values with a mark between them, and the mark after the last value.
+func (p *literals) pairs(between, end string, depth int) (json.RawMessage, error) {
 	var out fields
-	for {
-		p.space()
-		if p.next("}") {
-			return out.json(), nil
-		}
-		key, err := p.key(":")
+	err := p.items(end, func() error {
+		key, err := p.key(between)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		v, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
+		v, err := p.value(depth)
 		out.set(key, v)
-		p.space()
-		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], "}") {
-			return nil, errLiteral
-		}
-	}
+		return err
+	})
+	return out.json(), err
 }
 
 // key reads a key, with or without quotes, and the mark that must follow it.

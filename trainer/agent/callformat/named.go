@@ -6,23 +6,40 @@ import (
 	"strings"
 )
 
+// section has the marks around the calls of a turn, and an example of a call.
+type section struct {
+	open string // mark before the first call; may be empty
+	mark string // mark at the beginning of each call
+	end  string // mark after the last call; may be empty
+	hint string
+}
+
+func (s *section) Hint() string { return "Write " + s.hint + "." }
+
+func (s *section) Mark() string { return cmp.Or(s.open, s.mark) }
+
+// around extends a reading to the marks around all calls.
+func (s *section) around(text string, r Reading) Reading {
+	if i := unquoted(text, 0, s.open); s.open != "" && i < r.Start {
+		if len(r.Calls) == 0 {
+			r.Calls, r.End = []Call{{Problem: s.open + " without a call. " + s.Hint()}}, len(text)
+		}
+		r.Start = i
+	}
+	r.End = skipMark(text, r.End, s.end)
+	return r
+}
+
 // named is a function's name followed by its arguments as JSON, each between marks that the template prints.
 type named struct {
-	section string         // mark before the first call; may be empty
-	mark    string         // mark at the beginning of each call
-	call    *regexp.Regexp // from the mark to the arguments; its group is the name
-	close   string         // mark after the arguments; may be empty
-	end     string         // mark after the last call; may be empty
-	hint    string
+	section
+	call  *regexp.Regexp // from the mark to the arguments; its group is the name
+	close string         // mark after the arguments; may be empty
 }
 
 func (n *named) Name() string { return "NAME and JSON: " + n.hint }
 
-func (n *named) Hint() string { return "Write " + n.hint + "." }
-
-func (n *named) Mark() string { return cmp.Or(n.section, n.mark) }
-
-func (n *named) SafeLen(text string) int { return SafeLen(text, n.section, n.mark) }
+func (n *named) SafeLen(text string) int { return SafeLen(text, n.open, n.mark) }
 
 func (n *named) Read(text string, _ Functions) Reading {
 	r := none(text)
@@ -49,21 +66,7 @@ func (n *named) Read(text string, _ Functions) Reading {
 		at = skipMark(text, i+m[1]+length, n.close)
 		r.Calls, r.End = append(r.Calls, withArguments(text[i+m[2]:i+m[3]], raw, "arguments", n.Hint())), at
 	}
-	return n.withSection(text, r)
-}
-
-// withSection extends a reading to the marks around all calls.
-func (n *named) withSection(text string, r Reading) Reading {
-	if n.section != "" {
-		if i := unquoted(text, 0, n.section); i < r.Start {
-			if len(r.Calls) == 0 {
-				r.Calls, r.End = []Call{{Problem: n.section + " without a call. " + n.Hint()}}, len(text)
-			}
-			r.Start = i
-		}
-	}
-	r.End = skipMark(text, r.End, n.end)
-	return r
+	return n.around(text, r)
 }
 
 // learnNamed finds the JSON that has the arguments but not the name, and the marks before and after both.
@@ -76,10 +79,10 @@ func learnNamed(p *probes) Format {
 	begin := p.opening(p.one[:i])
 	middle := p.one[i+len(probeName) : value]
 	behind := p.closing(p.one[value+len(raw):])
-	n := &named{mark: begin, close: behind}
+	n := &named{section: section{mark: begin}, close: behind}
 	if between := p.between(); between != "" { // the text between two calls is the end of one and the beginning of the other
 		n.mark = strings.TrimSpace(commonEnd(begin, between))
-		n.section = strings.TrimSpace(strings.TrimSuffix(begin, n.mark))
+		n.open = strings.TrimSpace(strings.TrimSuffix(begin, n.mark))
 		n.close = strings.TrimSpace(strings.TrimSuffix(between, commonEnd(begin, between)))
 		n.end = strings.TrimSpace(strings.TrimPrefix(behind, n.close))
 	}
@@ -89,7 +92,7 @@ func learnNamed(p *probes) Format {
 	whole := n.mark
 	n.mark, _, _ = strings.Cut(n.mark, ProbeID) // ids differ between calls
 	n.call = regexp.MustCompile(`^` + pattern(whole) + `\s*([^\s<>\[\]{}|"]+?)` + pattern(middle) + `\s*`)
-	n.hint = n.section + whole + "NAME" + middle + "{...}" + n.close + n.end
+	n.hint = n.open + whole + "NAME" + middle + "{...}" + n.close + n.end
 	return n
 }
 

@@ -1,7 +1,6 @@
 package callformat
 
 import (
-	"cmp"
 	"regexp"
 	"strings"
 )
@@ -9,8 +8,7 @@ import (
 // pairs is a function's name followed by keys and values, each between marks that the template prints. Values have no
 // quotes: the function's parameters determine their types.
 type pairs struct {
-	section  string         // mark before the first call; may be empty
-	mark     string         // mark at the beginning of each call
+	section
 	inner    string         // last word of the mark, if it has several: some models omit the others, or write them once for several calls
 	begin    *regexp.Regexp // the mark, or its last word
 	call     *regexp.Regexp // from the mark to the end of the name; its group is the name
@@ -18,9 +16,7 @@ type pairs struct {
 	keyMark  string         // mark before a key
 	valueEnd string         // mark after a value
 	callEnd  string         // mark after the last value of a call
-	end      string         // mark after the last call, without callEnd; may be empty
 	padded   bool           // each value is on its own lines
-	hint     string
 }
 
 // Unquoted is a Format whose arguments are keys and values between marks, without quotes.
@@ -34,13 +30,9 @@ func (f *pairs) ValueEnd() string { return f.valueEnd }
 
 func (f *pairs) Name() string { return "NAME, keys and values: " + f.hint }
 
-func (f *pairs) Hint() string { return "Write " + f.hint + "." }
-
-func (f *pairs) Mark() string { return cmp.Or(f.section, f.mark) }
-
 func (f *pairs) SafeLen(text string) int {
 	first, _, _ := strings.Cut(f.mark, "\n")
-	return SafeLen(text, f.section, strings.TrimSpace(first), f.inner)
+	return SafeLen(text, f.open, strings.TrimSpace(first), f.inner)
 }
 
 func (f *pairs) Read(text string, functions Functions) Reading {
@@ -77,24 +69,11 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 		}
 		r.Calls, r.End, at = append(r.Calls, call), end, end
 	}
-	return f.withSection(text, r)
-}
-
-// withSection extends a reading to the marks around all calls.
-func (f *pairs) withSection(text string, r Reading) Reading {
-	if f.section != "" {
-		if i := lastUnquoted(text[:r.Start], 0, f.section); i >= 0 {
-			if len(r.Calls) == 0 {
-				if f.section == HermesOpen && strings.HasPrefix(strings.TrimSpace(text[i+len(f.section):]), "{") {
-					return none(text)
-				}
-				r.Calls, r.End = []Call{{Problem: f.section + " without a call. " + f.Hint()}}, len(text)
-			}
-			r.Start = unquoted(text, 0, f.section)
-		}
+	if i := lastUnquoted(text, 0, HermesOpen); len(r.Calls) == 0 && f.open == HermesOpen && i >= 0 &&
+		strings.HasPrefix(strings.TrimSpace(text[i+len(f.open):]), "{") {
+		return none(text) // another notation
 	}
-	r.End = skipMark(text, r.End, f.end)
-	return r
+	return f.around(text, r)
 }
 
 // arguments reads keys and values from an index to the end of the call, and returns the index of that end.
@@ -193,7 +172,7 @@ func learnPairs(p *probes) Format {
 	f.mark = opening
 	if from, to := strings.LastIndex(p.two, probeValue), strings.LastIndex(p.two, probeOther); from >= 0 && from < to {
 		f.mark = strings.TrimSpace(commonEnd(opening, p.two[from+len(probeValue):to]))
-		f.section = strings.TrimSpace(strings.TrimSuffix(opening, f.mark))
+		f.open = strings.TrimSpace(strings.TrimSuffix(opening, f.mark))
 	}
 	if f.mark == "" {
 		return nil
@@ -206,7 +185,7 @@ func learnPairs(p *probes) Format {
 	f.begin = regexp.MustCompile(marked)
 	f.call = regexp.MustCompile(`^` + marked + `\s*([^\s<>\[\]{}|"]+)` + pattern(strings.TrimSpace(behind)))
 	f.key = regexp.MustCompile(`^` + pattern(f.keyMark) + `\s*([^<>"]+?)` + attributes(strings.TrimSuffix(middle, "\n")))
-	f.hint = f.section + f.mark + "NAME" + behind + keyMark + "KEY" + middle + "..." + strings.TrimSuffix(next, keyMark) + rest
+	f.hint = f.open + f.mark + "NAME" + behind + keyMark + "KEY" + middle + "..." + strings.TrimSuffix(next, keyMark) + rest
 	return f
 }
 

@@ -1,9 +1,6 @@
 package callformat
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()].
 type python struct{ open, close string }
@@ -67,26 +64,8 @@ func (p *literals) call() (Call, error) {
 	if err != nil {
 		return Call{}, err
 	}
-	var arguments fields
-	for {
-		p.space()
-		if p.next(")") {
-			return Call{Name: name, Arguments: arguments.json()}, nil
-		}
-		key, err := p.key("=")
-		if err != nil {
-			return Call{}, fmt.Errorf("an argument without its name: %w", err)
-		}
-		v, err := p.value(0)
-		if err != nil {
-			return Call{}, err
-		}
-		arguments.set(key, v)
-		p.space()
-		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], ")") {
-			return Call{}, errLiteral
-		}
-	}
+	arguments, err := p.pairs("=", ")", 0)
+	return Call{Name: name, Arguments: arguments}, err
 }
 
 func learnPython(p *probes) Format {

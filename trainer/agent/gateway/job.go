@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -51,10 +53,7 @@ type ExpertScores struct {
 
 // UnmarshalJSON reads a list of scores or a mapping.
 func (e *ExpertScores) UnmarshalJSON(data []byte) error {
-	if json.Unmarshal(data, &e.Scores) == nil {
-		return nil
-	}
-	if json.Unmarshal(data, &e.ByID) == nil {
+	if json.Unmarshal(data, &e.Scores) == nil || json.Unmarshal(data, &e.ByID) == nil {
 		return nil
 	}
 	return fmt.Errorf("experts must be a list of scores, or an object with scores by the ids of replies")
@@ -108,26 +107,17 @@ func parseResult(line []byte) (Result, error) {
 }
 
 func (r Result) check() error {
-	score := func(what string, v float64) error {
-		if !(v >= 0 && v <= 1) {
-			return fmt.Errorf("the result's %s is %v, but must be from 0 to 1", what, v)
-		}
-		return nil
-	}
+	scores := map[string][]float64{}
 	if r.Correct != nil {
-		if err := score("correct", *r.Correct); err != nil {
-			return err
-		}
+		scores["correct"] = []float64{*r.Correct}
 	}
 	for name, e := range r.Experts {
-		for _, v := range e.Scores {
-			if err := score("score of a call of "+name, v); err != nil {
-				return err
-			}
-		}
-		for _, v := range e.ByID {
-			if err := score("score of a call of "+name, v); err != nil {
-				return err
+		scores["score of a call of "+name] = slices.Concat(e.Scores, slices.Collect(maps.Values(e.ByID)))
+	}
+	for name, values := range scores {
+		for _, v := range values {
+			if !(v >= 0 && v <= 1) {
+				return fmt.Errorf("the result's %s is %v, but must be from 0 to 1", name, v)
 			}
 		}
 	}

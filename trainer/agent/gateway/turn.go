@@ -311,9 +311,18 @@ func (t *turn) id(agent string, k Ticket, prefix string) string {
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// anchorOf returns the main agent's call to which a conversation with this task belongs: the call with the longest
-// argument that the task contains.
-func (at *attempt) anchorOf(task string) anchor {
+// anchorOf returns the call of a, the main agent, to which a sub-agent's conversation with this task belongs: the call with
+// the longest argument that the task contains.
+func (a *AgentServer) anchorOf(t Ticket, task string) anchor {
+	a.mu.Lock()
+	var at *attempt
+	if p := a.phases[t.Phase]; p != nil {
+		at = p.attempts[t.rollout()]
+	}
+	a.mu.Unlock()
+	if at == nil || at.number != t.Attempt {
+		return anchor{}
+	}
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	best, length := len(at.calls), 0
@@ -329,18 +338,4 @@ func (at *attempt) anchorOf(task string) anchor {
 		}
 	}
 	return anchor{at.turns, best}
-}
-
-// anchorOf finds the call of a, the main agent, to which a sub-agent's conversation with this task belongs.
-func (a *AgentServer) anchorOf(t Ticket, task string) anchor {
-	a.mu.Lock()
-	var at *attempt
-	if p := a.phases[t.Phase]; p != nil {
-		at = p.attempts[t.rollout()]
-	}
-	a.mu.Unlock()
-	if at == nil || at.number != t.Attempt {
-		return anchor{}
-	}
-	return at.anchorOf(task)
 }
