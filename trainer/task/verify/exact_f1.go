@@ -2,9 +2,9 @@ package verify
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 )
 
 // normaliseAnswer normalises an answer like the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA: lower case, without
@@ -17,33 +17,16 @@ func normaliseAnswer(s string) string {
 		}
 		return r
 	}, strings.ToLower(s))
-	return strings.Join(strings.Fields(withoutArticles(s)), " ")
+	s = wordRun.ReplaceAllStringFunc(s, func(w string) string {
+		if w == "a" || w == "an" || w == "the" {
+			return " "
+		}
+		return w
+	})
+	return strings.Join(strings.Fields(s), " ")
 }
 
-// withoutArticles replaces each article with a space. A word is a run of letters and digits.
-func withoutArticles(s string) string {
-	var b strings.Builder
-	word := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
-	for s != "" {
-		end := strings.IndexFunc(s, func(r rune) bool { return !word(r) })
-		if end < 0 {
-			end = len(s)
-		}
-		if w := s[:end]; w == "a" || w == "an" || w == "the" {
-			b.WriteByte(' ')
-		} else {
-			b.WriteString(w)
-		}
-		s = s[end:]
-		start := strings.IndexFunc(s, word)
-		if start < 0 {
-			start = len(s)
-		}
-		b.WriteString(s[:start])
-		s = s[start:]
-	}
-	return b.String()
-}
+var wordRun = regexp.MustCompile(`[\pL\pN]+`)
 
 // exactMatch reports whether both texts are equal after normalisation.
 func exactMatch(reference string, c Case) (bool, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -57,44 +58,29 @@ func readScore(reply string, scale float64) (float64, error) {
 	}
 	objects, rest := scoresInJSON(text, scale)
 	all := append(objects, scoresInText(rest, scale)...)
-	if len(all) == 0 {
-		if m := bareScore.FindStringSubmatch(text); m != nil {
-			all = append(all, readStated(0, "", m[1], m[2], scale))
-		}
-	}
-	if len(all) == 0 {
-		return 0, errNoScore
+	if m := bareScore.FindStringSubmatch(text); len(all) == 0 && m != nil {
+		all = append(all, readStated(0, "", m[1], m[2], scale))
 	}
 	// A key outside of every readable JSON object: the text after it may belong to another key.
 	if quotedKey.MatchString(rest) && slices.ContainsFunc(all, func(s statedScore) bool { return s.err != nil || s.score != all[0].score }) {
 		return 0, errors.New("its JSON cannot be read and contains several scores")
 	}
-	last, err := lastStated(all)
-	if err != nil {
-		return 0, err
-	}
-	return last.score / scale, nil
-}
-
-// lastStated returns the last statement about the answer. Scores of other things count only if the reply has no score
-// of the answer. They must then be equal.
-func lastStated(all []statedScore) (statedScore, error) {
-	all = slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.of == supposition })
+	all = only(all, func(s statedScore) bool { return s.of != supposition })
 	if len(all) == 0 {
-		return statedScore{}, errNoScore
+		return 0, errNoScore
 	}
-	ofAnswer := slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.of != "" })
+	// Scores of other things count only if the reply has no score of the answer. They must then be equal.
+	ofAnswer := only(all, func(s statedScore) bool { return s.of == "" })
 	if len(ofAnswer) == 0 {
 		for _, s := range all {
 			if s.err == nil && s.score != all[0].score {
-				return s, fmt.Errorf(`several scores (%s, %s), and no "Score: N" for the whole`, quoted(all[0].of), quoted(s.of))
+				return 0, fmt.Errorf(`several scores (%s, %s), and no "Score: N" for the whole`, quoted(all[0].of), quoted(s.of))
 			}
 		}
 		ofAnswer = all
 	}
-	ofAnswer, err := withoutLegend(ofAnswer)
-	if err != nil {
-		return statedScore{}, err
+	if ofAnswer, err = withoutLegend(ofAnswer); err != nil {
+		return 0, err
 	}
 	last := ofAnswer[0]
 	for _, s := range ofAnswer {
@@ -102,23 +88,25 @@ func lastStated(all []statedScore) (statedScore, error) {
 			last = s
 		}
 	}
-	return last, last.err
+	return last.score / scale, last.err
+}
+
+// only returns the statements for which keep returns true.
+func only(all []statedScore, keep func(statedScore) bool) (kept []statedScore) {
+	for _, s := range all {
+		if keep(s) {
+			kept = append(kept, s)
+		}
+	}
+	return kept
 }
 
 // withoutLegend removes scores with words after them if several of them differ: they explain what each score means, or are scores
 // of parts. Such a score within a line, after a different score alone on its line, is an error.
 func withoutLegend(all []statedScore) ([]statedScore, error) {
-	plain := slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.words && !s.final })
-	var worded []statedScore
-	for _, s := range all {
-		if s.words && !s.final && s.err == nil {
-			worded = append(worded, s)
-		}
-	}
-	differ := func(list []statedScore) bool {
-		return slices.ContainsFunc(list, func(s statedScore) bool { return s.score != list[0].score })
-	}
-	if differ(worded) {
+	plain := only(all, func(s statedScore) bool { return !s.words || s.final })
+	worded := only(all, func(s statedScore) bool { return s.words && !s.final && s.err == nil })
+	if slices.ContainsFunc(worded, func(s statedScore) bool { return s.score != worded[0].score }) {
 		if len(plain) == 0 {
 			return nil, fmt.Errorf(`several scores with words behind them, such as %v and %v, and no "Score: N" alone on its line`, worded[0].score,
 				worded[len(worded)-1].score)
@@ -167,9 +155,8 @@ var (
 // supposition is the value of statedScore.of for a score with a condition, which is not a score of the answer.
 const supposition = "a supposition"
 
-// scoreOfWhat returns the thing that a label in a text scores: the word before it, a quotation, or "" for the answer.
-func scoreOfWhat(text string, at int) string {
-	line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
+// scoreOfWhat returns the thing that a label scores: the word before it on its line, a quotation, or "" for the answer.
+func scoreOfWhat(line string) string {
 	if strings.HasPrefix(strings.TrimSpace(line), ">") || inQuotes.MatchString(line) && !lineLabel.MatchString(line) {
 		return "a quotation"
 	}
@@ -186,25 +173,19 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 		if at[2] >= 0 {
 			bracket = text[at[2]:at[3]]
 		}
-		after := text[at[1]:]
+		before, after := text[strings.LastIndexByte(text[:at[0]], '\n')+1:at[0]], text[at[1]:]
 		if m := figureHere.FindStringSubmatch(after); m != nil {
 			s := readStated(at[0], bracket, m[1], m[2], scale)
-			before := text[strings.LastIndexByte(text[:at[0]], '\n')+1 : at[0]]
 			s.line, s.final = lineLabel.MatchString(before), finalLabel.MatchString(before)
 			tail := unitBehind.ReplaceAllString(outOf.ReplaceAllString(m[2], ""), "")
 			s.words = words.MatchString(tail)
-			if s.of = scoreOfWhat(text, at[0]); supposed.MatchString(tail) {
+			if s.of = scoreOfWhat(before); supposed.MatchString(tail) {
 				s.of = supposition
 			}
 			found = append(found, s)
-			continue
-		}
-		if m := onNextLine.FindStringSubmatch(after); m != nil && aloneTail.MatchString(m[2]) {
+		} else if m := onNextLine.FindStringSubmatch(after); m != nil && aloneTail.MatchString(m[2]) {
 			found = append(found, readStated(at[0], bracket, m[1], m[2], scale))
-			continue
-		}
-		line := text[strings.LastIndexByte(text[:at[0]], '\n')+1 : at[0]]
-		if lineLabel.MatchString(line) {
+		} else if lineLabel.MatchString(before) {
 			said, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
 			found = append(found, statedScore{at: at[0], err: fmt.Errorf("the score %s is not a number", quoted(said))})
 		}
@@ -228,40 +209,30 @@ var (
 
 // readStated reads a figure with the rest of its line, and with the bracket of its label, which may name the scale.
 func readStated(at int, bracket, figure, tail string, scale float64) statedScore {
-	s := statedScore{at: at}
-	text := strings.Trim(figure+tail, " *_`\"'")
+	text := quoted(strings.Trim(figure+tail, " *_`\"'"))
+	bad := func(format string, args ...any) statedScore {
+		return statedScore{at: at, err: fmt.Errorf("the score %s "+format, append([]any{text}, args...)...)}
+	}
 	score, err := strconv.ParseFloat(figure, 64)
 	if err != nil {
-		s.err = err
-		return s
+		return statedScore{at: at, err: err}
 	}
 	if m := lastNumber.FindStringSubmatch(bracket); m != nil && !sameNumber(m[1], scale) {
-		s.err = fmt.Errorf("the score %s is on another scale: %s; the judge's scale is %v", quoted(text), bracket, scale)
-		return s
+		return bad("is on another scale: %s; the judge's scale is %v", bracket, scale)
 	}
-	rest := tail
+	rest, other := tail, false
 	if m := outOf.FindStringSubmatch(rest); m != nil {
-		if !sameNumber(m[1], scale) {
-			s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
-			return s
-		}
-		rest = rest[len(m[0]):]
-	} else if percented.MatchString(rest) {
-		if scale != 100 {
-			s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
-			return s
-		}
-		rest = rest[len(percented.FindString(rest)):]
+		rest, other = rest[len(m[0]):], !sameNumber(m[1], scale)
+	} else if percent := percented.FindString(rest); percent != "" {
+		rest, other = rest[len(percent):], scale != 100
 	}
-	if m := otherScale.FindStringSubmatch(rest); m != nil && !sameNumber(m[1]+m[2]+m[3], scale) {
-		s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
-		return s
+	if m := otherScale.FindStringSubmatch(rest); other || m != nil && !sameNumber(m[1]+m[2]+m[3], scale) {
+		return bad("is on another scale than the judge's, %v", scale)
 	}
 	if continued.MatchString(strings.TrimLeft(rest, "*_`\"'")) {
-		s.err = fmt.Errorf("the score %s is not a plain number", quoted(text))
-		return s
+		return bad("is not a plain number")
 	}
-	return onScale(s, score, scale)
+	return onScale(at, score, scale)
 }
 
 func sameNumber(text string, scale float64) bool {
@@ -269,12 +240,12 @@ func sameNumber(text string, scale float64) bool {
 	return err == nil && v == scale
 }
 
-// onScale adds the score to a statement, or an error if the score is outside the scale.
-func onScale(s statedScore, score, scale float64) statedScore {
+// onScale returns the statement of a score, with an error if the score is outside the scale.
+func onScale(at int, score, scale float64) statedScore {
+	s := statedScore{at: at, score: score}
 	if !(score >= 0) || score > scale || math.IsInf(score, 0) {
 		s.err = fmt.Errorf("score %v is outside 0 to %v: set the judge's scale to its best score", score, scale)
 	}
-	s.score = score
 	return s
 }
 
@@ -322,31 +293,30 @@ var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "o
 
 // scoreOf reads the score of an object: its own score, or otherwise the only score of the objects in it.
 func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
+	bad := func(format string, args ...any) (statedScore, bool) {
+		return statedScore{at: at, err: fmt.Errorf(format, args...)}, true
+	}
 	lower := map[string]any{}
 	for key, v := range object {
 		name := wholeScore.ReplaceAllString(strings.ToLower(key), "score")
 		if before, twice := lower[name]; twice && name == "score" && fmt.Sprint(before) != fmt.Sprint(v) {
-			return statedScore{at: at, err: errors.New("its JSON has several scores for the whole")}, true
+			return bad("its JSON has several scores for the whole")
 		}
 		lower[name] = v
 	}
 	value, own := lower["score"]
 	if !own {
-		var inner []statedScore
-		for _, v := range object {
-			inner = append(inner, scoresWithin(v, at, scale)...)
-		}
-		switch len(inner) {
+		switch inner := scoresWithin(slices.Collect(maps.Values(object)), at, scale); len(inner) {
 		case 0:
 			return statedScore{}, false
 		case 1:
 			return inner[0], true
 		}
-		return statedScore{at: at, err: errors.New(`its JSON has several scores, but no "score" for the whole`)}, true
+		return bad(`its JSON has several scores, but no "score" for the whole`)
 	}
 	for _, key := range scaleKeys {
 		if most, ok := lower[key].(json.Number); ok && !sameNumber(most.String(), scale) {
-			return statedScore{at: at, err: fmt.Errorf("its %s is %s, but the judge's scale is %v", key, most, scale)}, true
+			return bad("its %s is %s, but the judge's scale is %v", key, most, scale)
 		}
 	}
 	switch v := value.(type) {
@@ -355,24 +325,25 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 		if err != nil {
 			return statedScore{at: at, err: err}, true
 		}
-		return onScale(statedScore{at: at}, score, scale), true
+		return onScale(at, score, scale), true
 	case string:
 		if m := bareScore.FindStringSubmatch(v); m != nil {
 			return readStated(at, "", m[1], m[2], scale), true
 		}
 	}
-	return statedScore{at: at, err: fmt.Errorf(`its "score" is not a number: %s`, quoted(fmt.Sprint(value)))}, true
+	return bad(`its "score" is not a number: %s`, quoted(fmt.Sprint(value)))
 }
 
-func scoresWithin(value any, at int, scale float64) (found []statedScore) {
-	switch v := value.(type) {
-	case map[string]any:
-		if s, ok := scoreOf(v, at, scale); ok {
-			found = append(found, s)
-		}
-	case []any:
-		for _, x := range v {
-			found = append(found, scoresWithin(x, at, scale)...)
+// scoresWithin returns the scores of the objects in a list, and in the lists in it.
+func scoresWithin(values []any, at int, scale float64) (found []statedScore) {
+	for _, value := range values {
+		switch v := value.(type) {
+		case map[string]any:
+			if s, ok := scoreOf(v, at, scale); ok {
+				found = append(found, s)
+			}
+		case []any:
+			found = append(found, scoresWithin(v, at, scale)...)
 		}
 	}
 	return found
