@@ -20,7 +20,7 @@ func browseComp(row object) (object, error) {
 	}
 	var canary string
 	if err := scalar(raw, &canary); err != nil {
-		return nil, fmt.Errorf(`field "canary": %w`, err)
+		return nil, wrapped("canary", err)
 	}
 	for _, key := range []string{"question", "answer"} {
 		var text string

@@ -2,6 +2,7 @@ package jsonl
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -70,4 +71,74 @@ func reread(row object, into any) error {
 		return fmt.Errorf("not of this layout: %w", err)
 	}
 	return nil
+}
+
+// gaia reads GAIA's rows. The question names an attachment, but the agents cannot open it. Answers of the test split
+// are not published.
+func gaia(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"task_id"}, "question": {"Question"}, "answer": {"Final answer"}, "level": {"Level"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var question, answer, file string
+	if err := errors.Join(scalar(out["question"], &question), scalar(out["answer"], &answer)); err != nil {
+		return nil, err
+	}
+	if answer == "?" {
+		return nil, errors.New(`the answer is "?": the answers of this split are not published; use the validation split`)
+	}
+	if raw, ok := row["file_name"]; ok {
+		if err := scalarOrNull(raw, &file); err != nil {
+			return nil, wrapped("file_name", err)
+		}
+	}
+	if file != "" {
+		out["question"] = quoted(question + "\n(The file " + file + " belongs to this question. It cannot be opened here.)")
+	}
+	return out, nil
+}
+
+// verl reads verl's rows. The question is prompt, a list of messages, the answer is reward_model.ground_truth, and the
+// kind is data_source. If the ground truth is an object whose only key is target, target is the answer: data sets with
+// several accepted answers store them there.
+func verl(row object) (object, error) {
+	if err := refuseMedia(row); err != nil {
+		return nil, err
+	}
+	const truth = "reward_model.ground_truth"
+	out, err := renamed(map[string][]string{"id": {"id"}, "question": {"prompt"}, "answer": {truth}, "kind": {"data_source"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	if out["answer"][0] == '{' {
+		var parts object
+		if err := json.Unmarshal(out["answer"], &parts); err != nil {
+			return nil, err
+		}
+		if parts["target"] == nil || len(parts) > 1 {
+			return nil, fmt.Errorf("%s is an object with %s: name the part that is the answer, with task.layout: rows and task.fields.answer: %s.NAME",
+				truth, list(parts), truth)
+		}
+		out["answer"] = parts["target"]
+	}
+	return out, nil
+}
+
+// webWalkerQA reads WebWalkerQA's rows. kind and level are info.hop and info.difficulty_level.
+func webWalkerQA(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"id"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var extra struct {
+		Info struct {
+			Hop   string `json:"hop"`
+			Level string `json:"difficulty_level"`
+		} `json:"info"`
+	}
+	if err := reread(row, &extra); err != nil {
+		return nil, err
+	}
+	out["kind"], out["level"] = quoted(extra.Info.Hop), quoted(extra.Info.Level)
+	return out, nil
 }

@@ -91,18 +91,18 @@ func (a *assembler) field(n parquet.Node, columns [][]parquet.Value, at levels) 
 			return nil
 		}
 	case n.Repeated():
-		return a.repeated(columns, at, func(item [][]parquet.Value, at levels) error { return a.value(n, item, at) })
+		return a.repeated("[]", columns, at, func(item [][]parquet.Value, at levels) error { return a.value(n, item, at) })
 	}
 	return a.value(n, columns, at)
 }
 
-// repeated writes a list of items.
-func (a *assembler) repeated(columns [][]parquet.Value, at levels, item func([][]parquet.Value, levels) error) error {
+// repeated writes a list or an object of items.
+func (a *assembler) repeated(brackets string, columns [][]parquet.Value, at levels, item func([][]parquet.Value, levels) error) error {
 	items, at, err := itemsOf(columns, at)
 	if err != nil {
 		return err
 	}
-	a.out.WriteByte('[')
+	a.out.WriteByte(brackets[0])
 	for i, one := range items {
 		if i > 0 {
 			a.out.WriteByte(',')
@@ -111,7 +111,7 @@ func (a *assembler) repeated(columns [][]parquet.Value, at levels, item func([][
 			return err
 		}
 	}
-	a.out.WriteByte(']')
+	a.out.WriteByte(brackets[1])
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (a *assembler) value(n parquet.Node, columns [][]parquet.Value, at levels) 
 		entry := fields[0]
 		switch logical(n.Type()).(type) {
 		case *format.ListType:
-			return a.repeated(columns, at, func(item [][]parquet.Value, at levels) error { return a.element(entry, item, at) })
+			return a.repeated("[]", columns, at, func(item [][]parquet.Value, at levels) error { return a.element(entry, item, at) })
 		case *format.MapType:
 			if len(entry.Fields()) == 2 {
 				return a.entries(entry.Fields(), columns, at)
@@ -179,16 +179,8 @@ func (a *assembler) element(entry parquet.Field, item [][]parquet.Value, at leve
 
 // entries writes a map as an object.
 func (a *assembler) entries(fields []parquet.Field, columns [][]parquet.Value, at levels) error {
-	items, at, err := itemsOf(columns, at)
-	if err != nil {
-		return err
-	}
 	seen := map[string]bool{}
-	a.out.WriteByte('{')
-	for i, item := range items {
-		if i > 0 {
-			a.out.WriteByte(',')
-		}
+	return a.repeated("{}", columns, at, func(item [][]parquet.Value, at levels) error {
 		key, n := assembler{}, leaves(fields[0])
 		if err := key.field(fields[0], item[:n], at); err != nil {
 			return err
@@ -203,12 +195,8 @@ func (a *assembler) entries(fields []parquet.Field, columns [][]parquet.Value, a
 		seen[name] = true
 		a.text(name)
 		a.out.WriteByte(':')
-		if err := a.field(fields[1], item[n:], at); err != nil {
-			return err
-		}
-	}
-	a.out.WriteByte('}')
-	return nil
+		return a.field(fields[1], item[n:], at)
+	})
 }
 
 func (a *assembler) text(s string) {
@@ -291,9 +279,9 @@ func (a *assembler) physical(v parquet.Value) error {
 		nanoseconds := int64(uint64(i[0]) | uint64(i[1])<<32)
 		a.text(time.Unix((int64(i[2])-epoch)*24*60*60, nanoseconds).UTC().Format(timestampForm))
 	case parquet.Float:
-		return a.float(float64(v.Float()), 32)
+		return a.float(float64(v.Float()), v.Float())
 	case parquet.Double:
-		return a.float(v.Double(), 64)
+		return a.float(v.Double(), v.Double())
 	case parquet.FixedLenByteArray: // includes half-precision numbers and intervals
 		return errors.New("values with a fixed number of bytes are not supported: remove the column, or convert it")
 	default:
@@ -306,21 +294,15 @@ func (a *assembler) physical(v parquet.Value) error {
 	return nil
 }
 
-func (a *assembler) float(v float64, bits int) error {
+// float writes a number, which written has in its own precision.
+func (a *assembler) float(v float64, written any) error {
 	if math.IsInf(v, 0) {
 		return errors.New("it is infinite, which JSON cannot express")
 	}
 	if math.IsNaN(v) {
-		a.out.WriteString("null")
-		return nil
+		written = nil
 	}
-	var text []byte
-	var err error
-	if bits == 32 {
-		text, err = json.Marshal(float32(v))
-	} else {
-		text, err = json.Marshal(v)
-	}
+	text, err := json.Marshal(written)
 	a.out.Write(text)
 	return err
 }

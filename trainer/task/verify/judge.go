@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -57,20 +58,14 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 	if s.Model == "" {
 		return nil, errors.New("verifier: judge model: missing")
 	}
-	v := &judgeVerifier{model: s.Model, prompt: s.Prompt, scale: s.Scale, cache: s.Cache}
-	if v.prompt == "" {
-		v.prompt = DefaultJudgePrompt
-	}
-	if v.scale == 0 {
-		v.scale = 1
-	}
+	v := &judgeVerifier{model: s.Model, prompt: cmp.Or(s.Prompt, DefaultJudgePrompt), scale: cmp.Or(s.Scale, 1), cache: s.Cache,
+		service: judgeService(s.URL, s.Model)}
 	if !(v.scale > 0) || math.IsInf(v.scale, 0) {
 		return nil, fmt.Errorf("verifier: judge scale %v: must be a positive number", s.Scale)
 	}
 	if s.Cache.Replays() { // the judge is never asked, so no key is needed
 		s.KeyEnv = ""
 	}
-	v.service = judgeService(s.URL, s.Model)
 	var err error
 	if v.client, err = openai.New(openai.Settings{URL: s.URL, KeyEnv: s.KeyEnv, Timeout: s.Timeout, Retries: s.Retries}); err != nil {
 		return nil, fmt.Errorf("verifier: judge %w", err)
@@ -103,7 +98,11 @@ func (v *judgeVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("verifier: judge: %w", err)
 	}
-	return v.read(reply.Text)
+	score, err := readScore(reply.Text, v.scale)
+	if err != nil {
+		return 0, fmt.Errorf("verifier: judge: %w, in the reply %s", err, quoted(v.client.Redact(reply.Text)))
+	}
+	return score, nil
 }
 
 // ask asks the judge. Its failure is stored as an answer, too, so that a replay removes the same rollout as the
@@ -117,15 +116,6 @@ func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer
 		return recorded.Answer{Error: err.Error(), Kind: "failed"}, nil
 	}
 	return recorded.Answer{Text: v.client.Redact(reply.Message.Content)}, nil
-}
-
-// read returns the score of a reply, from 0 to 1.
-func (v *judgeVerifier) read(reply string) (float64, error) {
-	score, err := readScore(reply, v.scale)
-	if err != nil {
-		return 0, fmt.Errorf("verifier: judge: %w, in the reply %s", err, quoted(v.client.Redact(reply)))
-	}
-	return score, nil
 }
 
 // finished returns an error if a reply is incomplete. The client then repeats the request.

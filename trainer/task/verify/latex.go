@@ -179,16 +179,23 @@ func afterGroup(s string) string {
 		_, size := utf8.DecodeRuneInString(s)
 		return s[size:]
 	}
-	depth := 0
+	_, after := group(s[1:])
+	return after
+}
+
+// group returns the content of a group in braces, whose opening brace comes before s, and the text after it. Both are empty
+// if no brace closes the group.
+func group(s string) (content, after string) {
+	depth := 1
 	for i := range len(s) {
 		switch s[i] {
 		case '{':
 			depth++
 		case '}':
 			if depth--; depth == 0 {
-				return s[i+1:]
+				return s[:i], s[i+1:]
 			}
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -153,18 +153,6 @@ func marked(s string) (string, bool) {
 		line, _, _ := strings.Cut(strings.TrimLeft(s[hashes:], "#"), "\n")
 		return line, true
 	}
-	body := s[boxed+len(`\boxed{`):]
-	depth := 1
-	for i, r := range body {
-		switch r {
-		case '{':
-			depth++
-		case '}':
-			depth--
-		}
-		if depth == 0 {
-			return body[:i], true
-		}
-	}
-	return "", true // the brace is never closed, so the mark has no readable content
+	content, _ := group(s[boxed+len(`\boxed{`):])
+	return content, true // a mark whose brace is never closed has no readable content
 }
