@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"regexp"
 	"strings"
 )
 
@@ -80,30 +81,19 @@ func (p *arithmetic) unexpected() error {
 	return fmt.Errorf("cannot read %q%s", Truncate(p.rest, 40), hint)
 }
 
-func (p *arithmetic) sum() (*big.Rat, error) {
-	left, err := p.product()
-	for err == nil {
-		op := p.take("+-")
-		if op == 0 {
-			return left, nil
-		}
-		var right *big.Rat
-		if right, err = p.product(); err == nil {
-			left, err = apply(op, left, right)
-		}
-	}
-	return nil, err
-}
+func (p *arithmetic) sum() (*big.Rat, error)     { return p.chain("+-", p.product) }
+func (p *arithmetic) product() (*big.Rat, error) { return p.chain("*/%", p.signed) }
 
-func (p *arithmetic) product() (*big.Rat, error) {
-	left, err := p.signed()
+// chain reads operands with left-associative operators between them.
+func (p *arithmetic) chain(operators string, operand func() (*big.Rat, error)) (*big.Rat, error) {
+	left, err := operand()
 	for err == nil {
-		op := p.take("*/%")
+		op := p.take(operators)
 		if op == 0 {
 			return left, nil
 		}
 		var right *big.Rat
-		if right, err = p.signed(); err == nil {
+		if right, err = operand(); err == nil {
 			left, err = apply(op, left, right)
 		}
 	}
@@ -163,34 +153,27 @@ func (p *arithmetic) atom() (*big.Rat, error) {
 	return nil, p.unexpected()
 }
 
+var (
+	numeral = regexp.MustCompile(`^\d*(?:\.\d*)?(?:[eE][+-]?(\d+))?`) // its group is the exponent
+	letters = regexp.MustCompile(`^[a-zA-Z]+`)
+)
+
 func (p *arithmetic) number() (*big.Rat, error) {
-	end := span(p.rest, 0, isDigit)
-	if end < len(p.rest) && p.rest[end] == '.' {
-		end = span(p.rest, end+1, isDigit)
+	m := numeral.FindStringSubmatch(p.rest)
+	if len(m[1]) > 3 {
+		return nil, errTooLarge
 	}
-	if end < len(p.rest) && (p.rest[end] == 'e' || p.rest[end] == 'E') {
-		digits := end + 1
-		if digits < len(p.rest) && (p.rest[digits] == '+' || p.rest[digits] == '-') {
-			digits++
-		}
-		if last := span(p.rest, digits, isDigit); last > digits {
-			if last-digits > 3 {
-				return nil, errTooLarge
-			}
-			end = last
-		}
-	}
-	v, ok := new(big.Rat).SetString(p.rest[:end])
+	v, ok := new(big.Rat).SetString(m[0])
 	if !ok {
 		return nil, p.unexpected()
 	}
-	p.rest = p.rest[end:]
+	p.rest = p.rest[len(m[0]):]
 	return withinBits(v)
 }
 
 // name reads a constant or a call of a function.
 func (p *arithmetic) name() (*big.Rat, error) {
-	end := span(p.rest, 0, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' })
+	end := len(letters.FindString(p.rest))
 	name := strings.ToLower(p.rest[:end])
 	p.rest = p.rest[end:]
 	if name == "pi" {
@@ -222,12 +205,3 @@ func (p *arithmetic) name() (*big.Rat, error) {
 		return nil, errors.New("a parenthesis is not closed")
 	}
 }
-
-func span(s string, from int, in func(byte) bool) int {
-	for from < len(s) && in(s[from]) {
-		from++
-	}
-	return from
-}
-
-func isDigit(c byte) bool { return c >= '0' && c <= '9' }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 )
 
@@ -50,7 +51,11 @@ func power(base, exponent *big.Rat) (*big.Rat, error) {
 	if !exponent.IsInt() {
 		x, _ := base.Float64()
 		y, _ := exponent.Float64()
-		return fromFloat(math.Pow(x, y))
+		v := new(big.Rat).SetFloat64(math.Pow(x, y)) // nil if not finite
+		if v == nil {
+			return nil, errors.New("the result is not a finite real number")
+		}
+		return withinBits(v)
 	}
 	if !exponent.Num().IsInt64() {
 		if base.IsInt() && base.Num().IsInt64() && base.Num().Int64() >= 0 && base.Num().Int64() <= 1 && exponent.Sign() > 0 {
@@ -78,14 +83,6 @@ func power(base, exponent *big.Rat) (*big.Rat, error) {
 	return withinBits(v)
 }
 
-func fromFloat(x float64) (*big.Rat, error) {
-	v := new(big.Rat).SetFloat64(x) // nil if not finite
-	if v == nil {
-		return nil, errors.New("the result is not a finite real number")
-	}
-	return withinBits(v)
-}
-
 type calculatorFunction struct {
 	least, most int // arguments
 	call        func([]*big.Rat) (*big.Rat, error)
@@ -100,8 +97,8 @@ var calculatorFunctions = map[string]calculatorFunction{
 		v := floor(new(big.Rat).Neg(a[0]))
 		return v.Neg(v), nil
 	}},
-	"max":   {1, manyArguments, func(a []*big.Rat) (*big.Rat, error) { return extreme(a, 1), nil }},
-	"min":   {1, manyArguments, func(a []*big.Rat) (*big.Rat, error) { return extreme(a, -1), nil }},
+	"max":   {1, manyArguments, func(a []*big.Rat) (*big.Rat, error) { return slices.MaxFunc(a, (*big.Rat).Cmp), nil }},
+	"min":   {1, manyArguments, func(a []*big.Rat) (*big.Rat, error) { return slices.MinFunc(a, (*big.Rat).Cmp), nil }},
 	"round": {1, 2, round},
 	"sqrt":  {1, 1, func(a []*big.Rat) (*big.Rat, error) { return squareRoot(a[0]) }},
 }
@@ -109,16 +106,6 @@ var calculatorFunctions = map[string]calculatorFunction{
 func floor(v *big.Rat) *big.Rat {
 	// Div rounds towards minus infinity for a positive divisor, and denominators are positive.
 	return new(big.Rat).SetInt(new(big.Int).Div(v.Num(), v.Denom()))
-}
-
-func extreme(values []*big.Rat, sign int) *big.Rat {
-	best := values[0]
-	for _, v := range values[1:] {
-		if v.Cmp(best) == sign {
-			best = v
-		}
-	}
-	return best
 }
 
 // round rounds half away from zero to a number of decimals, which is 0 if not given.

@@ -79,20 +79,12 @@ func (e *exactEvents) Read(p []byte) (int, error) {
 
 // exactBody returns a body with one whole message, with exactStructured applied to it.
 func exactBody(body io.ReadCloser) io.ReadCloser {
-	message, err := io.ReadAll(body)
-	var rest io.Reader = strings.NewReader("")
-	if err != nil {
-		rest = failingReader{err}
-	}
+	message, _ := io.ReadAll(body) // reading on returns its error again
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(exactStructured(message)), rest), body}
+	}{io.MultiReader(bytes.NewReader(exactStructured(message)), body), body}
 }
-
-type failingReader struct{ err error }
-
-func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
 // contentText returns the text of a result for the model. It uses structured content only if no part of the content has
 // text, because a server that sends both repeats the structured content as text. It returns an error if a number would

@@ -2,6 +2,7 @@ package search
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,12 +56,7 @@ type Retriever struct {
 
 // NewRetriever returns the tool. It does not contact the service. The caller must call Close.
 func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
-	if cfg.Request == "" {
-		cfg.Request = defaultRequest
-	}
-	if cfg.Response == "" {
-		cfg.Response = defaultResponse
-	}
+	cfg.Request, cfg.Response = cmp.Or(cfg.Request, defaultRequest), cmp.Or(cfg.Response, defaultResponse)
 	r := &Retriever{cfg: cfg}
 	var err error
 	if r.request, err = parseTemplate("request", cfg.Request); err != nil {
@@ -160,11 +156,11 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 	method, address := http.MethodPost, r.cfg.URL
 	if parameters, ok := strings.CutPrefix(text.String(), "?"); ok {
 		method = http.MethodGet
+		between := "?"
 		if strings.Contains(address, "?") {
-			address += "&" + parameters
-		} else {
-			address += "?" + parameters
+			between = "&"
 		}
+		address += between + parameters
 		text.Reset()
 	} else if !json.Valid(text.Bytes()) {
 		return nil, fmt.Errorf("request: the template turns the query %[2]q into %[1]s: it must make JSON (write the query as {{json .Query}}), or a "+
