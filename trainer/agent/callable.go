@@ -59,6 +59,32 @@ func NewCallables(subAgents []SubAgent, tools []tool.Tool) (*Callables, error) {
 	return c, nil
 }
 
+// CallablesOf reads OpenAI function definitions that a program offers to a model. Calls of them are checked like calls
+// of an agent's own tools.
+func CallablesOf(definitions []json.RawMessage) (*Callables, error) {
+	c := &Callables{byName: map[string]callable{}}
+	for _, d := range definitions {
+		var parsed struct {
+			Function struct {
+				Name        string          `json:"name"`
+				Description string          `json:"description"`
+				Parameters  json.RawMessage `json:"parameters"`
+			} `json:"function"`
+		}
+		if err := json.Unmarshal(d, &parsed); err != nil {
+			return nil, fmt.Errorf("tool definition %s: %w", d, err)
+		}
+		schema := parsed.Function.Parameters
+		if len(schema) == 0 {
+			schema = json.RawMessage(`{"type":"object"}`)
+		}
+		if err := c.add(parsed.Function.Name, parsed.Function.Description, schema, false); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
 func (c *Callables) add(name, description string, schema json.RawMessage, delegate bool) error {
 	if name == "" {
 		return fmt.Errorf("a tool or sub-agent has no name")
@@ -70,7 +96,6 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	if !json.Valid(schema) {
 		return fmt.Errorf("tool %s: its JSON Schema is not JSON", name)
 	}
-	resolved := readable(schema)
 	definition, err := marshalPlain(struct {
 		Type     string `json:"type"`
 		Function any    `json:"function"`
@@ -83,24 +108,16 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 		return fmt.Errorf("tool %s: %w", name, err)
 	}
 	c.names = append(c.names, name)
-	c.byName[name] = callable{delegate, resolved}
 	c.definitions = append(c.definitions, definition)
-	return nil
-}
-
-// readable returns the JSON Schema of a tool's arguments, ready for checks. It returns nil if the schema uses keywords
-// or values of a draft that the validator does not support. The tool then checks its arguments alone, as MCP servers
-// always do.
-func readable(schema json.RawMessage) *jsonschema.Resolved {
+	// If the schema uses keywords or values of a draft that the validator does not support, only the tool checks its arguments,
+	// as MCP servers always do.
 	var parsed jsonschema.Schema
-	if err := json.Unmarshal(schema, &parsed); err != nil {
-		return nil
+	var resolved *jsonschema.Resolved
+	if json.Unmarshal(schema, &parsed) == nil {
+		resolved, _ = parsed.Resolve(nil)
 	}
-	resolved, err := parsed.Resolve(nil)
-	if err != nil {
-		return nil
-	}
-	return resolved
+	c.byName[name] = callable{delegate, resolved}
+	return nil
 }
 
 // Definitions returns OpenAI function definitions, in the order offered. The caller must not change them.
@@ -112,20 +129,21 @@ func (c *Callables) Call(p callformat.Call) Call {
 	if call.Problem != "" {
 		return call
 	}
+	bad := func(format string, args ...any) Call {
+		call.Problem = excerpt.Of(fmt.Sprintf(format, args...), maxProblem)
+		return call
+	}
 	target, known := c.byName[p.Name]
 	if !known {
-		call.Problem = excerpt.Of(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, cmp.Or(strings.Join(c.names, ", "), "none")), maxProblem)
-		return call
+		return bad("there is no tool %q. Tools: %s.", p.Name, cmp.Or(strings.Join(c.names, ", "), "none"))
 	}
 	if target.schema != nil {
 		var instance any
 		if err := json.Unmarshal(p.Arguments, &instance); err != nil {
-			call.Problem = excerpt.Of(fmt.Sprintf("the arguments of %s are not valid JSON: %v", p.Name, err), maxProblem)
-			return call
+			return bad("the arguments of %s are not valid JSON: %v", p.Name, err)
 		}
 		if err := target.schema.Validate(instance); err != nil {
-			call.Problem = excerpt.Of(fmt.Sprintf("the arguments of %s do not fit its schema: %v", p.Name, err), maxProblem)
-			return call
+			return bad("the arguments of %s do not fit its schema: %v", p.Name, err)
 		}
 	}
 	if target.delegate {

@@ -74,12 +74,12 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 	if !began && !k.opened && k.call != "" && strings.HasPrefix(strings.TrimLeft(text, Blanks), k.call) {
 		return "", text, true
 	}
-	i := k.closing(within)
-	if !began && !k.opened && i >= 0 && strings.Contains(within[:i], k.open) { // both marks are quoted
-		i = -1
+	i := callformat.IndexUnquoted(within, 0, k.close)
+	if !began && !k.opened && strings.Contains(within[:i], k.open) { // both marks are quoted
+		i = len(within)
 	}
 	switch {
-	case i >= 0 && (began || k.opened || k.bare):
+	case i < len(within) && (began || k.opened || k.bare):
 		return strings.Trim(within[:i], Blanks), within[i+len(k.close):], true
 	case began || k.opened:
 		return strings.Trim(within, Blanks), "", false
@@ -89,25 +89,6 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 
 // Blanks are the characters around thinking that do not belong to it.
 const Blanks = " \t\r\n"
-
-// closing returns the index of the first closing mark that is not quoted, or -1.
-func (k thinking) closing(text string) int {
-	for from := 0; ; {
-		i := strings.Index(text[from:], k.close)
-		if i < 0 {
-			return -1
-		}
-		i += from
-		if from = i + len(k.close); !quoted(text, i, from) {
-			return i
-		}
-	}
-}
-
-// quoted reports whether text[i:j] stands between two equal quotation marks.
-func quoted(text string, i, j int) bool {
-	return i > 0 && j < len(text) && text[i-1] == text[j] && strings.IndexByte("`'\"", text[j]) >= 0
-}
 
 // Partial is the part of an unfinished turn's Reply that no continuation changes: the final Thinking and Text begin
 // with these.

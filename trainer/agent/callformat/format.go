@@ -66,8 +66,8 @@ type Format interface {
 // none returns the Reading of a text without calls.
 func none(text string) Reading { return Reading{Start: len(text), End: len(text)} }
 
-// unquoted returns the index in text of the first mark from an index on that is not quoted, or the length of text.
-func unquoted(text string, from int, mark string) int {
+// IndexUnquoted returns the index in text of the first mark from an index on that is not quoted, or the length of text.
+func IndexUnquoted(text string, from int, mark string) int {
 	for at := from; ; {
 		i := strings.Index(text[at:], mark)
 		if i < 0 {
@@ -83,7 +83,7 @@ func unquoted(text string, from int, mark string) int {
 // lastUnquoted returns the index in text of the last mark from an index on that is not quoted, or -1.
 func lastUnquoted(text string, from int, mark string) int {
 	last := -1
-	for i := unquoted(text, from, mark); i < len(text); i = unquoted(text, i+len(mark), mark) {
+	for i := IndexUnquoted(text, from, mark); i < len(text); i = IndexUnquoted(text, i+len(mark), mark) {
 		last = i
 	}
 	return last
@@ -179,7 +179,7 @@ func object(raw json.RawMessage) map[string]json.RawMessage {
 func readMarked(text, mark string, read func(at int) (calls []Call, end int)) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := unquoted(text, at, mark)
+		i := IndexUnquoted(text, at, mark)
 		if i == len(text) {
 			return r
 		}

@@ -32,7 +32,7 @@ func (hermes) SafeLen(text string) int { return SafeLen(text, HermesOpen) }
 func (hermes) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		open := unquoted(text, at, HermesOpen)
+		open := IndexUnquoted(text, at, HermesOpen)
 		// If this were accepted, a model would drift into writing only closing tags.
 		if i := lastUnquoted(text[:open], at, HermesClose); i >= 0 {
 			r.Calls = append(r.Calls, Call{Problem: HermesClose + " without " + HermesOpen + ". " + hermesHint})

@@ -37,7 +37,7 @@ func (mistral) SafeLen(text string) int { return SafeLen(text, mistralMark) }
 
 func (m mistral) Read(text string, _ Functions) Reading {
 	r := none(text)
-	i := unquoted(text, 0, mistralMark)
+	i := IndexUnquoted(text, 0, mistralMark)
 	if i == len(text) {
 		return r
 	}

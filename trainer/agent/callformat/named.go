@@ -20,7 +20,7 @@ func (s *section) Mark() string { return cmp.Or(s.open, s.mark) }
 
 // around extends a reading to the marks around all calls.
 func (s *section) around(text string, r Reading) Reading {
-	if i := unquoted(text, 0, s.open); s.open != "" && i < r.Start {
+	if i := IndexUnquoted(text, 0, s.open); s.open != "" && i < r.Start {
 		if len(r.Calls) == 0 {
 			r.Calls, r.End = []Call{{Problem: s.open + " without a call. " + s.Hint()}}, len(text)
 		}
@@ -44,7 +44,7 @@ func (n *named) SafeLen(text string) int { return SafeLen(text, n.open, n.mark) 
 func (n *named) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := unquoted(text, at, n.mark)
+		i := IndexUnquoted(text, at, n.mark)
 		if i == len(text) {
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -55,42 +56,34 @@ type programDialect struct {
 // hosted model exchanges messages, so New refuses it for such a task. New owns s.Tools and closes them if it fails.
 func New(s Settings) (*Player, error) {
 	p := &Player{Settings: s}
-	if s.Hosted != nil {
-		if err := p.host(); err != nil {
-			return nil, errors.Join(err, p.Close())
-		}
-		return p, nil
-	}
-	if speaker, ok := s.Task.(task.WithDialect); ok {
-		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Role, s.Tokenizer) }
-		_, err := p.dialect()
-		if err == nil && s.Limits.Fold.At > 0 {
-			err = fmt.Errorf("limits.fold: the task %s has its own dialect, which cannot express a summary: remove this key", s.Task.Name())
-		}
-		if err != nil {
-			return nil, errors.Join(err, p.Close())
-		}
-		return p, nil
-	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Role.System,
-		SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
-	if err == nil {
-		err = s.Limits.CheckFold(chat)
-	}
-	if err != nil {
+	if err := p.chooseDialect(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.dialect = func() (agent.Dialect, error) { return chat, nil }
 	return p, nil
 }
 
-// host creates the chat of a hosted model.
-func (p *Player) host() (err error) {
-	if _, ok := p.Task.(task.WithDialect); ok {
+func (p *Player) chooseDialect() (err error) {
+	own, ok := p.Task.(task.WithDialect)
+	switch {
+	case ok && p.Hosted != nil:
 		return fmt.Errorf("the task %s has its own dialect, which a hosted model cannot use: choose another task or a model with weights", p.Task.Name())
+	case p.Hosted != nil:
+		p.chat, err = hosted.NewChat(p.Hosted, p.Role.System, p.SubAgents, p.offered())
+		return err
+	case ok:
+		p.dialect = func() (agent.Dialect, error) { return own.Dialect(p.Role, p.Tokenizer) }
+		if _, err = p.dialect(); err == nil && p.Limits.Fold.At > 0 {
+			err = fmt.Errorf("limits.fold: the task %s has its own dialect, which cannot express a summary: remove this key", p.Task.Name())
+		}
+		return err
 	}
-	p.chat, err = hosted.NewChat(p.Hosted, p.Role.System, p.SubAgents, p.offered())
-	return err
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: p.Role.System,
+		SubAgents: p.SubAgents, Tools: p.offered(), TemplateArgs: p.Variables, Date: p.Date})
+	if err != nil {
+		return err
+	}
+	p.dialect = func() (agent.Dialect, error) { return chat, nil }
+	return p.Limits.CheckFold(chat)
 }
 
 // offered returns the tools that a chat describes.
@@ -184,9 +177,9 @@ func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
 	if len(bound) == 0 {
 		return p.Tools.byName
 	}
-	tools := make(map[string]tool.Tool, len(p.Tools.byName)+len(bound))
-	for name, t := range p.Tools.byName {
-		tools[name] = t
+	tools := maps.Clone(p.Tools.byName)
+	if tools == nil {
+		tools = map[string]tool.Tool{}
 	}
 	for _, t := range bound {
 		tools[t.Name()] = t

@@ -1,9 +1,7 @@
 package play
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,8 +105,8 @@ func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
 	if p.chat != nil || p.Tokenizer == nil {
 		return nil, errors.New("a hosted model cannot be trained")
 	}
-	key := d.Program.System + "\x00" + string(bytes.Join(asBytes(d.Program.Functions), []byte{0}))
-	if p.program.dialect != nil && p.program.key == key {
+	key := fmt.Sprintf("%q %s", d.Program.System, d.Program.Functions)
+	if p.program.key == key {
 		return p.program.dialect, nil
 	}
 	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Role.System), Functions: d.Program.Functions,
@@ -116,16 +114,8 @@ func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.program.key, p.program.dialect = key, chat
+	p.program = programDialect{key, chat}
 	return chat, nil
-}
-
-func asBytes(texts []json.RawMessage) [][]byte {
-	out := make([][]byte, len(texts))
-	for i, t := range texts {
-		out[i] = t
-	}
-	return out
 }
 
 // mask clears the sampled marks of turns that are not trained on. Each run of marks is one turn.
