@@ -4,7 +4,10 @@
 // A value is nil, bool, int64, *big.Int (beyond int64), float64, string, []any or *Object.
 package ordered
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+)
 
 // Object is a JSON object that keeps the order in which its keys were first set. The zero Object is empty.
 type Object struct {
@@ -42,6 +45,13 @@ func (o *Object) Get(key string) (any, bool) {
 	return v, ok
 }
 
+// Value returns the value of key if it is of type T. ok is false if it is not, or if there is no such key.
+func Value[T any](o *Object, key string) (value T, ok bool) {
+	v, _ := o.Get(key)
+	value, ok = v.(T)
+	return value, ok
+}
+
 // Keys returns the keys in order. The slice belongs to the object: do not change it.
 func (o *Object) Keys() []string {
 	if o == nil {
@@ -50,11 +60,22 @@ func (o *Object) Keys() []string {
 	return o.keys
 }
 
+// All returns the keys in order, with their values.
+func (o *Object) All() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		for _, key := range o.Keys() {
+			if !yield(key, o.values[key]) {
+				return
+			}
+		}
+	}
+}
+
 // Clone returns a copy with the same values, so that Set on one does not change the other. The clone of nil is empty.
 func (o *Object) Clone() *Object {
 	out := &Object{}
-	for _, key := range o.Keys() {
-		out.Set(key, o.values[key])
+	for key, v := range o.All() {
+		out.Set(key, v)
 	}
 	return out
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -72,52 +72,98 @@ func Dumps(v any, f Format) (string, error) {
 	if f.KeySeparator == "" {
 		f.KeySeparator = ": "
 	}
-	w := dumper{Format: f}
+	w := writer{Format: f}
 	if err := w.value(v, 0); err != nil {
 		return "", err
 	}
 	return w.String(), nil
 }
 
-type dumper struct {
-	strings.Builder
-	Format
+// Str prints a value as Python's str does.
+func Str(v any) (string, error) {
+	if s, ok := v.(string); ok {
+		return s, nil
+	}
+	return Repr(v)
 }
 
-func (w *dumper) value(v any, depth int) error {
+// Repr prints a value as Python's repr does.
+func Repr(v any) (string, error) {
+	w := writer{Format: Format{ItemSeparator: ", ", KeySeparator: ": "}, python: true}
+	err := w.value(v, 0)
+	return w.String(), err
+}
+
+// writer writes JSON or, if python is set, Python's repr.
+type writer struct {
+	strings.Builder
+	Format
+	python bool
+}
+
+// constant writes a constant, whose name in JSON differs from its name in Python.
+func (w *writer) constant(json, python string) {
+	if w.python {
+		json = python
+	}
+	w.WriteString(json)
+}
+
+// jsonFloats replaces Python's names of floats that are not finite.
+var jsonFloats = strings.NewReplacer("nan", "NaN", "inf", "Infinity")
+
+func (w *writer) value(v any, depth int) error {
 	if depth > 2*MaxDepth {
-		return fmt.Errorf("json: nested deeper than %d", 2*MaxDepth)
+		return fmt.Errorf("value nested deeper than %d", 2*MaxDepth)
 	}
 	if w.Len() > MaxText {
 		return errText
 	}
 	switch v := v.(type) {
 	case nil:
-		w.WriteString("null")
+		w.constant("null", "None")
 	case bool:
-		w.WriteString(strconv.FormatBool(v))
+		if v {
+			w.constant("true", "True")
+		} else {
+			w.constant("false", "False")
+		}
 	case int64:
 		w.WriteString(strconv.FormatInt(v, 10))
 	case *big.Int:
 		w.WriteString(v.String())
 	case float64:
-		w.WriteString(jsonFloat(v))
+		text := FloatRepr(v)
+		w.constant(jsonFloats.Replace(text), text)
 	case string:
 		w.quote(v)
 	case []any:
-		return w.list(v, depth+1)
+		return w.list("[", v, "]", depth+1)
 	case Tuple:
-		return w.list(v, depth+1)
+		switch {
+		case !w.python:
+			return w.list("[", v, "]", depth+1)
+		case len(v) == 1:
+			return w.list("(", v, ",)", depth+1)
+		}
+		return w.list("(", v, ")", depth+1)
 	case *Object:
 		return w.object(v, depth+1)
 	default:
-		return fmt.Errorf("Object of type %s is not JSON serializable", TypeName(v))
+		if !w.python {
+			return fmt.Errorf("Object of type %s is not JSON serializable", TypeName(v))
+		}
+		named, ok := v.(fmt.Stringer)
+		if !ok {
+			return fmt.Errorf("a value of type %T cannot be printed", v)
+		}
+		w.WriteString(named.String())
 	}
 	return nil
 }
 
-func (w *dumper) list(list []any, depth int) error {
-	w.WriteByte('[')
+func (w *writer) list(open string, list []any, end string, depth int) error {
+	w.WriteString(open)
 	for i, e := range list {
 		w.separate(i, depth)
 		if err := w.value(e, depth); err != nil {
@@ -125,15 +171,14 @@ func (w *dumper) list(list []any, depth int) error {
 		}
 	}
 	w.end(len(list), depth)
-	w.WriteByte(']')
+	w.WriteString(end)
 	return nil
 }
 
-func (w *dumper) object(o *Object, depth int) error {
+func (w *writer) object(o *Object, depth int) error {
 	keys := o.Keys()
 	if w.SortKeys {
-		keys = append([]string{}, keys...)
-		sort.Strings(keys)
+		keys = slices.Sorted(slices.Values(keys))
 	}
 	w.WriteByte('{')
 	for i, k := range keys {
@@ -149,46 +194,37 @@ func (w *dumper) object(o *Object, depth int) error {
 	return nil
 }
 
-func (w *dumper) separate(i, depth int) {
+func (w *writer) separate(i, depth int) {
 	if i > 0 {
 		w.WriteString(w.ItemSeparator)
 	}
 	w.newline(depth)
 }
 
-func (w *dumper) end(n, depth int) {
+func (w *writer) end(n, depth int) {
 	if n > 0 {
 		w.newline(depth - 1)
 	}
 }
 
-func (w *dumper) newline(depth int) {
-	if w.Indent == nil {
-		return
-	}
-	w.WriteByte('\n')
-	for range depth {
-		w.WriteString(*w.Indent)
+func (w *writer) newline(depth int) {
+	if w.Indent != nil {
+		w.WriteString("\n" + strings.Repeat(*w.Indent, depth))
 	}
 }
 
-func (w *dumper) quote(s string) {
+func (w *writer) quote(s string) {
+	if w.python {
+		w.WriteString(StringRepr(s))
+		return
+	}
 	w.WriteByte('"')
 	for _, r := range s {
+		short := strings.IndexRune("\"\\\b\f\n\r\t", r)
 		switch {
-		case r == '"' || r == '\\':
+		case short >= 0:
 			w.WriteByte('\\')
-			w.WriteRune(r)
-		case r == '\b':
-			w.WriteString(`\b`)
-		case r == '\f':
-			w.WriteString(`\f`)
-		case r == '\n':
-			w.WriteString(`\n`)
-		case r == '\r':
-			w.WriteString(`\r`)
-		case r == '\t':
-			w.WriteString(`\t`)
+			w.WriteByte(`"\bfnrt`[short])
 		case r < 0x20 || w.ASCII && r > 0x7e && r < 0x10000:
 			fmt.Fprintf(w, `\u%04x`, r)
 		case w.ASCII && r >= 0x10000:
@@ -200,28 +236,11 @@ func (w *dumper) quote(s string) {
 	w.WriteByte('"')
 }
 
-func jsonFloat(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "NaN"
-	case math.IsInf(f, 1):
-		return "Infinity"
-	case math.IsInf(f, -1):
-		return "-Infinity"
-	}
-	return FloatRepr(f)
-}
-
 // FloatRepr formats a float as Python's repr does: with the shortest digits that parse to the same value, and always with a
 // point or an exponent. It uses an exponent from 1e16 up and below 1e-4.
 func FloatRepr(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return strings.TrimPrefix(strings.ToLower(strconv.FormatFloat(f, 'g', -1, 64)), "+")
 	}
 	if a := math.Abs(f); a != 0 && (a >= 1e16 || a < 1e-4) {
 		return strconv.FormatFloat(f, 'e', -1, 64)
@@ -231,92 +250,6 @@ func FloatRepr(f float64) string {
 		s += ".0"
 	}
 	return s
-}
-
-// Str prints a value as Python's str does.
-func Str(v any) (string, error) {
-	if s, ok := v.(string); ok {
-		return s, nil
-	}
-	return Repr(v)
-}
-
-// Repr prints a value as Python's repr does.
-func Repr(v any) (string, error) {
-	var w strings.Builder
-	err := repr(&w, v, 0)
-	return w.String(), err
-}
-
-func repr(w *strings.Builder, v any, depth int) error {
-	if depth > 2*MaxDepth {
-		return fmt.Errorf("value nested deeper than %d", 2*MaxDepth)
-	}
-	if w.Len() > MaxText {
-		return errText
-	}
-	switch v := v.(type) {
-	case nil:
-		w.WriteString("None")
-	case bool:
-		if v {
-			w.WriteString("True")
-		} else {
-			w.WriteString("False")
-		}
-	case int64:
-		w.WriteString(strconv.FormatInt(v, 10))
-	case *big.Int:
-		w.WriteString(v.String())
-	case float64:
-		w.WriteString(FloatRepr(v))
-	case string:
-		w.WriteString(StringRepr(v))
-	case []any:
-		return reprList(w, v, depth, "[", "]")
-	case Tuple:
-		if len(v) == 1 {
-			return reprList(w, v, depth, "(", ",)")
-		}
-		return reprList(w, v, depth, "(", ")")
-	case *Object:
-		return reprObject(w, v, depth)
-	case fmt.Stringer:
-		w.WriteString(v.String())
-	default:
-		return fmt.Errorf("a value of type %T cannot be printed", v)
-	}
-	return nil
-}
-
-func reprList(w *strings.Builder, list []any, depth int, open, end string) error {
-	w.WriteString(open)
-	for i, e := range list {
-		if i > 0 {
-			w.WriteString(", ")
-		}
-		if err := repr(w, e, depth+1); err != nil {
-			return err
-		}
-	}
-	w.WriteString(end)
-	return nil
-}
-
-func reprObject(w *strings.Builder, o *Object, depth int) error {
-	w.WriteByte('{')
-	for i, k := range o.Keys() {
-		if i > 0 {
-			w.WriteString(", ")
-		}
-		w.WriteString(StringRepr(k))
-		w.WriteString(": ")
-		if err := repr(w, o.values[k], depth+1); err != nil {
-			return err
-		}
-	}
-	w.WriteByte('}')
-	return nil
 }
 
 // StringRepr quotes a string as Python's repr does: in single quotes unless only double quotes avoid escapes, with
@@ -330,16 +263,14 @@ func StringRepr(s string) string {
 	w.Grow(len(s) + 2)
 	w.WriteRune(quote)
 	for _, r := range s {
+		short := strings.IndexRune("\n\r\t", r)
 		switch {
 		case r == quote || r == '\\':
 			w.WriteByte('\\')
 			w.WriteRune(r)
-		case r == '\n':
-			w.WriteString(`\n`)
-		case r == '\r':
-			w.WriteString(`\r`)
-		case r == '\t':
-			w.WriteString(`\t`)
+		case short >= 0:
+			w.WriteByte('\\')
+			w.WriteByte("nrt"[short])
 		case unicode.IsPrint(r) || r == utf8.RuneError:
 			w.WriteRune(r)
 		case r < 0x100:
