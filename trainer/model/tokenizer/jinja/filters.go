@@ -28,13 +28,13 @@ func init() { // set in init, because map itself looks up filters
 	filters = map[string]methodOf[any]{
 		"abs": absFilter, "attr": attrFilter, "batch": ofItems(batchFilter), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
-		"first": ofItems(firstFilter), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": itemsFilter,
-		"join": ofItems(joinFilter), "last": ofItems(lastFilter), "length": lengthFilter, "list": ofItems(listFilter),
+		"first": ofItems(endFilter(false)), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": itemsFilter,
+		"join": ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
 		"lower": ofText(mapMethod(strings.ToLower)), "map": mapFilter, "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
 		"reject": selectFilter(false, false), "rejectattr": selectFilter(false, true), "replace": ofText(takes(2, 3, (*renderer).replace)),
 		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": selectFilter(true, false),
 		"selectattr": selectFilter(true, true), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
-		"title": ofText(mapMethod(titleWords)), "tojson": takes(0, 4, tojsonFilter), "trim": ofText(takes(0, 1, stripMethod(true, true))),
+		"title": ofText(mapMethod(titleWords)), "tojson": takes(0, 4, tojsonFilter), "trim": ofText(takes(0, 1, stripMethod(strings.TrimFunc))),
 		"unique": ofItems(uniqueFilter), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
 	}
 }
@@ -57,15 +57,14 @@ func ofText(m methodOf[string]) methodOf[any] {
 func titleWords(s string) string {
 	var out strings.Builder
 	start := 0
-	emit := func(word string) { out.WriteString(capitalize(word)) }
 	for i, r := range s {
 		if isSpace(r) || strings.ContainsRune("-({[<", r) {
-			emit(s[start:i])
+			out.WriteString(capitalize(s[start:i]))
 			out.WriteRune(r)
 			start = i + len(string(r))
 		}
 	}
-	emit(s[start:])
+	out.WriteString(capitalize(s[start:]))
 	return out.String()
 }
 
@@ -89,14 +88,14 @@ func tojsonFilter(r *renderer, v any, args arguments) (any, error) {
 	}
 	if v := args.at(2, "separators", nil); v != nil {
 		pair, _ := list(v)
-		if len(pair) != 2 {
-			return nil, errors.New("separators are not two strings")
-		}
-		var okItem, okKey bool
-		format.ItemSeparator, okItem = pair[0].(string)
-		format.KeySeparator, okKey = pair[1].(string)
-		if !okItem || !okKey {
-			return nil, errors.New("separators are not two strings")
+		for i, to := range []*string{&format.ItemSeparator, &format.KeySeparator} {
+			ok := len(pair) == 2
+			if ok {
+				*to, ok = pair[i].(string)
+			}
+			if !ok {
+				return nil, errors.New("separators are not two strings")
+			}
 		}
 	}
 	if u, ok := v.(undefined); ok {

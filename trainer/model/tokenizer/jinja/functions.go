@@ -3,6 +3,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -14,13 +15,8 @@ const maxRange = 100_000
 
 // functions are the global functions: the Jinja functions that chat templates use, and Hugging Face's raise_exception and
 // strftime_now.
-var functions = map[string]any{
-	"range":           function(rangeFunction),
-	"dict":            function(dictFunction),
-	"namespace":       function(namespaceFunction),
-	"raise_exception": function(raiseFunction),
-	"strftime_now":    function(strftimeFunction),
-}
+var functions = map[string]any{"range": function(rangeFunction), "dict": function(dictFunction), "namespace": function(namespaceFunction),
+	"raise_exception": function(raiseFunction), "strftime_now": function(strftimeFunction)}
 
 func rangeFunction(r *renderer, args arguments) (any, error) {
 	if err := args.count(1, 3); err != nil || args.named.Len() > 0 {
@@ -68,20 +64,13 @@ func dictFunction(r *renderer, args arguments) (any, error) {
 		if !ok || len(args.list) > 1 {
 			return nil, fmt.Errorf("dict: want one dictionary, or keyword arguments")
 		}
-		eachKey(from, o.Set)
+		o = from.Clone()
 	}
-	eachKey(args.named, o.Set)
+	for key, v := range args.named.All() {
+		o.Set(key, v)
+	}
 	return o, r.spend(64 * o.Len())
 }
-
-func eachKey(o *ordered.Object, set func(key string, value any)) {
-	for _, k := range o.Keys() {
-		v, _ := o.Get(k)
-		set(k, v)
-	}
-}
-
-func (n *namespace) set(name string, value any) { n.vars[name] = value }
 
 func namespaceFunction(r *renderer, args arguments) (any, error) {
 	ns := &namespace{vars: map[string]any{}}
@@ -90,9 +79,9 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 		if !ok {
 			return nil, fmt.Errorf("namespace: want a dictionary or keyword arguments, have %s", typeName(v))
 		}
-		eachKey(from, ns.set)
+		maps.Insert(ns.vars, from.All())
 	}
-	eachKey(args.named, ns.set)
+	maps.Insert(ns.vars, args.named.All())
 	return ns, r.spend(64 * len(ns.vars))
 }
 

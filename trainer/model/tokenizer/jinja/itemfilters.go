@@ -31,18 +31,17 @@ func listFilter(r *renderer, items []any, args arguments) (any, error) {
 	return append([]any{}, items...), r.spend(16 * len(items))
 }
 
-func firstFilter(r *renderer, items []any, args arguments) (any, error) {
-	if len(items) == 0 {
-		return undefined{"the first item of an empty sequence"}, nil
+// endFilter makes first and last.
+func endFilter(last bool) methodOf[[]any] {
+	return func(r *renderer, items []any, args arguments) (any, error) {
+		switch {
+		case len(items) == 0:
+			return undefined{"the first or last item of an empty sequence"}, nil
+		case last:
+			return items[len(items)-1], nil
+		}
+		return items[0], nil
 	}
-	return items[0], nil
-}
-
-func lastFilter(r *renderer, items []any, args arguments) (any, error) {
-	if len(items) == 0 {
-		return undefined{"the last item of an empty sequence"}, nil
-	}
-	return items[len(items)-1], nil
 }
 
 func reverseFilter(r *renderer, v any, args arguments) (any, error) {

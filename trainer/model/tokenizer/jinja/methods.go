@@ -1,6 +1,8 @@
 package jinja
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,14 +57,13 @@ func named(name string, err error) error {
 	return nil
 }
 
-// forbidden is the error of methods that change their value, which Hugging Face's sandbox forbids.
-const forbidden = "changing a value is not allowed in a chat template"
-
 var dictMethods = map[string]methodOf[*ordered.Object]{
 	"keys": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.iterate(o) },
 	"values": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
 		values := make([]any, 0, o.Len())
-		eachKey(o, func(_ string, v any) { values = append(values, v) })
+		for _, v := range o.All() {
+			values = append(values, v)
+		}
 		return values, r.spend(16 * len(values))
 	},
 	"items": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.items(o) },
@@ -74,22 +75,22 @@ var dictMethods = map[string]methodOf[*ordered.Object]{
 		}
 		return args.at(1, "default", nil), nil
 	}),
-	"copy":       func(r *renderer, o *ordered.Object, args arguments) (any, error) { return o, nil },
-	"update":     refuse[*ordered.Object],
-	"pop":        refuse[*ordered.Object],
-	"popitem":    refuse[*ordered.Object],
-	"clear":      refuse[*ordered.Object],
-	"setdefault": refuse[*ordered.Object],
+	"copy":   func(r *renderer, o *ordered.Object, args arguments) (any, error) { return o, nil },
+	"update": refuse[*ordered.Object], "pop": refuse[*ordered.Object], "popitem": refuse[*ordered.Object],
+	"clear": refuse[*ordered.Object], "setdefault": refuse[*ordered.Object],
 }
 
+// refuse is a method that changes its value, which Hugging Face's sandbox forbids.
 func refuse[T any](r *renderer, v T, args arguments) (any, error) {
-	return nil, fmt.Errorf("%s", forbidden)
+	return nil, errors.New("changing a value is not allowed in a chat template")
 }
 
 // items returns the pairs of a dictionary.
 func (r *renderer) items(o *ordered.Object) ([]any, error) {
 	pairs := make([]any, 0, o.Len())
-	eachKey(o, func(k string, v any) { pairs = append(pairs, ordered.Tuple{k, v}) })
+	for k, v := range o.All() {
+		pairs = append(pairs, ordered.Tuple{k, v})
+	}
 	return pairs, r.spend(64 * len(pairs))
 }
 
@@ -120,9 +121,9 @@ var listMethods = map[string]methodOf[[]any]{
 }
 
 var stringMethods = map[string]methodOf[string]{
-	"strip":        takes(0, 1, stripMethod(true, true)),
-	"lstrip":       takes(0, 1, stripMethod(true, false)),
-	"rstrip":       takes(0, 1, stripMethod(false, true)),
+	"strip":        takes(0, 1, stripMethod(strings.TrimFunc)),
+	"lstrip":       takes(0, 1, stripMethod(strings.TrimLeftFunc)),
+	"rstrip":       takes(0, 1, stripMethod(strings.TrimRightFunc)),
 	"split":        takes(0, 2, splitMethod(strings.Index, false)),
 	"rsplit":       takes(0, 2, splitMethod(strings.LastIndex, true)),
 	"splitlines":   takes(0, 1, (*renderer).lines),
@@ -140,9 +141,9 @@ var stringMethods = map[string]methodOf[string]{
 	"rfind":        takes(1, 1, findMethod(strings.LastIndex, false)),
 	"index":        takes(1, 1, findMethod(strings.Index, true)),
 	"rindex":       takes(1, 1, findMethod(strings.LastIndex, true)),
-	"count":        takes(1, 1, countMethod),
-	"removeprefix": cutMethod(strings.TrimPrefix),
-	"removesuffix": cutMethod(strings.TrimSuffix),
+	"count":        takes(1, 1, ofArgument("sub", func(s, sub string) any { return int64(strings.Count(s, sub)) })),
+	"removeprefix": ofArgument("prefix", func(s, prefix string) any { return strings.TrimPrefix(s, prefix) }),
+	"removesuffix": ofArgument("prefix", func(s, suffix string) any { return strings.TrimSuffix(s, suffix) }),
 	"partition":    partitionMethod(strings.Index),
 	"rpartition":   partitionMethod(strings.LastIndex),
 	"isdigit":      everyMethod(unicode.IsDigit),
@@ -191,30 +192,22 @@ func mapMethod(f func(string) string) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) { return f(s), args.count(0, 0) }
 }
 
-// strip does the same as Python's strip: it removes white space, or all characters in chars.
-func strip(s string, chars any, left, right bool) (string, error) {
-	drop := isSpace
-	if chars != nil {
-		set, ok := text(chars)
-		if !ok {
-			return "", fmt.Errorf("strip arg must be None or str, not %s", typeName(chars))
+// stripMethod does the same as Python's strip: it removes white space, or all characters in chars.
+func stripMethod(trim func(string, func(rune) bool) string) methodOf[string] {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		drop := isSpace
+		if chars := args.at(0, "chars", nil); chars != nil {
+			set, ok := text(chars)
+			if !ok {
+				return nil, fmt.Errorf("strip arg must be None or str, not %s", typeName(chars))
+			}
+			drop = func(r rune) bool { return strings.ContainsRune(set, r) }
 		}
-		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+		return trim(s, drop), nil
 	}
-	if left {
-		s = strings.TrimLeftFunc(s, drop)
-	}
-	if right {
-		s = strings.TrimRightFunc(s, drop)
-	}
-	return s, nil
 }
 
-func stripMethod(left, right bool) methodOf[string] {
-	return func(r *renderer, s string, args arguments) (any, error) {
-		return strip(s, args.at(0, "chars", nil), left, right)
-	}
-}
+var errSeparator = errors.New("empty separator")
 
 func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
@@ -226,11 +219,8 @@ func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string]
 			return r.splitSpace(s, limit, fromRight)
 		}
 		sep, err := args.text(0, "sep")
-		if err == nil && sep == "" {
-			err = fmt.Errorf("empty separator")
-		}
-		if err != nil {
-			return nil, err
+		if err != nil || sep == "" {
+			return nil, cmp.Or(err, errSeparator)
 		}
 		parts := []any{}
 		for ; limit != 0; limit-- {
@@ -239,11 +229,9 @@ func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string]
 				break
 			}
 			if fromRight {
-				parts = append(parts, s[i+len(sep):])
-				s = s[:i]
+				parts, s = append(parts, s[i+len(sep):]), s[:i]
 			} else {
-				parts = append(parts, s[:i])
-				s = s[i+len(sep):]
+				parts, s = append(parts, s[:i]), s[i+len(sep):]
 			}
 		}
 		parts = append(parts, s)
@@ -257,33 +245,26 @@ func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string]
 // splitSpace implements split without a separator.
 func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error) {
 	parts := []any{}
-	if fromRight && limit >= 0 {
-		for s = strings.TrimRightFunc(s, isSpace); s != ""; s = strings.TrimRightFunc(s, isSpace) {
-			i := strings.LastIndexFunc(s, isSpace)
-			if limit == 0 || i < 0 {
-				parts = append(parts, s)
-				break
-			}
-			_, n := utf8.DecodeRuneInString(s[i:])
-			parts = append(parts, s[i+n:])
-			s = s[:i]
-			limit--
-		}
-		slices.Reverse(parts)
-		return parts, r.spend(32 * len(parts))
+	trim, index := strings.TrimLeftFunc, strings.IndexFunc
+	if fromRight {
+		trim, index = strings.TrimRightFunc, strings.LastIndexFunc
 	}
-	for s = strings.TrimLeftFunc(s, isSpace); s != ""; s = strings.TrimLeftFunc(s, isSpace) {
-		i := strings.IndexFunc(s, isSpace)
+	for s = trim(s, isSpace); s != ""; s = trim(s, isSpace) {
+		i := index(s, isSpace)
 		if limit == 0 || i < 0 {
-			if i >= 0 && limit != 0 {
-				s = strings.TrimRightFunc(s, isSpace)
-			}
 			parts = append(parts, s)
 			break
 		}
-		parts = append(parts, s[:i])
-		s = s[i:]
+		if fromRight {
+			_, n := utf8.DecodeRuneInString(s[i:])
+			parts, s = append(parts, s[i+n:]), s[:i]
+		} else {
+			parts, s = append(parts, s[:i]), s[i:]
+		}
 		limit--
+	}
+	if fromRight {
+		slices.Reverse(parts)
 	}
 	return parts, r.spend(32 * len(parts))
 }
@@ -302,12 +283,11 @@ func (r *renderer) lines(s string, args arguments) (any, error) {
 		if strings.HasPrefix(s[i:], "\r\n") {
 			n = 2
 		}
+		end := i
 		if keep {
-			parts = append(parts, s[:i+n])
-		} else {
-			parts = append(parts, s[:i])
+			end += n
 		}
-		s = s[i+n:]
+		parts, s = append(parts, s[:end]), s[i+n:]
 	}
 	return parts, r.spend(32 * len(parts))
 }
@@ -336,10 +316,11 @@ func affixMethod(has func(s, affix string) bool) methodOf[string] {
 	}
 }
 
-func cutMethod(cut func(s, affix string) string) methodOf[string] {
+// ofArgument is a method of a string and another one.
+func ofArgument(name string, f func(s, argument string) any) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		affix, err := args.text(0, "prefix")
-		return cut(s, affix), err
+		argument, err := args.text(0, name)
+		return f(s, argument), err
 	}
 }
 
@@ -401,30 +382,21 @@ func findMethod(index func(s, sep string) int, must bool) methodOf[string] {
 		if err != nil {
 			return nil, err
 		}
-		i := index(s, sub)
-		if i < 0 {
-			if must {
-				return nil, fmt.Errorf("substring not found")
-			}
-			return int64(-1), nil
+		switch i := index(s, sub); {
+		case i >= 0:
+			return int64(utf8.RuneCountInString(s[:i])), nil
+		case must:
+			return nil, fmt.Errorf("substring not found")
 		}
-		return int64(utf8.RuneCountInString(s[:i])), nil
+		return int64(-1), nil
 	}
-}
-
-func countMethod(r *renderer, s string, args arguments) (any, error) {
-	sub, err := args.text(0, "sub")
-	return int64(strings.Count(s, sub)), err
 }
 
 func partitionMethod(index func(s, sep string) int) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		sep, err := args.text(0, "sep")
-		if err == nil && sep == "" {
-			err = fmt.Errorf("empty separator")
-		}
-		if err != nil {
-			return nil, err
+		if err != nil || sep == "" {
+			return nil, cmp.Or(err, errSeparator)
 		}
 		i := index(s, sep)
 		switch {
@@ -444,9 +416,7 @@ func everyMethod(is func(rune) bool) methodOf[string] {
 }
 
 func caseMethod(want, not func(rune) bool) methodOf[string] {
-	return func(r *renderer, s string, args arguments) (any, error) {
-		return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not), args.count(0, 0)
-	}
+	return func(r *renderer, s string, args arguments) (any, error) { return cased(s, want, not), args.count(0, 0) }
 }
 
 func capitalize(s string) string {

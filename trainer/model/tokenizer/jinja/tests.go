@@ -44,8 +44,8 @@ var typeTests = map[string]func(any) bool{
 	"sequence":  func(v any) bool { _, err := length(v); return err == nil },
 	"iterable":  func(v any) bool { _, err := length(v); return err == nil },
 	"callable":  func(v any) bool { _, ok := v.(function); return ok },
-	"lower":     func(v any) bool { return cased(v, unicode.IsLower, unicode.IsUpper) },
-	"upper":     func(v any) bool { return cased(v, unicode.IsUpper, unicode.IsLower) },
+	"lower":     func(v any) bool { s, err := str(v); return err == nil && cased(s, unicode.IsLower, unicode.IsUpper) },
+	"upper":     func(v any) bool { s, err := str(v); return err == nil && cased(s, unicode.IsUpper, unicode.IsLower) },
 	"odd":       func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 1 },
 	"even":      func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 0 },
 }
@@ -58,9 +58,8 @@ func isInteger(v any) bool {
 	return false
 }
 
-func cased(v any, want, not func(rune) bool) bool {
-	s, err := str(v)
-	return err == nil && strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
+func cased(s string, want, not func(rune) bool) bool {
+	return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
 }
 
 // comparisonTests are the tests that are operators.

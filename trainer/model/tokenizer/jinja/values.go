@@ -238,8 +238,7 @@ func (r *renderer) equal(a, b any) (bool, error) {
 		if !ok || a.Len() != other.Len() {
 			return false, nil
 		}
-		for _, k := range a.Keys() {
-			x, _ := a.Get(k)
+		for k, x := range a.All() {
 			y, ok := other.Get(k)
 			if !ok {
 				return false, nil
