@@ -46,9 +46,6 @@ func newAddedTokens(tokens []addedToken, normalize normalizer) *addedTokens {
 	return a
 }
 
-func (a *addedTokens) splitRaw(text string) []piece        { return a.raw.split(text) }
-func (a *addedTokens) splitNormalized(text string) []piece { return a.normalized.split(text) }
-
 // matcher is a trie over bytes.
 type matcher struct {
 	tokens []addedToken
@@ -115,18 +112,19 @@ func (m *matcher) split(text string) []piece {
 	var out []piece
 	done := 0 // text[:done] is in out
 	for i := 0; i < len(text); {
-		if !m.first[text[i]] {
-			i++
-			continue
+		var t *addedToken
+		if m.first[text[i]] {
+			t = m.longest(text[i:])
 		}
-		t := m.longest(text[i:])
 		if t == nil {
 			i++
 			continue
 		}
 		start, stop := i, i+len(t.content)
 		i = stop
-		if t.singleWord && (endsInWord(text[:start]) || startsWithWord(text[stop:])) {
+		before, _ := utf8.DecodeLastRuneInString(text[:start]) // U+FFFD, which is in no word, if there is none
+		after, _ := utf8.DecodeRuneInString(text[stop:])
+		if t.singleWord && (isWord(before) || isWord(after)) {
 			continue
 		}
 		if t.lstrip {
@@ -146,14 +144,4 @@ func (m *matcher) split(text string) []piece {
 		out = append(out, piece{NoID, text[done:]})
 	}
 	return out
-}
-
-func endsInWord(s string) bool {
-	r, n := utf8.DecodeLastRuneInString(s)
-	return n > 0 && isWord(r)
-}
-
-func startsWithWord(s string) bool {
-	r, n := utf8.DecodeRuneInString(s)
-	return n > 0 && isWord(r)
 }

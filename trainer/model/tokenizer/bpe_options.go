@@ -13,8 +13,7 @@ type bpeSettings struct {
 
 func bpeOptions(options *ordered.Object) (s bpeSettings, err error) {
 	flags := map[string]*bool{"fuse_unk": &s.fuseUnk, "byte_fallback": &s.byteFallback, "ignore_merges": &s.ignoreMerges}
-	for _, key := range options.Keys() {
-		v, _ := options.Get(key)
+	for key, v := range options.All() {
 		ok := true
 		switch key {
 		case "type":

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jinja"
@@ -40,21 +41,15 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 	for name, text := range t.named {
 		vars[name] = text
 	}
-	vars["messages"] = c.Messages
-	if c.Messages == nil {
-		vars["messages"] = []any{}
-	}
+	vars["messages"], vars["add_generation_prompt"] = append([]any{}, c.Messages...), c.AddGenerationPrompt
 	vars["tools"], vars["documents"] = nil, nil
 	if c.Tools != nil {
 		vars["tools"] = c.Tools
 	}
-	vars["add_generation_prompt"] = c.AddGenerationPrompt
 	if c.EnableThinking != nil {
 		vars["enable_thinking"] = *c.EnableThinking
 	}
-	for _, k := range c.Kwargs.Keys() {
-		vars[k], _ = c.Kwargs.Get(k)
-	}
+	maps.Insert(vars, c.Kwargs.All())
 	now := c.Date
 	if now.IsZero() {
 		now = time.Now()

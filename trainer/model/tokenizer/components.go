@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -17,12 +18,11 @@ func asComponent(v any) (component, error) {
 	if !ok {
 		return component{}, fmt.Errorf("want an object, have %s", ordered.TypeName(v))
 	}
-	kind, _ := o.Get("type")
-	name, ok := kind.(string)
+	kind, ok := ordered.Value[string](o, "type")
 	if !ok {
 		return component{}, fmt.Errorf("an object without a type")
 	}
-	return component{name, o}, nil
+	return component{kind, o}, nil
 }
 
 // flatten returns the components of nested Sequence components. The list of a Sequence's parts has the given key.
@@ -37,8 +37,7 @@ func flatten(v any, key string) ([]component, error) {
 	if err := c.only(key); err != nil {
 		return nil, err
 	}
-	parts, _ := c.object.Get(key)
-	list, ok := parts.([]any)
+	list, ok := ordered.Value[[]any](c.object, key)
 	if !ok {
 		return nil, fmt.Errorf("component Sequence: %s is not a list", key)
 	}
@@ -56,12 +55,8 @@ func flatten(v any, key string) ([]component, error) {
 // only returns an error if there are keys other than the type and the given keys: an unknown setting could change the
 // result.
 func (c component) only(keys ...string) error {
-	known := map[string]bool{"type": true}
-	for _, k := range keys {
-		known[k] = true
-	}
-	for _, k := range c.object.Keys() {
-		if !known[k] {
+	for k := range c.object.All() {
+		if k != "type" && !slices.Contains(keys, k) {
 			return fmt.Errorf("%s: unknown key %q", c.kind, k)
 		}
 	}
@@ -117,18 +112,27 @@ func processingPair(c component) (before, after []int32, err error) {
 	}
 	ids := map[string][]int32{}
 	for _, key := range []string{"cls", "sep"} {
-		v, _ := c.object.Get(key)
-		pair, _ := v.([]any)
+		pair, _ := ordered.Value[[]any](c.object, key)
 		if len(pair) != 2 {
 			return nil, nil, fmt.Errorf("%s: %s is not a token and its id", c.kind, key)
 		}
-		n, ok := pair[1].(int64)
-		if !ok || n < 0 || n >= maxID {
-			return nil, nil, fmt.Errorf("%s: %s has the id %v", c.kind, key, pair[1])
+		if ids[key], err = tokenIDs(pair[1:]); err != nil {
+			return nil, nil, fmt.Errorf("%s: %s: %w", c.kind, key, err)
 		}
-		ids[key] = []int32{int32(n)}
 	}
 	return ids["cls"], ids["sep"], nil
+}
+
+// tokenIDs reads a list of ids.
+func tokenIDs(list []any) (ids []int32, err error) {
+	for _, v := range list {
+		id, ok := v.(int64)
+		if !ok || id < 0 || id >= maxID {
+			return nil, fmt.Errorf("%v is not the id of a token", v)
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids, nil
 }
 
 func processingTemplate(c component) (before, after []int32, err error) {
@@ -136,10 +140,8 @@ func processingTemplate(c component) (before, after []int32, err error) {
 	if err := c.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
 		return nil, nil, err
 	}
-	v, _ := c.object.Get("special_tokens")
-	special, _ := v.(*ordered.Object)
-	v, _ = c.object.Get("single")
-	single, _ := v.([]any)
+	special, _ := ordered.Value[*ordered.Object](c.object, "special_tokens")
+	single, _ := ordered.Value[[]any](c.object, "single")
 	ids := &before
 	for _, part := range single {
 		o, _ := part.(*ordered.Object)
@@ -147,24 +149,18 @@ func processingTemplate(c component) (before, after []int32, err error) {
 			ids = &after
 			continue
 		}
-		v, _ := o.Get("SpecialToken")
-		reference, _ := v.(*ordered.Object)
-		name, _ := reference.Get("id")
-		key, _ := name.(string)
-		v, _ = special.Get(key)
-		definition, _ := v.(*ordered.Object)
-		v, _ = definition.Get("ids")
-		list, ok := v.([]any)
+		reference, _ := ordered.Value[*ordered.Object](o, "SpecialToken")
+		key, _ := ordered.Value[string](reference, "id")
+		definition, _ := ordered.Value[*ordered.Object](special, key)
+		list, ok := ordered.Value[[]any](definition, "ids")
 		if !ok {
 			return nil, nil, fmt.Errorf("TemplateProcessing: a part of single is neither the text (once) nor a known special token")
 		}
-		for _, id := range list {
-			n, ok := id.(int64)
-			if !ok || n < 0 || n >= maxID {
-				return nil, nil, fmt.Errorf("TemplateProcessing: id %v of %q is not the id of a token", id, key)
-			}
-			*ids = append(*ids, int32(n))
+		more, err := tokenIDs(list)
+		if err != nil {
+			return nil, nil, fmt.Errorf("TemplateProcessing: %q: %w", key, err)
 		}
+		*ids = append(*ids, more...)
 	}
 	if ids == &before {
 		return nil, nil, fmt.Errorf("TemplateProcessing: single does not contain the text")

@@ -2,8 +2,11 @@ package tokenizer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // decoder describes how the texts of tokens are joined to a text. Steps on single tokens are not part of it: they are done
@@ -31,19 +34,13 @@ func (t *Tokenizer) setDecoder(v any) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(list) == 0:
-		t.decoder.spaces = true
-		for i := range t.tokens {
-			t.tokens[i].bytes = t.tokens[i].text
-		}
-		return nil
-	case list[len(list)-1].kind == "ByteLevel":
+	if len(list) > 0 && list[len(list)-1].kind == "ByteLevel" {
 		return t.setByteLevelDecoder(list)
 	}
 	for i := range t.tokens {
 		t.tokens[i].bytes = t.tokens[i].text
 	}
+	t.decoder.spaces = len(list) == 0
 	fused := false
 	for _, c := range list {
 		if err := t.addDecoderStep(c, &fused); err != nil {
@@ -99,8 +96,7 @@ func (t *Tokenizer) addStrip(c component, fused bool) error {
 	if err := c.only("content", "start", "stop"); err != nil {
 		return err
 	}
-	v, _ := c.object.Get("content")
-	content, _ := v.(string)
+	content, _ := ordered.Value[string](c.object, "content")
 	start, stop := c.count("start"), c.count("stop")
 	if utf8.RuneCountInString(content) != 1 || start < 0 || stop < 0 {
 		return fmt.Errorf("component Strip: want content, a character, and start and stop, numbers from 0 to %d", maxStrip)
@@ -128,8 +124,7 @@ const maxStrip = 64
 
 // count reads a small number. It returns -1 if the value is anything else.
 func (c component) count(key string) int {
-	v, _ := c.object.Get(key)
-	n, ok := v.(int64)
+	n, ok := ordered.Value[int64](c.object, key)
 	if !ok || n < 0 || n > maxStrip {
 		return -1
 	}
@@ -161,20 +156,8 @@ func byteOf(token string) (b byte, ok bool) {
 	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
 		return 0, false
 	}
-	for _, c := range []byte(token[3:5]) {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		default:
-			return 0, false
-		}
-		b = b<<4 | c
-	}
-	return b, true
+	n, err := strconv.ParseUint(token[3:5], 16, 8)
+	return byte(n), err == nil
 }
 
 // setByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // ggufPreferred lists the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean
@@ -110,11 +108,10 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 				return "", fmt.Errorf("there is no key for the pre-tokenizer Digits without individual_digits")
 			}
 		case c.kind == "Split":
-			pattern, ok := ggufPattern(c)
-			if !ok {
+			if c.regex() == "" || !c.isolates() {
 				return "", fmt.Errorf("there is no key for a Split of this kind: only a Regex, Isolated and not inverted, can be written")
 			}
-			is.patterns = append(is.patterns, pattern)
+			is.patterns = append(is.patterns, c.regex())
 		case c.kind == "ByteLevel" && i == len(steps)-1:
 			var prefix bool
 			if prefix, err = c.flag("add_prefix_space", true); err == nil {
@@ -144,18 +141,11 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 		is.ignoreMerges)
 }
 
-// ggufPattern returns the regular expression of a Split that isolates its matches.
-func ggufPattern(c component) (pattern string, ok bool) {
-	p, _ := c.object.Get("pattern")
-	object, _ := p.(*ordered.Object)
-	if object == nil {
-		return "", false
-	}
-	regex, _ := object.Get("Regex")
+// isolates reports whether a Split isolates its matches.
+func (c component) isolates() bool {
 	behaviour, _ := c.object.Get("behavior")
 	invert, _ := c.object.Get("invert")
-	pattern, ok = regex.(string)
-	return pattern, ok && behaviour == "Isolated" && (invert == false || invert == nil)
+	return behaviour == "Isolated" && (invert == false || invert == nil)
 }
 
 // ggufTokens sets the tokens by id, and their types. Rows of the embedding without a token get an unused token.

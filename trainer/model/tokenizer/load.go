@@ -42,13 +42,12 @@ func loadFS(fsys fs.FS) (*Tokenizer, error) {
 			continue
 		}
 		data, err := readFile(fsys, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+			files[name] = data
+		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
-		files[name] = data
 	}
 	if _, err := fs.Stat(fsys, "tekken.json"); err == nil && files[fileTokenizer] == nil && files[fileModel] == nil {
 		return nil, fmt.Errorf("no %s: tekken.json alone cannot be read. Take %[1]s from the model's repository or from one of the same "+
@@ -73,23 +72,14 @@ func readFile(fsys fs.FS, name string) ([]byte, error) {
 // Parse does the same as Load, from file contents by name. It ignores other names.
 func Parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, named: map[string]string{}}
-	for _, name := range fileNames {
-		data, ok := files[name]
-		if !ok {
+	for name, data := range files {
+		if !slices.Contains(fileNames, name) && !isTemplateFile(name) {
 			continue
 		}
 		if len(data) > maxFileSize {
 			return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
 		}
 		t.files[name] = textfile.Bytes(data)
-	}
-	for name, data := range files {
-		if isTemplateFile(name) {
-			if len(data) > maxFileSize {
-				return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
-			}
-			t.files[name] = textfile.Bytes(data)
-		}
 	}
 	if err := t.convertModel(); err != nil {
 		return nil, err
@@ -256,17 +246,16 @@ func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error)
 }
 
 func (t *Tokenizer) registerAdded(a addedToken) error {
-	if id, ok := t.ids[a.content]; ok {
-		if id != a.id {
-			return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)
-		}
-	} else {
-		if int(a.id) >= len(t.tokens) { // only in tokenizer_config.json
-			if int(a.id) > len(t.tokens)+maxAdded {
-				return fmt.Errorf("%.60q has the id %d, far beyond the others", a.content, a.id)
-			}
-			t.tokens = append(t.tokens, make([]token, int(a.id)+1-len(t.tokens))...)
-		}
+	id, known := t.ids[a.content]
+	switch more := int(a.id) + 1 - len(t.tokens); {
+	case known && id != a.id:
+		return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)
+	case more > maxAdded+1:
+		return fmt.Errorf("%.60q has the id %d, far beyond the others", a.content, a.id)
+	case more > 0: // only in tokenizer_config.json
+		t.tokens = append(t.tokens, make([]token, more)...)
+	}
+	if !known {
 		if err := t.setToken(a.content, a.id); err != nil {
 			return err
 		}
@@ -276,14 +265,10 @@ func (t *Tokenizer) registerAdded(a addedToken) error {
 }
 
 func (t *Tokenizer) setStop(c *config) {
-	add := func(id int32) {
+	for _, id := range append([]int32{t.EOS()}, c.stop...) {
 		if id != NoID && !slices.Contains(t.stop, id) {
 			t.stop = append(t.stop, id)
 		}
-	}
-	add(t.EOS())
-	for _, id := range c.stop {
-		add(id)
 	}
 }
 
@@ -316,13 +301,11 @@ func readConfig(files map[string][]byte) (*config, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.readNames(o); err != nil {
-			return nil, at(name, err)
+		err = c.readNames(o)
+		if err == nil && name == fileConfig {
+			err = c.readAddedDecoder(o)
 		}
-		if name != fileConfig {
-			continue
-		}
-		if err := c.readAddedDecoder(o); err != nil {
+		if err != nil {
 			return nil, at(name, err)
 		}
 	}
@@ -352,10 +335,10 @@ func readObject(files map[string][]byte, name string) (*ordered.Object, error) {
 func (c *config) readNames(o *ordered.Object) error {
 	for _, name := range namedTokens {
 		v, ok := o.Get(name)
-		if !ok {
+		switch {
+		case !ok:
 			continue
-		}
-		if v == nil {
+		case v == nil:
 			delete(c.named, name)
 			continue
 		}
@@ -366,8 +349,7 @@ func (c *config) readNames(o *ordered.Object) error {
 		c.named[name] = text
 	}
 	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
-		v, _ := o.Get(key)
-		list, _ := v.([]any) // extra_special_tokens may also be an object with names, in models for images
+		list, _ := ordered.Value[[]any](o, key) // extra_special_tokens may also be an object with names, in models for images
 		if len(list) > maxAdded {
 			return fmt.Errorf("%s: more than %d entries", key, maxAdded)
 		}
@@ -398,13 +380,11 @@ func tokenText(v any) (string, error) {
 }
 
 func (c *config) readAddedDecoder(o *ordered.Object) error {
-	v, _ := o.Get("added_tokens_decoder")
-	decoder, _ := v.(*ordered.Object)
+	decoder, _ := ordered.Value[*ordered.Object](o, "added_tokens_decoder")
 	if decoder.Len() > maxAdded {
 		return fmt.Errorf("added_tokens_decoder: more than %d entries", maxAdded)
 	}
-	for _, key := range decoder.Keys() {
-		v, _ := decoder.Get(key)
+	for key, v := range decoder.All() {
 		t, err := parseAdded(v)
 		if err != nil {
 			return at("added_tokens_decoder: "+key, err)
@@ -422,16 +402,11 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 
 func (c *config) readStop(o *ordered.Object) error {
 	v, _ := o.Get("eos_token_id")
-	list, ok := v.([]any)
-	if !ok && v != nil {
+	list, isList := v.([]any)
+	if !isList && v != nil {
 		list = []any{v}
 	}
-	for _, v := range list {
-		id, ok := v.(int64)
-		if !ok || id < 0 || id >= maxID {
-			return fmt.Errorf("eos_token_id: %v is not an id", v)
-		}
-		c.stop = append(c.stop, int32(id))
-	}
-	return nil
+	var err error
+	c.stop, err = tokenIDs(list)
+	return at("eos_token_id", err)
 }

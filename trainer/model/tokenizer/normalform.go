@@ -17,15 +17,24 @@ func normalForm(form norm.Form, s string) string {
 	if longestMarks(s) < 15 { // a mark decomposes into at most 2 marks
 		return form.String(s)
 	}
-	if form == norm.NFC || form == norm.NFD {
-		s = write(decompose(norm.NFD, s))
-	} else {
-		s = write(decompose(norm.NFKD, s))
+	return normalise(form, s)
+}
+
+// normalise does the same for any number of marks, more slowly.
+func normalise(form norm.Form, s string) string {
+	decomposed := norm.NFD
+	if form == norm.NFKC || form == norm.NFKD {
+		decomposed = norm.NFKD
 	}
+	marks := decompose(decomposed, s)
 	if form == norm.NFC || form == norm.NFKC {
-		s = write(compose(decompose(norm.NFD, s)))
+		marks = compose(marks)
 	}
-	return s
+	var text strings.Builder
+	for _, m := range marks {
+		text.WriteRune(m.r)
+	}
+	return text.String()
 }
 
 // longestMarks returns the length of the longest run of combining marks and of characters whose decomposition contains a
@@ -89,14 +98,6 @@ func compose(in []mark) []mark {
 		out = append(out, m)
 	}
 	return out
-}
-
-func write(marks []mark) string {
-	var text strings.Builder
-	for _, m := range marks {
-		text.WriteRune(m.r)
-	}
-	return text.String()
 }
 
 // composite returns the character that a and b compose to.

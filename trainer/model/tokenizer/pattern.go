@@ -88,18 +88,19 @@ func compileRegex(text string) (*regex, error) {
 	if len(text) > maxPattern {
 		return nil, fmt.Errorf("a pattern of %d bytes: at most %d are allowed", len(text), maxPattern)
 	}
+	r := &regex{text: text}
 	translated, err := translate(text)
 	if err == nil {
-		var engine *regexp2.Regexp
-		if engine, err = regexp2.Compile(translated, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(maxBacktrack)); err == nil {
-			r := &regex{text, engine}
-			if err = r.probe(); err == nil {
-				engine.MatchTimeout = patternTimeout
-				return r, nil
-			}
-		}
+		r.engine, err = regexp2.Compile(translated, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(maxBacktrack))
 	}
-	return nil, fmt.Errorf("the pattern %.200q is not supported: %w", text, err)
+	if err == nil {
+		err = r.probe()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the pattern %.200q is not supported: %w", text, err)
+	}
+	r.engine.MatchTimeout = patternTimeout
+	return r, nil
 }
 
 // probe refuses a pattern that is slow on long runs of characters. Expressions with nested repetitions take exponential
@@ -122,23 +123,18 @@ func (r *regex) probe() (err error) {
 
 // readPattern reads {"String": …} or {"Regex": …}.
 func readPattern(c component) (pattern, error) {
-	v, _ := c.object.Get("pattern")
-	o, _ := v.(*ordered.Object)
-	if o.Len() == 1 {
-		if v, ok := o.Get("String"); ok {
-			if text, ok := v.(string); ok && text != "" && len(text) <= maxPattern {
-				return literal(text), nil
-			}
+	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
+	text, _ := ordered.Value[string](o, "String")
+	expression := c.regex()
+	switch {
+	case o.Len() == 1 && text != "" && len(text) <= maxPattern:
+		return literal(text), nil
+	case o.Len() == 1 && expression != "":
+		r, err := compileRegex(expression)
+		if err != nil {
+			return nil, fmt.Errorf("component %s: %w", c.kind, err)
 		}
-		if v, ok := o.Get("Regex"); ok {
-			if text, ok := v.(string); ok && text != "" {
-				r, err := compileRegex(text)
-				if err != nil {
-					return nil, fmt.Errorf("component %s: %w", c.kind, err)
-				}
-				return r, nil
-			}
-		}
+		return r, nil
 	}
 	return nil, fmt.Errorf("component %s: pattern is neither {\"String\": text} nor {\"Regex\": text}", c.kind)
 }
@@ -240,14 +236,14 @@ func (t *translator) escape(inClass bool) error {
 			return fmt.Errorf(`\W in a class`)
 		}
 		t.at += 2
+		class := "[" + wordClass + "]"
 		switch {
 		case inClass:
-			t.out = append(t.out, wordClass...)
+			class = wordClass
 		case upper:
-			t.out = append(t.out, "[^"+wordClass+"]"...)
-		default:
-			t.out = append(t.out, "["+wordClass+"]"...)
+			class = "[^" + wordClass + "]"
 		}
+		t.out = append(t.out, class...)
 		return nil
 	case 'p', 'P':
 		return t.property()

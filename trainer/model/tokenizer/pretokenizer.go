@@ -161,21 +161,21 @@ func metaspaceSteps(c component) ([]step, error) {
 
 // metaspace reads the character and the scheme of a Metaspace pre-tokenizer or decoder.
 func metaspace(c component) (mark, scheme string, err error) {
-	v, _ := c.object.Get("replacement")
-	mark, _ = v.(string)
+	mark, _ = ordered.Value[string](c.object, "replacement")
 	if utf8.RuneCountInString(mark) != 1 {
-		return "", "", fmt.Errorf("component Metaspace: replacement %v is not one character", v)
+		return "", "", fmt.Errorf("component Metaspace: replacement %q is not one character", mark)
 	}
 	scheme = "always"
-	if v, ok := c.object.Get("prepend_scheme"); ok {
-		scheme, _ = v.(string)
+	declared, isDeclared := c.object.Get("prepend_scheme")
+	if isDeclared {
+		scheme, _ = declared.(string)
 	}
 	if scheme != "always" && scheme != "first" && scheme != "never" {
 		return "", "", fmt.Errorf("component Metaspace: prepend_scheme %q is neither always, first nor never", scheme)
 	}
 	prefix, err := c.flag("add_prefix_space", scheme != "never")
 	if err == nil && !prefix && scheme != "never" {
-		if _, declared := c.object.Get("prepend_scheme"); declared {
+		if isDeclared {
 			return "", "", fmt.Errorf("component Metaspace: add_prefix_space is false and prepend_scheme %s", scheme)
 		}
 		scheme = "never"
@@ -238,10 +238,8 @@ func splitStep(c component) (step, error) {
 
 // regex returns the text of the component's regular expression, or "" if its pattern is not a regular expression.
 func (c component) regex() string {
-	v, _ := c.object.Get("pattern")
-	o, _ := v.(*ordered.Object)
-	v, _ = o.Get("Regex")
-	text, _ := v.(string)
+	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
+	text, _ := ordered.Value[string](o, "Regex")
 	return text
 }
 

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Beyond returns the token with the smallest id of at least rows that a conversation can contain. rows
 // is the number of rows of a model's embedding. ok reports whether there is such a token. A special
@@ -18,15 +21,6 @@ func (t *Tokenizer) Beyond(rows int) (id int32, text string, ok bool) {
 // occurs reports whether a conversation can contain a token.
 func (t *Tokenizer) occurs(id int32) bool {
 	token := t.tokens[id]
-	if !token.special || strings.Contains(t.printed, token.text) {
-		return true
-	}
-	for _, ids := range [][]int32{t.stop, t.before, t.after, {t.BOS(), t.EOS()}} {
-		for _, other := range ids {
-			if other == id {
-				return true
-			}
-		}
-	}
-	return false
+	return !token.special || strings.Contains(t.printed, token.text) ||
+		slices.Contains(slices.Concat(t.stop, t.before, t.after, []int32{t.BOS(), t.EOS()}), id)
 }

@@ -157,8 +157,7 @@ func parseAdded(v any) (addedToken, error) {
 	if special, _ := o.Get("special"); special == true {
 		t.normalized = false
 	}
-	for _, key := range o.Keys() {
-		v, _ := o.Get(key)
+	for key, v := range o.All() {
 		switch key {
 		case "id":
 			id, ok := v.(int64)

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -77,14 +78,6 @@ func runeClass(r rune) class {
 		return space
 	}
 	return other
-}
-
-// decodeRune does the same as utf8.DecodeRuneInString, inlined for ASCII. s must not be empty.
-func decodeRune(s string) (rune, int) {
-	if b := s[0]; b < utf8.RuneSelf {
-		return rune(b), 1
-	}
-	return utf8.DecodeRuneInString(s)
 }
 
 // classAt returns the class and the length of the character at s[i], i < len(s).
@@ -237,41 +230,26 @@ func splitDigitRuns(s string) int {
 	return splitDigits(s)
 }
 
+// prefix returns the length of the longest prefix of s whose characters are all in a class.
+func prefix(s string, in func(rune) bool) int {
+	if n := strings.IndexFunc(s, func(r rune) bool { return !in(r) }); n >= 0 {
+		return n
+	}
+	return len(s)
+}
+
 // splitWords implements the WhitespaceSplit step. The caller drops the white space pieces.
 func splitWords(s string) int {
-	r, n := utf8.DecodeRuneInString(s)
-	white := unicode.IsSpace(r)
-	for n < len(s) {
-		r, m := utf8.DecodeRuneInString(s[n:])
-		if unicode.IsSpace(r) != white {
-			break
-		}
-		n += m
-	}
-	return n
+	first, _ := utf8.DecodeRuneInString(s)
+	space := unicode.IsSpace(first)
+	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space })
 }
 
 // splitWordsAndMarks implements the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
 func splitWordsAndMarks(s string) int {
-	kind := func(r rune) int {
-		switch {
-		case unicode.IsSpace(r):
-			return 0
-		case isWord(r):
-			return 1
-		}
-		return 2
-	}
-	r, n := utf8.DecodeRuneInString(s)
-	want := kind(r)
-	for n < len(s) {
-		r, m := utf8.DecodeRuneInString(s[n:])
-		if kind(r) != want {
-			break
-		}
-		n += m
-	}
-	return n
+	first, _ := utf8.DecodeRuneInString(s)
+	space, word := unicode.IsSpace(first), isWord(first)
+	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space && isWord(r) == word })
 }
 
 // isWord reports whether r is in Unicode's \w (UTS 18, annex C).

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode"
+import (
+	"unicode"
+	"unicode/utf8"
+)
 
 // letterCase classifies letters and marks for patternO200k and patternTekken.
 type letterCase uint8
@@ -47,7 +50,7 @@ func caseAt(s string, i int) (letterCase, int) {
 	if b := s[i]; b < 128 {
 		return asciiCase[b], 1
 	}
-	r, n := decodeRune(s[i:])
+	r, n := utf8.DecodeRuneInString(s[i:])
 	return runeCase(r), n
 }
 

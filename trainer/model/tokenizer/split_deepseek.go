@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode"
+import (
+	"unicode"
+	"unicode/utf8"
+)
 
 // isolate makes a splitter from a function that returns the length of the match at the start of a text, or 0 if there is
 // none. A piece is a match, or the text before the next match.
@@ -11,7 +14,7 @@ func isolate(match func(s string) int) splitter {
 		}
 		i := 0
 		for i < len(s) {
-			_, n := decodeRune(s[i:])
+			_, n := utf8.DecodeRuneInString(s[i:])
 			i += n
 			if i < len(s) && match(s[i:]) > 0 {
 				break
@@ -25,47 +28,31 @@ var (
 	splitDeepSeek = isolate(matchDeepSeek)
 	splitDigits3  = isolate(func(s string) int { return run(s, 0, number, 3) })
 	splitCJK      = isolate(func(s string) int {
-		end := 0
-		for end < len(s) {
-			r, n := decodeRune(s[end:])
-			if !(r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff) {
-				break
-			}
-			end += n
-		}
-		return end
+		return prefix(s, func(r rune) bool { return r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff })
 	})
 )
 
 // matchDeepSeek matches patternDeepSeek at the start of s.
 func matchDeepSeek(s string) int {
-	r, n := decodeRune(s)
+	r, n := utf8.DecodeRuneInString(s)
 	if isMark(r) && r < 128 {
-		if end := asciiLetters(s, 1); end > 1 {
-			return end
+		if letters := prefix(s[1:], isASCIILetter); letters > 0 {
+			return 1 + letters
 		}
 	}
-	if end := letters(s, 0); end > 0 {
-		return end
+	if letters := prefix(s, isLetterOrMark); letters > 0 {
+		return letters
 	}
 	if c := runeClass(r); c != newline && !isMark(r) {
-		if end := letters(s, n); end > n {
-			return end
+		if letters := prefix(s[n:], isLetterOrMark); letters > 0 {
+			return n + letters
 		}
 	}
 	start := 0
 	if s[0] == ' ' {
 		start = 1
 	}
-	end := start
-	for end < len(s) {
-		r, n := decodeRune(s[end:])
-		if !isMark(r) {
-			break
-		}
-		end += n
-	}
-	if end > start {
+	if end := start + prefix(s[start:], isMark); end > start {
 		return run(s, end, newline, len(s))
 	}
 	if c := runeClass(r); c != space && c != newline {
@@ -77,21 +64,5 @@ func matchDeepSeek(s string) int {
 // isMark reports whether r is in \p{P} or \p{S}.
 func isMark(r rune) bool { return unicode.IsPunct(r) || unicode.IsSymbol(r) }
 
-// letters returns the end of the match of [\p{L}\p{M}]* at s[i].
-func letters(s string, i int) int {
-	for i < len(s) {
-		r, n := decodeRune(s[i:])
-		if !unicode.IsLetter(r) && !unicode.IsMark(r) {
-			break
-		}
-		i += n
-	}
-	return i
-}
-
-func asciiLetters(s string, i int) int {
-	for i < len(s) && (s[i]|0x20) >= 'a' && (s[i]|0x20) <= 'z' {
-		i++
-	}
-	return i
-}
+func isLetterOrMark(r rune) bool { return unicode.IsLetter(r) || unicode.IsMark(r) }
+func isASCIILetter(r rune) bool  { return r|0x20 >= 'a' && r|0x20 <= 'z' }

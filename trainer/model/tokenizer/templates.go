@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -30,10 +31,7 @@ type templates map[string]string
 // readTemplateFiles adds chat_template.jinja and additional_chat_templates/ to the files of a folder.
 func readTemplateFiles(fsys fs.FS, files map[string][]byte) error {
 	list, err := fs.ReadDir(fsys, templateFolder)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, e := range list {
@@ -102,10 +100,8 @@ func (t templates) read(config *ordered.Object) error {
 	case []any:
 		for _, e := range v {
 			named, _ := e.(*ordered.Object)
-			name, _ := named.Get("name")
-			source, _ := named.Get("template")
-			key, isName := name.(string)
-			text, isText := source.(string)
+			key, isName := ordered.Value[string](named, "name")
+			text, isText := ordered.Value[string](named, "template")
 			if !isName || !isText {
 				return errors.New("chat_template: want a list of objects with name and template")
 			}
@@ -179,11 +175,4 @@ func foldTemplates(files map[string][]byte, sources templates, config *ordered.O
 	return err
 }
 
-func (t templates) names() []string {
-	names := make([]string, 0, len(t))
-	for name := range t {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (t templates) names() []string { return slices.Sorted(maps.Keys(t)) }

@@ -90,10 +90,9 @@ func (t *Tokenizer) StopIDs() []int32 { return append([]int32(nil), t.stop...) }
 func (t *Tokenizer) Files() map[string][]byte { return t.files }
 
 func (t *Tokenizer) namedID(name string) int32 {
-	if s, ok := t.named[name]; ok {
-		if id, ok := t.ids[s]; ok {
-			return id
-		}
+	s, named := t.named[name]
+	if id, ok := t.ids[s]; named && ok {
+		return id
 	}
 	return NoID
 }
@@ -104,7 +103,7 @@ func (t *Tokenizer) namedID(name string) int32 {
 func (t *Tokenizer) Encode(text string) []int32 {
 	text = validUTF8(text)
 	ids := make([]int32, 0, len(text)/4+1)
-	for i, p := range t.added.splitRaw(text) {
+	for i, p := range t.added.raw.split(text) {
 		if p.id != NoID {
 			ids = append(ids, p.id)
 			continue
@@ -113,7 +112,7 @@ func (t *Tokenizer) Encode(text string) []int32 {
 		if t.normalize != nil {
 			rest = t.normalize(rest)
 		}
-		for j, q := range t.added.splitNormalized(rest) {
+		for j, q := range t.added.normalized.split(rest) {
 			if q.id != NoID {
 				ids = append(ids, q.id)
 				continue

@@ -21,13 +21,12 @@ type wordLevel struct {
 }
 
 func newWordLevel(s *spec, pre preTokenizer) (*wordLevel, error) {
-	for _, key := range s.options.Keys() {
+	for key := range s.options.All() {
 		if key != "type" && key != "unk_token" {
 			return nil, fmt.Errorf("unknown key %q", key)
 		}
 	}
-	v, _ := s.options.Get("unk_token")
-	text, _ := v.(string)
+	text, _ := ordered.Value[string](s.options, "unk_token")
 	unk, ok := s.vocab[text]
 	if !ok {
 		return nil, fmt.Errorf("unk_token %q is not in the vocabulary", text)
@@ -90,12 +89,10 @@ func (w WordLevel) Files() (map[string][]byte, error) {
 		config.Set("additional_special_tokens", extra)
 	}
 	added := []any{}
-	for _, word := range w.Vocab {
-		if _, ok := special.Get(word); !ok {
-			continue
+	for id, word := range w.Vocab {
+		if _, ok := special.Get(word); ok {
+			added = append(added, addedJSON(int64(id), word, true))
 		}
-		id, _ := vocab.Get(word)
-		added = append(added, addedJSON(id.(int64), word, true))
 	}
 	if len(added) != special.Len() {
 		return nil, fmt.Errorf("tokenizer: a special word is not in the vocabulary: %q", special.Keys())
