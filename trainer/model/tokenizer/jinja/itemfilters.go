@@ -182,7 +182,7 @@ func mapFilter(r *renderer, v any, args arguments) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		rest := arguments{args.list[1:], args.named}
+		rest := arguments{args.list[min(1, len(args.list)):], args.named}
 		apply = func(v any) (any, error) { return r.filter(name, v, rest) }
 	}
 	out := make([]any, 0, len(items))

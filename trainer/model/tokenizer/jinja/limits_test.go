@@ -39,6 +39,8 @@ func TestHostileTemplates(t *testing.T) {
 		"set blocks":      {strings.Repeat("{% set x %}", 50000), "nested deeper"},
 		"inline ifs":      {"{{ " + strings.Repeat("1 if true else ", 500) + "2 }}", "nested deeper"},
 		"long tag":        {"{{ 1" + strings.Repeat("+1", 100000) + " }}", "tokens"},
+		"named argument":  {"{{ 1 is eq(x=1) }}", "without a name"},
+		"name in index":   {"{{ [1].index(x=1) }}", "without a name"},
 		"large":           {strings.Repeat("x", maxSource+1), "larger than"},
 	} {
 		_, err := render(c.source, nil)

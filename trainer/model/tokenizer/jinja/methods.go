@@ -68,7 +68,7 @@ var dictMethods = map[string]methodOf[*ordered.Object]{
 	},
 	"items": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.items(o) },
 	"get": takes(1, 2, func(r *renderer, o *ordered.Object, args arguments) (any, error) {
-		if key, ok := text(args.list[0]); ok {
+		if key, ok := text(args.at(0, "key", nil)); ok {
 			if v, ok := o.Get(key); ok {
 				return v, nil
 			}
@@ -95,18 +95,26 @@ func (r *renderer) items(o *ordered.Object) ([]any, error) {
 }
 
 var listMethods = map[string]methodOf[[]any]{
-	"index": takes(1, 1, func(r *renderer, items []any, args arguments) (any, error) {
+	"index": func(r *renderer, items []any, args arguments) (any, error) {
+		wanted, err := args.only()
+		if err != nil {
+			return nil, err
+		}
 		for i, v := range items {
-			if same, err := r.equal(v, args.list[0]); err != nil || same {
+			if same, err := r.equal(v, wanted); err != nil || same {
 				return int64(i), err
 			}
 		}
 		return nil, fmt.Errorf("the value is not in the list")
-	}),
-	"count": takes(1, 1, func(r *renderer, items []any, args arguments) (any, error) {
+	},
+	"count": func(r *renderer, items []any, args arguments) (any, error) {
+		wanted, err := args.only()
+		if err != nil {
+			return nil, err
+		}
 		n := int64(0)
 		for _, v := range items {
-			same, err := r.equal(v, args.list[0])
+			same, err := r.equal(v, wanted)
 			if err != nil {
 				return nil, err
 			}
@@ -115,7 +123,7 @@ var listMethods = map[string]methodOf[[]any]{
 			}
 		}
 		return n, nil
-	}),
+	},
 	"append": refuse[[]any], "extend": refuse[[]any], "insert": refuse[[]any], "pop": refuse[[]any],
 	"remove": refuse[[]any], "reverse": refuse[[]any], "sort": refuse[[]any], "clear": refuse[[]any],
 }
@@ -162,6 +170,14 @@ func (a arguments) count(low, high int) error {
 		return fmt.Errorf("%d arguments, want %d to %d", n, low, high)
 	}
 	return nil
+}
+
+// only returns the single argument, which must not have a name.
+func (a arguments) only() (any, error) {
+	if len(a.list) != 1 || a.named.Len() > 0 {
+		return nil, fmt.Errorf("%d arguments, want 1 without a name", len(a.list)+a.named.Len())
+	}
+	return a.list[0], nil
 }
 
 // at returns the argument at an index or with a name. If there is no such argument, it returns absent.

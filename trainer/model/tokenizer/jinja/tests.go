@@ -20,13 +20,14 @@ func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	if !ok && !isComparison {
 		return false, fmt.Errorf("no test named %q", name)
 	}
-	if err := args.count(1, 1); err != nil {
+	argument, err := args.only()
+	switch {
+	case err != nil:
 		return false, named("is "+name, err)
+	case isComparison:
+		return r.compare(operator, v, argument)
 	}
-	if isComparison {
-		return r.compare(operator, v, args.list[0])
-	}
-	return is(r, v, args.list[0])
+	return is(r, v, argument)
 }
 
 var typeTests = map[string]func(any) bool{
