@@ -43,12 +43,7 @@ func (t *Tensor) Grad() *Tensor {
 // place, so g may be a view of a buffer that holds all gradients. nil removes the gradient.
 func (t *Tensor) SetGrad(g *Tensor) {
 	s := t.scopeFor("set grad")
-	var handle unsafe.Pointer
-	if g != nil {
-		g.check("set grad", s)
-		handle = g.handle
-	}
-	must("set grad", C.mgt_set_grad_(s.dev.native, t.handle, handle), t, g)
+	must("set grad", C.mgt_set_grad_(s.dev.native, t.handle, s.optional("set grad", g)), t, g)
 }
 
 // Backward accumulates into the leaves' gradients the product of outputs' Jacobians with grads, and frees
@@ -62,10 +57,7 @@ func Backward(outputs, grads []*Tensor) {
 	handles := make([]unsafe.Pointer, 2*len(outputs))
 	for i, out := range outputs {
 		handles[i] = out.handle
-		if g := grads[i]; g != nil {
-			g.check("backward", s)
-			handles[len(outputs)+i] = g.handle
-		}
+		handles[len(outputs)+i] = s.optional("backward", grads[i])
 	}
 	must("backward", C.mgt_backward(s.dev.native, &handles[0], &handles[len(outputs)], C.int64_t(len(outputs))),
 		append(append([]*Tensor{}, outputs...), grads...)...)

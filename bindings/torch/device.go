@@ -138,11 +138,7 @@ var loadCUDA = sync.OnceValue(func() error {
 // the device.
 func (d *Device) ownThread(started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-	cuda := C.int(0)
-	if d.cuda {
-		cuda = 1
-	}
-	opened := C.mgt_device_open(cuda, C.int(d.index), C.int(d.threads))
+	opened := C.mgt_device_open(cbool(d.cuda), C.int(d.index), C.int(d.threads))
 	if opened.error != nil {
 		started <- errors.New(message(opened.error))
 		return

@@ -19,44 +19,21 @@ const (
 	BFloat16 DType = 15
 )
 
-// Size returns the bytes of one element, or 0 for an unlisted type.
-func (d DType) Size() int {
-	switch d {
-	case Uint8, Int8, Bool:
-		return 1
-	case Int16, Float16, BFloat16:
-		return 2
-	case Int32, Float32:
-		return 4
-	case Int64, Float64:
-		return 8
-	}
-	return 0
+var dtypes = map[DType]struct {
+	size int
+	name string
+}{
+	Uint8: {1, "uint8"}, Int8: {1, "int8"}, Int16: {2, "int16"}, Int32: {4, "int32"}, Int64: {8, "int64"}, Bool: {1, "bool"},
+	Float16: {2, "float16"}, BFloat16: {2, "bfloat16"}, Float32: {4, "float32"}, Float64: {8, "float64"},
 }
+
+// Size returns the bytes of one element, or 0 for an unlisted type.
+func (d DType) Size() int { return dtypes[d].size }
 
 // String returns the type's usual name, such as "bfloat16".
 func (d DType) String() string {
-	switch d {
-	case Uint8:
-		return "uint8"
-	case Int8:
-		return "int8"
-	case Int16:
-		return "int16"
-	case Int32:
-		return "int32"
-	case Int64:
-		return "int64"
-	case Float16:
-		return "float16"
-	case Float32:
-		return "float32"
-	case Float64:
-		return "float64"
-	case Bool:
-		return "bool"
-	case BFloat16:
-		return "bfloat16"
+	if t, ok := dtypes[d]; ok {
+		return t.name
 	}
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }

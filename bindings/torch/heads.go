@@ -26,13 +26,7 @@ type Heads struct {
 
 // native checks h's tensors and returns h for C.
 func (h Heads) native(op string, s *Scope) C.mgt_heads {
-	pointer := func(t *Tensor) unsafe.Pointer {
-		if t == nil {
-			return nil
-		}
-		t.check(op, s)
-		return t.handle
-	}
+	pointer := func(t *Tensor) unsafe.Pointer { return s.optional(op, t) }
 	return C.mgt_heads{heads: C.int64_t(h.Heads), kv_heads: C.int64_t(h.KVHeads), q_norm: pointer(h.QNorm), k_norm: pointer(h.KNorm),
 		offset: C.double(h.Offset), eps: C.double(h.Eps), cos: pointer(h.Cos), sin: pointer(h.Sin), pos: pointer(h.Pos)}
 }

@@ -26,11 +26,7 @@ type LoRA struct {
 // only on that row and its adapter. On a GPU a number outside of the table is not an error: the row has no adapter.
 func LoRAAdd_(y, x *Tensor, adapters []LoRA, which *Tensor) *Tensor {
 	s := y.scopeFor("lora", x)
-	var rows unsafe.Pointer
-	if which != nil {
-		which.check("lora", s)
-		rows = which.handle
-	}
+	rows := s.optional("lora", which)
 	var parts []C.mgrpo_lora_part
 	values, counts := make([]unsafe.Pointer, len(adapters)), make([]C.int64_t, len(adapters))
 	for i, a := range adapters {

@@ -73,22 +73,12 @@ func Version() string { return C.GoString(C.mgt_loaded_version()) }
 // process and only on the CPU. Sums stay fp32. With avx512_bf16 and without AMX it also affects products
 // with bf16 weights, in training or not. inForce is false if neither AMX nor avx512_bf16 is in use.
 func RoundFactors(on bool) (inForce bool) {
-	var flag C.int
-	if on {
-		flag = 1
-	}
-	return C.mgt_round_factors(flag) != 0
+	return C.mgt_round_factors(cbool(on)) != 0
 }
 
 // Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the
 // whole process. An operation without such an algorithm then is an *Error. Call it before the first product on a GPU.
-func Deterministic(on bool) {
-	var flag C.int
-	if on {
-		flag = 1
-	}
-	C.mgt_deterministic(flag)
-}
+func Deterministic(on bool) { C.mgt_deterministic(cbool(on)) }
 
 // CPUFeatures returns the instruction sets that decide which kernels run, such as
 // "avx2 fma avx512f avx512bf16". Equal features give equal bits on a CPU.

@@ -10,11 +10,7 @@ import "unsafe"
 // gets no gradient, and its b must be frozen, too.
 func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	s := x.scopeFor("linear", w.tensors()...)
-	var bias unsafe.Pointer
-	if b != nil {
-		b.check("linear", s)
-		bias = b.handle
-	}
+	bias := s.optional("linear", b)
 	if q, ok := w.(*Quantised); ok {
 		return q.linear(s, x, bias)
 	}

@@ -4,8 +4,6 @@ package torch
 import "C"
 
 import (
-	"unsafe"
-
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -29,11 +27,7 @@ func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, ch
 	const op = "linear policy loss"
 	t, kind, limit := head(op, w)
 	s := h.scopeFor(op, t, targets)
-	var dw unsafe.Pointer
-	if sum != nil {
-		sum.check(op, s)
-		dw = sum.handle
-	}
+	dw := s.optional(op, sum)
 	var out HeadLoss
 	var err error
 	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {

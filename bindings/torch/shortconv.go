@@ -20,7 +20,7 @@ type ShortConv struct {
 func (c ShortConv) Packed(bcx, cu, follows *Tensor) *Tensor {
 	const op = "short convolution"
 	s := bcx.scopeFor(op, c.Weight, cu)
-	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), c.silu(), cu.handle, s.optional(op, follows)),
+	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cbool(c.SiLU), cu.handle, s.optional(op, follows)),
 		bcx, c.Weight, c.Bias, cu, follows)
 }
 
@@ -41,11 +41,4 @@ func (c ShortConv) Advance(u, states, slot, pos *Tensor) *Tensor {
 	s := u.scopeFor(op, c.Weight, states, slot, pos)
 	return s.take(op, C.mgt_short_conv_states(s.dev.native, u.handle, c.Weight.handle, s.optional(op, c.Bias), states.handle, slot.handle, pos.handle),
 		u, c.Weight, c.Bias, states, slot, pos)
-}
-
-func (c ShortConv) silu() C.int {
-	if c.SiLU {
-		return 1
-	}
-	return 0
 }
