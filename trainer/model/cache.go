@@ -138,9 +138,7 @@ func (c *Cache) Close(ctx context.Context, dev *torch.Device) error {
 		}
 		for _, all := range [][]*torch.Tensor{c.k, c.v, c.table, {c.tables}} {
 			for _, t := range all {
-				if t != nil {
-					t.Drop()
-				}
+				t.Drop()
 			}
 		}
 		return nil

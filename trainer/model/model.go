@@ -285,9 +285,7 @@ func (m *Model) Close(ctx context.Context) error {
 		}
 		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, m.heads.tensors(), {m.Half, m.gathered.flat}} {
 			for _, t := range views {
-				if t != nil {
-					t.Drop()
-				}
+				t.Drop()
 			}
 		}
 		for _, q := range m.quantised {

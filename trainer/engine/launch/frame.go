@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // frameKind is the first byte of a frame. The length of the content follows, in four little-endian bytes, and then the
@@ -70,8 +71,8 @@ func readFrame(r io.Reader, kinds ...frameKind) (frameKind, []byte, error) {
 		return 0, nil, err
 	}
 	kind, length := frameKind(header[0]), binary.LittleEndian.Uint32(header[1:])
-	if !bytes.Contains(asBytes(kinds), header[:1]) {
-		return 0, nil, fmt.Errorf("launch: a frame of kind %q, expected one of %q", kind, asBytes(kinds))
+	if !slices.Contains(kinds, kind) {
+		return 0, nil, fmt.Errorf("launch: a frame of kind %q, expected one of %q", kind, kinds)
 	}
 	if length > kind.longest() {
 		return 0, nil, fmt.Errorf("launch: a frame of kind %q announces %d bytes, more than %d", kind, length, kind.longest())
@@ -84,12 +85,4 @@ func readFrame(r io.Reader, kinds ...frameKind) (frameKind, []byte, error) {
 		return 0, nil, err
 	}
 	return kind, content.Bytes(), nil
-}
-
-func asBytes(kinds []frameKind) []byte {
-	out := make([]byte, len(kinds))
-	for i, k := range kinds {
-		out[i] = byte(k)
-	}
-	return out
 }

@@ -22,14 +22,7 @@ const Env = "MGRPO_GOLDENS"
 // test fails; with the variable set, it is skipped by name instead.
 func Dir(t testing.TB, kind string) string {
 	t.Helper()
-	dir := filepath.Join(root(), kind)
-	if _, err := os.Stat(dir); err != nil {
-		if _, foreign := os.LookupEnv(Env); foreign {
-			t.Skipf("golden: %s: absent from %s", kind, root())
-		}
-		t.Fatalf("golden: %v", err)
-	}
-	return dir
+	return Dirs(t, kind)[0]
 }
 
 // Dirs returns the folders of several kinds. Without $MGRPO_GOLDENS, a missing kind fails the test. With it, Dirs
@@ -62,14 +55,7 @@ func root() string {
 // File returns Dir(t, kind)/name. If the file is absent, it skips or fails the test as Dir does.
 func File(t testing.TB, kind, name string) string {
 	t.Helper()
-	path := filepath.Join(Dir(t, kind), name)
-	if _, err := os.Stat(path); err != nil {
-		if _, foreign := os.LookupEnv(Env); foreign {
-			t.Skipf("golden: %s/%s: absent", kind, name)
-		}
-		t.Fatalf("golden: %v", err)
-	}
-	return path
+	return Dir(t, filepath.Join(kind, name))
 }
 
 // Model returns the path of a pretrained model below the repository's models/, which make gsm8k downloads. If the model
