@@ -20,8 +20,8 @@ type ShortConv struct {
 func (c ShortConv) Packed(bcx, cu, follows *Tensor) *Tensor {
 	const op = "short convolution"
 	s := bcx.scopeFor(op, c.Weight, cu)
-	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cbool(c.SiLU), cu.handle, s.optional(op, follows)),
-		bcx, c.Weight, c.Bias, cu, follows)
+	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cbool(c.SiLU), cu.handle,
+		s.optional(op, follows)), bcx, c.Weight, c.Bias, cu, follows)
 }
 
 // Cached applies the convolution to rows of sequences in a paged cache [N, 1, B, D] of u, with table, sequence and pos as for
