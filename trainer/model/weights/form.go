@@ -26,9 +26,8 @@ type Form struct {
 
 // other is a tensor of a part that does not belong to the language model.
 type other struct {
-	raw    anyTensor
-	scaled *tensor // set if the part is quantised: it is then widened to BF16, like the language model
-	unread bool    // see arch.Config.Unread
+	tensor      // if the part is quantised, it is widened to BF16, like the language model
+	unread bool // see arch.Config.Unread
 }
 
 // parts lists modules outside the language model whose tensors a folder may contain.
@@ -50,8 +49,8 @@ var processorFiles = []string{"preprocessor_config.json", "processor_config.json
 // setAside moves the tensors of other parts out of the list. stored holds the names in the file of renamed tensors.
 func (s *Source) setAside(stored map[string]string) error {
 	form := &Form{names: map[string]string{}, others: map[string]other{}, files: map[string][]byte{}}
-	for name, raw := range s.others {
-		form.others[name] = other{raw: raw}
+	for name, t := range s.others {
+		form.others[name] = other{tensor: t}
 	}
 	for name, t := range s.tensors {
 		file := name
@@ -64,12 +63,7 @@ func (s *Source) setAside(stored map[string]string) error {
 			form.names[name] = file
 			continue
 		}
-		one := other{raw: anyTensor{dtype: string(t.dtype), shape: t.shape, data: t.data}}
-		if t.scales != nil {
-			one.scaled = &t
-		}
-		one.unread = unread
-		form.others[file] = one
+		form.others[file] = other{t, unread}
 		delete(s.tensors, name)
 	}
 	if s.config.Wrapper == "" && len(form.others) == 0 {
@@ -184,16 +178,16 @@ func (f *Form) arrange(text []OutTensor, embedding string) []OutTensor {
 }
 
 func (o other) out(name string) OutTensor {
-	if o.scaled == nil {
-		return OutTensor{name, o.raw.dtype, o.raw.shape, int64(len(o.raw.data)), func(w io.Writer) error {
-			return guardMapped(func() error { _, err := w.Write(o.raw.data); return err })
+	if o.scales == nil {
+		return OutTensor{name, string(o.dtype), o.shape, int64(len(o.data)), func(w io.Writer) error {
+			return guardMapped(func() error { _, err := w.Write(o.data); return err })
 		}}
 	}
-	n, _ := numel(o.raw.shape)
-	return OutTensor{name, string(BF16), o.raw.shape, n * BF16.Size(), func(w io.Writer) error {
+	n, _ := numel(o.shape)
+	return OutTensor{name, string(BF16), o.shape, n * BF16.Size(), func(w io.Writer) error {
 		values := make([]float32, n)
-		count, _ := rows(o.raw.shape)
-		if err := guardMapped(func() error { return o.scaled.read(0, count, values) }); err != nil {
+		count, _ := rows(o.shape)
+		if err := guardMapped(func() error { return o.read(0, count, values) }); err != nil {
 			return err
 		}
 		return WriteFloats(w, BF16, values)

@@ -129,7 +129,7 @@ func compareFolders(t *testing.T, a, b string) {
 		t.Errorf("names were %q and are %q", before.Names(), after.Names())
 	}
 	for _, part := range visionParts {
-		if got := after.tensors[part.name]; got.dtype != part.dtype || !slices.Equal(got.shape, part.shape) || !bytes.Equal(got.data, part.data) {
+		if got := after.tensors[part.name]; string(got.dtype) != part.dtype || !slices.Equal(got.shape, part.shape) || !bytes.Equal(got.data, part.data) {
 			t.Errorf("%s is %s %v %v", part.name, got.dtype, got.shape, got.data)
 		}
 	}

@@ -27,6 +27,10 @@ type headerEntry struct {
 	begin, end int64
 }
 
+func (e headerEntry) tensor(data []byte) tensor {
+	return tensor{shape: e.shape, dtype: DType(e.dtype), data: data[e.begin:e.end]}
+}
+
 const maxDims = 8
 
 // extraState is the end of names of other state in PyTorch modules, such as the scales of TransformerEngine.
@@ -44,18 +48,17 @@ func (s *Source) addSafetensors(file string) error {
 		return err
 	}
 	for _, e := range entries {
-		one := anyTensor{e.dtype, e.shape, data[e.begin:e.end]}
-		_, readable := encodings[DType(e.dtype)]
+		t := e.tensor(data)
+		_, readable := encodings[t.dtype]
 		switch {
 		case strings.HasSuffix(e.name, extraState):
 			s.notes = append(s.notes, e.name+" is not a weight, and is ignored")
-		case s.config.Quantisation != nil && slices.Contains([]string{"U8", string(F8_E4M3), string(F8_E8M0)}, e.dtype):
-			err = add(s, s.packed, file, e.name, one)
+		case s.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
+			err = add(s, s.packed, file, e.name, t)
 		case !readable && (s.config.Wrapper != "" || elsewhere(e.name)):
-			err = add(s, s.others, file, e.name, one)
+			err = add(s, s.others, file, e.name, t)
 		default:
-			var t tensor
-			if t, err = newTensor(one.shape, DType(one.dtype), one.data); err != nil {
+			if t, err = newTensor(t.shape, t.dtype, t.data); err != nil {
 				return fmt.Errorf("tensor %s: %w", e.name, err)
 			}
 			err = add(s, s.tensors, file, e.name, t)

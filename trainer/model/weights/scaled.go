@@ -104,18 +104,17 @@ const (
 // pair makes a matrix from a packed tensor and its scales, and removes both from the lists. It returns false for a tensor
 // that is neither.
 func (s *Source) pair(name string) (paired bool, err error) {
-	one, ok := s.packed[name]
+	matrix, ok := s.packed[name]
 	if !ok {
 		return false, nil // it was the scale of another tensor
 	}
-	matrix, base := one, name
-	var factors tensor
+	base, factors := name, tensor{}
 	switch cut, halves := strings.CutSuffix(name, blocksEnd); {
-	case DType(one.dtype) == F8_E4M3:
+	case matrix.dtype == F8_E4M3:
 		factors, err = s.takeScale(name)
-	case halves && one.dtype == "U8":
+	case halves && matrix.dtype == "U8":
 		base = cut
-		matrix, factors, err = s.takeBlocks(one, cut+scalesEnd)
+		matrix, factors, err = s.takeBlocks(matrix, cut+scalesEnd)
 	default:
 		return false, nil
 	}
@@ -139,8 +138,8 @@ func (s *Source) takeScale(name string) (factors tensor, err error) {
 			found++
 			delete(s.tensors, name+end)
 		}
-		if one, ok := s.packed[name+end]; ok && DType(one.dtype) == F8_E8M0 {
-			factors = tensor{shape: one.shape, dtype: F8_E8M0, data: one.data}
+		if t, ok := s.packed[name+end]; ok && t.dtype == F8_E8M0 {
+			factors = t
 			found++
 			delete(s.packed, name+end)
 		}
@@ -152,7 +151,7 @@ func (s *Source) takeScale(name string) (factors tensor, err error) {
 }
 
 // takeBlocks returns the matrix of mxfp4 blocks [..., rows, columns/32, 16], and removes and returns its scales.
-func (s *Source) takeBlocks(one anyTensor, scalesName string) (matrix anyTensor, factors tensor, err error) {
+func (s *Source) takeBlocks(one tensor, scalesName string) (matrix, factors tensor, err error) {
 	of, ok := s.packed[scalesName]
 	if !ok || of.dtype != "U8" {
 		return matrix, factors, fmt.Errorf("blocks of mxfp4 need their scales, %s", scalesName)
@@ -167,23 +166,22 @@ func (s *Source) takeBlocks(one anyTensor, scalesName string) (matrix anyTensor,
 	}
 	shape := slices.Clone(one.shape[:n-1])
 	shape[n-2] *= 32
-	return anyTensor{dtype: string(MXFP4), shape: shape, data: one.data}, tensor{shape: of.shape, dtype: F8_E8M0, data: of.data}, nil
+	return tensor{shape: shape, dtype: MXFP4, data: one.data}, tensor{shape: of.shape, dtype: F8_E8M0, data: of.data}, nil
 }
 
 // newScaled checks the scales of a packed matrix, or of stacked matrices.
-func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error) {
+func newScaled(m, factors tensor, q *arch.Quantisation) (tensor, error) {
 	n := len(m.shape)
 	if n < 2 || n > 3 {
 		return tensor{}, fmt.Errorf("shape %v: only matrices and stacked matrices can be quantised", m.shape)
 	}
-	t := tensor{shape: m.shape, dtype: DType(m.dtype), data: m.data}
-	if want, err := storedBytes(m.shape, t.dtype); err != nil || want != int64(len(m.data)) {
+	if want, err := storedBytes(m.shape, m.dtype); err != nil || want != int64(len(m.data)) {
 		return tensor{}, fmt.Errorf("shape %v of %s needs %d bytes, the file has %d (%v)", m.shape, m.dtype, want, len(m.data), err)
 	}
 	rows, cols := m.shape[n-2], m.shape[n-1]
 	s := &scales{factors: factors, stacked: max(rows, 1)}
 	switch {
-	case t.dtype == MXFP4:
+	case m.dtype == MXFP4:
 		s.rows, s.cols = 1, 32
 	case q.BlockRows > 0 && fits(factors.shape, m.shape, int64(q.BlockRows), int64(q.BlockCols)):
 		s.rows, s.cols = int64(q.BlockRows), int64(q.BlockCols)
@@ -200,8 +198,8 @@ func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error
 	}
 	s.gridRows, s.grid = blocksIn(rows, s.rows), blocksIn(cols, s.cols)
 	s.rows, s.cols = max(s.rows, 1), max(s.cols, 1)
-	t.scales = s
-	return t, nil
+	m.scales = s
+	return m, nil
 }
 
 // fits reports whether there is a scale for each block of the given size. Dimensions of 1 may be omitted.

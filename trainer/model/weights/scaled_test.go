@@ -160,7 +160,7 @@ func TestMXFP4(t *testing.T) {
 	}
 	defer file.Close()
 	const experts, rows, cols = 3, 5, 64
-	s := &Source{config: arch.Config{Quantisation: &arch.Quantisation{Method: arch.QuantMXFP4}}, tensors: map[string]tensor{}, packed: map[string]anyTensor{}}
+	s := &Source{config: arch.Config{Quantisation: &arch.Quantisation{Method: arch.QuantMXFP4}}, tensors: map[string]tensor{}, packed: map[string]tensor{}}
 	for _, end := range []string{blocksEnd, scalesEnd} {
 		s.packed["experts.down_proj"+end] = file.tensors["experts.down_proj"+end]
 	}

@@ -22,9 +22,9 @@ type Source struct {
 	path    string
 	config  arch.Config
 	tensors map[string]tensor
-	packed  map[string]anyTensor // tensors of a quantised folder that are not yet paired with their scales
-	others  map[string]anyTensor // tensors of parts other than the language model
-	form    *Form                // nil: the folder contains only a language model
+	packed  map[string]tensor // tensors of a quantised folder that are not yet paired with their scales
+	others  map[string]tensor // tensors of parts other than the language model
+	form    *Form             // nil: the folder contains only a language model
 	names   []string
 	notes   []string
 	gguf    map[string]any
@@ -41,7 +41,7 @@ func Open(path string) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]anyTensor{}, others: map[string]anyTensor{}}
+	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]tensor{}, others: map[string]tensor{}}
 	switch {
 	case info.IsDir():
 		err = s.openFolder()
@@ -255,7 +255,7 @@ func (s *Source) has(name string) bool {
 
 // add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the
 // maps has.
-func add[T any](s *Source, tensors map[string]T, file, name string, t T) error {
+func add(s *Source, tensors map[string]tensor, file, name string, t tensor) error {
 	if s.has(name) {
 		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
 	}

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// tensor is a tensor in a file: its bytes, and how to decode them.
+// tensor is a tensor in a file: its bytes, and how to decode them. One that is not read as a weight may have a type without an encoding.
 type tensor struct {
 	shape []int64
 	dtype DType

@@ -13,50 +13,32 @@ import (
 type Tensors struct {
 	path    string
 	m       *mapping
-	tensors map[string]anyTensor
-}
-
-// anyTensor is a tensor whose type may be one that weights cannot have.
-type anyTensor struct {
-	dtype string
-	shape []int64
-	data  []byte
+	tensors map[string]tensor // of any types
 }
 
 // OpenTensors maps a safetensors file and checks its header.
 func OpenTensors(path string) (*Tensors, error) {
-	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
+	return openTensors(path, func(file []byte, into map[string]tensor) error {
 		entries, data, err := parseSafetensors(file)
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			into[e.name] = anyTensor{e.dtype, e.shape, data[e.begin:e.end]}
+			into[e.name] = e.tensor(data)
 		}
 		return nil
 	})
 }
 
 // openBinTensors maps a file in which torch.save stored a dictionary of weights.
-func openBinTensors(path string) (*Tensors, error) {
-	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
-		found := map[string]tensor{}
-		if err := scanBin(file, found); err != nil {
-			return err
-		}
-		for name, t := range found {
-			into[name] = anyTensor{string(t.dtype), t.shape, t.data}
-		}
-		return nil
-	})
-}
+func openBinTensors(path string) (*Tensors, error) { return openTensors(path, scanBin) }
 
-func openTensors(path string, scan func(file []byte, into map[string]anyTensor) error) (*Tensors, error) {
+func openTensors(path string, scan func(file []byte, into map[string]tensor) error) (*Tensors, error) {
 	m, err := mapFile(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &Tensors{path: path, m: m, tensors: map[string]anyTensor{}}
+	t := &Tensors{path: path, m: m, tensors: map[string]tensor{}}
 	err = guardMapped(func() error { return scan(m.data, t.tensors) })
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), t.Close())
@@ -72,13 +54,13 @@ func (t *Tensors) Names() []string {
 // Info returns a tensor's type, as the format names it (F32, I64, ...), and shape.
 func (t *Tensors) Info(name string) (dtype string, shape []int64, ok bool) {
 	one, ok := t.tensors[name]
-	return one.dtype, one.shape, ok
+	return string(one.dtype), one.shape, ok
 }
 
 // Read widens rows from to to-1 of a floating-point tensor into dst, which must have the length of these rows.
 func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
-	return t.use(name, func(one anyTensor) error {
-		stored, err := newTensor(one.shape, DType(one.dtype), one.data)
+	return t.use(name, func(one tensor) error {
+		stored, err := newTensor(one.shape, one.dtype, one.data)
 		if err != nil {
 			return err
 		}
@@ -88,7 +70,7 @@ func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
 
 // Integer returns the value of an I64 [1] tensor.
 func (t *Tensors) Integer(name string) (value int64, err error) {
-	err = t.use(name, func(one anyTensor) error {
+	err = t.use(name, func(one tensor) error {
 		if one.dtype != "I64" || !slices.Equal(one.shape, []int64{1}) {
 			return fmt.Errorf("is %s %v but must be I64 [1]", one.dtype, one.shape)
 		}
@@ -99,7 +81,7 @@ func (t *Tensors) Integer(name string) (value int64, err error) {
 }
 
 // use calls read with the mapped bytes of a tensor.
-func (t *Tensors) use(name string, read func(anyTensor) error) error {
+func (t *Tensors) use(name string, read func(tensor) error) error {
 	one, ok := t.tensors[name]
 	if !ok {
 		return fmt.Errorf("%s: no tensor %s", t.path, name)
