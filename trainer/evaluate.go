@@ -119,7 +119,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	}
 	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir()), Agents: names}
 	if stepDir == "" {
-		m, _, err := checkpoints.Latest()
+		m, err := checkpoints.Latest()
 		if errors.Is(err, archive.ErrNoCheckpoint) {
 			return fmt.Errorf("%w\ntrain the team first, or name a checkpoint of another folder (--checkpoint DIR)", err)
 		}

@@ -272,7 +272,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	if v := seen.find(t, "step", 4, "planner").Values["rollouts_removed"]; v == 0 {
 		t.Error("no rollout was removed")
 	}
-	m, _, err := archive.CheckpointsOf(dir).Latest()
+	m, err := archive.CheckpointsOf(dir).Latest()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -279,14 +279,14 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	case store.EndsRoundOnly(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
-		_ = m.Stop(publishing, "interrupted")
+		_ = m.Stop(publishing, store.Asked, "interrupted")
 	case cause.kind == followerLost && cause.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
-		_ = m.Stop(publishing, err.Error())
+		_ = m.Stop(publishing, store.Asked, err.Error())
 	case cause.mayRetry(t.before):
-		_ = m.Rewind(publishing, err.Error())
+		_ = m.Stop(publishing, store.Rewind, err.Error())
 	default:
-		_ = m.Fail(publishing, err.Error())
+		_ = m.Stop(publishing, store.Failure, err.Error())
 	}
 	t.releasePlace(publishing, m)
 }

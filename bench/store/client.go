@@ -167,7 +167,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	phase.Wait()
 	trim.Wait()
 	r.Ended = time.Now()
-	fail(m.Stop(m.Context(), "measured"))
+	fail(m.Stop(m.Context(), shared.Asked, "measured"))
 	select {
 	case err := <-errs:
 		return r, err

@@ -110,8 +110,8 @@ var (
 		"trainer/model/weights.Source":           43,
 		"trainer/show/metrics/report.run":        35,
 		"trainer/team/archive.Archive":           36,
-		"trainer/team/archive.Checkpoints":       30,
-		"trainer/team/store.Member":              83,
+		"trainer/team/archive.Checkpoints":       29,
+		"trainer/team/store.Member":              78,
 		"trainer/team/store.Store":               43,
 	}}
 	functionLines = limit{60, "lines", nil}

@@ -12,10 +12,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
@@ -267,19 +267,12 @@ func (f *Folder) Files() []File { return slices.Clone(f.files) }
 
 // CreateExtra writes the caller's own files. Their names must be plain file names that are not in taken.
 func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
-	names := make([]string, 0, len(extra))
-	for name := range extra {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(extra)) {
 		if name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) {
 			return fmt.Errorf("extra file %q must be a plain file name", name)
 		}
-		for _, t := range taken {
-			if name == t {
-				return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
-			}
+		if slices.Contains(taken, name) {
+			return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
 		}
 		if err := f.CreateBytes(name, extra[name]); err != nil {
 			return err

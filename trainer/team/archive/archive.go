@@ -42,13 +42,13 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // updates. Checkpoints are written while the steps continue, and all workers agree on their manifests. Only one goroutine
 // may use an Archive.
 type Archive struct {
+	saving
 	settings    Settings
 	checkpoints Checkpoints
 	place       Place
 	parameters  Parameters
 	evaluations Evaluations
-	saved       int64 // version of the newest checkpoint, complete or being written; -1: there is none yet
-	saving      saving
+	saved       int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
 	snapshot    *snapshot      // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
 	ledger      *Ledger        // nil before Begin
 	reference   []durable.File // weights of the KL reference that KeepReference wrote

@@ -76,19 +76,6 @@ func (c Checkpoints) AgentDir(step int64, agent string) string {
 
 func stepName(step int64) string { return fmt.Sprintf("step-%06d", step) }
 
-// Save writes all agents' folders and commits m after filling in m.Agents. It returns the manifest.
-func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
-	m.Agents = nil
-	for _, a := range agents {
-		files, err := c.saveAgent(m.Step, a)
-		if err != nil {
-			return Manifest{}, err
-		}
-		m.Agents = append(m.Agents, files)
-	}
-	return c.Commit(m)
-}
-
 // reopen removes the manifest of a step that is about to be written. Such a manifest was written by a worker that was
 // suspended while the team went back to an earlier step.
 func (c Checkpoints) reopen(step int64) error {

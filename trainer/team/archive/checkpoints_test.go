@@ -54,7 +54,7 @@ func mustSave(t *testing.T, c Checkpoints, steps ...int64) {
 // mustBe fails unless the newest valid checkpoint is the one of step, with all its weights.
 func mustBe(t *testing.T, c Checkpoints, step int64) {
 	t.Helper()
-	m, _, err := c.Latest()
+	m, err := c.Latest()
 	if err != nil || m.Step != step {
 		t.Fatalf("latest is %d (%v), want %d", m.Step, err, step)
 	}
@@ -85,12 +85,12 @@ func mustHold(t *testing.T, c Checkpoints, step int64, want AgentState) {
 
 func TestSaveAndLoad(t *testing.T) {
 	c := Checkpoints{Dir: filepath.Join(t.TempDir(), "runs", "x")}
-	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
+	if _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("without a run: %v", err)
 	}
 	mustSave(t, c, 5, 20)
 	mustBe(t, c, 20)
-	m, _, _ := c.Latest()
+	m, _ := c.Latest()
 	want := testManifest(20)
 	var results any
 	if err := json.Unmarshal(m.Results, &results); err != nil || m.Run != want.Run || m.ConfigDigest != want.ConfigDigest ||

@@ -143,7 +143,7 @@ func TestDamagedLedger(t *testing.T) {
 	}
 	_, err = c.Verify(1)
 	golden.WantError(t, err, "ledger solver.jsonl is missing")
-	_, _, err = c.Latest()
+	_, err = c.Latest()
 	if !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("without a ledger: %v", err)
 	}

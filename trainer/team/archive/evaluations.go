@@ -30,15 +30,6 @@ func (e Evaluations) Done(version int64) bool { return e.Evaluated != nil && *e.
 // IsBest reports whether a version is the best so far.
 func (e Evaluations) IsBest(version int64) bool { return e.Best != nil && e.Best.Version == version }
 
-// with returns the evaluations with one more. A version with accuracy 0 or NaN never becomes the best.
-func (e Evaluations) with(version int64, accuracy float64) Evaluations {
-	e.Evaluated = &version
-	if accuracy > 0 && (e.Best == nil || accuracy > e.Best.Accuracy) {
-		e.Best = &Best{version, accuracy}
-	}
-	return e
-}
-
 func (e Evaluations) encode() json.RawMessage {
 	data, _ := json.Marshal(e) // cannot fail: all numbers are finite
 	return data
@@ -47,7 +38,11 @@ func (e Evaluations) encode() json.RawMessage {
 // Evaluations returns the results of the run's evaluations so far.
 func (a *Archive) Evaluations() Evaluations { return a.evaluations }
 
-// RecordEvaluation adds the result of an evaluation.
+// RecordEvaluation adds the result of an evaluation. A version with accuracy 0 or NaN never becomes the best.
 func (a *Archive) RecordEvaluation(version int64, accuracy float64) {
-	a.evaluations = a.evaluations.with(version, accuracy)
+	e := &a.evaluations
+	e.Evaluated = &version
+	if accuracy > 0 && (e.Best == nil || accuracy > e.Best.Accuracy) {
+		e.Best = &Best{version, accuracy}
+	}
 }

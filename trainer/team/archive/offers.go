@@ -53,21 +53,20 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 	return offers, skipped, nil
 }
 
-// Latest returns the first of the offers, and the newer steps that cannot be used.
-func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
+// Latest returns the first of the offers.
+func (c Checkpoints) Latest() (Manifest, error) {
 	offers, skipped, err := c.Offers()
 	if err != nil {
-		return Manifest{}, skipped, err
+		return Manifest{}, err
 	}
-	if len(offers) == 0 {
-		err := fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
-		for _, s := range skipped {
-			err = fmt.Errorf("%w\nstep %d: %w", err, s.Step, s.Reason)
-		}
-		return Manifest{}, skipped, err
+	if len(offers) > 0 {
+		return offers[0], nil
 	}
-	newer := slices.DeleteFunc(skipped, func(s Skipped) bool { return s.Step < offers[0].Step })
-	return offers[0], newer, nil
+	err = fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
+	for _, s := range skipped {
+		err = fmt.Errorf("%w\nstep %d: %w", err, s.Step, s.Reason)
+	}
+	return Manifest{}, err
 }
 
 // GoBack renames the checkpoints that are newer than the offer from which all agents continue (step -1: all checkpoints),

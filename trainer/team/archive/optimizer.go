@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
-	"sort"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
@@ -35,11 +35,7 @@ const (
 
 // write writes optimizer.state: every buffer as F32 [Len], and step as I64 [1].
 func (o *Optimizer) write(f *durable.Folder) error {
-	names := make([]string, 0, len(o.Buffers))
-	for name := range o.Buffers {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(o.Buffers))
 	if o.Len < 0 || o.Step < 0 || slices.Contains(names, stepTensor) {
 		return fmt.Errorf("optimizer: invalid state: length %d, step %d, buffers %v", o.Len, o.Step, names)
 	}

@@ -17,14 +17,20 @@ import (
 // run continues. If the version already has a checkpoint, complete or being written, only the evaluations are written
 // again. An error of the goroutine is returned by Failed, Wait and the next Checkpoint.
 func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
-	defer a.saving.count(&a.saving.waited, time.Now())
+	defer a.count(&a.waited, time.Now())
 	evaluations := a.evaluations
 	if version == a.saved {
-		a.saving.begin(func() error { return a.diskFull(a.amend(version, evaluations)) })
+		a.begin(func() error { // the manifest is complete: the evaluations are written next to it
+			err := a.checkpoints.SetResults(version, evaluations.encode())
+			if err == nil {
+				err = a.prune(evaluations)
+			}
+			return a.diskFull(err)
+		})
 		return nil
 	}
 	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
-	if err := a.saving.wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
+	if err := a.Wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
 		return err
 	}
 	st, err := a.agentState(ctx, version)
@@ -33,27 +39,15 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	}
 	mark, started := a.ledger.Mark(), time.Now()
 	a.saved = version
-	a.saving.begin(func() error {
+	a.begin(func() error {
 		if err := a.save(ctx, version, st, mark, evaluations); err != nil {
 			return a.diskFull(fmt.Errorf("checkpoint %d: %w", version, err))
 		}
-		a.saving.count(&a.saving.took, started)
+		a.count(&a.took, started)
 		return nil
 	})
 	return nil
 }
-
-// Wait waits until no checkpoint is in progress, and returns the error of the last one.
-func (a *Archive) Wait(ctx context.Context) error { return a.saving.wait(ctx) }
-
-// Failed returns the error of the last checkpoint, or nil while it is in progress.
-func (a *Archive) Failed() error { return a.saving.failed() }
-
-// Drain waits until no checkpoint is in progress, and ignores errors.
-func (a *Archive) Drain() { a.saving.drain() }
-
-// Describe adds the times of the checkpoints since the last record to a record.
-func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
 
 // save writes this agent's files of a version, and agrees with the other workers on the
 // manifest. Each worker makes the manifest from the parts of all workers and writes it to its
@@ -65,9 +59,12 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.checkpoints.reopen(version); err != nil { // a manifest of this version belongs to an earlier round
 		return err
 	}
-	files, err := a.saveAgent(version, st)
-	if err != nil {
-		return err
+	files := AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}
+	if a.settings.Endpoint == nil { // a hosted model has no files
+		var err error
+		if files, err = a.checkpoints.saveAgent(version, st); err != nil {
+			return err
+		}
 	}
 	files.CPUFeatures, files.Ledger = a.settings.CPUFeatures, mark
 	if err := a.place.PublishPart(ctx, version, partOf(files)); err != nil {
@@ -107,14 +104,6 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	return a.prune(evaluations)
 }
 
-// saveAgent writes this agent's files of a version. For a hosted model there are none.
-func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
-	if a.settings.Endpoint != nil {
-		return AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}, nil
-	}
-	return a.checkpoints.saveAgent(version, st)
-}
-
 // Confirm publishes the digest of the newest checkpoint's manifest, if there is a checkpoint. The other workers may be
 // waiting for it if this worker's predecessor was lost before it published the digest.
 func (a *Archive) Confirm(ctx context.Context) error {
@@ -149,14 +138,6 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 		}
 	}
 	return nil
-}
-
-// amend writes the evaluations next to the manifest of a complete checkpoint.
-func (a *Archive) amend(version int64, evaluations Evaluations) error {
-	if err := a.checkpoints.SetResults(version, evaluations.encode()); err != nil {
-		return err
-	}
-	return a.prune(evaluations)
 }
 
 // prune removes all checkpoints except the newest ones and the best.

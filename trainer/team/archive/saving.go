@@ -37,8 +37,8 @@ func (s *saving) begin(f func() error) {
 	}()
 }
 
-// wait waits until all jobs have ended, and returns the first error.
-func (s *saving) wait(ctx context.Context) error {
+// Wait waits until no checkpoint is in progress, and returns the first error.
+func (s *saving) Wait(ctx context.Context) error {
 	if s.last == nil {
 		return nil
 	}
@@ -50,8 +50,8 @@ func (s *saving) wait(ctx context.Context) error {
 	}
 }
 
-// failed returns the error of the last job, or nil while it runs.
-func (s *saving) failed() error {
+// Failed returns the error of the last checkpoint, or nil while it is in progress.
+func (s *saving) Failed() error {
 	if s.last == nil {
 		return nil
 	}
@@ -63,8 +63,8 @@ func (s *saving) failed() error {
 	}
 }
 
-// drain waits until all jobs have ended.
-func (s *saving) drain() {
+// Drain waits until no checkpoint is in progress, and ignores errors.
+func (s *saving) Drain() {
 	if s.last != nil {
 		<-s.last.done
 	}
@@ -76,8 +76,8 @@ func (s *saving) count(seconds *float64, since time.Time) {
 	*seconds += time.Since(since).Seconds()
 }
 
-// describe adds the times since the last record to a record.
-func (s *saving) describe(values map[string]float64) {
+// Describe adds the times of the checkpoints since the last record to a record.
+func (s *saving) Describe(values map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, seconds := range map[string]*float64{"checkpoint_seconds": &s.took, "checkpoint_wait_seconds": &s.waited} {

@@ -169,7 +169,7 @@ func showStory(ctx context.Context, m *Member) error {
 // end stops the run, or waits until the other agent stops it.
 func end(ctx context.Context, m *Member, stops bool) error {
 	if stops {
-		if err := m.Stop(ctx, "the end"); err != nil {
+		if err := m.Stop(ctx, Asked, "the end"); err != nil {
 			return err
 		}
 	}

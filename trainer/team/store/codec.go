@@ -200,19 +200,9 @@ func (a *agreement) differences(other *agreement) string {
 	if a.Deterministic != other.Deterministic {
 		out = append(out, fmt.Sprintf("deterministic: %v here, %v there", a.Deterministic, other.Deterministic))
 	}
-	keys := map[string]bool{}
-	for k := range a.Config {
-		keys[k] = true
-	}
-	for k := range other.Config {
-		keys[k] = true
-	}
-	var names []string
-	for k := range keys {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	for _, k := range names {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(a.Config)), maps.Keys(other.Config))
+	slices.Sort(keys)
+	for _, k := range slices.Compact(keys) {
 		here, set := a.Config[k]
 		there, setThere := other.Config[k]
 		if set != setThere || here != there {

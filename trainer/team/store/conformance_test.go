@@ -309,7 +309,7 @@ func TestStopReachesEveryone(t *testing.T) {
 		boss, help := pair(t, b, Options{})
 		waiting := make(chan error, 1)
 		go func() { _, err := boss.Await(t.Context(), call(0)); waiting <- err }()
-		must(t, help.Fail(t.Context(), "the loss is NaN"))
+		must(t, help.Stop(t.Context(), Failure, "the loss is NaN"))
 		var stop *StopError
 		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Kind: Failure}) {
 			t.Errorf("the wait ended with %v, want the StopError of help", err)

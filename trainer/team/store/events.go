@@ -98,9 +98,6 @@ func (s *Store) listen(ctx context.Context, agent string) {
 	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
 }
 
-// alive reports whether the run continues and the Store is open.
-func (s *Store) alive() bool { return s.ctx.Err() == nil }
-
 // checkStop ends the Store's context if the Store's round has been stopped.
 func (s *Store) checkStop() {
 	if len(s.allAgents()) == 0 {

@@ -14,9 +14,8 @@ import (
 
 // mainAgent returns a list with only the main agent, the first of JoinRequest.Agents. It begins and ends phases.
 func (s *Store) mainAgent() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.agents[:min(1, len(s.agents))]
+	all := s.allAgents()
+	return all[:min(1, len(all))]
 }
 
 func (s *Store) allAgents() []string {

@@ -3,12 +3,9 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
@@ -24,18 +21,21 @@ type Start struct {
 // none, the error lists the offers. A worker that took over a place in the middle of a round continues from the agent's
 // version in the store.
 func (m *Member) Start(ctx context.Context) (Start, error) {
-	version, err := m.versionThere(ctx)
+	version, err := m.field(ctx, m.key("versions"), m.agent, "the version of "+m.agent)
 	if err != nil {
 		return Start{}, err
 	}
-	if version != "" {
+	if version != "" { // the agent has started in this round
 		offered := m.offers.versions()
 		i := slices.Index(offered, version)
 		if i < 0 {
 			i = slices.Index(offered, "afresh")
 		}
 		start := Start{Offer: m.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
-		start.Date, err = m.dateThere(ctx)
+		start.Date, err = m.field(ctx, m.key("meta"), "date", "the date of the round")
+		if err == nil && !validDate(start.Date) {
+			err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(start.Date))}
+		}
 		return start, err
 	}
 	there := map[string]offers{}
@@ -64,33 +64,6 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		"versions": m.key("versions"), "record": m.key("record"), "meta": m.key("meta"),
 		"version": max(start.Version, 0), "offered": start.Version, "digest": start.Digest, "date": start.Date})
 	return start, err
-}
-
-// dateThere returns the round's date in the store.
-func (m *Member) dateThere(ctx context.Context) (date string, err error) {
-	err = m.retry(ctx, "the date of the round", func(ctx context.Context) error {
-		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		return err
-	})
-	if err == nil && !validDate(date) {
-		err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(date))}
-	}
-	return date, err
-}
-
-// versionThere returns the version of the member's agent in the store, or "" if it has not started in this round.
-func (m *Member) versionThere(ctx context.Context) (version string, err error) {
-	err = m.retry(ctx, "the version of "+m.agent, func(ctx context.Context) error {
-		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		return err
-	})
-	return version, err
 }
 
 // startScript sets the first version of an agent in a round, once.

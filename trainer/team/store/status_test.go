@@ -104,7 +104,7 @@ func TestStatus(t *testing.T) {
 		mustStatus(t, s, "a manifest without parts", "boss: its manifest of checkpoint-4")
 		must(t, boss.PublishManifest(ctx, 4, digest))
 
-		must(t, help.Fail(ctx, "out of memory"))
+		must(t, help.Stop(ctx, Failure, "out of memory"))
 		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the stopped round")
 		if st.Stop == nil || *st.Stop != (StopStatus{"help", "out of memory", Failure}) {
 			t.Errorf("stopped: got %+v, want help's failure, out of memory", st.Stop)

@@ -222,7 +222,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 		if ctx.Err() != nil {
 			return s.waitError(ctx, "the store", what, since, last)
 		}
-		if !s.alive() {
+		if s.ctx.Err() != nil { // the run has ended, or the Store is closed
 			return context.Cause(s.ctx)
 		}
 		if !transient(err) {
@@ -237,6 +237,18 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 			return context.Cause(s.ctx)
 		}
 	}
+}
+
+// field reads a field of a hash, or "" if it is missing. what names the field in errors.
+func (s *Store) field(ctx context.Context, key, name, what string) (text string, err error) {
+	err = s.retry(ctx, what, func(ctx context.Context) error {
+		text, err = s.rdb.HGet(ctx, key, name).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return text, err
 }
 
 // waitError returns the error of a wait whose context has ended: a TimeoutError after a deadline, the cause after a

@@ -156,7 +156,7 @@ func join(t *testing.T, s *Store, agent string) *Member {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		if err := m.Leave(ctx); err != nil && s.alive() {
+		if err := m.Leave(ctx); err != nil && s.ctx.Err() == nil {
 			t.Errorf("leave: %v", err)
 		}
 	})

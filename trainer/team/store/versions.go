@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
@@ -66,16 +63,9 @@ func (s *Store) AwaitVersion(ctx context.Context, version int64) error {
 	}, "version")
 }
 
-// Fail ends the run for all agents because of an error. The first reason is kept.
-func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, Failure) }
-
-// Stop ends the run for all agents, which can resume it later. The first reason is kept.
-func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, Asked) }
-
-// Rewind ends the round for all agents. They join again and continue from the newest checkpoint that all of them have.
-func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
-
-func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
+// Stop ends the round for all agents. After Rewind they join again and continue from the newest checkpoint that all of them
+// have; after Asked they can resume the run later. The first reason is kept.
+func (m *Member) Stop(ctx context.Context, kind StopKind, reason string) error {
 	_, err := m.write(ctx, stopScript, "the end of the run", values{
 		"events": m.key("events"), "stop": m.key("stop"), "reason": clip(reason), "kind": string(kind)})
 	return err
@@ -90,13 +80,7 @@ func (m *Member) AskStop(ctx context.Context) error {
 
 // StopAsked returns the first agent that asked for a stop, or "" if there is none.
 func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
-	err = s.retry(ctx, "whether a stop was asked for", func(ctx context.Context) error {
-		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		return err
-	})
+	agent, err = s.field(ctx, s.key("meta"), "asked", "whether a stop was asked for")
 	return clip(agent), err
 }
 

@@ -52,7 +52,7 @@ func TestForgottenRound(t *testing.T) {
 			for name, err := range map[string]error{
 				"a version":  help.PublishVersion(t.Context(), 1),
 				"an outcome": boss.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}),
-				"a stop":     boss.Stop(t.Context(), "late"),
+				"a stop":     boss.Stop(t.Context(), Asked, "late"),
 			} {
 				var fenced *FencedError
 				if !errors.As(err, &fenced) {
