@@ -108,7 +108,7 @@ var (
 		"trainer/model/tokenizer/jinja.parser":   30,
 		"trainer/model/tokenizer/jinja.renderer": 33,
 		"trainer/model/weights.Source":           43,
-		"trainer/show/metrics/report.run":        35,
+		"trainer/show/metrics/report.run":        33,
 		"trainer/team/archive.Archive":           36,
 		"trainer/team/archive.Checkpoints":       29,
 		"trainer/team/store.Member":              78,

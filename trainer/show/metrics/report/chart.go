@@ -38,9 +38,8 @@ type chart struct {
 	Title  string
 	Note   string // subtitle
 	Curves []curve
-	Unit   string
-	floor  float64 // the axis starts here or lower; NaN: at the data
-	ceil   float64 // the axis ends here or higher; NaN: at the data
+	free   bool // the axis starts at the data, otherwise at 0 or lower
+	share  bool // the axis ends at 1 or higher, otherwise at the data
 }
 
 // Size of a chart in SVG units; it is scaled to its card.
@@ -51,18 +50,8 @@ const (
 
 const maxPoints = 400 // of a curve
 
-// Empty reports whether the chart has no points.
-func (c chart) Empty() bool {
-	for _, v := range c.Curves {
-		if len(v.points) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// Drawn returns the curves with points.
-func (c chart) Drawn() []curve {
+// drawn returns the curves with points.
+func (c chart) drawn() []curve {
 	var out []curve
 	for _, v := range c.Curves {
 		if len(v.points) > 0 {
@@ -72,15 +61,18 @@ func (c chart) Drawn() []curve {
 	return out
 }
 
-// Last returns the last value of a curve, for the legend.
-func (c curve) Last() string { return brief(c.points[len(c.points)-1].y) }
-
 // svg draws the chart over steps from..to.
 func (c chart) svg(from, to float64) template.HTML {
-	low, high := c.floor, c.ceil
+	low, high := math.Inf(1), math.Inf(-1)
+	if !c.free {
+		low = 0
+	}
+	if c.share {
+		high = 1
+	}
 	for _, v := range c.Curves {
 		for _, p := range v.points {
-			low, high = fmin(low, p.y-p.spread), fmax(high, p.y+p.spread)
+			low, high = min(low, p.y-p.spread), max(high, p.y+p.spread)
 		}
 	}
 	ticks := niceTicks(low, high)
@@ -96,7 +88,7 @@ func (c chart) svg(from, to float64) template.HTML {
 			chartLeft, y(t), chartWidth-chartRight, chartLeft-6, y(t)+3.5, number(t))
 	}
 	drawSteps(&b, from, to, x)
-	for _, v := range c.Drawn() {
+	for _, v := range c.drawn() {
 		v.draw(&b, x, y)
 	}
 	b.WriteString(`<path class="hair" d=""/></svg>`)
@@ -137,11 +129,7 @@ func (c curve) draw(b *strings.Builder, x, y func(float64) float64) {
 func drawLine(b *strings.Builder, class string, points []point, x, y func(float64) float64) {
 	b.WriteString(`<path class="` + class + `" d="`)
 	for i, p := range points {
-		command := "L"
-		if i == 0 {
-			command = "M"
-		}
-		fmt.Fprintf(b, "%s%.1f %.1f", command, x(p.x), y(p.y))
+		fmt.Fprintf(b, "%c%.1f %.1f", "ML"[min(i, 1)], x(p.x), y(p.y))
 	}
 	b.WriteString(`"/>`)
 }
@@ -171,7 +159,7 @@ func (c chart) data() string {
 		Points []point `json:"p"`
 	}
 	var out []one
-	for _, v := range c.Drawn() {
+	for _, v := range c.drawn() {
 		out = append(out, one{v.Name, v.Class, thin(v.points)})
 	}
 	text, _ := json.Marshal(out) // finite numbers and strings: cannot fail
@@ -181,7 +169,7 @@ func (c chart) data() string {
 // spoken describes the chart in words, for screen readers.
 func (c chart) spoken() string {
 	parts := []string{c.Title}
-	for _, v := range c.Drawn() {
+	for _, v := range c.drawn() {
 		first, last := v.points[0], v.points[len(v.points)-1]
 		parts = append(parts, fmt.Sprintf("%s from %s at step %g to %s at step %g", v.Name, number(first.y), first.x, number(last.y), last.x))
 	}
@@ -219,7 +207,7 @@ func scale(lo, hi, a, b float64) func(float64) float64 {
 
 // niceTicks returns three to six round numbers that cover lo..hi.
 func niceTicks(lo, hi float64) []float64 {
-	if math.IsNaN(lo) || math.IsNaN(hi) || math.IsInf(lo, 0) || math.IsInf(hi, 0) {
+	if math.IsNaN(lo-hi) || math.IsInf(lo-hi, 0) {
 		lo, hi = 0, 1
 	}
 	if hi <= lo {
@@ -241,20 +229,6 @@ func niceTicks(lo, hi float64) []float64 {
 			return out
 		}
 	}
-}
-
-func fmin(a, b float64) float64 {
-	if math.IsNaN(a) || b < a {
-		return b
-	}
-	return a
-}
-
-func fmax(a, b float64) float64 {
-	if math.IsNaN(a) || b > a {
-		return b
-	}
-	return a
 }
 
 // brief formats a number with three significant digits.

@@ -44,8 +44,8 @@ type comparison struct {
 }
 
 type comparedAgent struct {
-	Name, Anchor string
-	Cards        []card
+	Name  string
+	Cards []card
 }
 
 // compared holds runs with distinct names.
@@ -71,8 +71,8 @@ func writeComparison(w io.Writer, runs []*run) error {
 			p.NoSettings = "Unknown: " + c.names[i] + " does not have a readable configuration."
 		}
 	}
-	for i, name := range c.agents() {
-		p.Agents = append(p.Agents, comparedAgent{name, fmt.Sprintf("agent-%d", i), c.cards(name)})
+	for _, name := range c.agents() {
+		p.Agents = append(p.Agents, comparedAgent{name, c.cards(name)})
 	}
 	return comparisonTemplate.Execute(w, p)
 }
@@ -122,7 +122,7 @@ func (c compared) cards(agent string) []card {
 		last = max(last, r.lastStep())
 	}
 	overlay := func(title, note string, points func(*run) []point) chart {
-		out := chart{Title: title, Note: note, floor: 0, ceil: unset}
+		out := chart{Title: title, Note: note}
 		for i, r := range c.runs {
 			out.Curves = append(out.Curves, curve{Name: c.names[i], Class: c.class(i), points: points(r)})
 		}
@@ -139,7 +139,7 @@ func (c compared) cards(agent string) []card {
 		}
 	}
 	loss := step("Loss", "what is minimised, mean over the step's updates", "loss")
-	loss.floor = unset
+	loss.free = true
 	return cardsOver(last, []chart{
 		heldOut, expert,
 		step("Reward", "mean of the trajectories, before normalisation", metrics.RewardMean),

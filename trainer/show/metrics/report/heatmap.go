@@ -28,9 +28,6 @@ const (
 	maxRows    = 13 // the last row adds up all larger integers
 )
 
-// Empty reports whether the heatmap has no steps.
-func (h heatmap) Empty() bool { return len(h.steps) == 0 }
-
 // calls returns the heatmap of an agent's d_k.
 func (r *run) calls(agent string) heatmap {
 	var h heatmap
@@ -67,8 +64,8 @@ func (h heatmap) svg() template.HTML {
 			if k == maxRows-1 {
 				is = "≥"
 			}
-			fmt.Fprintf(&b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" opacity="%.3f"><title>%s: d %s %d in %.1f %% of rollouts</title></rect>`,
-				chartLeft+float64(i)*width, base-float64(k+1)*height, max(width-1, 0.5), max(height-1, 0.5), 0.06+0.94*math.Sqrt(share), stepLabel(c.step),
+			fmt.Fprintf(&b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" opacity="%.3f"><title>step %g: d %s %d in %.1f %% of rollouts</title></rect>`,
+				chartLeft+float64(i)*width, base-float64(k+1)*height, max(width-1, 0.5), max(height-1, 0.5), 0.06+0.94*math.Sqrt(share), c.step,
 				is, k, 100*share)
 		}
 	}
@@ -130,5 +127,3 @@ func (c heatColumn) shares(rows int64) []float64 {
 	}
 	return out
 }
-
-func stepLabel(step float64) string { return fmt.Sprintf("step %g", step) }

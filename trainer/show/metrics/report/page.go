@@ -118,7 +118,14 @@ func write(w io.Writer, r *run, read reading) error {
 		return err
 	}
 	p := r.sections()
-	p.frame, p.Subtitle, p.Agents, p.Missing, p.Config = f, r.subtitle(), r.namedAgents(), r.missing, r.config
+	p.frame, p.Subtitle, p.Missing, p.Config = f, r.subtitle(), r.missing, r.config
+	for _, name := range r.agents {
+		role := "sub-agent"
+		if name == r.main {
+			role = "main agent"
+		}
+		p.Agents = append(p.Agents, namedClass{name, r.class(name), role})
+	}
 	p.Reading, p.HasTrajectories = read.describe(), len(read.Rollouts) > 0
 	p.Notes, p.Warnings = r.lastNotes()
 	return pageTemplate.Execute(w, p)
@@ -152,18 +159,6 @@ func (r *run) class(agent string) string {
 	return "c7"
 }
 
-func (r *run) namedAgents() []namedClass {
-	var out []namedClass
-	for _, name := range r.agents {
-		role := "sub-agent"
-		if name == r.main {
-			role = "main agent"
-		}
-		out = append(out, namedClass{name, r.class(name), role})
-	}
-	return out
-}
-
 func (r *run) subtitle() string {
 	parts := []string{}
 	switch last := r.lastStep(); {
@@ -184,68 +179,64 @@ func (r *run) subtitle() string {
 }
 
 // perAgent returns a curve for each agent.
-func (r *run) perAgent(kind, value string, agents []string) []curve {
+func (r *run) perAgent(kind, value string) []curve {
 	var out []curve
-	for _, name := range agents {
+	for _, name := range r.agents {
 		out = append(out, curve{Name: name, Class: r.class(name), points: r.series(kind, name, value)})
 	}
 	return out
 }
 
+// stepChart returns a chart of a value of the steps.
+func (r *run) stepChart(title, note, value string) chart {
+	return chart{Title: title, Note: note, Curves: r.perAgent(metrics.KindStep, value)}
+}
+
 // heldOutNote is the subtitle of charts of accuracies.
 const heldOutNote = "bars: ± standard deviation over samples"
 
-var unset = math.NaN()
-
 func (r *run) outcomeCharts() []chart {
-	heldOut := chart{Title: "Held-out accuracy", Note: heldOutNote, floor: 0, ceil: unset}
+	heldOut := chart{Title: "Held-out accuracy", Note: heldOutNote}
 	for _, name := range r.agents {
 		heldOut.Curves = append(heldOut.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
 	}
-	for _, c := range r.perAgent(metrics.KindEval, metrics.ExpertMean, r.agents) {
+	for _, c := range r.perAgent(metrics.KindEval, metrics.ExpertMean) {
 		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
 		heldOut.Curves = append(heldOut.Curves, c)
 	}
-	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
-	train.Curves = append(r.perAgent(metrics.KindStep, metrics.Accuracy, r.agents), r.perAgent(metrics.KindStep, metrics.ExpertMean, r.agents)...)
+	train := r.stepChart("Training accuracy", "main: verified answers; sub-agents: expert score", metrics.Accuracy)
+	train.Curves = append(train.Curves, r.perAgent(metrics.KindStep, metrics.ExpertMean)...)
 	return []chart{
-		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset,
-			Curves: r.perAgent(metrics.KindStep, metrics.RewardMean, r.agents)},
+		r.stepChart("Reward", "mean of the trajectories, before normalisation", metrics.RewardMean),
 		heldOut, train,
-		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, metrics.FormatValid, r.agents)},
-		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset,
-			Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
+		{Title: "Valid format", Note: "share of trajectories", free: true, share: true, Curves: r.perAgent(metrics.KindStep, metrics.FormatValid)},
+		r.stepChart("Trajectory length", "mean tokens, read and written", "tokens_mean"),
 	}
 }
 
 func (r *run) learningCharts() []chart {
-	clip := chart{Title: "Clipped tokens", Note: "share; solid: above, dashed: below the trust region", floor: 0, ceil: unset}
-	clip.Curves = r.perAgent(metrics.KindStep, "clip_frac_high", r.agents)
-	for _, c := range r.perAgent(metrics.KindStep, "clip_frac_low", r.agents) {
+	clip := r.stepChart("Clipped tokens", "share; solid: above, dashed: below the trust region", "clip_frac_high")
+	for _, c := range r.perAgent(metrics.KindStep, "clip_frac_low") {
 		c.Style, c.Name = "dashed", c.Name+" (below)"
 		clip.Curves = append(clip.Curves, c)
 	}
-	one := func(title, note, value string) chart {
-		return chart{Title: title, Note: note, floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, value, r.agents)}
-	}
-	loss := one("Loss", "what is minimised, mean over the step's updates", "loss")
-	loss.floor = unset
+	loss := r.stepChart("Loss", "what is minimised, mean over the step's updates", "loss")
+	loss.free = true
 	return []chart{
-		one("Entropy", "nats per trained token", "entropy_mean"),
-		one("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
-		one("KL to the reference", "nats per token", "ref_kl_mean"),
+		r.stepChart("Entropy", "nats per trained token", "entropy_mean"),
+		r.stepChart("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
+		r.stepChart("KL to the reference", "nats per token", "ref_kl_mean"),
 		clip,
-		one("Gradient norm", "before clipping", "grad_norm"),
-		one("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
+		r.stepChart("Gradient norm", "before clipping", "grad_norm"),
+		r.stepChart("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
 		loss,
-		one("Degenerate groups", "groups whose rewards are all equal", "groups_degenerate"),
+		r.stepChart("Degenerate groups", "groups whose rewards are all equal", "groups_degenerate"),
 	}
 }
 
 func (r *run) costCharts() []chart {
-	seconds := chart{Title: "Seconds a step", Note: "solid: rollout, dashed: learning", floor: 0, ceil: unset}
-	seconds.Curves = r.perAgent(metrics.KindStep, metrics.RolloutSeconds, r.agents)
-	memory := chart{Title: "Memory", Note: "MiB of tensors, highest so far", floor: 0, ceil: unset}
+	seconds := r.stepChart("Seconds a step", "solid: rollout, dashed: learning", metrics.RolloutSeconds)
+	memory := chart{Title: "Memory", Note: "MiB of tensors, highest so far"}
 	for _, name := range r.agents {
 		seconds.Curves = append(seconds.Curves, curve{Name: name + " (learning)", Class: r.class(name), Style: "dashed",
 			points: r.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
@@ -258,13 +249,10 @@ func (r *run) costCharts() []chart {
 				return b / (1 << 20), ok
 			})})
 	}
-	one := func(title, note, value string) chart {
-		return chart{Title: title, Note: note, floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, value, r.agents)}
-	}
 	return []chart{
 		seconds,
-		one("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
-		one("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
+		r.stepChart("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
+		r.stepChart("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
 		memory,
 	}
 }
@@ -276,12 +264,13 @@ func cardsOver(lastStep int64, charts []chart) []card {
 	from, to := 0.0, math.Max(float64(lastStep), 1)
 	var out []card
 	for _, c := range charts {
-		if c.Empty() {
+		drawn := c.drawn()
+		if len(drawn) == 0 {
 			continue
 		}
 		x := card{Title: c.Title, Note: c.Note, SVG: c.svg(from, to)}
-		for _, v := range c.Drawn() {
-			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, v.Last()})
+		for _, v := range drawn {
+			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, brief(v.points[len(v.points)-1].y)})
 		}
 		out = append(out, x)
 	}
@@ -299,10 +288,10 @@ func (r *run) callCards() []card {
 		h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
 		if name == r.main {
 			h.Title = "Delegations d_k"
-		} else if subs == 1 && !r.calls(r.main).Empty() {
+		} else if subs == 1 && len(r.calls(r.main).steps) > 0 {
 			continue // equal to the main agent's heatmap
 		}
-		if !h.Empty() {
+		if len(h.steps) > 0 {
 			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
 		}
 	}
@@ -311,11 +300,7 @@ func (r *run) callCards() []card {
 
 func (r *run) lastNotes() (out []note, warnings int) {
 	const most = 200
-	notes := r.notes
-	if len(notes) > most {
-		notes = notes[len(notes)-most:]
-	}
-	for _, l := range notes {
+	for _, l := range r.notes[max(0, len(r.notes)-most):] {
 		warning := l.Severity == metrics.Warning
 		if warning {
 			warnings++

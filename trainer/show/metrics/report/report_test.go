@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
@@ -134,13 +136,13 @@ func TestTokensMakeTheTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokenizers, turns := r.tokenizers(), 0
+	tokenizers, turns := &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}, 0
 	for _, f := range files {
 		queries, err := queriesIn(f.path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines, damaged, err := trajectoriesOf(f, queries)
+		lines, damaged, err := trajectoriesOf(f, slices.Collect(maps.Keys(queries)))
 		if err != nil || damaged > 0 {
 			t.Fatalf("%s: %d damaged, %v", f.path, damaged, err)
 		}

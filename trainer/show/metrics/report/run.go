@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -32,7 +33,13 @@ func newRun(parts []*part) (*run, error) {
 	}
 	for _, p := range parts {
 		r.dirs = append(r.dirs, p.dir)
-		r.addMetrics(p)
+		if !p.measured {
+			r.lacks("%s does not contain %s: there are no curves for its agents.", filepath.Base(p.dir), metrics.FileName)
+		}
+		if p.log.Damaged > 0 {
+			r.lacks("%d damaged lines of %s were skipped.", p.log.Damaged, metrics.FileName)
+		}
+		r.records, r.notes = append(r.records, p.log.Records...), append(r.notes, p.log.Notes...)
 	}
 	for _, lines := range [][]metrics.Line{r.records, r.notes} {
 		slices.SortStableFunc(lines, func(a, b metrics.Line) int { return a.Time.Compare(b.Time) })
@@ -53,17 +60,6 @@ func newRun(parts []*part) (*run, error) {
 
 func (r *run) lacks(format string, args ...any) {
 	r.missing = append(r.missing, fmt.Sprintf(format, args...))
-}
-
-func (r *run) addMetrics(p *part) {
-	if !p.measured {
-		r.lacks("%s does not contain %s: there are no curves for its agents.", filepath.Base(p.dir), metrics.FileName)
-	}
-	if p.log.Damaged > 0 {
-		r.lacks("%d damaged lines of %s were skipped.", p.log.Damaged, metrics.FileName)
-	}
-	r.records = append(r.records, p.log.Records...)
-	r.notes = append(r.notes, p.log.Notes...)
 }
 
 // configure uses the first part that has a configuration.
@@ -108,20 +104,16 @@ func (r *run) nameAgents() error {
 	if len(known) > maxAgents {
 		return fmt.Errorf("%d agents, more than %d: the folder is not a run's", len(known), maxAgents)
 	}
-	for name := range known {
-		r.agents = append(r.agents, name)
-	}
 	order := r.team
 	if order == nil {
 		order = []string{r.main}
 	}
-	place := func(name string) int {
-		if i := slices.Index(order, name); i >= 0 {
-			return i
+	for _, name := range append(slices.Clone(order), slices.Sorted(maps.Keys(known))...) {
+		if known[name] {
+			r.agents = append(r.agents, name)
+			delete(known, name)
 		}
-		return len(order)
 	}
-	slices.SortFunc(r.agents, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // reading holds the report's trajectories in the form that its script reads.
@@ -84,7 +86,7 @@ func (r *run) sample(opt Options) (reading, error) {
 	for _, f := range files {
 		byPhase[f.phase] = append(byPhase[f.phase], f)
 	}
-	left, tokenizers := opt.Bytes, r.tokenizers()
+	left, tokenizers := opt.Bytes, &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
 	phases := choosePhases(byPhase, opt.Steps)
 	for i, p := range phases {
 		share := left / (len(phases) - i)
@@ -121,30 +123,17 @@ func (r *run) sample(opt Options) (reading, error) {
 
 // choosePhases returns n evenly spread training steps and the first and the last evaluation, in the order of the run.
 func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
+	inOrder := func(a, b phase) int { return cmp.Compare(a.order(), b.order()) }
 	var steps, evals []phase
-	for p := range byPhase {
+	for _, p := range slices.SortedFunc(maps.Keys(byPhase), inOrder) {
 		if p.eval {
 			evals = append(evals, p)
 		} else {
 			steps = append(steps, p)
 		}
 	}
-	inOrder := func(a, b phase) int { return cmp.Compare(a.n, b.n) }
-	slices.SortFunc(steps, inOrder)
-	slices.SortFunc(evals, inOrder)
 	out := append(spread(steps, n), spread(evals, 2)...)
-	slices.SortFunc(out, func(a, b phase) int {
-		if a.n != b.n {
-			return cmp.Compare(a.n, b.n)
-		}
-		if a.eval == b.eval {
-			return 0
-		}
-		if a.eval { // the evaluation of version n comes before the step that trains version n
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(out, inOrder)
 	return out
 }
 
@@ -166,17 +155,16 @@ func spread[T any](list []T, n int) []T {
 // rolloutsOf reads n queries of a phase. It returns their rollouts by query, the queries in order, and the number of
 // queries in the phase.
 func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) (byQuery map[string][]rollout, queries []string, all int, err error) {
+	found := map[string]bool{}
 	for _, f := range files {
-		found, err := queriesIn(f.path)
+		own, err := queriesIn(f.path)
 		if err != nil {
 			return nil, nil, 0, err
 		}
-		queries = append(queries, found...)
+		maps.Copy(found, own)
 	}
-	slices.Sort(queries)
-	queries = slices.Compact(queries)
-	all = len(queries)
-	queries = spread(queries, n)
+	all = len(found)
+	queries = spread(slices.Sorted(maps.Keys(found)), n)
 	attempts := map[string]*rollout{}
 	at := func(l line) *rollout {
 		id := fmt.Sprintf("%s/%d", l.Query, l.Rollout)
@@ -204,9 +192,8 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) 
 	}
 	byQuery = map[string][]rollout{}
 	for _, a := range attempts {
-		sort.Slice(a.Subs, func(i, j int) bool {
-			x, y := a.Subs[i], a.Subs[j]
-			return x.Agent < y.Agent || x.Agent == y.Agent && x.Invocation < y.Invocation
+		slices.SortFunc(a.Subs, func(x, y trajectory) int {
+			return cmp.Or(cmp.Compare(x.Agent, y.Agent), cmp.Compare(x.Invocation, y.Invocation))
 		})
 		byQuery[a.Query] = append(byQuery[a.Query], *a)
 	}

@@ -16,21 +16,13 @@ import (
 // tiles returns the figures at the top of the report.
 func (r *run) tiles() []tile {
 	out := heldOutTiles(r.accuracies(r.main))
-	for i, name := range r.agents {
-		if i == maxTiles {
-			break
-		}
+	for _, name := range r.agents[:min(maxTiles, len(r.agents))] {
 		if t, ok := r.rewardTile(name); ok {
 			out = append(out, t)
 		}
 	}
-	var sampled, trained float64
-	for _, l := range r.records {
-		sampled += l.Values[metrics.SampledTokens]
-		trained += l.Values[metrics.TrainedTokens]
-	}
-	if sampled > 0 {
-		out = append(out, tile{"Tokens sampled", number(sampled), number(trained) + " learned from"})
+	if sampled := r.sum(metrics.SampledTokens).value; sampled > 0 {
+		out = append(out, tile{"Tokens sampled", number(sampled), number(r.sum(metrics.TrainedTokens).value) + " learned from"})
 	}
 	if n := len(r.records); n > 1 {
 		first, last := r.records[0].Time, r.records[n-1].Time
@@ -86,11 +78,13 @@ func (r *run) evaluations() table {
 	for _, name := range subs {
 		t.Head = append(t.Head, name+" expert")
 	}
-	bySubStep := map[string]map[int64]float64{}
+	bySub := map[string]map[int64]map[string]float64{} // values of evaluations by sub-agent and step
 	for _, name := range subs {
-		bySubStep[name] = map[int64]float64{}
-		for _, p := range r.series(metrics.KindEval, name, metrics.ExpertMean) {
-			bySubStep[name][int64(p.x)] = p.y
+		bySub[name] = map[int64]map[string]float64{}
+	}
+	for _, l := range r.records {
+		if steps := bySub[l.Agent]; steps != nil && l.Kind == metrics.KindEval {
+			steps[l.Step] = l.Values
 		}
 	}
 	for _, l := range r.records {
@@ -104,11 +98,7 @@ func (r *run) evaluations() table {
 		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, "accuracy_std", 3), passAt(l.Values),
 			known(l.Values, "calls_mean", 2), known(l.Values, metrics.FormatValid, 3)}
 		for _, name := range subs {
-			if v, ok := bySubStep[name][l.Step]; ok {
-				row = append(row, fmt.Sprintf("%.3f", v))
-			} else {
-				row = append(row, "–")
-			}
+			row = append(row, known(bySub[name][l.Step], metrics.ExpertMean, 3))
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -178,6 +168,36 @@ func (r *run) totals() table {
 			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
 	}
 	return t
+}
+
+// tools returns a table with a row for each tool of each agent, and a sentence for each tool that often fails.
+func (r *run) tools() (t table, failing []string) {
+	t.Head = []string{"agent", "tool", "calls", "errors", "independent of the arguments", "time-outs", "refused", "retries", "failed", "ms per call"}
+	for _, agent := range r.agents {
+		counts := map[string]map[string]int64{}
+		for _, v := range metrics.ByTool.Values {
+			counts[v.Name] = map[string]int64{}
+			for _, l := range r.records {
+				if l.Agent != agent {
+					continue
+				}
+				for tool, n := range l.Counts[v.Name] {
+					counts[v.Name][tool] += n
+				}
+			}
+		}
+		for _, u := range metrics.ToolUses(counts) {
+			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Failures)),
+				number(float64(u.Timeouts)), number(float64(u.Refused)), number(float64(u.Retries)),
+				fmt.Sprintf("%.1f %%", 100*u.FailedShare()), number(float64(u.Milliseconds) / float64(max(u.Made(), 1)))})
+			if u.Failing() {
+				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it are a poor "+
+					"measure of the agent.",
+					clip(u.Tool), agent, 100*u.FailedShare(), u.Made()))
+			}
+		}
+	}
+	return t, failing
 }
 
 const maxBatch = 1 << 16 // sequences

@@ -22,10 +22,6 @@ type tokenizers struct {
 	loaded map[string]*tokenizer.Tokenizer // by agent; nil: no checkpoint contains the agent's tokenizer
 }
 
-func (r *run) tokenizers() *tokenizers {
-	return &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
-}
-
 // tokenizerOf returns an agent's tokenizer from the newest checkpoint that contains one, or nil.
 func (s *tokenizers) tokenizerOf(name string) *tokenizer.Tokenizer {
 	if t, ok := s.loaded[name]; ok {

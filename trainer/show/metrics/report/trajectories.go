@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,6 +40,14 @@ type trajectoryFile struct {
 type phase struct {
 	eval bool
 	n    int64
+}
+
+// order sorts phases as a run has them: the evaluation of version n comes before the step that trains version n.
+func (p phase) order() int64 {
+	if p.eval {
+		return 2 * p.n
+	}
+	return 2*p.n + 1
 }
 
 func (p phase) label() string {
@@ -103,30 +110,23 @@ func readLines(path string, f func(text []byte) error) (damaged int, err error) 
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
 		return damaged + 1, nil // the rest of the file is not read
 	}
-	if in.Err() != nil && !errors.Is(in.Err(), io.EOF) {
-		return damaged, in.Err()
-	}
-	return damaged, nil
+	return damaged, in.Err()
 }
 
-// queriesIn returns the queries of a file in the order of their first lines.
-func queriesIn(path string) ([]string, error) {
-	var out []string
+// queriesIn returns the queries of a file.
+func queriesIn(path string) (map[string]bool, error) {
 	seen := map[string]bool{}
 	_, err := readLines(path, func(text []byte) error {
 		var l struct {
 			Query string `json:"query"`
 		}
-		if err := json.Unmarshal(text, &l); err != nil {
-			return err
-		}
-		if !seen[l.Query] {
+		err := json.Unmarshal(text, &l)
+		if err == nil {
 			seen[l.Query] = true
-			out = append(out, l.Query)
 		}
-		return nil
+		return err
 	})
-	return out, err
+	return seen, err
 }
 
 // trajectoriesOf reads and checks the trajectories of the given queries.
