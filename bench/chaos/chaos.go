@@ -40,13 +40,13 @@ type kill struct {
 	Seconds  float64 `json:"seconds"` // from the beginning of the run
 }
 
-// chaos supervises the killed run: it kills workers and Redis options.kills times, and starts them again. Only one goroutine uses it.
+// chaos supervises the killed run: it kills workers and Redis as often as the options ask for, and starts them again. Only one
+// goroutine uses it.
 type chaos struct {
-	options options
-	team    *team
-	redis   *server
-	step    time.Duration // duration of a step of the uninterrupted run
-	rng     *rand.Rand
+	team  *team
+	redis *server
+	step  time.Duration // duration of a step of the uninterrupted run
+	rng   *rand.Rand
 
 	began    time.Time
 	live     []*process
@@ -76,11 +76,6 @@ type watchdog struct {
 type action struct {
 	at time.Time
 	do func() error
-}
-
-func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
-	return &chaos{options: o, team: t, redis: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), starting: map[string]bool{},
-		finished: map[string]bool{}, exits: make(chan exit, 16), counts: map[string]map[string]int{}}
 }
 
 const (
@@ -216,7 +211,7 @@ func (c *chaos) ended(e exit) error {
 			c.startSoon(agent)
 		}
 		return nil
-	case c.options.ranks > 1 && e.p.cmd.ProcessState.ExitCode() == exitResumable: // a follower was lost twice at one version
+	case c.team.options.ranks > 1 && e.p.cmd.ProcessState.ExitCode() == exitResumable: // a follower was lost twice at one version
 		c.startSoon(agent)
 		return nil
 	case e.p.rival || c.finished[agent]: // the store refused it, or the run had ended already

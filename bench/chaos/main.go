@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -89,7 +90,7 @@ func main() {
 // run makes both runs, and returns the exit status of the check.
 func run(ctx context.Context, o options) (status int, err error) {
 	t := newTeam(o)
-	if err := t.build(ctx, o.overlay); err != nil {
+	if err := t.build(ctx); err != nil {
 		return exitStuck, err
 	}
 	if err := t.teach(ctx); err != nil {
@@ -105,7 +106,8 @@ func run(ctx context.Context, o options) (status int, err error) {
 		return exitStuck, err
 	}
 	defer r.stop()
-	c := newChaos(o, t, r, step)
+	c := &chaos{team: t, redis: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), starting: map[string]bool{}, finished: map[string]bool{},
+		exits: make(chan exit, 16), counts: map[string]map[string]int{}}
 	defer c.stopAll()
 	started := time.Now()
 	limited, cancel := context.WithTimeout(ctx, o.limit)
@@ -119,13 +121,12 @@ func run(ctx context.Context, o options) (status int, err error) {
 			return exitStuck, err
 		}
 	}
-	if status, err = t.check(ctx, r, o.kills, &report.Findings); err != nil {
-		return exitStuck, err
-	}
+	report.Findings = t.check(ctx, r)
 	report.Metrics, err = t.sameMetrics()
 	if err != nil {
 		return exitStuck, err
 	}
+	status = report.Findings.Status()
 	if !report.Metrics && status == 0 {
 		status = 1
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/mgrpo/mgrpo/bench/chaos/check"
 )
 
 const redis = "redis"
@@ -27,7 +29,7 @@ type nextKill struct {
 // debt returns the number of kills that are due after `progress` steps. It spreads the kills over the run.
 func (c *chaos) debt(progress int) int {
 	const spare = 10 // steps at the end of the run without further kills
-	return min(c.options.kills, c.options.kills*(progress+1)/max(c.team.steps-spare, 1))
+	return min(c.team.options.kills, c.team.options.kills*(progress+1)/max(c.team.steps-spare, 1))
 }
 
 // behind returns the number of overdue kills.
@@ -37,28 +39,28 @@ func (c *chaos) behind() int { return c.debt(c.watchdog.progress) - len(c.kills)
 // all kills are made before the run ends.
 func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
 func (c *chaos) urgent() bool { return c.behind() > c.most() }
-func (c *chaos) most() int    { return max(4, min(10, c.options.kills/30)) }
+func (c *chaos) most() int    { return max(4, min(10, c.team.options.kills/30)) }
 
 // enough reports whether all kills are made and cover as many phases of every target as the check requires. The phases do not matter if
 // all kills are at one failpoint.
 func (c *chaos) enough() bool {
 	switch {
-	case c.options.point != "" && c.options.asleep:
-		return c.pauses >= c.options.kills
-	case c.options.point != "" || c.options.kills == 0:
-		return len(c.kills) >= c.options.kills
+	case c.team.options.point != "" && c.team.options.asleep:
+		return c.pauses >= c.team.options.kills
+	case c.team.options.point != "" || c.team.options.kills == 0:
+		return len(c.kills) >= c.team.options.kills
 	}
-	return len(c.kills) >= c.options.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
+	return len(c.kills) >= c.team.options.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
 // killWhenDue schedules the next random kill, and makes it when it is due.
 func (c *chaos) killWhenDue() error {
-	if c.options.point != "" || c.paused || c.enough() {
+	if c.team.options.point != "" || c.paused || c.enough() {
 		return nil
 	}
 	a := &c.next
 	if a.target == "" {
-		due := len(c.kills) < c.debt(c.watchdog.progress) || len(c.kills) >= c.options.kills // more kills, to cover phases
+		due := len(c.kills) < c.debt(c.watchdog.progress) || len(c.kills) >= c.team.options.kills // more kills, to cover phases
 		if due && len(c.live) > 0 {
 			c.schedule()
 		}
@@ -105,7 +107,7 @@ func (c *chaos) schedule() {
 	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
 	switch {
 	case a.target == redis || c.rng.IntN(3) == 0:
-		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
+		a.phase = slices.MinFunc(check.Phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
 	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
@@ -115,14 +117,11 @@ func (c *chaos) schedule() {
 // targets returns the agents, Redis and, if the planner has several devices, the process of the last device.
 func (c *chaos) targets() []string {
 	all := append(slices.Clone(c.team.names), redis)
-	if c.options.ranks > 1 {
-		all = append(all, fmt.Sprintf("%s/%d", c.team.names[0], c.options.ranks-1))
+	if c.team.options.ranks > 1 {
+		all = append(all, fmt.Sprintf("%s/%d", c.team.names[0], c.team.options.ranks-1))
 	}
 	return all
 }
-
-// phases of a step.
-var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
 
 // timesHit counts the kills of a target, in one phase or in all.
 func (c *chaos) timesHit(target, phase string) (n int) {
@@ -136,13 +135,12 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 
 // uncovered reports whether a target was killed in fewer phases than bench/chaos/check requires.
 func (c *chaos) uncovered(target string) bool {
-	const demanded = 3
-	return len(phases)-len(c.unhit(target)) < demanded
+	return len(check.Phases)-len(c.unhit(target)) < check.MinimumPhases
 }
 
 // unhit returns the phases in which a target was never killed.
 func (c *chaos) unhit(target string) []string {
-	return slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
+	return slices.DeleteFunc(slices.Clone(check.Phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
 }
 
 // atWork reports whether every agent has a worker that has finished joining.
@@ -153,7 +151,7 @@ func (c *chaos) atWork() bool {
 			return false
 		}
 		point, _ := lastPoint(p.log)
-		if !slices.Contains(phases, phaseOf(point)) {
+		if !slices.Contains(check.Phases, phaseOf(point)) {
 			return false
 		}
 	}
@@ -314,15 +312,15 @@ func stopped(pid int) bool {
 // passage. point is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
 // at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
 func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
-	if len(c.kills) >= c.options.kills || c.options.asleep && c.pauses >= c.options.kills {
+	if len(c.kills) >= c.team.options.kills || c.team.options.asleep && c.pauses >= c.team.options.kills {
 		return "", "", false
 	}
-	if c.options.point != "" {
-		kill := fmt.Sprintf("%s:%d", c.options.point, 1+c.rng.IntN(5))
-		if c.options.asleep {
+	if c.team.options.point != "" {
+		kill := fmt.Sprintf("%s:%d", c.team.options.point, 1+c.rng.IntN(5))
+		if c.team.options.asleep {
 			kill += ":stop"
 		}
-		return c.options.point, kill, c.options.asleep
+		return c.team.options.point, kill, c.team.options.asleep
 	}
 	const ahead = 8 // steps within which the worker will have killed itself
 	if len(c.kills)+c.armed() >= c.debt(c.watchdog.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bench/chaos/check"
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
@@ -22,8 +23,8 @@ type report struct {
 	Alone    float64                   `json:"alone"`    // seconds of the uninterrupted run, before further steps
 	Metrics  bool                      `json:"metrics"`  // all reported numbers equal the uninterrupted run's
 	Settings settings                  `json:"settings"` // of both runs
-	Findings json.RawMessage           `json:"findings"` // of bench/chaos/check
-	Machine  string                    `json:"machine"`  // cores and system
+	Findings check.Findings            `json:"findings"`
+	Machine  string                    `json:"machine"` // cores and system
 }
 
 type settings struct {
@@ -37,8 +38,8 @@ type settings struct {
 func (c *chaos) report(took time.Duration) report {
 	r := report{
 		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
-		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.options.steps),
-		Settings: settings{c.options.seed, c.options.agents, c.team.steps, c.options.every, c.options.shared},
+		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.team.options.steps),
+		Settings: settings{c.team.options.seed, c.team.options.agents, c.team.steps, c.team.options.every, c.team.options.shared},
 		Machine:  fmt.Sprintf("%d cores, %s/%s", cgroup.Count().N, runtime.GOOS, runtime.GOARCH),
 	}
 	for _, k := range c.kills {
@@ -78,5 +79,5 @@ func (c *chaos) tails() error {
 		all := strings.Split(strings.TrimSpace(string(data)), "\n")
 		fmt.Fprintf(&out, "--- %s\n%s\n", name, strings.Join(all[max(0, len(all)-lines):], "\n"))
 	}
-	return fmt.Errorf("the last lines of the logs in %s:\n%s", c.team.work, out.String())
+	return fmt.Errorf("the last lines of the logs in %s:\n%s", c.team.options.work, out.String())
 }

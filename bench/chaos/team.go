@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bench/chaos/check"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
@@ -54,17 +54,14 @@ const (
 
 // team is the trained team, with its folders and settings.
 type team struct {
-	names  []string // the main agent first
-	work   string   // folder of all files
-	shared bool     // one folder for all workers
-	moe    bool     // the researcher is a mixture of experts
-	hybrid bool     // all agents are hybrids, except a mixture
-	steps  int      // of both runs; more than the flag if these are too few for all kills
-	set    []string // settings of both runs, in addition to the file and the number of steps
+	options options
+	names   []string // the main agent first
+	steps   int      // of both runs; more than the flag if these are too few for all kills
+	set     []string // settings of both runs, in addition to the file and the number of steps
 }
 
 func newTeam(o options) *team {
-	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, moe: o.moe, hybrid: o.hybrid, steps: o.steps}
+	t := &team{options: o, names: []string{"planner", "researcher"}, steps: o.steps}
 	if o.agents == 3 {
 		t.names = append(t.names, "librarian")
 	}
@@ -88,7 +85,7 @@ func newTeam(o options) *team {
 }
 
 func (t *team) path(parts ...string) string {
-	return filepath.Join(append([]string{t.work}, parts...)...)
+	return filepath.Join(append([]string{t.options.work}, parts...)...)
 }
 
 func (t *team) config() string  { return t.path("team.yaml") }
@@ -96,11 +93,10 @@ func (t *team) taught() string  { return t.path("taught") } // the run that only
 func (t *team) whole() string   { return t.path("whole") }  // the uninterrupted run
 func (t *team) points() string  { return t.path("points") } // logs of failpoints
 func (t *team) program() string { return t.path("..", "mgrpo") }
-func (t *team) checker() string { return t.path("..", "check") }
 
 // dir returns an agent's folder in the killed run.
 func (t *team) dir(agent string) string {
-	if t.shared {
+	if t.options.shared {
 		return t.path("run")
 	}
 	return t.path("run", agent)
@@ -111,9 +107,9 @@ func (t *team) settings() []string {
 	return append(slices.Clone(t.set), "run.steps="+strconv.Itoa(t.steps))
 }
 
-// build builds the programs, and makes the folder of the runs.
-func (t *team) build(ctx context.Context, overlay string) error {
-	if err := errors.Join(os.RemoveAll(t.work), os.MkdirAll(t.points(), 0o755)); err != nil {
+// build builds the program, and makes the folder of the runs.
+func (t *team) build(ctx context.Context) error {
+	if err := errors.Join(os.RemoveAll(t.options.work), os.MkdirAll(t.points(), 0o755)); err != nil {
 		return err
 	}
 	text := teamYAML
@@ -124,12 +120,9 @@ func (t *team) build(ctx context.Context, overlay string) error {
 	if err := os.WriteFile(t.config(), []byte(text), 0o644); err != nil {
 		return err
 	}
-	if err := command(ctx, "go", "build", "-buildvcs=false", "-o", t.checker(), "./bench/chaos/check"); err != nil {
-		return err
-	}
 	args := []string{"build", "-buildvcs=false", "-tags", "failpoint", "-o", t.program()}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
+	if t.options.overlay != "" {
+		args = append(args, "-overlay", t.options.overlay)
 	}
 	return command(ctx, "go", append(args, "./cmd/mgrpo")...)
 }
@@ -138,11 +131,11 @@ func (t *team) build(ctx context.Context, overlay string) error {
 func (t *team) teach(ctx context.Context) error {
 	args := []string{"train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
 	for i, name := range t.names {
-		if t.hybrid {
+		if t.options.hybrid {
 			args = append(args, "--set", "agents."+name+".model="+hybrid(i == 0))
 		}
 	}
-	if t.moe {
+	if t.options.moe {
 		args = append(args, "--set", "agents.researcher.model="+mixture)
 	}
 	return command(ctx, t.program(), args...)
@@ -198,21 +191,14 @@ func (t *team) progress() int {
 	return bytes.Count(data, []byte("\n"))
 }
 
-// check runs the checker and reads its findings.
-func (t *team) check(ctx context.Context, r *server, kills int, findings *json.RawMessage) (status int, err error) {
-	dirs := make([]string, len(t.names))
-	for i, name := range t.names {
-		dirs[i] = name + "=" + t.dir(name)
+// check checks both runs.
+func (t *team) check(ctx context.Context, r *server) check.Findings {
+	dirs := map[string]string{}
+	for _, name := range t.names {
+		dirs[name] = t.dir(name)
 	}
-	cmd := exec.CommandContext(ctx, t.checker(), "-run", runName, "-steps", strconv.Itoa(t.steps), "-whole", t.whole(),
-		"-dirs", strings.Join(dirs, ","), "-store", r.url(true), "-ca", r.cert, "-kills", t.path("kills.jsonl"), "-minimum", strconv.Itoa(kills))
-	cmd.Stderr = os.Stderr
-	*findings, err = cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && json.Valid(*findings) {
-		return exit.ExitCode(), nil
-	}
-	return 0, err
+	return check.Run(ctx, check.Settings{Run: runName, Steps: int64(t.steps), Whole: t.whole(), Dirs: dirs, Agents: t.names, Store: r.url(true),
+		CA: r.cert, Kills: t.path("kills.jsonl"), Minimum: t.options.kills})
 }
 
 // sameMetrics reports whether the agents reported the same numbers as in the uninterrupted run, except times.

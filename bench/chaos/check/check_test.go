@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"crypto/sha256"
@@ -14,17 +14,17 @@ import (
 
 // made is a correct run of two steps by two agents. Tests spoil it.
 type made struct {
-	settings
+	Settings
 	whole, run map[string]string // files of the uninterrupted run and of the checked run, by path
 	entries    []entry
 	kills      []kill
 }
 
 func newMade() *made {
-	m := &made{settings: settings{steps: 2, agents: []string{"a", "b"}}}
+	m := &made{Settings: Settings{Steps: 2, Agents: []string{"a", "b"}}}
 	m.whole = map[string]string{}
 	var parts []agentPart
-	for _, agent := range m.agents {
+	for _, agent := range m.Agents {
 		ledger := `{"step":0,"rollouts":[{"id":"q0/0","trained":[1]},{"id":"q0/1","removed":"why"}],"updates":1}` + "\n" +
 			`{"step":1,"rollouts":[{"id":"q1/0","trained":[2]},{"id":"q1/1","trained":[1]}],"updates":2}` + "\n"
 		m.whole["ledger/"+agent+".jsonl"] = ledger
@@ -46,7 +46,7 @@ func newMade() *made {
 		{event: "version", agent: "a", epoch: 2, version: 2}, {event: "version", agent: "b", epoch: 3, version: 2},
 	}
 	for _, target := range []string{"a", "b", "redis"} {
-		for _, phase := range phases[:3] {
+		for _, phase := range Phases[:3] {
 			m.kills = append(m.kills, kill{target, phase})
 		}
 	}
@@ -80,16 +80,16 @@ func (m *made) check(t *testing.T) Findings {
 			}
 		}
 	}
-	s := m.settings
-	s.whole, s.dirs, s.kills = filepath.Join(dir, "whole"), map[string]string{}, filepath.Join(dir, "kills")
-	for _, agent := range s.agents {
-		s.dirs[agent] = filepath.Join(dir, "run")
+	s := m.Settings
+	s.Whole, s.Dirs, s.Kills = filepath.Join(dir, "whole"), map[string]string{}, filepath.Join(dir, "kills")
+	for _, agent := range s.Agents {
+		s.Dirs[agent] = filepath.Join(dir, "run")
 	}
 	var kills strings.Builder
 	for _, k := range m.kills {
 		fmt.Fprintf(&kills, `{"target":%q,"phase":%q}`+"\n", k.Target, k.Phase)
 	}
-	if err := os.WriteFile(s.kills, []byte(kills.String()), 0o644); err != nil {
+	if err := os.WriteFile(s.Kills, []byte(kills.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var f Findings
@@ -170,7 +170,7 @@ func TestVoid(t *testing.T) {
 	}{
 		{"redis was killed in 2 phases", func(m *made) { m.kills = m.kills[:len(m.kills)-1] }},
 		{"a was killed in 2 phases", func(m *made) { m.kills[0].Phase = "start" }},
-		{"9 kills where 10", func(m *made) { m.minimum = 10 }},
+		{"9 kills where 10", func(m *made) { m.Minimum = 10 }},
 		{"the uninterrupted run", func(m *made) { delete(m.whole, "checkpoints/step-000002/manifest.json") }},
 		{"the uninterrupted run's ledger", func(m *made) { m.whole["ledger/a.jsonl"] = "" }},
 	} {

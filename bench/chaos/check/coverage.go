@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"bufio"
@@ -13,15 +13,15 @@ type kill struct {
 	Phase  string `json:"phase"`  // phase of the step in which it was killed
 }
 
-// minimumPhases is the number of phases of a step in which each target must have been killed.
-const minimumPhases = 3
+// MinimumPhases is the number of phases of a step in which each target must have been killed.
+const MinimumPhases = 3
 
-// phases of a step. Kills while a target starts or joins do not count.
-var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
+// Phases lists the phases of a step. Kills while a target starts or joins do not count.
+var Phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
 
 // coverage marks a run as void if it had too few kills, or a target was killed in too few phases.
-func (f *Findings) coverage(s settings) {
-	file, err := os.Open(s.kills)
+func (f *Findings) coverage(s Settings) {
+	file, err := os.Open(s.Kills)
 	if err != nil {
 		f.void("%v", err)
 		return
@@ -31,25 +31,25 @@ func (f *Findings) coverage(s settings) {
 	for in := bufio.NewScanner(file); in.Scan(); all++ {
 		var k kill
 		if err := json.Unmarshal(in.Bytes(), &k); err != nil {
-			f.void("%s: %v", s.kills, err)
+			f.void("%s: %v", s.Kills, err)
 			return
 		}
-		if slices.Contains(phases, k.Phase) && !slices.Contains(hit[k.Target], k.Phase) {
+		if slices.Contains(Phases, k.Phase) && !slices.Contains(hit[k.Target], k.Phase) {
 			hit[k.Target] = append(hit[k.Target], k.Phase)
 		}
 	}
-	if all < s.minimum {
-		f.void("%d kills where %d were asked for", all, s.minimum)
+	if all < s.Minimum {
+		f.void("%d kills where %d were asked for", all, s.Minimum)
 	}
-	targets := append(slices.Clone(s.agents), "redis")
+	targets := append(slices.Clone(s.Agents), "redis")
 	for target := range hit { // processes of further devices
 		if !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}
 	}
 	for _, target := range targets {
-		if len(hit[target]) < minimumPhases {
-			f.void("%s was killed in %d phases of a step, %v; %d are needed", target, len(hit[target]), hit[target], minimumPhases)
+		if len(hit[target]) < MinimumPhases {
+			f.void("%s was killed in %d phases of a step, %v; %d are needed", target, len(hit[target]), hit[target], MinimumPhases)
 		}
 	}
 }

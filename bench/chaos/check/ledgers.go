@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"bufio"
@@ -26,9 +26,9 @@ type rollout struct {
 
 // ledgers checks every agent's ledger: it must have each step once and in order, and in each step the rollouts of the
 // uninterrupted run, once. Each rollout must be trained on by all agents, or removed for all.
-func (f *Findings) ledgers(s settings) {
-	want, err := readLedger(s.whole, s.agents[0])
-	if err != nil || int64(len(want)) != s.steps {
+func (f *Findings) ledgers(s Settings) {
+	want, err := readLedger(s.Whole, s.Agents[0])
+	if err != nil || int64(len(want)) != s.Steps {
 		f.void("the uninterrupted run's ledger has %d steps: %v", len(want), err)
 		return
 	}
@@ -43,8 +43,8 @@ func (f *Findings) ledgers(s settings) {
 		}
 	}
 	f.Rollouts = len(seen)
-	for _, agent := range s.agents {
-		got, err := readLedger(s.dirs[agent], agent)
+	for _, agent := range s.Agents {
+		got, err := readLedger(s.Dirs[agent], agent)
 		if err != nil {
 			f.broken("%v", err)
 		}
@@ -53,8 +53,8 @@ func (f *Findings) ledgers(s settings) {
 				f.broken("%s: line %d of the ledger is of step %d", agent, i+1, l.Step)
 			}
 		}
-		if int64(len(got)) != s.steps {
-			f.broken("%s: the ledger has %d steps, want %d", agent, len(got), s.steps)
+		if int64(len(got)) != s.Steps {
+			f.broken("%s: the ledger has %d steps, want %d", agent, len(got), s.Steps)
 		}
 		f.rollouts(agent, want, got)
 		f.agreed(agent, fates, got)

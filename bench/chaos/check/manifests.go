@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"bytes"
@@ -40,16 +40,16 @@ func stepDir(dir string, step int64) string {
 
 // manifests checks the last checkpoint of every agent. All agents must have the same manifest.
 // The files must have the manifest's digests and equal the uninterrupted run's files.
-func (f *Findings) manifests(s settings) {
-	_, want, err := readManifest(s.whole, s.steps)
+func (f *Findings) manifests(s Settings) {
+	_, want, err := readManifest(s.Whole, s.Steps)
 	if err != nil {
 		f.void("the uninterrupted run: %v", err)
 		return
 	}
 	f.Equal = true
 	var first []byte
-	for _, agent := range s.agents {
-		data, m, err := readManifest(s.dirs[agent], s.steps)
+	for _, agent := range s.Agents {
+		data, m, err := readManifest(s.Dirs[agent], s.Steps)
 		if err != nil {
 			f.Equal = false
 			f.broken("%s: %v", agent, err)
@@ -59,10 +59,10 @@ func (f *Findings) manifests(s settings) {
 			first = data
 		}
 		if !bytes.Equal(first, data) {
-			f.broken("%s: its manifest differs from that of %s", agent, s.agents[0])
+			f.broken("%s: its manifest differs from that of %s", agent, s.Agents[0])
 		}
 		part, expected := m.part(agent), want.part(agent)
-		f.onDisk(s.dirs[agent], agent, m.Step, part)
+		f.onDisk(s.Dirs[agent], agent, m.Step, part)
 		if why := differ(part, expected); why != "" {
 			f.Equal = false
 			f.broken("%s: %s", agent, why)

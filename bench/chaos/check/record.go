@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -39,7 +39,7 @@ type history struct {
 // from the same checkpoint, which is not older than the previous round's. Each agent's versions
 // go up one by one from there. No epoch falls, and the last round reaches the last step. A worker
 // that joins after the others have ended begins a round without a start, which does not count.
-func (f *Findings) record(ctx context.Context, s settings) {
+func (f *Findings) record(ctx context.Context, s Settings) {
 	entries, err := readRecord(ctx, s)
 	if err != nil {
 		f.void("the record: %v", err)
@@ -48,7 +48,7 @@ func (f *Findings) record(ctx context.Context, s settings) {
 	f.rounds(s, entries)
 }
 
-func (f *Findings) rounds(s settings, entries []entry) {
+func (f *Findings) rounds(s Settings, entries []entry) {
 	h := &history{f: f, started: -1, epoch: map[string]int64{}, commits: map[string]int{}}
 	for _, e := range entries {
 		switch e.event {
@@ -63,10 +63,10 @@ func (f *Findings) rounds(s settings, entries []entry) {
 		}
 	}
 	f.Rounds = int(h.round)
-	for _, agent := range s.agents {
-		f.Redone += h.commits[agent] - int(s.steps)
-		if v, there := h.version[agent]; !there || v != s.steps {
-			f.broken("%s: the last round ends at version %d (%v), not %d", agent, v, there, s.steps)
+	for _, agent := range s.Agents {
+		f.Redone += h.commits[agent] - int(s.Steps)
+		if v, there := h.version[agent]; !there || v != s.Steps {
+			f.broken("%s: the last round ends at version %d (%v), not %d", agent, v, there, s.Steps)
 		}
 	}
 }
@@ -119,13 +119,13 @@ func (h *history) seen(e entry, inRound bool) {
 	h.epoch[e.agent] = e.epoch
 }
 
-func readRecord(ctx context.Context, s settings) ([]entry, error) {
-	opts, err := redis.ParseURL(s.store)
+func readRecord(ctx context.Context, s Settings) ([]entry, error) {
+	opts, err := redis.ParseURL(s.Store)
 	if err != nil {
 		return nil, err
 	}
 	if opts.TLSConfig != nil {
-		pem, err := os.ReadFile(s.ca)
+		pem, err := os.ReadFile(s.CA)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func readRecord(ctx context.Context, s settings) ([]entry, error) {
 	}
 	c := redis.NewClient(opts)
 	defer c.Close()
-	messages, err := c.XRange(ctx, "mgrpo:{"+s.run+"}:record", "-", "+").Result()
+	messages, err := c.XRange(ctx, "mgrpo:{"+s.Run+"}:record", "-", "+").Result()
 	if err != nil {
 		return nil, err
 	}
