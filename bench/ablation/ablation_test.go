@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
@@ -330,7 +331,7 @@ func TestChosen(t *testing.T) {
 func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "r.json")
 	r := Results{Settings: Settings{Tokens: 5, Set: []string{"a=b"}}, Runs: []Run{{Arm: "draw", Seed: 2}}}
-	if err := r.save(path); err != nil {
+	if err := measure.WriteFile(path, r); err != nil {
 		t.Fatal(err)
 	}
 	got, err := open(Results{Settings: r.Settings}, filepath.Join(t.TempDir(), "none.json"), path)

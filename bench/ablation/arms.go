@@ -97,11 +97,6 @@ func armNames(arms []arm) []string {
 // endless sets more steps than any token budget allows.
 const endless = "run.steps=1000000"
 
-// coldStartConfig returns the configuration of a run that only makes a cold start.
-func (b *bench) coldStartConfig(start string, seed int) (*config.Config, error) {
-	return b.configuration(start, seed, "cold-"+start, "run.steps=0", "eval.queries=1", "eval.samples=1")
-}
-
 // armConfig returns an arm's configuration, which begins with the weights of a cold start's checkpoint. The rate is constant, because a
 // schedule would end before or after the arm's tokens.
 func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
@@ -43,13 +44,12 @@ func (b *bench) unfinished() string { return filepath.Join(b.work, "results.json
 func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	for seed := range seeds {
 		missing := slices.DeleteFunc(slices.Clone(arms), func(a arm) bool { return b.finished(a.name, seed) })
-		starts := slices.Compact(slices.Sorted(func(yield func(string) bool) {
-			for _, a := range missing {
-				if !yield(a.start) {
-					return
-				}
+		var starts []string
+		for _, a := range missing {
+			if !slices.Contains(starts, a.start) {
+				starts = append(starts, a.start)
 			}
-		}))
+		}
 		if err := b.each(ctx, len(starts), func(ctx context.Context, i int) error {
 			if err := b.coldStart(ctx, starts[i], seed); err != nil {
 				return fmt.Errorf("cold start of %s, seed %d: %w", starts[i], seed, err)
@@ -108,7 +108,7 @@ func (b *bench) keep(add func(r *Results)) error {
 	defer b.mu.Unlock()
 	add(b.results)
 	b.results.sort()
-	return b.results.save(b.unfinished())
+	return measure.WriteFile(b.unfinished(), b.results)
 }
 
 // one trains an arm with a seed, from its cold start to the token budget, and evaluates it on the held-out queries.
@@ -146,7 +146,7 @@ func (b *bench) startDir(start string, seed int) string {
 
 // coldStart trains the checkpoint for the arms of a seed once, and evaluates it on the held-out queries.
 func (b *bench) coldStart(ctx context.Context, start string, seed int) error {
-	cfg, err := b.coldStartConfig(start, seed)
+	cfg, err := b.configuration(start, seed, "cold-"+start, "run.steps=0", "eval.queries=1", "eval.samples=1")
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"gonum.org/v1/gonum/floats"
+
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -87,7 +89,7 @@ func describe(ctx context.Context, out *Outcome, t task.Task, path string) error
 		out.Questions = append(out.Questions, mean(correct))
 	}
 	for _, s := range byHops {
-		out.Hops = append(out.Hops, sum(s)/float64(max(len(s), 1)))
+		out.Hops = append(out.Hops, floats.Sum(s)/float64(max(len(s), 1)))
 	}
 	out.Calls = callsOf(calls)
 	return nil

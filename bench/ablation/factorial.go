@@ -13,10 +13,9 @@ type cells struct{ fresh, freshUnaligned, stale, staleUnaligned float64 }
 // factorial returns "" for fewer than two such seeds.
 func factorial(r *Results) string {
 	var final, curve []cells // by seed
-	for seed := range 1 + lastSeed(r) {
-		fresh, freshUnaligned := r.run("lag-0", seed), r.run("lag-0-none", seed)
-		stale, staleUnaligned := r.run("lag-4", seed), r.run("lag-4-none", seed)
-		if fresh == nil || freshUnaligned == nil || stale == nil || staleUnaligned == nil {
+	for _, fresh := range r.Runs {
+		freshUnaligned, stale, staleUnaligned := r.run("lag-0-none", fresh.Seed), r.run("lag-4", fresh.Seed), r.run("lag-4-none", fresh.Seed)
+		if fresh.Arm != "lag-0" || freshUnaligned == nil || stale == nil || staleUnaligned == nil {
 			continue
 		}
 		final = append(final, cells{fresh.Final.Accuracy, freshUnaligned.Final.Accuracy, stale.Final.Accuracy, staleUnaligned.Final.Accuracy})
@@ -38,13 +37,6 @@ func factorial(r *Results) string {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", e.name, interval(each(curve, e.of)), interval(each(final, e.of)))
 	}
 	return b.String()
-}
-
-func lastSeed(r *Results) (last int) {
-	for _, x := range r.Runs {
-		last = max(last, x.Seed)
-	}
-	return last
 }
 
 func each(seeds []cells, of func(cells) float64) (values []float64) {

@@ -63,21 +63,17 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	b.results, err = open(Results{
-		What:   "M-GRPO on the built-in research task: arms at equal rollout tokens",
-		Commit: measure.Commit(ctx), Machine: machine(),
+		What:     "M-GRPO on the built-in research task: arms at equal rollout tokens",
+		Commit:   measure.Commit(ctx),
+		Machine:  Machine{CPU: measure.Processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()},
 		Settings: Settings{b.tokens, b.every, b.samples, b.final, b.set},
 	}, b.unfinished(), out)
 	if err != nil {
 		return err
 	}
 	if err = b.all(ctx, which, *seeds); err == nil {
-		err = b.results.save(out)
+		err = measure.WriteFile(out, b.results)
 	}
 	fmt.Print(table(b.results, which))
 	return err
-}
-
-func machine() Machine {
-	return Machine{CPU: measure.Processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(),
-		Go: runtime.Version()}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 )
@@ -151,19 +150,4 @@ func open(fresh Results, paths ...string) (*Results, error) {
 		return nil, fmt.Errorf("%s holds runs with other settings, %+v: choose another -out and -work or the same settings", path, old.Settings)
 	}
 	return &old, nil
-}
-
-// save replaces the file as a whole.
-func (r *Results) save(path string) error {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -73,32 +74,14 @@ func known(values []float64, v *float64) []float64 {
 	return append(values, *v)
 }
 
-func sum(v []float64) (s float64) {
-	for _, x := range v {
-		s += x
-	}
-	return s
-}
+func mean(v []float64) float64 { return stat.Mean(v, nil) }
 
-func mean(v []float64) float64 { return sum(v) / float64(len(v)) }
-
-// deviation returns the sample standard deviation.
-func deviation(v []float64) float64 {
-	m, squares := mean(v), 0.0
-	for _, x := range v {
-		squares += (x - m) * (x - m)
-	}
-	return math.Sqrt(squares / float64(len(v)-1))
-}
-
+// spread returns the mean of at least one value with the sample standard deviation.
 func spread(v []float64) string {
-	if len(v) == 0 {
-		return "-"
-	}
 	if len(v) == 1 {
 		return fmt.Sprintf("%.3f", v[0])
 	}
-	return fmt.Sprintf("%.3f +- %.3f", mean(v), deviation(v))
+	return fmt.Sprintf("%.3f +- %.3f", mean(v), stat.StdDev(v, nil))
 }
 
 func share(v []float64) string {
@@ -146,5 +129,5 @@ func interval(values []float64) string {
 func halfWidth(values []float64) float64 {
 	n := float64(len(values))
 	t := distuv.StudentsT{Sigma: 1, Nu: n - 1}
-	return t.Quantile(0.975) * deviation(values) / math.Sqrt(n)
+	return t.Quantile(0.975) * stat.StdDev(values, nil) / math.Sqrt(n)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"html"
 	"math"
 	"regexp"
 	"slices"
@@ -168,7 +169,7 @@ func (f *figure) svg() string {
 	}
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%.0f" font-family="sans-serif" font-size="12">`+"\n", width, height)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
-	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, escape(f.title))
+	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, html.EscapeString(f.title))
 	for d := x0; d <= x1; d++ {
 		x := px(math.Pow(10, d))
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, top, top+plotHeight, x,
@@ -179,8 +180,8 @@ func (f *figure) svg() string {
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fH%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", left, y, left+plotWidth,
 			left-6, y+4, decade(d))
 	}
-	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", left+plotWidth/2, top+plotHeight+38, escape(f.xTitle))
-	fmt.Fprintf(&b, `<text transform="translate(16 %.1f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", top+plotHeight/2, escape(f.yTitle))
+	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", left+plotWidth/2, top+plotHeight+38, html.EscapeString(f.xTitle))
+	fmt.Fprintf(&b, `<text transform="translate(16 %.1f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", top+plotHeight/2, html.EscapeString(f.yTitle))
 	if f.roof != nil {
 		drawLine(&b, f.roof, "black", px, py)
 	}
@@ -193,12 +194,12 @@ func (f *figure) svg() string {
 	}
 	for i, s := range f.series {
 		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/><text x="%.1f" y="%.1f">%s</text>`+"\n", left+plotWidth+20, y-4,
-			colours[i%len(colours)], left+plotWidth+30, y, escape(s.name))
+			colours[i%len(colours)], left+plotWidth+30, y, html.EscapeString(s.name))
 		y += 20
 	}
 	for _, l := range f.legend {
 		y += 18
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" font-size="11">%s</text>`+"\n", left+plotWidth+16, y, escape(l))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" font-size="11">%s</text>`+"\n", left+plotWidth+16, y, html.EscapeString(l))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -227,8 +228,4 @@ func decade(d float64) string {
 		return strconv.FormatFloat(math.Pow(10, d), 'f', -1, 64)
 	}
 	return fmt.Sprintf("1e%.0f", d)
-}
-
-func escape(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
 }

@@ -97,12 +97,3 @@ var gpuRemarks = map[string]string{
 	"learner qwen3-1.7b": "The peer trains bf16 weights with bf16 moments, in 0.73 of our memory. Ours keeps float32 weights and moments.",
 	"learner qwen3-0.6b": "The peer trains bf16 weights with bf16 moments, in 0.8 of our memory. Ours keeps float32 weights and moments.",
 }
-
-// reason returns the reason for a missed target.
-func (m *machine) reason(r measure.Row, t measure.Target) string {
-	row := r.Suite + " " + r.Name
-	if m.is().GPU != "" {
-		row = "gpu " + row
-	}
-	return reasons[row][t.Kind]
-}

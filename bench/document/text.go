@@ -138,7 +138,11 @@ func (m *machine) targets() (rows []string) {
 				value, verdict = fmt.Sprintf("%.3g", *t.Value), "met"
 				switch {
 				case !t.Met:
-					verdict = strings.TrimSpace("missed. " + m.reason(r, t))
+					row := r.Suite + " " + r.Name
+					if m.is().GPU != "" {
+						row = "gpu " + row
+					}
+					verdict = strings.TrimSpace("missed. " + reasons[row][t.Kind])
 				case t.Peer != "" && m.emulated(r):
 					verdict = "not counted: the peer's bf16 is emulated"
 				case m.is().GPU != "" && gpuRemarks[r.Suite+" "+r.Name] != "":

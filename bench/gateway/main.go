@@ -47,17 +47,16 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	out := flag.String("out", "", "file for the results; absent: they are only printed")
-	conversations := flag.Int("conversations", 200, "conversations at once")
-	turns := flag.Int("turns", 3, "turns of each conversation")
-	tokens := flag.Int("tokens", 64, "tokens of a turn")
+	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second",
+		Date: time.Now().UTC().Format(time.DateOnly), LoadBefore: measure.LoadAverage(), Target: 0.9}
+	flag.IntVar(&r.Conversations, "conversations", 200, "conversations at once")
+	flag.IntVar(&r.Turns, "turns", 3, "turns of each conversation")
+	flag.IntVar(&r.TurnTokens, "tokens", 64, "tokens of a turn")
+	flag.IntVar(&r.Width, "width", 256, "width of the model")
+	flag.IntVar(&r.Layers, "layers", 2, "layers of the model")
 	pairs := flag.Int("pairs", 5, "runs of each kind")
-	width := flag.Int("width", 256, "width of the model")
-	layers := flag.Int("layers", 2, "layers of the model")
 	flag.Parse()
 	threads := cgroup.Count().N
-	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second",
-		Date:       time.Now().UTC().Format(time.DateOnly),
-		LoadBefore: measure.LoadAverage(), Conversations: *conversations, Turns: *turns, TurnTokens: *tokens, Width: *width, Layers: *layers, Target: 0.9}
 	if r.Machine, err = measure.Examine(measure.Commit(ctx), "cpu", threads); err != nil {
 		return err
 	}

@@ -130,13 +130,9 @@ func write(o options) error {
 	if r.Weights, err = weights(archive.CheckpointsDir(o.run)); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
 	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Difference, r.Interval[0],
 		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Difference, r.Greedy.Interval[0], r.Greedy.Interval[1])
-	return os.WriteFile(o.out, append(text, '\n'), 0o644)
+	return measure.WriteFile(o.out, r)
 }
 
 // read collects everything except the machine.

@@ -87,19 +87,13 @@ func (m Machine) Hot() bool { return m.GPU == "" && cmp.Or(m.Evicted, leastEvict
 
 // Slug returns a file name for results of this machine, such as amd-epyc-2c-avx2.
 func (m Machine) Slug() string {
-	keep := func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
-			return r
-		}
-		return ' '
+	words := func(name string) []string {
+		return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 	}
-	name := m.CPU
 	if m.GPU != "" {
-		return strings.Join(strings.Fields(strings.Map(keep, strings.ToLower(m.GPU))), "-")
+		return strings.Join(words(m.GPU), "-")
 	}
-	words := strings.Fields(strings.Map(keep, strings.ToLower(name)))
-	return strings.Join(append(words, strconv.Itoa(m.Cores)+"c", m.ISA), "-")
+	return strings.Join(append(words(m.CPU), strconv.Itoa(m.Cores)+"c", m.ISA), "-")
 }
 
 // LoadAverage returns the number of runnable processes, averaged over a minute. It is about 0 on a quiet machine before a run.

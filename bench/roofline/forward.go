@@ -118,7 +118,7 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 // through some of the experts.
 func (p pass) mixture(f *forward, l arch.Leaf, m *arch.Mixture) {
 	k, width := float64(m.PerToken), p.a.Arch.Hidden
-	read := 1 - unchosen(m, p.n())
+	read := 1 - math.Pow(1-k/float64(m.Experts), p.n()) // the share of the experts that some row chooses, if all are equally likely
 	switch l.Name {
 	case "router":
 		const choose = 5 // to fp32, product, choice, sorting the rows by expert

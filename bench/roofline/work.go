@@ -1,10 +1,6 @@
 package roofline
 
-import (
-	"math"
-
-	"github.com/mgrpo/mgrpo/trainer/model/arch"
-)
+import "github.com/mgrpo/mgrpo/trainer/model/arch"
 
 // Work describes the conversations that an agent samples and trains on in a step. In a conversation every turn has Sampled tokens, and
 // Results tokens follow every turn except the last.
@@ -121,9 +117,4 @@ func (w Work) trained() (r rows) {
 	r.add(0, w.Prompt, whole, float64(w.Prompts))
 	r.add(w.Prompt, whole-1, whole, w.Sequences())
 	return r
-}
-
-// unchosen returns the share of a mixture's experts that are chosen by no row of a pass, if all experts are equally likely.
-func unchosen(m *arch.Mixture, rows float64) float64 {
-	return math.Pow(1-float64(m.PerToken)/float64(m.Experts), rows)
 }
