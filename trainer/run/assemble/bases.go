@@ -50,23 +50,21 @@ func (p *Process) take(key string, load func() (*model.Model, error)) (*base, fu
 		p.bases[key] = shared
 	}
 	shared.users++
-	return shared, func(ctx context.Context) error { return p.giveBack(ctx, key, shared) }, nil
-}
-
-func (p *Process) giveBack(ctx context.Context, key string, shared *base) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if shared.users--; shared.users > 0 {
-		return nil
-	}
-	if p.bases[key] == shared {
-		delete(p.bases, key)
-	}
-	var err error
-	if shared.engine != nil {
-		err = shared.engine.Close(ctx)
-	}
-	return errors.Join(err, shared.model.Close(ctx), shared.model.Device.Close())
+	return shared, func(ctx context.Context) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if shared.users--; shared.users > 0 {
+			return nil
+		}
+		if p.bases[key] == shared {
+			delete(p.bases, key)
+		}
+		var err error
+		if shared.engine != nil {
+			err = shared.engine.Close(ctx)
+		}
+		return errors.Join(err, shared.model.Close(ctx), shared.model.Device.Close())
+	}, nil
 }
 
 // sampler returns the base's engine, and opens it at the first call.

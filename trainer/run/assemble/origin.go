@@ -183,7 +183,7 @@ func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 		}
 	}
 	if a.Adapts() {
-		if _, _, _, err := adapters(cfg, a, o.arch); err != nil {
+		if _, err := initialAdapters(cfg, a, o.arch); err != nil {
 			return nil, err
 		}
 	}

@@ -208,8 +208,12 @@ func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, gro
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return nil
 	}
-	if a.Adapts() && a.Reference == "" {
-		return p.loadInitialReference(ctx, cfg, a)
+	if a.Adapts() && a.Reference == "" { // the run's initial policy
+		if folder := a.LoRA.Folder(); folder != "" {
+			return p.loadAdapterReference(ctx, cfg.Resolve(folder))
+		}
+		p.Reference = p.base.model // new adapters add nothing
+		return p.Learner.SetReference(ctx, p.Reference)
 	}
 	o, err := openReference(cfg, a, want.Task)
 	if err != nil {

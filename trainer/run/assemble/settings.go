@@ -7,6 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Settings of other packages, made from sections of the configuration. All values were checked when the configuration was
@@ -58,6 +59,19 @@ func Schedule(o config.Optimizer, steps int64) learner.Schedule {
 // Adam returns the constants of AdamW.
 func Adam(o config.Optimizer) learner.Adam {
 	return learner.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip}
+}
+
+// Store returns the store's options, and reads the secrets that the configuration names.
+func Store(cfg *config.Config) (store.Options, error) {
+	c := cfg.Store
+	o := store.Options{
+		Run: cfg.Run.Name, URL: c.URL, Username: c.Username, CAFile: cfg.Resolve(c.TLS.CA), CertFile: cfg.Resolve(c.TLS.Cert),
+		KeyFile: cfg.Resolve(c.TLS.Key), ServerName: c.TLS.ServerName, AllowInsecure: c.AllowInsecure != "",
+		AllowVolatile: c.AllowVolatile != "", Lease: c.Lease, Timeout: c.Timeout, MaxDeliveries: c.MaxDeliveries,
+	}
+	var err error
+	o.Password, err = cfg.Password()
+	return o, err
 }
 
 func limits(l config.Limits) agent.Limits {

@@ -119,11 +119,6 @@ func (a Answers) mean() (float64, error) {
 	return m.Value(), nil
 }
 
-func digestOf(q task.Query) string {
-	sum := sha256.Sum256([]byte(q.Text + "\x00" + q.Answer))
-	return hex.EncodeToString(sum[:8])
-}
-
 // AnswersOf returns the answers in the form that an evaluation publishes.
 func AnswersOf(questions []Question) []Answers {
 	out := make([]Answers, len(questions))
@@ -144,7 +139,8 @@ func SameQuestions(earlier []Answers, t task.Task, n int) error {
 }
 
 func answersTo(q task.Query, correct []float64) Answers {
-	return Answers{q.Set, q.ID, digestOf(q), correct}
+	sum := sha256.Sum256([]byte(q.Text + "\x00" + q.Answer))
+	return Answers{q.Set, q.ID, hex.EncodeToString(sum[:8]), correct}
 }
 
 // Unpaired returns the difference after - before of two accuracies that were measured on

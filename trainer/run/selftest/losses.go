@@ -1,6 +1,7 @@
 package selftest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // all returns all kernels that are tried.
@@ -132,9 +134,9 @@ func (t *trial) logits() (host []byte, z []float64, dtype kernels.DType) {
 		bits := math.Float32bits(8 * v)
 		if t.real == torch.BFloat16 {
 			bits &= 0xffff0000
-			host = append(host, byte(bits>>16), byte(bits>>24))
+			host = binary.LittleEndian.AppendUint16(host, uint16(bits>>16))
 		} else {
-			host = append(host, byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24))
+			host = binary.LittleEndian.AppendUint32(host, bits)
 		}
 		z = append(z, float64(math.Float32frombits(bits)))
 	}
@@ -151,14 +153,11 @@ func (t *trial) matrix(at unsafe.Pointer, dtype kernels.DType) kernels.Logits {
 
 // floats converts logits to float32.
 func (t *trial) floats(host []byte) []float32 {
-	var out []float32
-	for len(host) > 0 {
-		if t.real == torch.BFloat16 {
-			out, host = append(out, math.Float32frombits(uint32(host[0])<<16|uint32(host[1])<<24)), host[2:]
-			continue
-		}
-		out, host = append(out, math.Float32frombits(uint32(host[0])|uint32(host[1])<<8|uint32(host[2])<<16|uint32(host[3])<<24)), host[4:]
+	out, dtype := make([]float32, t.rows*vocab), weights.F32
+	if t.real == torch.BFloat16 {
+		dtype = weights.BF16
 	}
+	dtype.Decode(out, host)
 	return out
 }
 
@@ -173,14 +172,19 @@ func logProb(t *trial) error {
 			return kernels.TokenLogProb(t.on, t.matrix(at.Pointer(), dtype), y.Pointer(), nil, tau, p.Pointer(), h.Pointer())
 		})
 	})
-	var wantP, wantH []float64
-	for r, y := range targets {
-		p, h, wrong := oracle.TokenLogProb(z[r*vocab:][:vocab], int(y), tau)
-		wantP, wantH, err = append(wantP, p), append(wantH, h), errors.Join(err, wrong)
-	}
+	wantP, wantH, wrong := logProbs(z, vocab, targets)
 	compare(t, logp, wantP)
 	compare(t, entropy, wantH)
-	return err
+	return errors.Join(err, wrong)
+}
+
+// logProbs returns the log-probs and entropies of rows of `words` logits.
+func logProbs(z []float64, words int, targets []int32) (logp, entropy []float64, err error) {
+	for r, y := range targets {
+		p, h, wrong := oracle.TokenLogProb(z[r*words:][:words], int(y), tau)
+		logp, entropy, err = append(logp, p), append(entropy, h), errors.Join(err, wrong)
+	}
+	return logp, entropy, err
 }
 
 func logProbBackward(t *trial) error {
@@ -266,16 +270,9 @@ func policyLoss(t *trial) error {
 func fromLogits(t *trial) error {
 	host, z, dtype := t.logits()
 	targets, gotP, gotH := index(2, t.rows, vocab), make([]float32, t.rows), make([]float32, t.rows)
-	var logp, entropy []float64
-	for r, y := range targets {
-		p, h, err := oracle.TokenLogProb(z[r*vocab:][:vocab], int(y), tau)
-		if err != nil {
-			return err
-		}
-		logp, entropy = append(logp, p), append(entropy, h)
-	}
+	logp, entropy, wrong := logProbs(z, vocab, targets)
 	b, err := t.trajectories(logp, entropy)
-	if err != nil {
+	if err = errors.Join(err, wrong); err != nil {
 		return err
 	}
 	err = t.memory(func(m *kernels.Memory) (downloads, error) {
@@ -306,23 +303,15 @@ func fromHidden(t *trial) error {
 	h, w := t.tensor(1, t.rows, width), t.tensor(2, words, width)
 	x, rows := wide(values(h)), wide(values(w))
 	targets := index(2, t.rows, words)
-	z := make([][]float64, t.rows)
-	var logp, entropy []float64
-	for r, y := range targets {
-		z[r] = make([]float64, words)
-		for v := range words {
-			for i := range width {
-				z[r][v] += x[r*width+i] * rows[v*width+i]
-			}
+	z := make([]float64, t.rows*words)
+	for at := range z {
+		for i := range width {
+			z[at] += x[at/words*width+i] * rows[at%words*width+i]
 		}
-		p, e, err := oracle.TokenLogProb(z[r], int(y), tau)
-		if err != nil {
-			return err
-		}
-		logp, entropy = append(logp, p), append(entropy, e)
 	}
+	logp, entropy, wrong := logProbs(z, words, targets)
 	b, err := t.trajectories(logp, entropy)
-	if err != nil {
+	if err = errors.Join(err, wrong); err != nil {
 		return err
 	}
 	var got torch.HeadLoss
@@ -339,7 +328,7 @@ func fromHidden(t *trial) error {
 	}
 	dh := make([]float64, len(x))
 	for r, y := range targets {
-		dz, wrong := oracle.TokenLogProbGrad(z[r], int(y), tau, want.DLogProb[r], want.DEntropy[r])
+		dz, wrong := oracle.TokenLogProbGrad(z[r*words:][:words], int(y), tau, want.DLogProb[r], want.DEntropy[r])
 		err = errors.Join(err, wrong)
 		for v, g := range dz {
 			for i := range width {
