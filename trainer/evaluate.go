@@ -49,7 +49,7 @@ func (o CheckpointOptions) check(cfg *config.Config) error {
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
 // a separate store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e Evaluation, err error) {
-	records := &lastRecords{Observer: observed(opt.Observer)}
+	records := &lastRecords{Observer: observed(opt.Observer), byAgent: map[string]metrics.Record{}}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
@@ -209,8 +209,5 @@ type lastRecords struct {
 func (r *lastRecords) Report(record metrics.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.byAgent == nil {
-		r.byAgent = map[string]metrics.Record{}
-	}
 	r.byAgent[record.Agent] = record
 }

@@ -27,13 +27,6 @@ type Gateway struct {
 	Token string
 }
 
-// endRound ends the round for the programs.
-func (g *Gateway) endRound() {
-	if g != nil {
-		g.Server.BeginRound(gateway.Round{}, nil)
-	}
-}
-
 // openGateway opens the gateway: it publishes this process's address to the other workers, and the main agent's worker
 // starts the programs that play rollouts, or leases rollouts to them.
 func (t *team) openGateway(ctx context.Context, s setup) error {
@@ -46,6 +39,8 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	t.gateway = s.Gateway
 	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token,
 		Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
+	fresh := make([]byte, gateway.SecretSize)
+	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
 		if w.Parts().Gateway == nil && s.Gateway.Open {
@@ -60,7 +55,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, freshSecret())
+		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
@@ -129,10 +124,4 @@ func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gate
 	}
 	w.SetPlayer(programs)
 	return nil
-}
-
-func freshSecret() string {
-	secret := make([]byte, gateway.SecretSize)
-	rand.Read(secret)
-	return base64.StdEncoding.EncodeToString(secret)
 }

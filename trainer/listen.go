@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // Listen opens the server of this process at the configured address, and mounts the team's
@@ -108,4 +110,21 @@ func gatewayTLS(cfg *config.Config) (*tls.Config, error) {
 		return nil, fmt.Errorf("config: gateway.cert: %w", err)
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// newestCheckpoint returns a function that finds the run's newest complete checkpoint, for a health server.
+func newestCheckpoint(cfg *config.Config) func() (step int64, at time.Time, ok bool) {
+	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
+	return func() (step int64, at time.Time, ok bool) {
+		steps, err := checkpoints.List()
+		if err != nil || len(steps) == 0 {
+			return 0, time.Time{}, false
+		}
+		step = steps[len(steps)-1]
+		info, err := os.Stat(checkpoints.StepDir(step)) // the manifest, which is written last
+		if err != nil {
+			return 0, time.Time{}, false // it was removed a moment ago
+		}
+		return step, info.ModTime(), true
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
@@ -30,7 +29,3 @@ func lockFolder(parent context.Context, what, dir string, s durable.Sharing, o m
 	}
 	return ctx, func() error { cancel(nil); return l.Release() }, nil
 }
-
-// sharing returns how a process locks the run's folder: workers that share a Redis share the
-// lock, too, because the store gives each of them a place of its own.
-func sharing(cfg *config.Config) durable.Sharing { return cfg.Store.URL != "" }

@@ -10,22 +10,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// opens returns an error if a device cannot be opened.
-func opens(device string) error {
-	d, err := torch.Open(device, 1)
-	if err != nil {
-		return err
-	}
-	return d.Close()
-}
-
 // selfTest checks the device and the kernels of an agent before anything is computed there. It leaves out an instruction set
 // that fails, with a note, and returns an error if none is left.
 func selfTest(ctx context.Context, cfg *config.Config, a *config.Agent, observer metrics.Observer) error {
 	if a.Model.Endpoint != nil {
 		return nil // a hosted model
 	}
-	if err := opens(a.Device); err != nil {
+	d, err := torch.Open(a.Device, 1)
+	if err == nil {
+		err = d.Close()
+	}
+	if err != nil {
 		return cfg.Fault("agents."+a.Name+".device", err)
 	}
 	left, err := selftest.CheckDevice(ctx, a.Device)

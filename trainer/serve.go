@@ -21,7 +21,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		err := t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
+		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Parts().Gateway; g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
 				defer g.End(gateway.OpenPhase)
@@ -32,7 +32,6 @@ func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready
 			<-ctx.Done()
 			return nil
 		})
-		return err
 	})
 }
 

@@ -158,7 +158,15 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
 		return nil, fmt.Errorf("--resume: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
 	}
-	keepDecay(cfg, old)
+	// A schedule without a configured decay_steps keeps its last step: the last step of the run as configured when the run
+	// began, even if run.steps was raised several times since. Raising run.steps prolongs a run and does not change the
+	// learning rates of its past steps. A configured decay_steps is compared like any other key.
+	for i := range cfg.Agents {
+		a := &cfg.Agents[i]
+		if before := old.Agent(a.Name); before != nil && a.Optimizer.EndsWithRun {
+			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		}
+	}
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
 		return nil, fmt.Errorf("--resume: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
 			path, strings.Join(keys, ", "), whyFixed)
@@ -191,16 +199,3 @@ func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 // whyFixed explains why most keys of a run cannot change.
 const whyFixed = "They determine which questions were seen and held out, and the meaning of the weights, rewards and log-probs of past steps. " +
 	"A new run can begin with a checkpoint of this one: set agents.NAME.model to the agent's folder in the checkpoint"
-
-// keepDecay keeps the last step of schedules without a configured decay_steps. It is the last step of the run as
-// configured when the run began, even if run.steps was raised several times since. Raising run.steps prolongs a run
-// and does not change the learning rates of its past steps. A configured decay_steps is compared like any other key.
-func keepDecay(cfg, old *config.Config) {
-	for i := range cfg.Agents {
-		a := &cfg.Agents[i]
-		before := old.Agent(a.Name)
-		if before != nil && a.Optimizer.EndsWithRun {
-			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
-		}
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
@@ -300,7 +301,9 @@ func (t *team) releasePlace(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	t.gateway.endRound()
+	if t.gateway != nil { // the round is over for the programs
+		t.gateway.Server.BeginRound(gateway.Round{}, nil)
+	}
 	for _, w := range t.workers {
 		errs = append(errs, w.Close(ctx))
 	}

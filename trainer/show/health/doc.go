@@ -33,16 +33,15 @@ const MinToken = 16
 
 // Options are the settings of a Server.
 type Options struct {
-	Address string           // HOST:PORT to listen on; port 0 means any free port
-	Token   string           // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
-	TLS     *tls.Config      // with the server's certificate; nil: plain HTTP
-	Agents  []string         // agents of this process
-	Newest  NewestCheckpoint // nil: no metrics of checkpoints
-}
+	Address string      // HOST:PORT to listen on; port 0 means any free port
+	Token   string      // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
+	TLS     *tls.Config // with the server's certificate; nil: plain HTTP
+	Agents  []string    // agents of this process
 
-// NewestCheckpoint finds the newest complete checkpoint: the number of its training steps, and when it was written. ok is
-// false if there is no checkpoint.
-type NewestCheckpoint func() (step int64, at time.Time, ok bool)
+	// Newest finds the newest complete checkpoint: the number of its training steps, and when it was written. ok is false
+	// if there is no checkpoint. nil: no metrics of checkpoints.
+	Newest func() (step int64, at time.Time, ok bool)
+}
 
 // Probe gives the server access to the model of a worker on its device.
 type Probe interface {

@@ -18,7 +18,7 @@ const checkTimeout = 2 * time.Second
 // processState holds the state of the process that a Server shows.
 type processState struct {
 	agents []string
-	newest NewestCheckpoint
+	newest func() (step int64, at time.Time, ok bool)
 
 	mu      sync.Mutex
 	workers map[string]worker
