@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os/exec"
 	"slices"
 	"strings"
@@ -66,29 +65,31 @@ type programVerifier struct {
 	mu      sync.Mutex
 	next    int64
 	waiting map[int64]*programCase
-	process *process // nil: no process is running
-	running bool     // a goroutine is running keep
-	deaths  int      // number of crashes since the last answer
-	careful bool     // a process crashed on one of the waiting cases, so they are sent one at a time
-	broken  error    // error of all later cases, once programVerifier has given up
-	closed  chan struct{}
+	process *process        // nil: no process is running
+	running bool            // a goroutine is running keep
+	deaths  int             // number of crashes since the last answer
+	careful bool            // a process crashed on one of the waiting cases, so they are sent one at a time
+	broken  error           // error of all later cases, once programVerifier has given up
+	ctx     context.Context // cancelled by Close
+	close   context.CancelFunc
 	kept    sync.WaitGroup
 }
 
 // programCase is a case in flight.
 type programCase struct {
 	line   []byte
-	sent   bool               // sent to the running process
-	deaths int                // number of processes that crashed before they answered the case
-	done   chan programResult // has room for one result
+	sent   bool        // sent to the running process
+	deaths int         // number of processes that crashed before they answered the case
+	done   chan scored // has room for one result
 }
 
-type programResult struct {
+// scored is the result of a case.
+type scored struct {
 	score float64
 	err   error
 }
 
-var errProgramClosed = errors.New("the run is over")
+var errClosed = errors.New("the run is over")
 
 func newProgram(s ProgramSettings) (Verifier, error) {
 	if len(s.Command) == 0 || s.Command[0] == "" {
@@ -102,8 +103,9 @@ func newProgram(s ProgramSettings) (Verifier, error) {
 	if s.Timeout <= 0 {
 		s.Timeout = time.Minute
 	}
-	return &programVerifier{settings: s, name: strings.Join(s.Command, " "), restart: programRestart,
-		waiting: map[int64]*programCase{}, closed: make(chan struct{})}, nil
+	v := &programVerifier{settings: s, name: strings.Join(s.Command, " "), restart: programRestart, waiting: map[int64]*programCase{}}
+	v.ctx, v.close = context.WithCancel(context.Background())
+	return v, nil
 }
 
 // Score sends a case to the program and waits for the reply. The first case starts the program.
@@ -146,7 +148,7 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	if len(line) > maxProgramRequest {
 		return 0, nil, fmt.Errorf("the case has %d bytes, but the limit is %d", len(line), maxProgramRequest)
 	}
-	asked := &programCase{line: append(line, '\n'), done: make(chan programResult, 1)}
+	asked := &programCase{line: append(line, '\n'), done: make(chan scored, 1)}
 	v.waiting[v.next] = asked
 	if v.process != nil {
 		v.sendWaiting()
@@ -200,10 +202,10 @@ func (v *programVerifier) keep() {
 	for v.runOnce() {
 		select {
 		case <-time.After(v.restart):
-		case <-v.closed:
+		case <-v.ctx.Done():
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			v.fail(errProgramClosed)
+			v.fail(errClosed)
 			return
 		}
 	}
@@ -222,16 +224,9 @@ func (v *programVerifier) runOnce() (again bool) {
 	v.process = p
 	v.proceed()
 	v.mu.Unlock()
-	stop := make(chan struct{})
-	go func() {
-		select {
-		case <-v.closed:
-			p.end()
-		case <-stop:
-		}
-	}()
+	stop := context.AfterFunc(v.ctx, p.end)
 	err = p.lines(maxProgramReply, v.answer)
-	close(stop)
+	stop()
 	return v.ended(p.reason(err))
 }
 
@@ -247,12 +242,12 @@ func (v *programVerifier) ended(err error) (again bool) {
 			asked.deaths++
 		}
 		if asked.deaths >= programSends {
-			v.settle(id, programResult{err: err})
+			v.settle(id, scored{err: err})
 		}
 	}
 	switch {
-	case v.isClosed():
-		return v.fail(errProgramClosed)
+	case v.ctx.Err() != nil:
+		return v.fail(errClosed)
 	case v.deaths >= programDeaths:
 		return v.fail(fmt.Errorf("it ended %d times without an answer, last: %w", v.deaths, err))
 	}
@@ -264,13 +259,13 @@ func (v *programVerifier) ended(err error) (again bool) {
 func (v *programVerifier) fail(err error) bool {
 	v.broken, v.running = err, false
 	for id := range v.waiting {
-		v.settle(id, programResult{err: err})
+		v.settle(id, scored{err: err})
 	}
 	return false
 }
 
 // settle gives a case its result. The caller must hold v.mu.
-func (v *programVerifier) settle(id int64, r programResult) {
+func (v *programVerifier) settle(id int64, r scored) {
 	v.waiting[id].done <- r
 	delete(v.waiting, id)
 }
@@ -294,32 +289,21 @@ func (v *programVerifier) answer(line []byte) error {
 	}
 	switch {
 	case r.Error != "":
-		v.settle(*r.ID, programResult{err: fmt.Errorf("it reports: %s", quoted(r.Error))})
-	case !(*r.Score >= 0 && *r.Score <= 1) || math.IsNaN(*r.Score):
-		v.settle(*r.ID, programResult{err: fmt.Errorf("the score %g is outside 0 to 1", *r.Score)})
+		v.settle(*r.ID, scored{err: fmt.Errorf("it reports: %s", quoted(r.Error))})
+	case !(*r.Score >= 0 && *r.Score <= 1):
+		v.settle(*r.ID, scored{err: fmt.Errorf("the score %g is outside 0 to 1", *r.Score)})
 	default:
-		v.settle(*r.ID, programResult{score: *r.Score})
+		v.settle(*r.ID, scored{score: *r.Score})
 	}
 	v.proceed()
 	return nil
 }
 
-func (v *programVerifier) isClosed() bool {
-	select {
-	case <-v.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // Close ends the process and waits for its end. Cases in flight and later cases fail with an error.
 func (v *programVerifier) Close() error {
 	v.mu.Lock()
-	if !v.isClosed() {
-		close(v.closed)
-	}
-	v.broken = errProgramClosed
+	v.close()
+	v.broken = errClosed
 	v.mu.Unlock()
 	v.kept.Wait()
 	return nil

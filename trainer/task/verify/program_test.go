@@ -262,7 +262,7 @@ func TestProgramClose(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
 		t.Errorf("process %d after Close: %v", pid, err)
 	}
-	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, errProgramClosed) {
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, errClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -56,15 +56,8 @@ type moduleCopy struct {
 
 type moduleCase struct {
 	tokens []int32
-	done   chan moduleScore // has room for one result
+	done   chan scored // has room for one result
 }
-
-type moduleScore struct {
-	score float32
-	err   error
-}
-
-var errModuleClosed = errors.New("the run is over")
 
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
@@ -91,12 +84,12 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	}
 	r := v.copyOn(v.settings.Device(c.Attempt.Agent)).ask(ctx, tokens)
 	if r.err == nil && !(r.score >= 0 && r.score <= 1) {
-		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: end the module with a function to [0,1], such as a sigmoid", r.score)
+		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: end the module with a function to [0,1], such as a sigmoid", float32(r.score))
 	}
 	if r.err != nil {
 		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, r.err)
 	}
-	return float64(r.score), nil
+	return r.score, nil
 }
 
 // copyOn returns the copy of the module on a device.
@@ -129,15 +122,15 @@ func (v *moduleVerifier) Close() error {
 }
 
 // ask waits for the score of an answer.
-func (m *moduleCopy) ask(ctx context.Context, tokens []int32) moduleScore {
-	mine := &moduleCase{tokens: tokens, done: make(chan moduleScore, 1)}
+func (m *moduleCopy) ask(ctx context.Context, tokens []int32) scored {
+	mine := &moduleCase{tokens: tokens, done: make(chan scored, 1)}
 	select {
 	case m.asked <- mine:
 		return <-mine.done
 	case <-ctx.Done():
-		return moduleScore{err: ctx.Err()}
+		return scored{err: ctx.Err()}
 	case <-m.ctx.Done():
-		return moduleScore{err: errModuleClosed}
+		return scored{err: errClosed}
 	}
 }
 
@@ -185,9 +178,9 @@ func (m *moduleCopy) distribute(batch []*moduleCase, score func([][]int32) ([]fl
 	}
 	for i, c := range batch {
 		if err != nil {
-			c.done <- moduleScore{err: err}
+			c.done <- scored{err: err}
 		} else {
-			c.done <- moduleScore{score: scores[i]}
+			c.done <- scored{score: float64(scores[i])}
 		}
 	}
 }
