@@ -2,6 +2,7 @@ package task
 
 import (
 	"hash/fnv"
+	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -41,4 +42,33 @@ func Hash(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return h.Sum64()
+}
+
+// RowOrder is the training order of n rows. Every epoch visits each row once, in a permutation that depends only on the
+// seed and the epoch.
+type RowOrder struct {
+	seed uint64
+	n    int
+
+	mu    sync.Mutex
+	epoch int64
+	perm  []int // permutation of epoch; nil before the first use
+}
+
+// NewRowOrder returns the order of n >= 1 rows.
+func NewRowOrder(seed uint64, n int) *RowOrder { return &RowOrder{seed: seed, n: n} }
+
+// At returns the row and the epoch of training query i, i >= 0.
+func (o *RowOrder) At(i int64) (row int, epoch int64) {
+	epoch = i / int64(o.n)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.perm == nil || o.epoch != epoch {
+		o.epoch, o.perm = epoch, make([]int, o.n)
+		for i := range o.perm {
+			o.perm[i] = i
+		}
+		Shuffle(NewStream(o.seed, "order", epoch), o.perm)
+	}
+	return o.perm[i%int64(o.n)], epoch
 }

@@ -1,7 +1,6 @@
 package research
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -24,13 +23,8 @@ type Noise struct {
 const searchAgain = 0.7
 
 func (n Noise) validate() error {
-	for key, p := range map[string]float64{"kw": n.OneWord, "was": n.Outdated, "rnd": n.RandomQuote, "giveup": n.GiveUp,
-		"wrongrel": n.WrongRelation, "early": n.StopEarly, "reask": n.AskAgain} {
-		if !(p >= 0 && p <= 1) {
-			return fmt.Errorf("research: noise.%s %v: must be a probability", key, p)
-		}
-	}
-	return nil
+	return checkProbabilities(map[string]float64{"noise.kw": n.OneWord, "noise.was": n.Outdated, "noise.rnd": n.RandomQuote,
+		"noise.giveup": n.GiveUp, "noise.wrongrel": n.WrongRelation, "noise.early": n.StopEarly, "noise.reask": n.AskAgain})
 }
 
 // expert plays the scripted planner and researcher on one knowledge base.

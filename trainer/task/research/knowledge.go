@@ -28,7 +28,11 @@ func (h Shape) validate() error {
 	if h.Parts < 0 || h.Parts > maxParts {
 		return fmt.Errorf("research: parts %d: must be from 0 to %d", h.Parts, maxParts)
 	}
-	for key, p := range map[string]float64{"alias": h.Alias, "outdated": h.Outdated, "failures": h.Failures} {
+	return checkProbabilities(map[string]float64{"alias": h.Alias, "outdated": h.Outdated, "failures": h.Failures})
+}
+
+func checkProbabilities(byKey map[string]float64) error {
+	for key, p := range byKey {
 		if !(p >= 0 && p <= 1) {
 			return fmt.Errorf("research: %s %v: must be a probability", key, p)
 		}
