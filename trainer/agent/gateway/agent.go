@@ -229,7 +229,6 @@ func (a *AgentServer) Finish(t Ticket) ([]Conversation, error) {
 	for i, r := range roots { // roots of failed requests have been removed
 		r.arrival = i
 	}
-	roots = slices.Clone(roots)
 	slices.SortStableFunc(roots, func(x, y *root) int {
 		return cmp.Or(cmp.Compare(x.anchor.Turn, y.anchor.Turn), cmp.Compare(x.anchor.Call, y.anchor.Call),
 			cmp.Compare(x.hash, y.hash), cmp.Compare(x.repeat, y.repeat))

@@ -23,8 +23,6 @@ type Client struct {
 	Dir     string
 	Hidden  []string     // environment variables of this process that the command does not get
 	Note    func(string) // receives progress messages; may be nil
-
-	HTTP *http.Client // nil: http.DefaultClient
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
@@ -162,11 +160,7 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 		return nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+key)
-	client := c.HTTP
-	if client == nil {
-		client = http.DefaultClient
-	}
-	resp, err := client.Do(r)
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return nil, err
 	}

@@ -29,14 +29,6 @@ type Programs struct {
 	slots chan struct{}
 }
 
-// Environment variables of a program.
-const (
-	envBaseURL = "OPENAI_BASE_URL"
-	envKey     = "OPENAI_API_KEY"
-	envQuery   = "MGRPO_QUERY"
-	envRollout = "MGRPO_ROLLOUT"
-)
-
 // maxStderr is the largest number of bytes that are kept of a program's stderr.
 const maxStderr = 8 << 10
 
@@ -63,24 +55,17 @@ func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 	t := j.Ticket
 	t.Attempt, t.Deadline = 1, deadline(p.Timeout)
 	out := JobOutcome{Ticket: t}
-	result, stderr, err := p.run(ctx, j, p.Secret.Key(t))
+	line, stderr, err := p.start(ctx, j.query(), t.Rollout, p.Secret.Key(t))
 	if ctx.Err() != nil {
 		return out, context.Cause(ctx)
 	}
-	if out.Result, out.Stderr = result, stderr; err != nil {
+	if err == nil {
+		out.Result, err = parseResult(line)
+	}
+	if out.Stderr = stderr; err != nil {
 		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, tail.LastLine(stderr))
 	}
 	return out, nil
-}
-
-// run runs the command to its end and reads its last line.
-func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, error) {
-	line, stderr, err := p.start(ctx, j.query(), j.Ticket.Rollout, key)
-	if err != nil {
-		return Result{}, stderr, err
-	}
-	r, err := parseResult(line)
-	return r, stderr, err
 }
 
 // start starts the command, waits for its end and returns its last line. It also ends the command's child processes.
@@ -94,7 +79,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(p.Hidden, name)
 	})
-	c.Env = append(environment, envBaseURL+"="+p.BaseURL, envKey+"="+key, envQuery+"="+string(query), envRollout+"="+strconv.Itoa(rollout))
+	c.Env = append(environment, "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, "MGRPO_QUERY="+string(query), "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second
