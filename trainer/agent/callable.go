@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -42,6 +40,18 @@ type callable struct {
 	schema   *jsonschema.Resolved // nil: only the tool checks the arguments
 }
 
+// definition is an OpenAI function definition.
+type definition struct {
+	Type     string   `json:"type"`
+	Function function `json:"function"`
+}
+
+type function struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+}
+
 // NewCallables returns an error if two functions have the same name, if one has no name, or if its JSON Schema is not
 // valid JSON.
 func NewCallables(subAgents []SubAgent, tools []tool.Tool) (*Callables, error) {
@@ -64,13 +74,7 @@ func NewCallables(subAgents []SubAgent, tools []tool.Tool) (*Callables, error) {
 func CallablesOf(definitions []json.RawMessage) (*Callables, error) {
 	c := &Callables{byName: map[string]callable{}}
 	for _, d := range definitions {
-		var parsed struct {
-			Function struct {
-				Name        string          `json:"name"`
-				Description string          `json:"description"`
-				Parameters  json.RawMessage `json:"parameters"`
-			} `json:"function"`
-		}
+		var parsed definition
 		if err := json.Unmarshal(d, &parsed); err != nil {
 			return nil, fmt.Errorf("tool definition %s: %w", d, err)
 		}
@@ -96,19 +100,12 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	if !json.Valid(schema) {
 		return fmt.Errorf("tool %s: its JSON Schema is not JSON", name)
 	}
-	definition, err := marshalPlain(struct {
-		Type     string `json:"type"`
-		Function any    `json:"function"`
-	}{"function", struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		Parameters  json.RawMessage `json:"parameters"`
-	}{name, description, schema}})
+	written, err := callformat.Plain(definition{"function", function{name, description, schema}})
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", name, err)
 	}
 	c.names = append(c.names, name)
-	c.definitions = append(c.definitions, definition)
+	c.definitions = append(c.definitions, written)
 	// If the schema uses keywords or values of a draft that the validator does not support, only the tool checks its arguments,
 	// as MCP servers always do.
 	var parsed jsonschema.Schema
@@ -157,15 +154,4 @@ func (c *Callables) Call(p callformat.Call) Call {
 		}
 	}
 	return call
-}
-
-// marshalPlain encodes v as JSON without HTML escapes, because escapes cost tokens.
-func marshalPlain(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return slices.Clone(bytes.TrimSpace(b.Bytes())), nil
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -33,26 +32,22 @@ type Chat struct {
 
 // NewChat probes the template and returns an error if it cannot render a conversation.
 func NewChat(cfg ChatConfig) (*Chat, error) {
-	if cfg.Tokenizer == nil {
-		return nil, errors.New("chat: needs a tokenizer")
-	}
 	callables, err := NewCallables(cfg.SubAgents, cfg.Tools)
+	if err == nil && cfg.Functions != nil {
+		callables, err = CallablesOf(cfg.Functions)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
-	definitions := callables.definitions
-	if cfg.Functions != nil {
-		definitions = cfg.Functions
-		if callables, err = CallablesOf(definitions); err != nil {
-			return nil, fmt.Errorf("chat: %w", err)
-		}
+	functions := cfg.Functions // as they are: the template prints what the program wrote
+	if functions == nil {
+		functions = callables.definitions
 	}
-	c := &Chat{system: cfg.System, callables: callables}
-	c.Template, err = NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: definitions, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
+	template, err := NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: functions, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
-	return c, nil
+	return &Chat{template, cfg.System, callables}, nil
 }
 
 // Prompt renders the system prompt, the tools and the question.

@@ -88,7 +88,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 // Only the voice uses the fields of spec and env that concern tokens: Dialect, Sampling, MaxLag, Policy and the limits
 // of tokens.
 func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) Voice) (Trajectory, error) {
-	c := &conversation{spec: spec, env: env}
+	c := &conversation{spec: spec, env: env, delegated: map[subtask]int{}, called: map[string]int{}}
 	c.traj = Trajectory{
 		ID:         TrajectoryID(spec.Key, spec.Main),
 		Query:      spec.Key.Query,
@@ -105,8 +105,7 @@ func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) V
 	}
 	err := c.converse(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errWall) && interrupted(err) {
-		c.end(FinishWall)
-		err = nil
+		c.traj.Finish, err = FinishWall, nil
 	}
 	if err != nil {
 		return c.traj, fmt.Errorf("conversation %s: %w", c.traj.ID, err)
@@ -137,16 +136,25 @@ type conversation struct {
 	voice     Voice
 	traj      Trajectory
 	delegated map[subtask]int
-
-	called map[string]int // number of calls of each tool
+	called    map[string]int // number of calls of each tool
 }
 
 // subtask is a task given to a sub-agent. A conversation counts how often it gives the same one.
 type subtask struct{ agent, task string }
 
-func (c *conversation) end(finish string) {
-	c.traj.Finish = finish
-	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
+// conclude records a limit that a turn reached, an invalid turn or the answer. It returns false if the turn is none of these.
+func (t *Trajectory) conclude(a Action, finish string) bool {
+	switch {
+	case finish != "":
+		t.Finish = finish
+	case a.Invalid != "":
+		t.Finish = FinishFormat
+	case a.Final:
+		t.Finish, t.Answer, t.FormatValid = FinishAnswer, a.Answer, t.Malformed == 0 && a.Answer != ""
+	default:
+		return false
+	}
+	return true
 }
 
 // converse runs the loop of a turn, its calls and their results.
@@ -156,23 +164,14 @@ func (c *conversation) converse(ctx context.Context) error {
 	}
 	for turns := 0; ; turns++ {
 		if max := c.spec.Limits.Turns; max > 0 && turns >= max {
-			c.end(FinishTurns)
+			c.traj.Finish = FinishTurns
 			return nil
 		}
 		action, finish, err := c.voice.Turn(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			return fmt.Errorf("turn %d: %w", turns, err)
-		case finish != "":
-			c.end(finish)
-			return nil
-		case action.Invalid != "":
-			c.end(FinishFormat)
-			return nil
-		case action.Final:
-			c.traj.Answer = action.Answer
-			c.end(FinishAnswer)
-			c.traj.FormatValid = c.traj.FormatValid && action.Answer != ""
+		}
+		if c.traj.conclude(action, finish) {
 			return nil
 		}
 		calls := c.admit(action.Calls)
@@ -247,9 +246,6 @@ func (c *conversation) delegation(call Call) Delegation {
 	d := Delegation{Agent: call.Name, Index: c.traj.Calls[call.Name], Task: call.Task}
 	c.traj.Calls[call.Name]++
 	same := subtask{call.Name, call.Task}
-	if c.delegated == nil {
-		c.delegated = map[subtask]int{}
-	}
 	d.Repeat = c.delegated[same]
 	c.delegated[same]++
 	return d
@@ -270,9 +266,6 @@ func (c *conversation) delegate(ctx context.Context, d Delegation) (string, erro
 func (c *conversation) origin(call Call) tool.Origin {
 	k := c.spec.Key
 	o := tool.Origin{Query: k.Query, Row: c.spec.Row, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation, Call: c.called[call.Name]}
-	if c.called == nil {
-		c.called = map[string]int{}
-	}
 	c.called[call.Name]++
 	return o
 }

@@ -85,10 +85,10 @@ func DelegationText(name, task string) (string, error) { return CallText(name, t
 // can read it. The JSON has no spaces because a word-level vocabulary may have a token for each piece between the
 // values.
 func CallText(name, argument, value string) (string, error) {
-	arguments, err := marshalPlain(map[string]string{argument: value})
+	arguments, err := callformat.Plain(map[string]string{argument: value})
 	if err != nil {
 		return "", err
 	}
-	quoted, err := marshalPlain(name)
+	quoted, err := callformat.Plain(name)
 	return callformat.HermesOpen + "\n" + `{"name":` + string(quoted) + `,"arguments":` + string(arguments) + "}\n" + callformat.HermesClose, err
 }

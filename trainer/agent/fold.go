@@ -53,20 +53,6 @@ type exchange struct {
 	text string
 }
 
-// remember keeps the newest turn and its results.
-func (f *folding) remember(keep int, e exchange) {
-	f.recent = append(f.recent, e)
-	f.recent = f.recent[max(len(f.recent)-keep, 0):]
-}
-
-// asking appends the request for a summary to the newest result. A message of its own would not work, because some
-// templates allow none there.
-func asking(results []Result) []Result {
-	out := slices.Clone(results)
-	out[len(out)-1].Text += "\n\n" + askForSummary
-	return out
-}
-
 // lastResults returns the tokens of a stretch's last results, with the request for a summary. If they leave no room for
 // a summary, it cuts every result to the same length and halves that length until there is room. A cut result states
 // how much of it is missing.
@@ -80,7 +66,8 @@ func (v *sampler) lastResults(results []Result) (ids []int32, text string, err e
 	}
 	cut := slices.Clone(results)
 	for {
-		ids, text, err = v.spec.Dialect.Observe(v.turn, asking(cut))
+		cut[len(cut)-1].Text += "\n\n" + askForSummary // some templates allow no message of its own there
+		ids, text, err = v.spec.Dialect.Observe(v.turn, cut)
 		if err != nil || len(ids) <= room || longest <= shortest {
 			return ids, text, err
 		}

@@ -33,19 +33,10 @@ func WithoutCall(ctx context.Context, spec Spec, env Env, t *Trajectory, subAgen
 	}
 	for most := spec.Limits.Turns; most == 0 || out.SampledTurns() < most; {
 		action, finish, err := v.Turn(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			return out, fmt.Errorf("removal of call %d of %s in conversation %s: %w", index, subAgent, t.ID, err)
-		case finish != "":
-			out.Finish = finish
-			return out, nil
-		case action.Invalid != "":
-			out.Finish = FinishFormat
-			return out, nil
-		case action.Final:
-			out.Finish, out.Answer, out.FormatValid = FinishAnswer, action.Answer, action.Answer != ""
-			return out, nil
-		case len(action.Calls) > 0:
+		}
+		if out.conclude(action, finish) || len(action.Calls) > 0 {
 			return out, nil
 		}
 	}

@@ -147,17 +147,16 @@ func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Messa
 	if t.prompt == "" {
 		return messages
 	}
-	if t.noSystem && len(messages) > 0 && messages[0].Role == "user" {
-		user := messages[0]
-		user.Content = t.prompt + "\n\n" + user.Content
-		return append([]tokenizer.Message{user}, messages[1:]...)
+	first := tokenizer.Message{Role: "system"}
+	if len(messages) > 0 && (messages[0].Role == "system" || t.noSystem && messages[0].Role == "user") {
+		first, messages = messages[0], messages[1:]
 	}
-	if len(messages) == 0 || messages[0].Role != "system" {
-		return append([]tokenizer.Message{{Role: "system", Content: t.prompt}}, messages...)
+	if first.Role == "user" {
+		first.Content = t.prompt + "\n\n" + first.Content
+	} else {
+		first.Content = strings.TrimSpace(first.Content + "\n\n" + t.prompt)
 	}
-	system := messages[0]
-	system.Content = strings.TrimSpace(system.Content + "\n\n" + t.prompt)
-	return append([]tokenizer.Message{system}, messages[1:]...)
+	return append([]tokenizer.Message{first}, messages...)
 }
 
 // Observe returns the tokens from the end of a sampled turn to the opening of the next, with messages between, and

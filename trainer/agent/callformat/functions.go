@@ -1,6 +1,7 @@
 package callformat
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -135,15 +136,19 @@ func (t types) value(text string) json.RawMessage {
 	return quoted(text)
 }
 
-// quoted returns a text as a JSON string without HTML escapes, because escapes cost tokens.
-func quoted(text string) json.RawMessage {
-	var b strings.Builder
+// Plain encodes a value as JSON without HTML escapes, because escapes cost tokens.
+func Plain(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(text); err != nil { // cannot happen: every string can be encoded
-		return json.RawMessage(`""`)
-	}
-	return json.RawMessage(strings.TrimSuffix(b.String(), "\n"))
+	err := enc.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// quoted returns a text as a JSON string.
+func quoted(text string) json.RawMessage {
+	raw, _ := Plain(text) // every string can be encoded
+	return raw
 }
 
 // fields builds a JSON object from keys and values in their order. A repeated key replaces the earlier value.

@@ -48,7 +48,7 @@ func (p *Player) Parts(s Sloppiness) *Parts {
 func (d *Parts) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {
-		defer d.tools.meter.Take() // calls by demonstrations do not count as an agent's use of its tools
+		defer d.tools.Take() // calls by demonstrations do not count as an agent's use of its tools
 		d.Err = errors.New("no training query has parts: demonstrations cannot be made from them")
 		for i := range int64(n) {
 			q := d.task.Train(i)

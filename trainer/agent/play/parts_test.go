@@ -301,7 +301,7 @@ func TestDemonstrationsAreNoUse(t *testing.T) {
 	d := &Parts{task: parted{queries: points}, tools: b}
 	for range d.Demonstrations(researcher, 2) {
 	}
-	if used, _ := b.meter.Take(); len(asked) != 4 || len(used) != 0 {
+	if used, _ := b.Take(); len(asked) != 4 || len(used) != 0 {
 		t.Errorf("%d searches of demonstrations are counted as %v, want none", len(asked), used)
 	}
 }

@@ -169,7 +169,7 @@ func (p *Player) PromptTokens(text string) (int, error) {
 func (p *Player) InFlight() int { return int(p.inFlight.Load()) }
 
 // Usage returns the outcomes of the tool calls since the last Usage, by tool, and the tool servers lost since then.
-func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }
+func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.Take() }
 
 // toolsFor returns the player's tools together with the tools that the task binds to a query.
 func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
@@ -196,7 +196,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	brought := kit.Tools(q, p.Role)
 	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
 	for i, t := range brought {
-		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.WithCallPolicy(t, tool.CallPolicy{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
+		tools[i] = p.Tools.Counted(tool.Limited(tool.WithCallPolicy(t, tool.CallPolicy{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
 	}
 	return tools
 }

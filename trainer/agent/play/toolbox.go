@@ -13,29 +13,23 @@ const (
 	DefaultToolOutput = 4096 // bytes
 )
 
-// Toolbox owns the tools of one agent and closes them. The zero Toolbox is empty.
+// Toolbox owns the tools of one agent, counts their calls and closes them. The zero Toolbox is empty.
 type Toolbox struct {
+	tool.Meter
 	byName map[string]tool.Tool
 	all    []tool.Tool // in the order added
-	meter  tool.Meter
 	close  []func() error
 }
 
 // Add adds a tool and applies limits to its calls.
 func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
-	t = b.meter.Counted(tool.Limited(t, l))
+	t = b.Counted(tool.Limited(t, l))
 	if b.byName == nil {
 		b.byName = map[string]tool.Tool{}
 	}
 	b.byName[t.Name()] = t
 	b.all = append(b.all, t)
 }
-
-// Retried counts another attempt at a call of the tool with this name.
-func (b *Toolbox) Retried(name string) { b.meter.Retried(name) }
-
-// Lost records that the connection to a tool's server was lost, and the reason.
-func (b *Toolbox) Lost(why string) { b.meter.Lost(why) }
 
 // OnClose registers f to be called by Close.
 func (b *Toolbox) OnClose(f func() error) { b.close = append(b.close, f) }

@@ -32,14 +32,20 @@ func (t remoteTool) Call(ctx context.Context, args json.RawMessage) (string, err
 	}
 	var busy *retry.Transient
 	result, err := t.server.call(context.WithValue(ctx, busyKey{}, &busy), params)
-	var answer *jsonrpc.Error
-	switch {
-	case err != nil && busy != nil:
+	if err != nil {
+		var answer *jsonrpc.Error
+		replied := errors.As(err, &answer)
+		switch {
+		case busy != nil:
+		case replied && answer.Code == jsonrpc.CodeInvalidParams:
+			return "", err
+		case errors.As(err, &busy):
+		case replied:
+			return "", tool.Failed(err)
+		default: // another attempt may get a reply
+			busy = &retry.Transient{}
+		}
 		return "", &retry.Transient{Err: tool.Failed(err), After: busy.After}
-	case errors.As(err, &answer) && answer.Code == jsonrpc.CodeInvalidParams:
-		return "", err
-	case err != nil:
-		return "", failedCall(err)
 	}
 	text, err := contentText(result)
 	switch {
@@ -52,17 +58,4 @@ func (t remoteTool) Call(ctx context.Context, args json.RawMessage) (string, err
 		return "", errors.New(text)
 	}
 	return text, nil
-}
-
-// failedCall returns the error of a failed call. It is transient if the server did not reply at all.
-func failedCall(err error) error {
-	var again *retry.Transient
-	var answer *jsonrpc.Error
-	switch {
-	case errors.As(err, &again):
-		return &retry.Transient{Err: tool.Failed(err), After: again.After}
-	case errors.As(err, &answer):
-		return tool.Failed(err)
-	}
-	return &retry.Transient{Err: tool.Failed(err)}
 }

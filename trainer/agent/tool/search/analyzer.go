@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/blevesearch/bleve/v2/analysis"
 	"github.com/blevesearch/bleve/v2/analysis/lang/en"
@@ -93,14 +94,9 @@ func unspaced(r rune) bool {
 func runs(text string) func(yield func(run string, spaced bool) bool) {
 	return func(yield func(string, bool) bool) {
 		for text != "" {
-			first := true
-			var kind bool
-			end := strings.IndexFunc(text, func(r rune) bool {
-				if first {
-					first, kind = false, unspaced(r)
-				}
-				return unspaced(r) != kind
-			})
+			first, _ := utf8.DecodeRuneInString(text)
+			kind := unspaced(first)
+			end := strings.IndexFunc(text, func(r rune) bool { return unspaced(r) != kind })
 			if end < 0 {
 				end = len(text)
 			}
