@@ -192,6 +192,7 @@ func FuzzRead(f *testing.F) {
 			f.Add(text, len(text)/2)
 		}
 	}
+	f.Add("[TOOL_CALLS][]", 0)
 	formats = append(formats, Hermes, bare{tagged{name: "name", arguments: "parameters"}})
 	functions := FunctionsOf(definitions)
 	f.Fuzz(func(t *testing.T, text string, cut int) {

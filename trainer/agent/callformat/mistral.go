@@ -54,7 +54,7 @@ func (m mistral) Read(text string, _ Functions) Reading {
 		if i = skipSpace(text, r.End); strings.HasPrefix(text[i:], ",") {
 			i = skipSpace(text, i+1)
 		}
-		if r.Calls[len(r.Calls)-1].Problem != "" { // readable calls may follow an unreadable one
+		if n := len(r.Calls); n > 0 && r.Calls[n-1].Problem != "" { // readable calls may follow an unreadable one
 			if next := strings.Index(text[r.End:], mistralMark); next >= 0 {
 				i = r.End + next
 			}
