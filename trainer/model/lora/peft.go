@@ -72,7 +72,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	s := &p.Spec
 	switch key {
 	case "peft_type":
-		*kind, err = text(v)
+		*kind, err = as[string](v, "a string")
 	case "r":
 		var r float64
 		r, err = number(v)
@@ -84,7 +84,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	case "lora_dropout":
 		p.Dropout, err = number(v)
 	case "use_rslora":
-		s.RSLoRA, err = boolean(v)
+		s.RSLoRA, err = as[bool](v, "true or false")
 	case "target_modules":
 		s.Targets, err = targets(v)
 	case "exclude_modules":
@@ -95,7 +95,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 		err = layerNames(v)
 	case "base_model_name_or_path":
 		if v != nil {
-			p.Base, err = text(v)
+			p.Base, err = as[string](v, "a string")
 		}
 	default:
 		allowed, known := others[key]
@@ -139,20 +139,13 @@ func off(v any) bool {
 	return false
 }
 
-func text(v any) (string, error) {
-	s, ok := v.(string)
+// as returns v as a value of a type that an error describes as `wanted`.
+func as[T any](v any, wanted string) (T, error) {
+	t, ok := v.(T)
 	if !ok {
-		return "", fmt.Errorf("is %s: must be a string", strictjson.Show(v))
+		return t, fmt.Errorf("is %s: must be %s", strictjson.Show(v), wanted)
 	}
-	return s, nil
-}
-
-func boolean(v any) (bool, error) {
-	b, ok := v.(bool)
-	if !ok {
-		return false, fmt.Errorf("is %s: must be true or false", strictjson.Show(v))
-	}
-	return b, nil
+	return t, nil
 }
 
 func number(v any) (float64, error) {
@@ -176,7 +169,7 @@ func targets(v any) (t Targets, err error) {
 			return t, fmt.Errorf("lists %d names: at most %d", len(v), maxPatterns)
 		}
 		for _, one := range v {
-			name, err := text(one)
+			name, err := as[string](one, "a string")
 			if err != nil {
 				return t, err
 			}
