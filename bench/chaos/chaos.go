@@ -40,6 +40,9 @@ type kill struct {
 	Seconds  float64 `json:"seconds"` // from the beginning of the run
 }
 
+// kills are the kills of a run, in their order.
+type kills []kill
+
 // chaos supervises the killed run: it kills workers and Redis as often as the options ask for, and starts them again. Only one
 // goroutine uses it.
 type chaos struct {
@@ -57,7 +60,7 @@ type chaos struct {
 	starts   int                       // number of processes until now
 	counts   map[string]map[string]int // how often the ended processes of an agent passed each failpoint
 
-	kills  []kill
+	kills  kills
 	pauses int
 	next   nextKill
 	paused bool // Redis is down, or a process is suspended

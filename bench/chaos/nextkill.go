@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (c *chaos) enough() bool {
 	case c.team.options.point != "" || c.team.options.kills == 0:
 		return len(c.kills) >= c.team.options.kills
 	}
-	return len(c.kills) >= c.team.options.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
+	return len(c.kills) >= c.team.options.kills && !slices.ContainsFunc(c.targets(), c.kills.uncovered)
 }
 
 // killWhenDue schedules the next random kill, and makes it when it is due.
@@ -89,8 +90,8 @@ func (c *chaos) killWhenDue() error {
 // phase in which it was never killed. Afterwards it is the scheduled phase, or any phase after some time.
 func (c *chaos) inPhase(a *nextKill) bool {
 	now := c.phaseNow(a.target)
-	if c.uncovered(a.target) {
-		return slices.Contains(c.unhit(a.target), now)
+	if c.kills.uncovered(a.target) {
+		return slices.Contains(c.kills.unhit(a.target), now)
 	}
 	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
@@ -100,15 +101,15 @@ func (c *chaos) inPhase(a *nextKill) bool {
 func (c *chaos) schedule() {
 	targets := c.targets()
 	c.rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
-	if short := slices.DeleteFunc(slices.Clone(targets), func(t string) bool { return !c.uncovered(t) }); len(short) > 0 {
+	if short := slices.DeleteFunc(slices.Clone(targets), func(t string) bool { return !c.kills.uncovered(t) }); len(short) > 0 {
 		targets = short
 	}
 	a := nextKill{from: time.Now(), calm: true}
-	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
+	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.kills.times(x, ""), c.kills.times(y, "")) })
 	switch {
 	case a.target == redis || c.rng.IntN(3) == 0:
-		a.phase = slices.MinFunc(check.Phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
-	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
+		a.phase = slices.MinFunc(check.Phases, func(x, y string) int { return cmp.Compare(c.kills.times(a.target, x), c.kills.times(a.target, y)) })
+	case !c.urgent() && !c.kills.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
 	c.next = a
@@ -123,9 +124,9 @@ func (c *chaos) targets() []string {
 	return all
 }
 
-// timesHit counts the kills of a target, in one phase or in all.
-func (c *chaos) timesHit(target, phase string) (n int) {
-	for _, k := range c.kills {
+// times counts the kills of a target, in one phase or in all.
+func (all kills) times(target, phase string) (n int) {
+	for _, k := range all {
 		if k.Target == target && (phase == "" || k.Phase == phase) {
 			n++
 		}
@@ -134,13 +135,13 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 }
 
 // uncovered reports whether a target was killed in fewer phases than bench/chaos/check requires.
-func (c *chaos) uncovered(target string) bool {
-	return len(check.Phases)-len(c.unhit(target)) < check.MinimumPhases
+func (all kills) uncovered(target string) bool {
+	return len(check.Phases)-len(all.unhit(target)) < check.MinimumPhases
 }
 
 // unhit returns the phases in which a target was never killed.
-func (c *chaos) unhit(target string) []string {
-	return slices.DeleteFunc(slices.Clone(check.Phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
+func (all kills) unhit(target string) []string {
+	return slices.DeleteFunc(slices.Clone(check.Phases), func(phase string) bool { return all.times(target, phase) > 0 })
 }
 
 // atWork reports whether every agent has a worker that has finished joining.
@@ -333,8 +334,8 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 		}
 	}
 	points := slices.Sorted(maps.Keys(c.counts[agent]))
-	if c.uncovered(agent) {
-		unhit := c.unhit(agent)
+	if c.kills.uncovered(agent) {
+		unhit := c.kills.unhit(agent)
 		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !slices.Contains(unhit, phaseOf(p)) }); len(some) > 0 {
 			points = some
 		}
@@ -365,4 +366,39 @@ func alive(err error) error {
 		return nil
 	}
 	return err
+}
+
+// phaseOf returns the phase of a step that contains a failpoint.
+func phaseOf(point string) string {
+	if point == "" {
+		return "start" // the process has not passed a failpoint yet
+	}
+	phase, _, _ := strings.Cut(point, ".")
+	return phase
+}
+
+// lastPoint returns the last failpoint in a process's log, and its time. The name is "" before the first failpoint.
+func lastPoint(log string) (name string, at int64) {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return "", 0
+	}
+	data = bytes.TrimRight(data, "\n")
+	last := string(data[bytes.LastIndexByte(data, '\n')+1:])
+	time, name, _ := strings.Cut(last, " ")
+	at, _ = strconv.ParseInt(time, 10, 64)
+	return name, at
+}
+
+// countPoints adds the passages in a log to counts.
+func countPoints(log string, counts map[string]int) {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(data)) {
+		if _, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			counts[name]++
+		}
+	}
 }

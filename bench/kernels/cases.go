@@ -155,6 +155,14 @@ func (w workload) inHalf() workload {
 	return w
 }
 
+// withBackward returns the case with the counts of forward and backward, if it computes both.
+func (w workload) withBackward(bytes, flops measure.Amount) workload {
+	if w.dims["backward"] == 1 {
+		w.bytes, w.flops = bytes, flops
+	}
+	return w
+}
+
 func advantages(groups int64) workload {
 	n := members(groups)
 	return workload{name: "group_advantage", dims: dims{"groups": groups}, shape: fmt.Sprintf("%d rewards in %d groups", n, groups),
@@ -165,13 +173,9 @@ func advantages(groups int64) workload {
 
 func logProbs(rows, vocab, backward int64) workload {
 	w := workload{name: "token_logprob", dims: dims{"rows": rows, "vocab": vocab, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, vocab),
-		bytes: bytes("4 N V: logits read once", 4*rows*vocab), flops: flops("5 N V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: coldOnly,
-		open: tokenLogProb}
-	if backward == 1 {
-		w.bytes, w.reads = bytes("8 N V: logits read once, their gradient written once", 8*rows*vocab), false
-		w.flops = flops("11 N V", 11*float64(rows*vocab))
-	}
-	return w
+		bytes: bytes("4 N V: logits read once", 4*rows*vocab), flops: flops("5 N V", 5*float64(rows*vocab)), reads: backward == 0,
+		peers: pytorch, caches: coldOnly, open: tokenLogProb}
+	return w.withBackward(bytes("8 N V: logits read once, their gradient written once", 8*rows*vocab), flops("11 N V", 11*float64(rows*vocab)))
 }
 
 func lossFromLogits(rows, vocab int64) workload {
@@ -198,33 +202,23 @@ func optimizer(n int64) workload {
 func norms(rows, width, backward int64) workload {
 	w := workload{name: "rms_norm", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, width),
 		bytes: bytes("8 N D: read, write", 8*rows*width), flops: flops("4 N D", 4*float64(rows*width)), peers: pytorch, caches: bothCaches, open: rmsNorm}
-	if backward == 1 {
-		w.bytes = bytes("20 N D: x read, y written; dy and x read, dx written", 20*rows*width)
-		w.flops = flops("13 N D", 13*float64(rows*width))
-	}
-	return w
+	return w.withBackward(bytes("20 N D: x read, y written; dy and x read, dx written", 20*rows*width), flops("13 N D", 13*float64(rows*width)))
 }
 
 func addedNorms(rows, width, backward int64) workload {
 	w := workload{name: "add_rms_norm", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, width),
 		bytes: bytes("16 N D: x and residual read, sum and norm written", 16*rows*width), flops: flops("5 N D", 5*float64(rows*width)), peers: pytorch,
 		caches: bothCaches, open: addRMSNorm}
-	if backward == 1 {
-		w.bytes = bytes("32 N D: forward 16; two gradients and sum read, one written", 32*rows*width)
-		w.flops = flops("15 N D", 15*float64(rows*width))
-	}
-	return w
+	return w.withBackward(bytes("32 N D: forward 16; two gradients and sum read, one written", 32*rows*width),
+		flops("15 N D", 15*float64(rows*width)))
 }
 
 func gates(rows, width, backward int64) workload {
 	w := workload{name: "swiglu", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x 2*%d", rows, width),
 		bytes: bytes("12 N F: gate and up read, product written", 12*rows*width), flops: flops("5 N F", 5*float64(rows*width)), peers: pytorch,
 		caches: bothCaches, open: swiglu}
-	if backward == 1 {
-		w.bytes = bytes("32 N F: forward 12; dy, gate and up read, two gradients written", 32*rows*width)
-		w.flops = flops("14 N F", 14*float64(rows*width))
-	}
-	return w
+	return w.withBackward(bytes("32 N F: forward 12; dy, gate and up read, two gradients written", 32*rows*width),
+		flops("14 N F", 14*float64(rows*width)))
 }
 
 // splits returns the case that splits a product into heads, and normalises and rotates them.
@@ -233,11 +227,8 @@ func splits(rows, queries, kv, hd, backward int64) workload {
 	w := workload{name: "heads", dims: dims{"rows": rows, "heads": queries, "kv_heads": kv, "head_dim": hd, "backward": backward},
 		shape: fmt.Sprintf("%d x %d/%d heads of %d", rows, queries, kv, hd), bytes: bytes("8 N (H + 2 KV) d: read, write", 8*n),
 		flops: flops("7 N (H + KV) d", 7*float64(rows*(queries+kv)*hd)), peers: pytorch, caches: bothCaches, open: heads}
-	if backward == 1 {
-		w.bytes = bytes("20 N (H + 2 KV) d: read, write; gradients and product read, one written", 20*n)
-		w.flops = flops("19 N (H + KV) d", 19*float64(rows*(queries+kv)*hd))
-	}
-	return w
+	return w.withBackward(bytes("20 N (H + 2 KV) d: read, write; gradients and product read, one written", 20*n),
+		flops("19 N (H + KV) d", 19*float64(rows*(queries+kv)*hd)))
 }
 
 func attentions(sequences, shortest, longest, heads, kv, hd, backward int64) workload {
@@ -250,11 +241,8 @@ func attentions(sequences, shortest, longest, heads, kv, hd, backward int64) wor
 	w := workload{name: "attention_packed", dims: n, shape: fmt.Sprintf("%d sequences, %d rows, %d/%d heads of %d", sequences, rows, heads, kv, hd),
 		bytes: bytes("8 T (H + KV) d: q, k, v read, output written", 8*rows*(heads+kv)*hd),
 		flops: flops("4 d H per visible pair", 4*float64(hd*heads*pairs)), peers: pytorch, caches: bothCaches, open: attention}
-	if backward == 1 {
-		w.bytes = bytes("8 T (3 H + 3 KV) d: forward; output, its gradient, q, k, v read, three gradients written", 24*rows*(heads+kv)*hd)
-		w.flops = flops("14 d H per visible pair: forward 4, backward 10", 14*float64(hd*heads*pairs))
-	}
-	return w
+	return w.withBackward(bytes("8 T (3 H + 3 KV) d: forward; output, its gradient, q, k, v read, three gradients written", 24*rows*(heads+kv)*hd),
+		flops("14 d H per visible pair: forward 4, backward 10", 14*float64(hd*heads*pairs)))
 }
 
 func decodes(sequences, context, heads, kv, hd int64) workload {
@@ -278,11 +266,8 @@ func deltaRules(sequences, length, keyHeads, valueHeads, hd, backward int64) wor
 		shape: fmt.Sprintf("%d sequences of %d, %d/%d heads of %d", sequences, length, keyHeads, valueHeads, hd),
 		bytes: bytes("8 T (K + V) d: q, k, v read, output written", 4*n), flops: flops("7 T V d d: every row updates a state", recurrence*work),
 		peers: pytorch[:1], caches: coldOnly, open: deltaRule}
-	if backward == 1 {
-		w.bytes = bytes("24 T (K + V) d: forward 8; inputs and the output's gradient read, gradients written", 12*n)
-		w.flops = flops("21 T V d d: forward 7, backward 14", 3*recurrence*work)
-	}
-	return w
+	return w.withBackward(bytes("24 T (K + V) d: forward 8; inputs and the output's gradient read, gradients written", 12*n),
+		flops("21 T V d d: forward 7, backward 14", 3*recurrence*work))
 }
 
 // deltaSteps returns one row of each sequence: the gated delta rule in decoding.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -263,14 +262,6 @@ func (r *Row) Finish(suite Ceilings) {
 	for i := range r.Targets {
 		r.Targets[i].assess(r)
 	}
-}
-
-// dropShares removes what compares a provider with the floor. Two samples at tiny sizes support no such comparison.
-func (r *Row) dropShares() {
-	for i := range r.Providers {
-		r.Providers[i].PercentOfFloor = 0
-	}
-	r.Targets = slices.DeleteFunc(r.Targets, func(t Target) bool { return t.Kind == Floor })
 }
 
 // against returns the ceilings for the row.

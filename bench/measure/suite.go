@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -50,16 +51,6 @@ func (o Options) Hosted() (Options, func() error) {
 	return o, o.Host.Close
 }
 
-// someLabels lists the labels of a few cases.
-func someLabels(cases []Case) string {
-	const few = 8
-	var labels []string
-	for _, c := range cases[:min(few, len(cases))] {
-		labels = append(labels, c.Label)
-	}
-	return strings.Join(labels, ", ")
-}
-
 // rowSamples is the number of measurements of each ceiling before a row. The median of three differed by a fifth from row to row.
 const rowSamples = 9
 
@@ -96,8 +87,11 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 		}
 		row.Ceilings = &before
 		row.Finish(r.Ceilings)
-		if o.Quick {
-			row.dropShares()
+		if o.Quick { // two samples at tiny sizes support no comparison with the floor
+			for i := range row.Providers {
+				row.Providers[i].PercentOfFloor = 0
+			}
+			row.Targets = slices.DeleteFunc(row.Targets, func(t Target) bool { return t.Kind == Floor })
 		}
 		r.Rows = append(r.Rows, row)
 		if o.Save == nil {
@@ -108,7 +102,11 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 		}
 	}
 	if len(r.Rows) == 0 && len(failed) == 0 {
-		return r, fmt.Errorf("no case of the suite %s contains %q; its first cases are %s", suite, o.Only, someLabels(cases))
+		var labels []string
+		for _, c := range cases[:min(8, len(cases))] {
+			labels = append(labels, c.Label)
+		}
+		return r, fmt.Errorf("no case of the suite %s contains %q; its first cases are %s", suite, o.Only, strings.Join(labels, ", "))
 	}
 	return r, errors.Join(failed...)
 }

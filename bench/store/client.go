@@ -127,13 +127,10 @@ func ask(m *shared.Member, j job) (report, error) {
 	total := int64(l.Rate * l.Seconds)
 	r.Exchange = make([]float64, total)
 	var trim, phase sync.WaitGroup
-	errs := make(chan error, 1)
+	ctx, cancel := context.WithCancelCause(context.Background())
 	fail := func(err error) {
 		if err != nil {
-			select {
-			case errs <- err:
-			default:
-			}
+			cancel(err)
 		}
 	}
 	text := strings.Repeat("t", l.TaskBytes)
@@ -160,7 +157,7 @@ func ask(m *shared.Member, j job) (report, error) {
 			r.Exchange[i] = time.Since(due).Seconds()
 			fail(err)
 		})
-		if len(errs) > 0 {
+		if ctx.Err() != nil {
 			break
 		}
 	}
@@ -168,12 +165,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	trim.Wait()
 	r.Ended = time.Now()
 	fail(m.Stop(m.Context(), shared.Asked, "measured"))
-	select {
-	case err := <-errs:
-		return r, err
-	default:
-		return r, nil
-	}
+	return r, context.Cause(ctx)
 }
 
 // cpuSeconds returns the processor time that this process has used.

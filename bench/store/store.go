@@ -310,11 +310,8 @@ func (b LoadResult) Flat() bool {
 // memory returns the least and the most memory of the server in the second half of the load, in bytes. Phases begin and end in that half.
 func (b LoadResult) memory() (low, high int64) {
 	half := b.RedisMemory[len(b.RedisMemory)/2:]
-	for i, x := range half {
-		if i == 0 || int64(x) < low {
-			low = int64(x)
-		}
-		high = max(high, int64(x))
+	if len(half) == 0 {
+		return 0, 0
 	}
-	return low, high
+	return int64(slices.Min(half)), int64(slices.Max(half))
 }
