@@ -91,6 +91,19 @@ func (c Checkpoints) reopen(step int64) error {
 	return c.fsys().SyncDir(dir)
 }
 
+// Save writes all agents' folders and commits m after filling in m.Agents. It returns the manifest.
+func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
+	m.Agents = nil
+	for _, a := range agents {
+		files, err := c.saveAgent(m.Step, a)
+		if err != nil {
+			return Manifest{}, err
+		}
+		m.Agents = append(m.Agents, files)
+	}
+	return c.Commit(m)
+}
+
 // saveAgent writes one agent's folder of a step that does not have a manifest yet. It replaces files that a crash left
 // there. When it returns, the files are on disk. Each worker calls it for its own agent, and then Commit.
 func (c Checkpoints) saveAgent(step int64, a AgentState) (AgentFiles, error) {

@@ -34,16 +34,3 @@ func writeFile(t *testing.T, path string, data []byte) {
 		t.Fatal(err)
 	}
 }
-
-// Save writes all agents' folders and commits m after filling in m.Agents. It returns the manifest.
-func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
-	m.Agents = nil
-	for _, a := range agents {
-		files, err := c.saveAgent(m.Step, a)
-		if err != nil {
-			return Manifest{}, err
-		}
-		m.Agents = append(m.Agents, files)
-	}
-	return c.Commit(m)
-}

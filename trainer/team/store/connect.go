@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -31,12 +32,7 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Username != "" {
-		opts.Username = o.Username
-	}
-	if o.Password != "" {
-		opts.Password = o.Password
-	}
+	opts.Username, opts.Password = cmp.Or(o.Username, opts.Username), cmp.Or(o.Password, opts.Password)
 	switch {
 	case opts.TLSConfig != nil:
 		err = addCertificates(opts.TLSConfig, o)
@@ -108,14 +104,7 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	if u.Scheme == "rediss" {
 		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	host, port := u.Hostname(), u.Port()
-	if host == "" {
-		host = "localhost"
-	}
-	if port == "" {
-		port = "6379"
-	}
-	opts.Addrs = []string{net.JoinHostPort(host, port)}
+	opts.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {

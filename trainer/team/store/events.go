@@ -93,11 +93,6 @@ func (s *Store) readEvents() {
 	}
 }
 
-// listen subscribes to the channel of an agent.
-func (s *Store) listen(ctx context.Context, agent string) {
-	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
-}
-
 // checkStop ends the Store's context if the Store's round has been stopped.
 func (s *Store) checkStop() {
 	if len(s.allAgents()) == 0 {

@@ -82,8 +82,8 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 	s.mu.Unlock()
 	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
 	m.beats.Go(m.beat)
-	s.listen(ctx, agent)
-	s.checkStop() // a stop before the subscription was not received
+	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
+	s.checkStop()                                        // a stop before the subscription was not received
 	return m, nil
 }
 

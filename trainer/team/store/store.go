@@ -11,6 +11,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -77,21 +78,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := checkName("a run", o.Run); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	if o.Lease == 0 {
-		o.Lease = 15 * time.Second
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Minute
-	}
-	if o.process == "" {
-		o.process = thisProcess
-	}
-	if o.MaxDeliveries == 0 {
-		o.MaxDeliveries = 5
-	}
-	if o.sayAfter == 0 {
-		o.sayAfter = sayAfter
-	}
+	o.Lease = cmp.Or(o.Lease, 15*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Minute)
+	o.process = cmp.Or(o.process, thisProcess)
+	o.MaxDeliveries = cmp.Or(o.MaxDeliveries, 5)
+	o.sayAfter = cmp.Or(o.sayAfter, sayAfter)
 	s := &Store{opts: o}
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()
