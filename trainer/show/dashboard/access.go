@@ -3,12 +3,13 @@ package dashboard
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/hex"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 // access decides who may see the page.
@@ -42,8 +43,9 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 		case a.token == "" && !thisMachine(r.Host):
 			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env",
 				http.StatusForbidden)
-		case a.token != "" && equal(given, a.token):
-			a.admit(w, r)
+		case a.token != "" && health.Equal(given, a.token):
+			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: a.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
+			http.Redirect(w, r, Path, http.StatusSeeOther) // removes the token from the browser's address bar
 		case a.token != "" && !a.recognises(r):
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the token of health.token_env is needed: open "+Path+"?token=TOKEN", http.StatusUnauthorized)
@@ -53,24 +55,12 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// admit sets a browser's cookie, and removes the token from its address bar.
-func (a access) admit(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: a.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
-	http.Redirect(w, r, Path, http.StatusSeeOther)
-}
-
 // recognises reports whether a request has the cookie, or the token in the form that /metrics accepts.
 func (a access) recognises(r *http.Request) bool {
-	if c, err := r.Cookie(cookieName); err == nil && equal(c.Value, a.cookie) {
+	if c, err := r.Cookie(cookieName); err == nil && health.Equal(c.Value, a.cookie) {
 		return true
 	}
-	return equal(r.Header.Get("Authorization"), "Bearer "+a.token)
-}
-
-// equal compares digests in constant time, so that the time of a response reveals neither text nor its length.
-func equal(a, b string) bool {
-	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+	return health.Equal(r.Header.Get("Authorization"), "Bearer "+a.token)
 }
 
 // thisMachine reports whether a request names this server by an address or as localhost. Under another name it may come

@@ -8,13 +8,21 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/report"
 )
 
 // Path is the path of the page. Its events are at Path + "/events".
@@ -63,7 +71,10 @@ func New(o Options) *Page {
 	o.Agents = slices.Clone(o.Agents)
 	p := &Page{opts: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		places: map[string]place{}, now: map[string]activityNow{}, warned: map[string]bool{}}
-	p.state = newRunState(o)
+	p.state.opts = o
+	for _, l := range o.Before {
+		p.state.records.Add(l)
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.work.Go(p.keepShowing)
 	return p
@@ -118,4 +129,64 @@ func (p *Page) show(sections []section) {
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}
+}
+
+//go:embed page.html
+var pageText string
+
+//go:embed live.css
+var styleText string
+
+//go:embed live.js
+var scriptText string
+
+// The page's script and style, and the policy that allows these only, and no other source.
+var (
+	script = report.ChartScript + scriptText
+	style  = report.Style + styleText
+	policy = fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "+
+		"frame-ancestors 'none'",
+		source(script), source(style))
+	templates = template.Must(template.New("page").Funcs(template.FuncMap{"clip": clip}).Parse(pageText))
+)
+
+// source names an inline script or style in a Content-Security-Policy.
+func source(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// index writes the page's frame, which the events fill.
+func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", policy)
+	data := struct {
+		Run    string
+		Style  template.CSS
+		Script template.JS
+	}{p.opts.Run, template.CSS(style), template.JS(script)}
+	_ = templates.Execute(w, data) // the viewer may have disconnected
+}
+
+func (b *runState) section(name string, data any) section {
+	var out bytes.Buffer
+	if err := templates.ExecuteTemplate(&out, name, data); err != nil {
+		return newSection(name, template.HTMLEscapeString(err.Error()))
+	}
+	return newSection(name, out.String())
+}
+
+// all returns the records of the run so far.
+func (b *runState) all(unread []metrics.Line) []metrics.Line {
+	if len(unread) == 0 {
+		return b.records.Lines()
+	}
+	var all metrics.History
+	lines := slices.Concat(b.records.Lines(), unread)
+	// An older record must not override a newer one.
+	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) })
+	for _, l := range lines {
+		all.Add(l)
+	}
+	return all.Lines()
 }

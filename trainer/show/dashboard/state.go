@@ -39,14 +39,6 @@ type rollout struct {
 	Question, Wanted string // "": unknown here
 }
 
-func newRunState(o Options) runState {
-	b := runState{opts: o}
-	for _, l := range o.Before {
-		b.records.Add(l)
-	}
-	return b
-}
-
 // sections reads the store, through the place of any agent of this process, and returns the page's sections.
 func (p *Page) sections() []section {
 	b := &p.state
@@ -58,7 +50,10 @@ func (p *Page) sections() []section {
 	} else if err := errors.Join(b.readTeam(ctx, at), p.readRecords(ctx, at), b.readRollouts(ctx, at)); err != nil {
 		b.problem = "The store: " + err.Error()
 	}
-	return b.draw(p.unreadRecords())
+	p.mu.Lock()
+	unread := slices.Clone(p.unread) // records that were not read back from the store yet
+	p.mu.Unlock()
+	return []section{b.section("team", b.team(unread)), b.section("rollouts", b.newest()), newSection("report", b.reportOf(unread))}
 }
 
 func (p *Page) anyPlace() (place, bool) {
@@ -70,12 +65,6 @@ func (p *Page) anyPlace() (place, bool) {
 		}
 	}
 	return place{}, false
-}
-
-func (p *Page) unreadRecords() []metrics.Line {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.unread)
 }
 
 // readTeam reads which workers are present and their activities.

@@ -248,8 +248,10 @@ func chips(o store.Outcome) []chip {
 
 // reportOf draws the sections of the report if there are new records.
 func (b *runState) reportOf(unread []metrics.Line) string {
-	all := b.all(unread)
-	state := recordsState(all)
+	all, state := b.all(unread), ""
+	if n := len(all); n > 0 {
+		state = fmt.Sprint(n, all[n-1].Agent, all[n-1].Kind, all[n-1].Step, all[n-1].Time.UnixNano())
+	}
 	if state == b.reported {
 		return b.report
 	}
@@ -259,15 +261,6 @@ func (b *runState) reportOf(unread []metrics.Line) string {
 	}
 	b.reported, b.report = state, out.String()
 	return b.report
-}
-
-// recordsState identifies a list of records of a run.
-func recordsState(all []metrics.Line) string {
-	if len(all) == 0 {
-		return ""
-	}
-	last := all[len(all)-1]
-	return fmt.Sprint(len(all), last.Agent, last.Kind, last.Step, last.Time.UnixNano())
 }
 
 // maxRunes is the length at which the page cuts texts.

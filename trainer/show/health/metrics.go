@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
@@ -30,13 +29,6 @@ var (
 	savedStep  = desc("checkpoint_step", "Training steps of the newest complete checkpoint.")
 	savedSince = desc("checkpoint_age_seconds", "Time since the newest complete checkpoint was written.")
 )
-
-// registry returns all metrics of /metrics: of the run, the Go runtime and the process.
-func (b *processState) registry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(b, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r
-}
 
 // Describe lists no metrics in advance, because the metrics depend on the run.
 func (*processState) Describe(chan<- *prometheus.Desc) {}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 )
@@ -131,25 +133,14 @@ func checkToken(token string) error {
 func (s *Server) URL() string { return s.scheme + "://" + Local(s.listener.Addr().String()) }
 
 // URLs returns the URL of a path of the server for people. If the server listens at all addresses of the machine, the text has
-// the URL for this machine and the one for others.
+// the URL for this machine and the one for others, with the name of this machine.
 func (s *Server) URLs(path string) string {
-	text := s.URL() + path
-	if other := s.hostURL(); other != "" {
-		text += ", from other machines " + other + path
+	text, at := s.URL()+path, s.listener.Addr().String()
+	if name, err := os.Hostname(); err == nil && Local(at) != at {
+		_, port, _ := net.SplitHostPort(at)
+		text += ", from other machines " + s.scheme + "://" + net.JoinHostPort(name, port) + path
 	}
 	return text
-}
-
-// hostURL returns the URL for other machines, with the name of this machine. It returns "" if the server does not listen at
-// all addresses of this machine.
-func (s *Server) hostURL() string {
-	at := s.listener.Addr().String()
-	_, port, _ := net.SplitHostPort(at)
-	name, err := os.Hostname()
-	if Local(at) == at || err != nil {
-		return ""
-	}
-	return s.scheme + "://" + net.JoinHostPort(name, port)
 }
 
 // Local returns the address HOST:PORT at which this machine opens a server that listens at an address. If the server listens at
@@ -181,7 +172,9 @@ func (s *Server) handler(token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+AlivePath, check(s.alive))
 	mux.HandleFunc("GET "+ReadyPath, check(s.ready))
-	mux.Handle("GET "+MetricsPath, promhttp.HandlerFor(s.registry(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	all := prometheus.NewRegistry() // of the run, the Go runtime and the process
+	all.MustRegister(&s.processState, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux.Handle("GET "+MetricsPath, promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	if token == "" {
 		return mux
 	}
@@ -203,13 +196,16 @@ func check(wrong func(context.Context) []string) http.HandlerFunc {
 	}
 }
 
-// guard accepts only requests with the token. It compares digests in constant time, so that the time of an answer reveals
-// neither the token nor its length.
+// Equal compares digests in constant time, so that the time of an answer reveals neither a secret nor its length.
+func Equal(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// guard accepts only requests with the token.
 func guard(token string, next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+		if !Equal(r.Header.Get("Authorization"), "Bearer "+token) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "a token is needed: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return

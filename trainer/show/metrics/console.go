@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -77,9 +76,7 @@ func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console 
 
 // NewConsole returns an Observer that writes to out.
 func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
-	if opt.Width == 0 {
-		opt.Width = 80
-	}
+	opt.Width = cmp.Or(opt.Width, 80)
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
@@ -116,29 +113,13 @@ func (c *Console) Progress(p Progress) {
 }
 
 func (c *Console) showProgress(now time.Time) {
-	line := clock(now.Sub(c.start)) + "  " + strings.Join(c.running(), "  ")
+	line := clock(now.Sub(c.start)) + "  " + strings.Join(inOrder(c.opt.Agents, c.progress), "  ")
 	if !c.opt.Terminal {
 		fmt.Fprintln(c.out, line)
 		return
 	}
 	fmt.Fprintf(c.out, "\r\x1b[K%s", c.paint(dim, fit(line, c.opt.Width-1)))
 	c.status = true
-}
-
-// running returns the agents' phases in the order of the agents; agents that are not configured come last.
-func (c *Console) running() []string {
-	var out []string
-	for _, name := range c.opt.Agents {
-		if text := c.progress[name]; text != "" {
-			out = append(out, text)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.progress)) {
-		if !slices.Contains(c.opt.Agents, name) {
-			out = append(out, c.progress[name])
-		}
-	}
-	return out
 }
 
 // Report prints a record: a cold start at once, a step or an evaluation when all agents have reported it.

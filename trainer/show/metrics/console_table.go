@@ -57,7 +57,7 @@ func (c *Console) stepTable(t *table) string {
 		head += fmt.Sprintf("%*s", col.width, col.title)
 	}
 	b.WriteString(c.paint(dim, head) + "\n")
-	for _, r := range c.sorted(t) {
+	for _, r := range inOrder(c.opt.Agents, t.records) {
 		fmt.Fprintf(&b, "%-*s", nameWidth, fit(r.Agent, nameWidth))
 		for _, col := range columns {
 			fmt.Fprintf(&b, "%*s", col.width, cell(r.Values, col))
@@ -106,17 +106,17 @@ func (c *Console) stepTitle(t *table) string {
 	return fmt.Sprintf("%-*s %s", room, fit(title, room), clock)
 }
 
-// sorted returns a table's records in the order of the agents; agents that are not configured come last.
-func (c *Console) sorted(t *table) []Record {
-	var out []Record
-	for _, name := range c.opt.Agents {
-		if r, here := t.records[name]; here {
-			out = append(out, r)
+// inOrder returns the values of a map by agent, in the order of the agents; agents that are not configured come last.
+func inOrder[T any](agents []string, byAgent map[string]T) []T {
+	var out []T
+	for _, name := range agents {
+		if v, here := byAgent[name]; here {
+			out = append(out, v)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.records)) {
-		if !slices.Contains(c.opt.Agents, name) {
-			out = append(out, t.records[name])
+	for _, name := range slices.Sorted(maps.Keys(byAgent)) {
+		if !slices.Contains(agents, name) {
+			out = append(out, byAgent[name])
 		}
 	}
 	return out
@@ -127,7 +127,7 @@ func (c *Console) sorted(t *table) []Record {
 func (c *Console) evaluation(t *table) string {
 	var parts []string
 	seconds := 0.0
-	for _, r := range c.sorted(t) {
+	for _, r := range inOrder(c.opt.Agents, t.records) {
 		seconds = max(seconds, r.Values[RolloutSeconds])
 		if accuracy, ok := r.Values[Accuracy]; ok {
 			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+

@@ -4,6 +4,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,19 +17,6 @@ type Options struct {
 	Steps   int // training steps whose trajectories are included, always with the first and the last; default 5
 	Queries int // queries of each step, with all rollouts of a query; default 6
 	Bytes   int // size of all trajectories as JSON; default 4 MiB
-}
-
-func (o Options) withDefaults() Options {
-	if o.Steps == 0 {
-		o.Steps = 5
-	}
-	if o.Queries == 0 {
-		o.Queries = 6
-	}
-	if o.Bytes == 0 {
-		o.Bytes = 4 << 20
-	}
-	return o
 }
 
 // Report is a run, or several runs to compare.
@@ -74,7 +62,7 @@ func (r *Report) Write(w io.Writer, opt Options) error {
 	if r.Compares() {
 		return writeComparison(w, r.runs)
 	}
-	opt = opt.withDefaults()
+	opt = Options{cmp.Or(opt.Steps, 5), cmp.Or(opt.Queries, 6), cmp.Or(opt.Bytes, 4<<20)}
 	reading, err := r.runs[0].sample(opt)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)

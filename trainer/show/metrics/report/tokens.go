@@ -3,6 +3,7 @@ package report
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -68,22 +69,13 @@ func (s *tokenizers) show(l line, agentIndex int) trajectory {
 }
 
 func showTurn(tok *tokenizer.Tokenizer, row *agent.Trajectory, t agent.Turn) turn {
-	if t.Sampled && tok != nil && covers(tok, row.Tokens[t.From:t.To]) {
+	unknown := func(id int32) bool { return id < 0 || int(id) >= tok.VocabSize() } // an older checkpoint may contain another model
+	if t.Sampled && tok != nil && !slices.ContainsFunc(row.Tokens[t.From:t.To], unknown) {
 		to := min(t.To, t.From+maxTurnTokens)
 		return turn{Role: t.Role, Tokens: tellApart(tok, row.Tokens[t.From:to], row.LogProbs[t.From:to]), Cut: t.To - to}
 	}
 	text := clip(t.Text)
 	return turn{Role: t.Role, Text: text, Cut: utf8.RuneCountInString(t.Text) - utf8.RuneCountInString(text)}
-}
-
-// covers reports whether the tokenizer has all ids: an older checkpoint may contain another model.
-func covers(tok *tokenizer.Tokenizer, ids []int32) bool {
-	for _, id := range ids {
-		if id < 0 || int(id) >= tok.VocabSize() {
-			return false
-		}
-	}
-	return true
 }
 
 // tellApart returns the text of each token. A character whose bytes span several tokens appears with the last of them.
