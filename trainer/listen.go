@@ -68,10 +68,7 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 	if !cfg.HasGateway() {
 		return nil, nil
 	}
-	g := &Gateway{Server: gateway.NewServer(), URL: strings.TrimSuffix(cfg.Gateway.Advertise, "/")}
-	if g.URL == "" {
-		g.URL = server.URL()
-	}
+	g := &Gateway{Server: gateway.NewServer(), URL: cmp.Or(strings.TrimSuffix(cfg.Gateway.Advertise, "/"), server.URL())}
 	server.Handle("/v1/", g.Server)
 	server.Handle("/r/", g.Server)
 	if env := cfg.Gateway.TokenEnv; env != "" {

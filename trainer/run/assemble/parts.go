@@ -3,6 +3,7 @@
 package assemble
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,11 +262,7 @@ func computeType(a *config.Agent) torch.DType {
 
 // threads divides the cores: every device on the CPU has its own threads.
 func threads(cfg *config.Config, devices int) int {
-	n := cfg.Run.Threads
-	if n == 0 {
-		n = cgroup.Count().N
-	}
-	return max(n/max(devices, 1), 1)
+	return max(cmp.Or(cfg.Run.Threads, cgroup.Count().N)/max(devices, 1), 1)
 }
 
 // devices counts the devices on this machine that the agents of this process use, including their followers' devices.

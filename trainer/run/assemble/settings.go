@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"cmp"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
@@ -49,11 +50,7 @@ func convention(g config.GRPO) mgrpo.Convention {
 
 // Schedule returns an optimizer's learning rates over the given number of steps.
 func Schedule(o config.Optimizer, steps int64) learner.Schedule {
-	total := o.DecaySteps
-	if total == 0 {
-		total = steps
-	}
-	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: total}
+	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: cmp.Or(o.DecaySteps, steps)}
 }
 
 // Adam returns the constants of AdamW.
@@ -89,9 +86,7 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 		c.Mixture = &arch.Mixture{Experts: s.Experts, PerToken: s.PerToken, FFN: s.ExpertFFN, Normalise: true, Step: 1}
 	}
 	c = c.WithDefaults()
-	if c.VocabSize == 0 {
-		c.VocabSize = tok.VocabSize()
-	}
+	c.VocabSize = cmp.Or(c.VocabSize, tok.VocabSize())
 	if tok.EOS() != tokenizer.NoID {
 		c.EOS = []int32{tok.EOS()}
 	}

@@ -59,22 +59,13 @@ func (g gpus) findings(o Options) (out []Finding) {
 			if len(a.Devices) > 0 {
 				key += fmt.Sprintf("s[%d]", i)
 			}
-			if index, ok := gpuIndex(device); ok {
-				if _, here := g.free[index]; !here {
-					out = append(out, Finding{Fail, "GPU", fmt.Sprintf("%s is %s, which this machine does not have", key, device),
-						"name a device of this machine, such as cpu, or run this agent's worker on the server that has it"})
-				}
+			number, isGPU := strings.CutPrefix(device, "cuda")
+			index, _ := strconv.Atoi(strings.TrimPrefix(number, ":")) // 0 without a number
+			if _, here := g.free[index]; isGPU && !here {
+				out = append(out, Finding{Fail, "GPU", fmt.Sprintf("%s is %s, which this machine does not have", key, device),
+					"name a device of this machine, such as cpu, or run this agent's worker on the server that has it"})
 			}
 		}
 	}
 	return out
-}
-
-// gpuIndex returns N for "cuda:N" and 0 for "cuda". ok is false for the CPU.
-func gpuIndex(device string) (index int, ok bool) {
-	rest, ok := strings.CutPrefix(device, "cuda")
-	if n, err := strconv.Atoi(strings.TrimPrefix(rest, ":")); err == nil {
-		index = n
-	}
-	return index, ok
 }

@@ -24,7 +24,9 @@ func updateActivations(cfg *config.Config, a *config.Agent, model arch.Config, g
 	}
 	kept, layer := layerActivations(model, &a.Engine, tokens, size)
 	if a.Shard == "full" && model.DividesExperts() {
-		layer += carriedRows(model, tokens, size)
+		// Rows travel to experts of other ranks and back in a layer's backward pass: hidden states and two gradients, at both ends.
+		// All experts are assumed to be chosen equally often.
+		layer += tokens * int64(model.Mixture.PerToken) * 2 * 3 * int64(model.Hidden) * size
 	}
 	if gpu {
 		return kept + max(head, layer)
@@ -61,13 +63,6 @@ func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept
 	}
 	states := recurrentBytes(c.GatedDelta) // the layer whose backward pass runs has them twice
 	return tokens * (values*size + recurrent*states), tokens * (once*size + 2*states)
-}
-
-// carriedRows returns the memory of the rows that travel to experts of other ranks and back in
-// a layer's backward pass, in addition to the experts' values. The rows are hidden states and
-// two gradients, at both ends. It assumes that all experts are chosen equally often.
-func carriedRows(c arch.Config, tokens, size int64) int64 {
-	return tokens * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }
 
 // samplingActivations returns the memory of the activations of one pass over all slots, or over the largest number of

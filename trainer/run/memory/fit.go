@@ -68,7 +68,10 @@ func Fits(needs []Need, free map[string]int64) error {
 
 func remedy(needs []Need, s Sum) string {
 	levers := slices.DeleteFunc(Levers(needs), func(l Lever) bool { return l.Device != s.Device })
-	over, copies := s.Needed-s.Free, copiesOn(needs, s.Device)
+	over, copies := s.Needed-s.Free, int64(0)
+	for _, p := range needs {
+		copies += p.sum(func(part Part) bool { return part.Kind == Snapshot && part.Device == s.Device })
+	}
 	if len(levers) == 0 || over > levers[0].Bytes && copies > levers[0].Bytes {
 		return fmt.Sprintf("%s are copies from which checkpoints are written; use a smaller model, adapters (lora), train: false, or more memory", Size(copies))
 	}
@@ -82,14 +85,6 @@ func remedy(needs []Need, s Sum) string {
 		text += "; that alone is not enough: use a smaller model, train: false, or another device"
 	}
 	return text
-}
-
-// copiesOn returns the memory on a device for copies from which checkpoints are written.
-func copiesOn(needs []Need, device string) (bytes int64) {
-	for _, p := range needs {
-		bytes += p.sum(func(part Part) bool { return part.Kind == Snapshot && part.Device == device })
-	}
-	return bytes
 }
 
 // Levers returns the keys to lower if agents need too much memory. The key of the largest part comes first.

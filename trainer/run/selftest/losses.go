@@ -1,6 +1,7 @@
 package selftest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -408,10 +409,7 @@ func sample(t *trial) error {
 	}
 	var want []float64
 	for r, y := range token {
-		temperature := rows[r].Temperature
-		if temperature == 0 {
-			temperature = 1
-		}
+		temperature := cmp.Or(rows[r].Temperature, 1)
 		row := z[r*vocab:][:vocab]
 		p, _, err := oracle.TokenLogProb(row, int(y), temperature)
 		if err != nil {

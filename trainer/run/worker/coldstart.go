@@ -74,7 +74,9 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 	}
 	schedule := assemble.Schedule(set.Optimizer, set.Steps)
 	order := newDealer(len(demos), cs.cfg.Run.Seed, cs.name)
-	order.skip(c.Updates * int64(set.Batch))
+	for range c.Updates * int64(set.Batch) {
+		order.next()
+	}
 	cs.learner.SetAdam(assemble.Adam(set.Optimizer))
 	counted := min(set.Steps, 20) // number of last updates over which the loss is averaged
 	poll := stopPoll{stops: cs.stops}
@@ -206,11 +208,4 @@ func (d *dealer) next() int {
 	}
 	d.at++
 	return d.perm[d.at-1]
-}
-
-// skip discards the next n indices.
-func (d *dealer) skip(n int64) {
-	for range n {
-		d.next()
-	}
 }

@@ -2,8 +2,11 @@ package worker
 
 import (
 	"context"
+	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -37,4 +40,61 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	}
 	w.archive.WriteTrajectories(p, w.lines(exp, nil, nil))
 	return answers, nil
+}
+
+// groupedByQuestion groups outcomes by question, in the order of the questions.
+func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples int) []score.Question {
+	all, at := make([]score.Question, len(queries)), map[string]int{}
+	for i, q := range queries {
+		all[i], at[q.ID] = score.Question{Query: q, Correct: make([]float64, samples)}, i
+	}
+	for _, o := range outcomes {
+		q := &all[at[o.Query]]
+		q.Correct[o.Rollout] = o.Correct
+		q.Tokens = append(q.Tokens, o.Tokens)
+		for _, n := range o.Calls {
+			q.Calls += n
+		}
+	}
+	return all
+}
+
+// ofOwnSet returns the outcomes of the questions of task.eval. Versions are compared by these.
+func ofOwnSet(queries []task.Query, outcomes []store.Outcome) (own []store.Outcome) {
+	set := map[string]string{}
+	for _, q := range queries {
+		set[q.ID] = q.Set
+	}
+	for _, o := range outcomes {
+		if set[o.Query] == "" {
+			own = append(own, o)
+		}
+	}
+	return own
+}
+
+// accuracy returns the main agent's accuracy in an evaluation; NaN if any rollout has no score.
+func accuracy(outcomes []store.Outcome) float64 {
+	if unknownAccuracy(outcomes) != "" {
+		return math.NaN()
+	}
+	var correct score.Mean
+	for _, o := range outcomes {
+		correct.Add(o.Correct)
+	}
+	return correct.Value()
+}
+
+// unknownAccuracy returns the reason why an evaluation has no accuracy, or "" if every rollout has a score.
+func unknownAccuracy(outcomes []store.Outcome) string {
+	missing, reason := 0, ""
+	for _, o := range outcomes {
+		if o.Failed != "" {
+			missing, reason = missing+1, o.Failed
+		}
+	}
+	if missing == 0 {
+		return ""
+	}
+	return fmt.Sprintf("accuracy unknown: %d of %d rollouts have no score: %s", missing, len(outcomes), reason)
 }

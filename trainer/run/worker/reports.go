@@ -11,6 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -133,7 +134,11 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		r.Values["rows_rewritten"] += float64(len(t.More))
 		malformed.Add(float64(t.Malformed))
 		if !rp.main && !t.unjudged {
-			expert.Add(orZero(t.expert))
+			scored := 0.0
+			if t.expert != nil {
+				scored = *t.expert
+			}
+			expert.Add(scored)
 		}
 	}
 	for _, o := range outcomes {
@@ -309,9 +314,37 @@ func (rp *reports) describeMemory(r *metrics.Record) {
 	}
 }
 
-func orZero(v *float64) float64 {
-	if v == nil {
-		return 0
+// maxExample is the largest number of bytes of an error in a warning.
+const maxExample = 300
+
+// describeTools adds the calls of the agent's tools since the last record, and warns of lost servers and of failing
+// tools: agents may learn wrong behaviour from such conversations.
+func (rp *reports) describeTools(r *metrics.Record) {
+	usage, lost := rp.player.Usage()
+	for _, why := range lost {
+		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools, "the server of a tool was lost and is being restarted: %s", why))
 	}
-	return *v
+	if len(usage) == 0 {
+		return
+	}
+	for _, v := range metrics.ByTool.Values {
+		r.Counts[v.Name] = map[string]int64{}
+	}
+	for name, u := range usage {
+		r.Counts[metrics.ToolCalls][name] = u.Calls
+		r.Counts[metrics.ToolErrors][name] = u.Errors
+		r.Counts[metrics.ToolFailures][name] = u.Failures
+		r.Counts[metrics.ToolTimeouts][name] = u.Timeouts
+		r.Counts[metrics.ToolRefused][name] = u.Refused
+		r.Counts[metrics.ToolRetries][name] = u.Retries
+		r.Counts[metrics.ToolMilliseconds][name] = u.Time.Milliseconds()
+	}
+	for _, u := range metrics.ToolUses(r.Counts) {
+		if u.Failing() {
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools,
+				"the tool %s failed in %d of %d calls: %d took too long, "+
+					"%d were answered with an error, %d of them independent of the arguments; the newest: %s",
+				u.Tool, u.Errors+u.Timeouts, u.Made(), u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
+		}
+	}
 }

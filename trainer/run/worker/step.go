@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -227,3 +228,23 @@ func (e *experience) trajectory(id string) (*trajectory, error) {
 	}
 	return nil, fmt.Errorf("the store lists trajectory %s as held by this worker, which does not have it", id)
 }
+
+// stopwatch measures the parts of a step for the report. Results do not depend on it.
+type stopwatch struct {
+	last time.Time
+	laps map[string]float64 // seconds
+}
+
+func newStopwatch() *stopwatch {
+	return &stopwatch{last: time.Now(), laps: map[string]float64{}}
+}
+
+// lap adds the time since the last lap, or since resume, to a part.
+func (s *stopwatch) lap(name string) {
+	now := time.Now()
+	s.laps[name] += now.Sub(s.last).Seconds()
+	s.last = now
+}
+
+// resume begins a lap without adding the time since the last one to any part.
+func (s *stopwatch) resume() { s.last = time.Now() }
