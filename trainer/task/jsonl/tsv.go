@@ -67,19 +67,19 @@ func (t *tsvReader) read() ([]string, error) {
 // tsvValue reads the value at the beginning of data. The value has n bytes, including the tab or line end after it.
 // last reports whether it is the last value of its line, and whole whether more data would not change it.
 func tsvValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool) {
-	if value, n, whole := quotedValue(data, atEOF); !whole || n > 0 {
-		n, last = separatorAfter(data, n)
-		return value, n, last, whole
+	value, n, whole = quotedValue(data, atEOF)
+	quoted := n > 0
+	if !quoted && whole {
+		if n = bytes.IndexAny(data, "\t\n"); n < 0 {
+			n, whole = len(data), atEOF
+		}
+		value = data[:n]
 	}
-	n = bytes.IndexAny(data, "\t\n")
-	if n < 0 {
-		return bytes.TrimSuffix(data, []byte("\r")), len(data), true, atEOF
-	}
-	value, last = data[:n], data[n] == '\n'
-	if last {
+	rest := bytes.TrimPrefix(data[n:], []byte("\r")) // after a quoted value
+	if last = len(rest) == 0 || rest[0] == '\n'; last && !quoted {
 		value = bytes.TrimSuffix(value, []byte("\r"))
 	}
-	return value, n + 1, last, true
+	return value, len(data) - len(rest) + min(len(rest), 1), last, whole
 }
 
 // quotedValue reads a quoted value. n is 0 if data does not begin with one.
@@ -104,17 +104,4 @@ func quotedValue(data []byte, atEOF bool) (value []byte, n int, whole bool) {
 		}
 		return nil, 0, true
 	}
-}
-
-// separatorAfter adds the tab or line end after the value to n.
-func separatorAfter(data []byte, n int) (int, bool) {
-	switch rest := data[n:]; {
-	case len(rest) == 0:
-		return n, true
-	case rest[0] == '\t':
-		return n + 1, false
-	case rest[0] == '\r':
-		return n + 2, true
-	}
-	return n + 1, true
 }
