@@ -12,8 +12,7 @@ import (
 // answer answers a chat request.
 func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
 	if r.Stream {
-		to := newChunks(in.w, a, &r.options)
-		to.object, to.chat = "chat.completion.chunk", true
+		to := &chunks{events: events{w: in.w}, agent: a, object: "chat.completion.chunk", usage: r.StreamOptions.IncludeUsage, chat: true}
 		if r.LogProbs {
 			to.logProbs = func(t *turn) any { return object{"content": a.logProbs(t)} }
 		}
@@ -69,8 +68,7 @@ func (r *textRequest) answer(in incoming, a *AgentServer, c call) error {
 		}
 	}
 	if r.Stream {
-		to := newChunks(in.w, a, &r.options)
-		to.object, to.logProbs = "text_completion", logProbs
+		to := &chunks{events: events{w: in.w}, agent: a, object: "text_completion", usage: r.StreamOptions.IncludeUsage, logProbs: logProbs}
 		s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
 			return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
 		}}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"encoding/json"
-	"net/http"
 	"time"
 )
 
@@ -16,11 +15,6 @@ type chunks struct {
 	usage    bool
 	logProbs func(t *turn) any // returns the log-probs for the last chunk; nil: no log-probs
 	chat     bool
-}
-
-// newChunks returns the chunks for a request with the options o.
-func newChunks(w http.ResponseWriter, a *AgentServer, o *options) *chunks {
-	return &chunks{events: events{w: w}, agent: a, usage: o.StreamOptions.IncludeUsage}
 }
 
 func (s *chunks) open(id string) {

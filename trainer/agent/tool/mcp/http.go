@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +40,7 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Body = &boundedBody{response.Body, maxMCPResponse}
 	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
 	case "text/event-stream":
-		response.Body = newExactEvents(response.Body)
+		response.Body = &exactEvents{Closer: response.Body, in: bufio.NewReader(response.Body)}
 	case "application/json":
 		response.Body = exactBody(response.Body)
 	}

@@ -55,10 +55,6 @@ type exactEvents struct {
 	left []byte
 }
 
-func newExactEvents(body io.ReadCloser) *exactEvents {
-	return &exactEvents{Closer: body, in: bufio.NewReader(body)}
-}
-
 func (e *exactEvents) Read(p []byte) (int, error) {
 	if len(e.left) == 0 {
 		line, err := e.in.ReadBytes('\n')
