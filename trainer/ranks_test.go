@@ -94,13 +94,14 @@ func TestRanksRepeat(t *testing.T) {
 // Then there are a hybrid with such a cache, frozen weights, and agents that adapt one model.
 func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
+	const short = "agents.planner.limits={max_tokens: 256, max_new_tokens: 256}"
 	base := oneBase(t)
 	for name, sets := range map[string][]string{
 		"mixture": append([]string{mixture, "grpo.routing_warn=0", "grpo.routing_stop=1e-9"}, noColdStart...),
-		"bf16": append([]string{"agents.planner.engine={dtype: bf16, slots: 3, conversations: 8, cache_tokens: 256}", "agents.planner.limits.max_tokens=256",
-			"grpo.gap_stop=1"}, noColdStart...),
+		"bf16": append([]string{"agents.planner.engine={dtype: bf16, slots: 3, conversations: 8, cache_tokens: 256}", short, "grpo.gap_stop=1"},
+			noColdStart...),
 		"hybrid": append([]string{"agents.planner.model={family: lfm2, width: 64, layers: 3, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, max_positions: 256}",
-			"agents.planner.engine={slots: 3, conversations: 8, cache_tokens: 256}", "agents.planner.limits.max_tokens=256"}, noColdStart...),
+			"agents.planner.engine={slots: 3, conversations: 8, cache_tokens: 256}", short}, noColdStart...),
 		"frozen":    append([]string{"agents.planner.train=false"}, noColdStart...),
 		"one model": append(append(slices.Clone(base), noColdStart...), "agents.planner.lora.init=gaussian"),
 	} {
