@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# acl.sh FOLDER OPTION...: creates the users of a run's Redis with the rules of `mgrpo store acl`, which takes these options. Writes
+# acl.sh FOLDER CONFIG OPTION...: creates the users of a run's Redis with the rules of `mgrpo store acl CONFIG OPTION...`. Writes
 # FOLDER/users.acl, for redis-server --aclfile, and FOLDER/USER.password for each user without a password. Prints the users: first the user
 # of the whole run, which has the run's name, then one for each agent, main agent first, and last the user of mgrpo status.
 set -euo pipefail
-if [ $# -lt 3 ]; then
-  echo 'usage: deploy/acl.sh FOLDER -c CONFIG --set store.url=URL [OPTION...]' >&2
+if [ $# -lt 2 ]; then
+  echo 'usage: deploy/acl.sh FOLDER CONFIG --set store.url=URL [OPTION...]' >&2
   exit 2
 fi
 mgrpo=${MGRPO:-$(dirname "$0")/../bin/mgrpo}

@@ -60,7 +60,7 @@ func startRedis(ctx context.Context, t *team) (*server, error) {
 
 // users returns the lines of the ACL file: the output of mgrpo store acl, and the user that reads the record.
 func (r *server) users(ctx context.Context, t *team) (string, error) {
-	args := []string{"store", "acl", "-c", t.config(), "--file"}
+	args := []string{"store", "acl", t.config(), "--file"}
 	for _, s := range r.settings() {
 		args = append(args, "--set", s)
 	}

@@ -129,7 +129,7 @@ func (t *team) build(ctx context.Context) error {
 
 // teach makes the initial weights of both runs.
 func (t *team) teach(ctx context.Context) error {
-	args := []string{"train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
+	args := []string{"train", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
 	for i, name := range t.names {
 		if t.options.hybrid {
 			args = append(args, "--set", "agents."+name+".model="+hybrid(i == 0))
@@ -147,7 +147,7 @@ func (t *team) leaveAlone(ctx context.Context) (time.Duration, error) {
 	if err := os.RemoveAll(t.whole()); err != nil {
 		return 0, err
 	}
-	args := []string{"train", "-c", t.config(), "--set", "run.dir=" + t.whole()}
+	args := []string{"train", t.config(), "--set", "run.dir=" + t.whole()}
 	for _, s := range t.settings() {
 		args = append(args, "--set", s)
 	}
@@ -167,7 +167,7 @@ func command(ctx context.Context, name string, args ...string) error {
 
 // worker returns the command of an agent's worker.
 func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) {
-	args := []string{"worker", "-c", t.config(), "--agent", agent, "--resume"}
+	args := []string{"worker", t.config(), "--agent", agent, "--resume"}
 	for _, s := range append([]string{"run.dir=" + t.dir(agent), "store.username=" + runName + "-" + agent}, append(r.settings(), t.settings()...)...) {
 		args = append(args, "--set", s)
 	}

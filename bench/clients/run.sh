@@ -17,7 +17,7 @@ train() {
   local name=$1 config=$2 status=0
   shift 2
   mkdir -p "$out/$name-said"
-  CLIENTS_LOG=$out/$name-said timeout --foreground --kill-after=10 "$limit" bin/mgrpo train -c "$config" --set run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || status=$?
+  CLIENTS_LOG=$out/$name-said timeout --foreground --kill-after=10 "$limit" bin/mgrpo train "$config" --set run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || status=$?
   [ $status = 0 ] && return
   tail -n 1 "$out/$name.log" | grep -q '^mgrpo: nothing was trained' && return # equal rewards: all files are complete and can be compared
   cat "$out/$name.log" >&2

@@ -162,7 +162,7 @@ def quickstart(m, device, dtype):
         sets += ["run.steps=1", "task.queries_per_step=1", "grpo.rollouts=2", "grpo.minibatches=1", "grpo.epochs=1", "eval.queries=1", "eval.before=false"]
         sets += [f"agents.{agent}.cold_start.{key}=1" for agent in ("planner", "researcher") for key in ("optimizer.warmup", "batch")]
     may_learn_nothing = [str(ROOT / ".ci/allow-nothing-trained")] if m.emulated else []
-    command = [*may_learn_nothing, m.mgrpo, "train", "-c", str(ROOT / "examples/quickstart/team.yaml"), *small]
+    command = [*may_learn_nothing, m.mgrpo, "train", str(ROOT / "examples/quickstart/team.yaml"), *small]
     for value in sets:
         command += ["--set", value]
     return {"command": command, "removes": folder}
@@ -172,7 +172,7 @@ def whole_quickstart(m):
     """The training of `make quickstart`, with both agents on the GPU."""
     folder = m.work / "team"
     places = [word for agent in ("planner", "researcher") for word in ("--set", f"agents.{agent}.device={m.device}")]
-    return {"command": [m.mgrpo, "train", "-c", str(ROOT / "examples/quickstart/team.yaml"), "--set", f"run.dir={folder}", *places], "removes": folder}
+    return {"command": [m.mgrpo, "train", str(ROOT / "examples/quickstart/team.yaml"), "--set", f"run.dir={folder}", *places], "removes": folder}
 
 
 def alike(m):

@@ -14,7 +14,7 @@ rm -rf "$run" $log
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
 small+=(--set run.checkpoint_every=2)
 # train NAME CONFIG FLAG...: trains in $run/NAME.
-train() { .ci/allow-nothing-trained bin/mgrpo train -c "$2" --set run.dir="$run/$1" "${@:3}" >>$log 2>&1 || { cat $log >&2; exit 1; }; }
+train() { .ci/allow-nothing-trained bin/mgrpo train "$2" --set run.dir="$run/$1" "${@:3}" >>$log 2>&1 || { cat $log >&2; exit 1; }; }
 
 mixture='{family: qwen3_moe, width: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 24, ffn: 256, experts: 8, experts_per_token: 3, expert_ffn: 48, max_positions: 256}'
 train team examples/quickstart/team.yaml "${small[@]}" --set agents.researcher.model="$mixture"

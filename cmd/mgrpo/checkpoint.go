@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,24 +20,17 @@ type checkpointCmd struct {
 
 // checkpointFlags select the checkpoints.
 type checkpointFlags struct {
-	Run    string   `arg:"" optional:"" name:"RUN" help:"Folder of the run, such as runs/NAME, or its configuration."`
-	Config string   `short:"c" placeholder:"FILE" help:"The configuration, in place of the argument RUN."`
-	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key of the configuration. May be repeated."`
-	Agent  []string `placeholder:"NAME" help:"Consider only this agent's files, if the other agents' files are on other servers. May be repeated."`
+	Run   string   `arg:"" name:"RUN" help:"Folder of the run, such as runs/NAME, or its configuration."`
+	Set   []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key of the configuration. May be repeated."`
+	Agent []string `placeholder:"NAME" help:"Consider only this agent's files, if the other agents' files are on other servers. May be repeated."`
 }
 
 // open finds the run's checkpoints and the number of them to keep.
 func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err error) {
 	const usual = 2
-	if (f.Config == "") == (f.Run == "") {
-		return checkpoints, 0, errors.New("name the run: its folder, such as runs/NAME, or its configuration")
-	}
-	dir, keep, file := f.Run, usual, f.Config
-	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
-		file = dir
-	}
-	if file != "" {
-		cfg, err := config.Load(file, f.Set)
+	dir, keep := f.Run, usual
+	if info, err := os.Stat(f.Run); err == nil && info.Mode().IsRegular() {
+		cfg, err := config.Load(f.Run, f.Set)
 		if err != nil {
 			return checkpoints, 0, err
 		}

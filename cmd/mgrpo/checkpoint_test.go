@@ -46,11 +46,11 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", "checkpoint", "prune", dir, "--dry-run"); got != "would remove "+filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
 		t.Errorf("%q", got)
 	}
-	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
+	set := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
 	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
 		t.Errorf("%q was pruned although run.keep is 3", got)
 	}
-	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set[1:]...)...) // passes the configuration without -c
+	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set...)...)
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
 		t.Errorf("remaining: %v, want the best and the newest", left)
 	}
@@ -96,7 +96,9 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", "checkpoint", "verify", dir); !strings.HasPrefix(got, "step 9: unfinished") {
 		t.Errorf("%s", got)
 	}
-	refused(t, "", []string{"checkpoint", "list"}, "runs/NAME", "configuration")
+	if _, errs, status := run(t, "", "checkpoint", "list"); status != exitUsage || !strings.Contains(errs, "<RUN>") {
+		t.Errorf("without a run: status %d: %s", status, errs)
+	}
 	for _, wrong := range []string{t.TempDir(), filepath.Join(dir, "nowhere")} {
 		refused(t, "", []string{"checkpoint", "verify", wrong}, wrong, "want a run's folder", "folder checkpoints")
 	}

@@ -85,7 +85,7 @@ func checkWorkers(t *testing.T, lines map[string][]string) {
 	addresses := map[string]bool{}
 	for agent, args := range lines {
 		command, c := parses(t, args)
-		if command != "worker" || c.Worker.Agent != agent || !c.Worker.Resume {
+		if command != "worker <FILE>" || c.Worker.Agent != agent || !c.Worker.Resume {
 			t.Errorf("%s: %q is %s of %q, resumed: %v", agent, args, command, c.Worker.Agent, c.Worker.Resume)
 			continue
 		}
@@ -266,7 +266,7 @@ func TestDeployACLKeepsData(t *testing.T) {
 	server := &redisserver.Server{Dir: dir, Port: freePort(t)}
 	t.Cleanup(server.Kill)
 	file, url := exampleFile(t), server.URL()+"/0"
-	users := strings.Fields(script(t, nil, "acl.sh", dir, "-c", file, "--set", "store.url="+url))
+	users := strings.Fields(script(t, nil, "acl.sh", dir, file, "--set", "store.url="+url))
 	server.Args = append(slices.Clone(redisserver.Durable), "--aclfile", filepath.Join(dir, "users.acl"))
 	as := func(user string) store.Options {
 		password, err := os.ReadFile(filepath.Join(dir, user+".password"))
@@ -356,7 +356,7 @@ func TestDeployKubernetes(t *testing.T) {
 			t.Errorf("%s runs %q", job.Name, c.Command)
 		}
 		command, parsed := parses(t, c.Args)
-		if command != "worker" || "mgrpo-"+parsed.Worker.Agent != job.Name {
+		if command != "worker <FILE>" || "mgrpo-"+parsed.Worker.Agent != job.Name {
 			t.Errorf("%s is %s of %q", job.Name, command, parsed.Worker.Agent)
 		}
 		done := map[batchv1.PodFailurePolicyAction][]int32{}

@@ -16,7 +16,7 @@ import (
 // Evaluating a checkpoint gives the same tokens as the run's own evaluation of that version.
 func TestEvalRepeatsTheRun(t *testing.T) {
 	dir := t.TempDir()
-	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
+	set := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
 	for _, s := range []string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=4", "eval.queries=9", "eval.samples=2",
 		"eval.before=false", "cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"} {
 		set = append(set, "--set", s)
@@ -40,7 +40,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		}
 	}
 	step := filepath.Join(dir, "checkpoints", "step-000001")
-	named := succeed(t, "", append([]string{"eval", "--checkpoint", step, "--set", "eval.samples=3"}, set...)...)
+	named := succeed(t, "", append(append([]string{"eval", "--checkpoint", step}, set...), "--set", "eval.samples=3")...)
 	for _, want := range []string{"9 queries x 2 samples", "accuracy ", "pass@1 ", "pass@2 ", "planner ", "researcher ", "step-000001-9x2"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
@@ -60,7 +60,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
 		t.Errorf("compared with itself:\n%s", text)
 	}
-	refused(t, "", append([]string{"eval", "--against", earlier, "--set", "eval.queries=4"}, set...), "evaluations of 9 and 4 questions cannot be compared")
+	refused(t, "", append(append([]string{"eval", "--against", earlier}, set...), "--set", "eval.queries=4"), "evaluations of 9 and 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
@@ -95,7 +95,7 @@ func TestEvalOfOtherQuestions(t *testing.T) {
 	}
 	train := write("train.jsonl", `{"id": "t", "question": "2 + 3 + 4?", "answer": "9", "parts": [{"question": "2 + 3?", "answer": "5"}]}`+"\n")
 	mine := write("mine.jsonl", `{"id": "mine-1", "question": "1 + 1?", "answer": "2", "kind": "count"}`+"\n"+`{"id": "mine-2", "question": "1 + 2?", "answer": ["3", "three"], "kind": "sum"}`+"\n")
-	set := []string{"-c", filepath.Join("..", "..", "examples", "own-task", "team.yaml")}
+	set := []string{filepath.Join("..", "..", "examples", "own-task", "team.yaml")}
 	for _, s := range []string{smallModel(t, "planner"), smallModel(t, "solver"), "run.dir=" + filepath.Join(dir, "run"), "run.steps=1", "task.train=" + train, "task.eval=" + train,
 		"task.expert.kind=parts", "task.queries_per_step=1", "grpo.rollouts=2", "eval.before=false", "eval.queries=1", "eval.samples=1", "cold_start.steps=1"} {
 		set = append(set, "--set", s)

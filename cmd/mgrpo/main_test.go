@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -211,7 +210,7 @@ func TestInitFolder(t *testing.T) {
 	}
 }
 
-// Every command that needs a configuration accepts it as an argument or after -c.
+// Every command that needs a configuration accepts it as an argument.
 func TestConfigurationAsArgument(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
@@ -220,13 +219,8 @@ func TestConfigurationAsArgument(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}, {"status"}, {"store", "acl"}, {"checkpoint", "list"}} {
-		for _, args := range [][]string{{wrong}, {"-c", wrong}} {
-			if _, stderr, status := run(t, "", slices.Concat(command, args)...); status != 1 || !strings.Contains(stderr, wrong+":1:1: rum: unknown key") {
-				t.Errorf("%v %v: status %d, %s", command, args, status, stderr)
-			}
-		}
-		if _, stderr, status := run(t, "", slices.Concat(command, []string{file, "-c", file})...); status == 0 || !strings.Contains(stderr, "name") && !strings.Contains(stderr, "twice") {
-			t.Errorf("%v with two configurations: status %d, %s", command, status, stderr)
+		if _, stderr, status := run(t, "", append(command, wrong)...); status != 1 || !strings.Contains(stderr, wrong+":1:1: rum: unknown key") {
+			t.Errorf("%v: status %d, %s", command, status, stderr)
 		}
 	}
 	if _, stderr, status := run(t, "", "train", "absent.yaml"); status != 1 || !strings.Contains(stderr, "mgrpo init absent.yaml writes one to start from") {
@@ -248,7 +242,7 @@ func TestUnknownKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
 	for _, args := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}} {
-		refused(t, "", append(args, "-c", file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
+		refused(t, "", append(args, file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
 	}
 }
 
@@ -266,7 +260,7 @@ func TestTooLittleMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
 	dir := filepath.Join(t.TempDir(), "run")
-	refused(t, "", []string{"train", "-c", file, "--set", "run.dir=" + dir, "--set", "agents.planner.engine.slots=65536",
+	refused(t, "", []string{"train", file, "--set", "run.dir=" + dir, "--set", "agents.planner.engine.slots=65536",
 		"--set", "agents.planner.model.max_positions=1048576", "--set", "agents.planner.limits.max_tokens=1048576"},
 		"of memory needed", "lower agents.planner.engine.slots (65536")
 	if _, err := os.Stat(dir); err == nil {

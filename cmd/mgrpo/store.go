@@ -30,7 +30,7 @@ The lines are ACL SETUSER commands. They do not change passwords: set a user's p
 '>PASSWORD'. With --file they are lines of an ACL file, with the password of store.password_env or
 store.password_file.
 
-  mgrpo store acl -c team.yaml | redis-cli --user admin`
+  mgrpo store acl team.yaml | redis-cli --user admin`
 }
 
 // Run prints the rules; it sends nothing.

@@ -34,7 +34,7 @@ func named(module string) string { return "agents.researcher.model={torchscript:
 
 // moduleTeam returns the arguments of a short run of the example's team.
 func moduleTeam(dir string, sets ...string) (args []string) {
-	args = []string{"-c", filepath.Join("..", "..", "examples", "torchscript", "team.yaml")}
+	args = []string{filepath.Join("..", "..", "examples", "torchscript", "team.yaml")}
 	for _, s := range append([]string{"run.dir=" + dir, "run.checkpoint_every=1", "task.queries_per_step=4", "grpo.rollouts=4", "eval.every=1", "eval.before=false",
 		"eval.queries=8", "eval.samples=1", "cold_start.queries=512", "agents.planner.cold_start.steps=120", "agents.researcher.cold_start.steps=120"}, sets...) {
 		args = append(args, "--set", s)

@@ -16,7 +16,7 @@ import (
 
 // The last lines of a resumed run cover all its steps. Training or resuming a finished run is not an error.
 func TestEndOfResumedRun(t *testing.T) {
-	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
+	set := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
 	for _, s := range []string{"run.dir=" + t.TempDir(), "run.checkpoint_every=1", "eval.every=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=3",
 		"eval.samples=1", "cold_start.demonstrations=none"} {
 		set = append(set, "--set", s)

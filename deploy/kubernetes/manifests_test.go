@@ -470,7 +470,7 @@ func TestMachines(t *testing.T) {
 func checkArguments(t *testing.T, cfg *config.Config, agent string, p corev1.PodSpec) {
 	t.Helper()
 	file := path.Join(mount(p, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == "mgrpo-team" }), "team.yaml")
-	for _, want := range []string{"worker", "--config=" + file, "--agent=" + agent, "--resume", "--set=store.username=" + cfg.Run.Name + "-" + agent} {
+	for _, want := range []string{"worker", file, "--agent=" + agent, "--resume", "--set=store.username=" + cfg.Run.Name + "-" + agent} {
 		if !slices.Contains(p.Containers[0].Args, want) {
 			t.Errorf("its arguments %q lack %s", p.Containers[0].Args, want)
 		}

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 
 # The lines indented below a ConfigMap's only key are its text.
 sed -n '/^  team.yaml: |/,/^[^ ]/s/^    //p' "$here/team.yaml" >"$work/config.yaml"
-mapfile -t users < <("$here/../acl.sh" "$work" -c "$work/config.yaml")
+mapfile -t users < <("$here/../acl.sh" "$work" "$work/config.yaml")
 if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has printed the reason
 
 secret() { # NAME (KEY VALUE)..., with values in YAML notation

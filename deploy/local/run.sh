@@ -53,7 +53,7 @@ if [ ! "$dry" ]; then # another run may use the folder, so nothing is written th
   fi
 fi
 url=redis://127.0.0.1:$port/0
-mapfile -t users < <("$here/../acl.sh" "$dir" -c "$config" "$@" --set "store.url=$url")
+mapfile -t users < <("$here/../acl.sh" "$dir" "$config" "$@" --set "store.url=$url")
 if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has printed the reason
 run=${users[0]} onlooker=${users[-1]} workers=("${users[@]:1:${#users[@]}-2}")
 cores=$("$MGRPO" version | awk '$1 == "CPU" { print $2 }') # the cores that affinity and a container's quota allow
@@ -71,7 +71,7 @@ process redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --aclfil
   --appendonly yes --appendfsync always --maxmemory-policy noeviction --save '' --logfile "$dir/log"
 for user in "${workers[@]}"; do
   agent=${user#"$run-"}
-  process "$agent" "$MGRPO" worker -c "$config" --agent "$agent" --resume \
+  process "$agent" "$MGRPO" worker "$config" --agent "$agent" --resume \
     --set "run.threads=$((threads > 0 ? threads : 1))" --set "health.address=127.0.0.1:$health" "$@" \
     --set "store.url=$url" --set "store.username=$user" --set "store.password_file=$dir/$user.password"
   health=$((health + 1))
@@ -79,7 +79,7 @@ done
 {
   printf '#!/usr/bin/env bash\n# The status of the team that deploy/local/run.sh trains. Options are those of mgrpo status.\n'
   printf 'cd %q\nexec ' "$PWD"
-  printf '%q ' "$MGRPO" status -c "$config" "$@" --set "store.url=$url" \
+  printf '%q ' "$MGRPO" status "$config" "$@" --set "store.url=$url" \
     --set "store.username=$onlooker" --set "store.password_file=$dir/$onlooker.password"
   echo '"$@"'
 } >"$dir/status.sh"

@@ -13,5 +13,5 @@ case " $* " in
   *--listen* | *health.address*) listen=() ;;
   *) listen=(--listen 127.0.0.1:0) ;; # at any free port; mgrpo prints the address of the run's page
 esac
-bin/mgrpo train "${listen[@]}" -c examples/quickstart/team.yaml --set run.dir="$dir" "$@"
+bin/mgrpo train "${listen[@]}" examples/quickstart/team.yaml --set run.dir="$dir" "$@"
 bin/mgrpo report "$dir"

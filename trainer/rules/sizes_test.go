@@ -57,7 +57,7 @@ var (
 		"bench/roofline.Device":                  19,
 		"bench/store.LoadResult":                 18,
 		"bindings/torch.Device":                  16,
-		"cmd/mgrpo.chatCmd":                      18,
+		"cmd/mgrpo.chatCmd":                      17,
 		"cmd/mgrpo.cli":                          22,
 		"cmd/mgrpo.generateCmd":                  16,
 		"trainer/agent.Trajectory":               18,

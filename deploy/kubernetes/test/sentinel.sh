@@ -62,7 +62,7 @@ export MGRPO_HEALTH_TOKEN
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
 for agent in planner researcher; do
   MGRPO_STORE_PASSWORD=$(secret mgrpo-store-$agent password) unshare -m bash -c 'mount --bind "$0" /etc/hosts && exec bin/mgrpo "$@"' "$hosts" \
-    worker --config="$folder/team.yaml" --agent=$agent --resume --set="store.username=research-team-$agent" --set="$url" "${small[@]}" \
+    worker "$folder/team.yaml" --agent=$agent --resume --set="store.username=research-team-$agent" --set="$url" "${small[@]}" \
     --set="run.dir=$folder/$agent" --set=run.steps=40 --set=run.checkpoint_every=10 --set=agents.planner.device=cpu --set=agents.researcher.device=cpu \
     --set=health.address=127.0.0.1:0 >"$folder/$agent.log" 2>&1 & workers+=($!)
 done
