@@ -29,9 +29,9 @@ func TestCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range files {
-		got, err := os.ReadFile(filepath.Join(root, "docs", name))
+		got, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil || string(got) != want {
-			t.Errorf("docs/%s is not what bench/results says (%v): run go run ./bench/document", name, err)
+			t.Errorf("%s is not what bench/results says (%v): run go run ./bench/document", name, err)
 		}
 	}
 	drawn, err := filepath.Glob(filepath.Join(root, "docs", "*.svg"))
@@ -39,7 +39,7 @@ func TestCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range drawn {
-		if _, ok := files[filepath.Base(path)]; !ok {
+		if _, ok := files["docs/"+filepath.Base(path)]; !ok {
 			t.Errorf("%s is drawn from no result: remove it", path)
 		}
 	}

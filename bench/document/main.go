@@ -1,5 +1,5 @@
-// Command document writes docs/benchmarks.md, its pictures, and the table of checks in
-// docs/models.md from the results in bench/results. Run it in the root of the repository:
+// Command document writes docs/benchmarks.md, its pictures, README's table of peers, and the table of checks in docs/models.md from the
+// results in bench/results. Run it in the root of the repository:
 //
 //	go run ./bench/document
 package main
@@ -30,7 +30,7 @@ func write(root string) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(root, "docs", name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -40,7 +40,7 @@ func write(root string) error {
 // suites holds the names in the order of the document.
 var suites = []string{"kernels", "rollout", "learner", "step", "decode"}
 
-// document reads the results and returns the files of docs/ by name.
+// document reads the results and returns the files that it writes, by their paths in the repository.
 func document(root string) (map[string]string, error) {
 	machines, err := readMachines(filepath.Join(root, "bench", "results"))
 	if err != nil {
@@ -50,10 +50,18 @@ func document(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]string{"benchmarks.md": text(machines), "models.md": checked}
+	chosen, err := summary(machines)
+	if err != nil {
+		return nil, err
+	}
+	readme, err := withPart(root, "README.md", chosen)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"docs/benchmarks.md": text(machines), "docs/models.md": checked, "README.md": readme}
 	for _, m := range machines {
 		for _, f := range m.figures() {
-			files[f.file] = f.svg()
+			files["docs/"+f.file] = f.svg()
 		}
 	}
 	return files, nil

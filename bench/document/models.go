@@ -127,27 +127,13 @@ func (a agreed) ggufCompared(root string) (map[string]bool, error) {
 }
 
 // These marks surround the table in docs/models.md.
-const (
-	checksBegin = "<!-- written by go run ./bench/document -->\n"
-	checksEnd   = "<!-- end of what is written -->\n"
-)
-
 // models returns docs/models.md with its table of checks.
 func models(root string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(root, "docs", "models.md"))
-	if err != nil {
-		return "", err
-	}
-	before, rest, begins := strings.Cut(string(data), checksBegin)
-	_, after, ends := strings.Cut(rest, checksEnd)
-	if !begins || !ends {
-		return "", errors.New("docs/models.md lacks the marks around the table of checks")
-	}
 	table, err := checks(root)
 	if err != nil {
 		return "", err
 	}
-	return before + checksBegin + table + checksEnd + after, nil
+	return withPart(root, filepath.Join("docs", "models.md"), table)
 }
 
 // checks returns the table, with a row for each family. A cell is filled only if a test, or a file that a test wrote, is its evidence.

