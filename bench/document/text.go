@@ -31,6 +31,8 @@ How to read the tables:
   (since 28 November 2026). On a CPU a step that samples from bf16 weights is compared with TRL in float32. Times are
   medians, with the 20th and 80th percentile in brackets, of 20 samples; of 5 if a sample takes more than a second, and of 1 if it takes
   more than two minutes.
+- **TRL** is its GRPOTrainer. The packing of common prefixes in its experimental AsyncGRPOTrainer (1.16) needs FlashAttention 3, so on a CPU no
+  row has it. **vLLM** samples with its own build for CPUs, and a load before a row counts programs of idle priority, too.
 - **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
   almost nothing is written), and the operations at the rate of LibTorch's matrix product. Copy, read and matrix product are measured in the
   same run: before the suite (its table shows them), and before each row (the JSON has them, with the formulas of bytes and operations).

@@ -1,0 +1,133 @@
+"""Trains the same team with mgrpo and with CoMLRL, from the same weights and for the same number of samples, and compares the accuracies.
+
+    make bench-peers && python3 bench/comlrl/main.py [--seeds N] [--out FILE]
+
+For each seed it makes two small models (models.py). mgrpo trains them as a run whose rollouts play.py plays, CoMLRL with its MAGRPOTrainer.
+Both are measured on the same held-out questions with transformers. README.md describes the result.
+"""
+import argparse
+import concurrent.futures
+import importlib.metadata
+import json
+import os
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "build/peers"))
+
+import torch
+import transformers
+
+import models
+import play
+import task
+
+RATES = [3e-4, 1e-3, 3e-3]  # learning rates, tried with each program
+STEPS, QUERIES, ROLLOUTS = 40, 16, 8
+TOKEN = "comlrl-" + os.urandom(16).hex()
+THREADS = 1
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def mgrpo(folder, seed, rate):
+    """Trains with mgrpo. Returns the folders of the models, by agent."""
+    url, team = f"http://127.0.0.1:{(port := free_port())}", folder / "team.yaml"
+    team.write_text((ROOT / "bench/comlrl/team.yaml").read_text())
+    run = folder / f"mgrpo-{rate}"
+    settings = {"run.dir": run, "run.seed": seed, "run.steps": STEPS, "run.threads": THREADS, "gateway.listen": f"127.0.0.1:{port}",
+                "task.queries_per_step": QUERIES, "grpo.rollouts": ROLLOUTS, **{f"agents.{a}.optimizer.lr": rate for a in task.AGENTS}}
+    command = [ROOT / "bin/mgrpo", "train", team, *(f"--set={k}={v}" for k, v in settings.items())]
+    with open(folder / f"mgrpo-{rate}.log", "w") as log, concurrent.futures.ThreadPoolExecutor(ROLLOUTS) as players:
+        training = subprocess.Popen(command, env=os.environ | {"MGRPO_PROGRAMS": TOKEN}, stdout=log, stderr=log)
+        playing = [players.submit(play.play, url, TOKEN, training) for _ in range(ROLLOUTS)]
+        status = training.wait()
+        for p in playing:
+            p.result()
+    if status:
+        raise SystemExit(f"mgrpo train ended with status {status}:\n{pathlib.Path(log.name).read_text()}")
+    return {agent: run / f"checkpoints/step-{STEPS:06d}" / agent for agent in task.AGENTS}
+
+
+def comlrl(folder, seed, rate):
+    """Trains with CoMLRL. Returns the folders of the models, by agent."""
+    from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
+    transformers.set_seed(seed)
+    questions = [json.loads(line)["question"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    arguments = MAGRPOConfig(
+        num_agents=2, num_generations=ROLLOUTS, max_new_tokens=4, temperature=1.0, top_p=1.0, top_k=0, num_turns=1, joint_mode="aligned",
+        early_termination_threshold=None, eval_interval=0, agent_learning_rate=rate, rollout_buffer_size=QUERIES, num_train_epochs=1,
+        agent_devices="cpu")
+    draw = random.Random(seed)
+    rows = [{"prompt": q} for _ in range(STEPS) for q in draw.sample(questions, QUERIES)]
+    trainer = MAGRPOTrainer(
+        agents=[load(folder / agent) for agent in task.AGENTS], num_agents=2, args=arguments, tokenizer=models.tokenizer(), train_dataset=rows,
+        formatters=lambda row: task.prompt(row["prompt"]), reward_func=reward)
+    trainer.train()
+    trainer.save_model(folder / f"comlrl-{rate}")
+    return {agent: folder / f"comlrl-{rate}" / f"agent_{i}" for i, agent in enumerate(task.AGENTS)}
+
+
+def reward(*completions, batch_items):
+    """Returns the team's reward. Each agent gives one completion."""
+    return [task.reward(batch_items[0]["prompt"], {a: c[0] for a, c in zip(task.AGENTS, completions, strict=True)})]
+
+
+PROGRAMS = {"mgrpo": mgrpo, "comlrl": comlrl}
+
+
+def compared(seed, rates):
+    """Returns the accuracies of a seed before and after training, by program and rate."""
+    questions = task.questions(seed, 1200)
+    train, held_out = questions[:1000], questions[1000:]
+    row = {"seed": seed, "runs": []}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        models.save(folder, seed, train)
+        row["before"] = models.accuracy({a: load(folder / a) for a in task.AGENTS}, held_out)
+        for rate in rates:
+            for name, train_team in PROGRAMS.items():
+                began = time.perf_counter()
+                folders = train_team(folder, seed, rate)
+                seconds = time.perf_counter() - began
+                after = models.accuracy({a: load(f) for a, f in folders.items()}, held_out)
+                row["runs"].append({"program": name, "rate": rate, "after": after, "seconds": seconds})
+                print(f"seed {seed}, rate {rate}, {name}: {row['before']:.3f} to {after:.3f} in {seconds:.0f} s", flush=True)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--out", default="bench/results/comlrl.json")
+    options = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=8"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    result = {"commit": commit, "comlrl": importlib.metadata.version("comlrl"), "transformers": transformers.__version__,
+              "torch": torch.__version__, "steps": STEPS, "queries": QUERIES, "rollouts": ROLLOUTS, "seeds": []}
+    for seed in range(options.seeds):
+        result["seeds"].append(compared(seed, options.rates))
+        pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    for rate in options.rates:
+        for name in PROGRAMS:
+            after = [r["after"] for s in result["seeds"] for r in s["runs"] if (r["program"], r["rate"]) == (name, rate)]
+            print(f"rate {rate}, {name}: mean {statistics.mean(after):.3f} of {len(after)} seeds")
+
+
+main()
