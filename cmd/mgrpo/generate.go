@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/offline"
 )
 
 type generateCmd struct {
@@ -48,11 +48,11 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	progress := jsonl.StartProgress(os.Stderr, "sampled", progressAfter)
+	progress := offline.StartProgress(os.Stderr, "sampled", progressAfter)
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := jsonl.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
-		tally, err := jsonl.Generate(ctx, p, engine, opt, r, w)
+		opt := offline.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
+		tally, err := offline.Generate(ctx, p, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

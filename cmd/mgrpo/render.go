@@ -4,7 +4,7 @@ import (
 	"io"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
 )
 
 type renderCmd struct {
@@ -22,5 +22,5 @@ func (c *renderCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	return c.convert(func(r io.Reader, w io.Writer) error { return jsonl.Render(t, r, w) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return lines.Render(t, r, w) })
 }

@@ -4,7 +4,7 @@ import (
 	"io"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
 )
 
 // tokenizerFlag names a model. Only the files of its tokenizer are needed.
@@ -28,5 +28,5 @@ func (c *tokenizeCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	return c.convert(func(r io.Reader, w io.Writer) error { return jsonl.Tokenize(t, r, w, c.Decode) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return lines.Tokenize(t, r, w, c.Decode) })
 }

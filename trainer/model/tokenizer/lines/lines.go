@@ -1,6 +1,6 @@
-// Package jsonl implements `mgrpo tokenize` and `mgrpo render`: it reads JSON lines and writes JSON lines, one at a time.
+// Package lines implements `mgrpo tokenize` and `mgrpo render`: it reads JSON lines and writes JSON lines, one at a time.
 // It ignores unknown keys. An error names its line; the replies to earlier lines have been written by then.
-package jsonl
+package lines
 
 import (
 	"bufio"

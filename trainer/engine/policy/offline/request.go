@@ -1,4 +1,4 @@
-package jsonl
+package offline
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
-	chats "github.com/mgrpo/mgrpo/trainer/model/tokenizer/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -69,7 +69,7 @@ func tokens(p *standalone.Policy, row *ordered.Object, chat bool) (ids []int32, 
 		return nil, false, fmt.Errorf("the line must have exactly one of %q, but has %q", keys, given)
 	}
 	if given[0] == "ids" {
-		ids, err = chats.ReadIDs(row)
+		ids, err = lines.ReadIDs(row)
 		return ids, false, err
 	}
 	if p.Tokenizer == nil {
@@ -79,7 +79,7 @@ func tokens(p *standalone.Policy, row *ordered.Object, chat bool) (ids []int32, 
 		if _, ok := row.Get("add_generation_prompt"); !ok {
 			row.Set("add_generation_prompt", true)
 		}
-		c, err := chats.ReadChat(row)
+		c, err := lines.ReadChat(row)
 		if err != nil {
 			return nil, true, err
 		}

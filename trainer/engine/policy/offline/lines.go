@@ -1,6 +1,6 @@
-// Package jsonl implements `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the order of the
+// Package offline implements `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the order of the
 // input. A line that cannot be answered gets the reply {"error"}; the other lines are not affected.
-package jsonl
+package offline
 
 import (
 	"bufio"
