@@ -37,14 +37,15 @@ type choice struct{ work, suite, name, shape, peer, title string }
 // The cases of README's table, by the results' slug of the machine. They are chosen by what a user would use the peer for, not by who wins.
 var choices = map[string][]choice{
 	"intel-r-xeon-r-processor-2c-avx512": {
+		{"prompts and sampling, 16 sequences", "rollout", "smollm2", "", "hf-generate", "transformers"},
+		{"prompts and sampling, 16 sequences", "rollout", "smollm2", "", "vllm", "vLLM"},
 		{"sampling, 1 sequence, F32", "decode", "F32-1x128", "", "llama.cpp", "llama.cpp"},
 		{"sampling, 1 sequence, Q8_0", "decode", "Q8_0-1x128", "", "llama.cpp", "llama.cpp"},
 		{"sampling, 16 sequences, F32", "decode", "F32-16x128", "", "llama.cpp", "llama.cpp"},
 		{"sampling, 16 sequences, Q8_0", "decode", "Q8_0-16x128", "", "llama.cpp", "llama.cpp"},
 		{"reading 8 prompts of 512 tokens, BF16", "decode", "BF16-prompts-8x512", "", "llama.cpp", "llama.cpp"},
-		{"update, 2 prompts × 8 samples", "learner", "smollm2", "", "hf-forward-backward", "transformers"},
-		{"update, 16 prompts × 1 sample", "learner", "smollm2-dense", "", "hf-forward-backward", "transformers"},
-		{"update of LoRA, 2 prompts × 8 samples", "learner", "smollm2-lora", "", "peft", "PEFT"},
+		{"update, 6 layers of LFM2-350M, 16 prompts × 1 sample", "learner", "hybrid", "", "hf-forward-backward", "transformers"},
+		{"update, 4 layers of Qwen3.5-0.8B, 16 prompts × 1 sample", "learner", "recurrent", "", "hf-forward-backward", "transformers"},
 		{"step of GRPO, 2 prompts × 8 samples", "step", "smollm2", "", "trl", "TRL"},
 		{"step of a team of two models", "step", "team", "", "comlrl", "CoMLRL"},
 		{"policy loss from hidden states, 2,048 tokens", "kernels", "linear_policy_loss", "2048 x 576 x 49152", "torch-eager", "PyTorch"},
@@ -82,7 +83,7 @@ func (m *machine) title() string {
 	if is.GPU != "" {
 		return is.GPU
 	}
-	return fmt.Sprintf("%s, %d cores, %s, SmolLM2-135M", is.CPU, is.Cores, is.ISA)
+	return fmt.Sprintf("%s, %d cores, %s; SmolLM2-135M unless named", is.CPU, is.Cores, is.ISA)
 }
 
 // ratio returns a peer's time over ours.
