@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -311,13 +312,15 @@ func TestResumeProlongs(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
 	floor := 5e-4 * 0.1 // the linear schedule ended at step 4
-	for i, last := range []int64{5, 6, 6} {
+	five, six := load(t, dir, "run.steps=5"), load(t, dir, "run.steps=6")
+	for i, cfg := range []*config.Config{five, six, six} {
+		last := cfg.Run.Steps
 		if i == 2 { // a resume with the same run.steps, because step 6 was lost
 			if err := os.RemoveAll((archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).StepDir(6)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		seen := mustTrain(t, load(t, dir, fmt.Sprintf("run.steps=%d", last)), Options{Resume: true})
+		seen := mustTrain(t, cfg, Options{Resume: true})
 		if lr := seen.find(t, "step", last, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
 			t.Errorf("step %d: learning rate %v after the schedule's end, want %v", last, lr, floor)
 		}

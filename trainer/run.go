@@ -143,7 +143,8 @@ func observed(o metrics.Observer) metrics.Observer {
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roundState) (cause retryCause, err error) {
-	own := *cfg // a copy, which gets the date that the team agrees on
+	own := *cfg // a copy, which gets the date that the team agrees on, and the earlier ends of schedules
+	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
 	dir := cfg.RunDir()
 	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) {

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,13 +68,17 @@ func toTheEnd(err error) error {
 	return err
 }
 
-// mustTrain trains a team to the end and returns its reports.
+// mustTrain trains a team to the end and returns its reports. Train must not change the caller's configuration.
 func mustTrain(t *testing.T, cfg *config.Config, opt Options) *recorder {
 	t.Helper()
 	seen := &recorder{}
 	opt.Observer = seen
+	before := cfg.Dump("/")
 	if err := toTheEnd(Train(t.Context(), cfg, opt)); err != nil {
 		t.Fatalf("training: %v\nnotes: %s", err, seen)
+	}
+	if after := cfg.Dump("/"); !bytes.Equal(before, after) {
+		t.Errorf("training changed the configuration from\n%s\nto\n%s", before, after)
 	}
 	return seen
 }
