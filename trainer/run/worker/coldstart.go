@@ -59,7 +59,6 @@ func (cs *coldStart) run(ctx context.Context) error {
 	}
 	cs.learner.SetAdam(assemble.Adam(cs.agent.Optimizer))
 	if !cs.cfg.Learns(cs.agent) {
-		cs.learner = nil
 		return cs.parts.Freeze(ctx)
 	}
 	return cs.learner.ResetOptimizer(ctx)

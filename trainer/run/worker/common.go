@@ -17,12 +17,12 @@ type common struct {
 	main          bool
 	observer      metrics.Observer
 	member        *store.Member
-	learner       *launch.Learner // nil for an agent that does not learn, and for an agent that learns in its cold start only
+	learner       *launch.Learner // nil if the agent is not trained; closed when a cold start is its only training
 	contextTokens int             // largest number of tokens in a conversation; 0: its model is hosted
 }
 
-// trains reports whether this agent's weights change.
-func (s *common) trains() bool { return s.learner != nil }
+// trains reports whether the steps change this agent's weights.
+func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
 func (s *common) trained() bool { return s.trains() && s.learner.Steps() > 0 }

@@ -102,10 +102,9 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 		return cmp.Or(err, errors.New("the run is deterministic according to the store, but the policy is not"))
 	}
 	w.archive = archive.New(archiveSettings(w, s), w.member, parameters{w})
-	n := normaliser{device: p.Device, rules: p.Rules}
-	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
-		scorer: scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}}
-	w.rollouts.programs = programs{rollouts: w.rollouts, gateway: p.Gateway}
+	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
+	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
+		programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil

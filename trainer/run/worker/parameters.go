@@ -10,7 +10,7 @@ import (
 // parameters gives an archive access to a worker's weights and moments.
 type parameters struct{ w *Worker }
 
-func (p parameters) Trains() bool { return p.w.learner != nil && p.w.cfg.Learns(p.w.agent) }
+func (p parameters) Trains() bool { return p.w.trains() }
 
 func (p parameters) Read(ctx context.Context, from int64, dst []float32) error {
 	return p.w.parts.Params.Read(ctx, from, dst)
@@ -24,7 +24,7 @@ func (p parameters) Files(ctx context.Context, master func(from int64, dst []flo
 
 func (p parameters) Counters() archive.Counters {
 	c := archive.Counters{Refused: p.w.steps.refused}
-	if p.w.learner != nil {
+	if p.w.trains() {
 		c.Updates = p.w.learner.Steps()
 	}
 	return c

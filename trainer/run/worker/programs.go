@@ -18,9 +18,11 @@ import (
 
 // programs plays rollouts by a user's programs, which reach the agents through the gateway.
 type programs struct {
-	rollouts *rollouts
-	gateway  *gateway.AgentServer // answers requests of programs; nil: no gateway
-	player   gateway.Player       // plays the rollouts instead of the main agent's own conversation; may be nil
+	*common
+	policy  policy.Lifecycle
+	scorer  scorer
+	gateway *gateway.AgentServer // answers requests of programs; nil: no gateway
+	player  gateway.Player       // plays the rollouts instead of the main agent's own conversation; may be nil
 }
 
 // admit admits requests of programs for this agent while a phase is played, until end is called.
@@ -28,18 +30,19 @@ func (pr *programs) admit(p store.Phase) (end func()) {
 	if pr.gateway == nil {
 		return func() {}
 	}
-	pr.gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: Sampling(pr.rollouts.cfg, p), Free: p.Evaluates()})
+	pr.gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: Sampling(pr.cfg, p), Free: p.Evaluates()})
 	return func() { pr.gateway.End(p.String()) }
 }
 
-// attempt plays one rollout by a program. If the program fails, the rollout does not get the reward 0: it is removed for
-// every agent, like a rollout whose answer cannot be verified.
-func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
-	played, conversations, err := pr.play(ctx, c.phase, q, k)
+// attempt plays one rollout by a program. It returns the main agent's trajectory, the outcome without a reward, and the
+// program's own score, or nil. If the program fails, the rollout does not get the reward 0: it is removed for every agent,
+// like a rollout whose answer cannot be verified.
+func (pr *programs) attempt(ctx context.Context, p store.Phase, q task.Query, k int) (t trajectory, o store.Outcome, correct *float64, err error) {
+	played, conversations, err := pr.play(ctx, p, q, k)
 	if err != nil {
-		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+		return t, o, nil, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	t := pr.trajectoryOf(q, k, 0, conversations)
+	t = pr.trajectoryOf(q, k, 0, conversations)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
 	if played.Result.Format != nil {
 		t.FormatValid = *played.Result.Format
@@ -50,27 +53,25 @@ func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k i
 	var withoutScore unscored
 	var counts tokenCounts
 	counts.add(sizeOf(t.Trajectory))
-	if err := pr.endCalls(ctx, c.phase, &t, played, &withoutScore, &counts); err != nil {
-		return o, err
+	if err := pr.endCalls(ctx, p, &t, played, &withoutScore, &counts); err != nil {
+		return t, o, nil, err
 	}
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}
-	return pr.rollouts.conclude(ctx, c, &t, o, func(o *store.Outcome) error {
-		return pr.score(ctx, q, &t, played.Result.Correct, o)
-	})
+	return t, o, played.Result.Correct, nil
 }
 
 // play lets the program play, and returns its result and the main agent's conversations.
 func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.JobOutcome, []gateway.Conversation, error) {
 	played, err := pr.player.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
-		Run: pr.rollouts.cfg.Run.Name, Round: pr.rollouts.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
+		Run: pr.cfg.Run.Name, Round: pr.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
 	if err != nil {
 		return played, nil, err
 	}
 	for name := range played.Result.Experts {
-		if !slices.ContainsFunc(pr.rollouts.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
+		if !slices.ContainsFunc(pr.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
 			played.Failed = fmt.Errorf("the program scores calls of %q, which is not a sub-agent", name)
 		}
 	}
@@ -81,10 +82,10 @@ func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int
 // score computes the reward from the program's own score, or from the task's verification if there is none.
 func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
-		return pr.rollouts.scorer.main(ctx, q, attemptOf(t.Trajectory, ""), o)
+		return pr.scorer.main(ctx, q, attemptOf(t.Trajectory, ""), o)
 	}
 	o.Correct = *correct
-	o.Reward, err = pr.rollouts.scorer.rewards.MainReward(o.Format, &o.Correct)
+	o.Reward, err = pr.scorer.rewards.MainReward(o.Format, &o.Correct)
 	return err
 }
 
@@ -93,12 +94,12 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, withoutScore *unscored, counts *tokenCounts) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
-	for _, sub := range pr.rollouts.cfg.Subs() {
+	for _, sub := range pr.cfg.Subs() {
 		g.Go(func() error {
 			scores := played.Result.Experts[sub.Name]
 			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
 				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
-			r, err := pr.rollouts.member.Call(gctx, v)
+			r, err := pr.member.Call(gctx, v)
 			withoutScore.add(v, r.Failed)
 			mu.Lock()
 			defer mu.Unlock()
@@ -123,7 +124,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 	for i, s := range conversations {
 		t := pr.trajectoryOf(q, v.Rollout, i, []gateway.Conversation{s})
 		counts.add(sizeOf(t.Trajectory))
-		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.rollouts.scorer.unjudged(c.phase, q)
+		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.scorer.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
@@ -137,7 +138,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		c.add(&t)
 	}
 	r.Tokens = counts.total()
-	return pr.rollouts.member.Complete(ctx, v, r)
+	return pr.member.Complete(ctx, v, r)
 }
 
 // expertScore returns a call's expert score: the program's own score, or the task's. Calls in an invalid format and
@@ -148,7 +149,7 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 	}
 	if end.Scores != nil {
 		if s.Arrival >= len(end.Scores) {
-			return nil, fmt.Errorf("the program scored %d calls of %s but made more", len(end.Scores), pr.rollouts.name)
+			return nil, fmt.Errorf("the program scored %d calls of %s but made more", len(end.Scores), pr.name)
 		}
 		return &end.Scores[s.Arrival], nil
 	}
@@ -158,17 +159,17 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 		}
 	}
 	if end.ByID != nil {
-		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.rollouts.name, s.Replies)
+		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.name, s.Replies)
 	}
-	score, err := pr.rollouts.scorer.sub(ctx, q, attemptOf(t.Trajectory, s.Task))
+	score, err := pr.scorer.sub(ctx, q, attemptOf(t.Trajectory, s.Task))
 	return &score, err
 }
 
 // trajectoryOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
 func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
-	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
-		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(),
+	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i}, pr.main),
+		Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i, Version: pr.policy.Version(),
 		FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
 	subtask := q.Text
 	for _, s := range conversations {
@@ -179,10 +180,10 @@ func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway
 	}
 	for n := range rows {
 		row := &rows[n]
-		row.Version = min(row.Version, pr.rollouts.policy.Version())
+		row.Version = min(row.Version, pr.policy.Version())
 		sum.Version = min(sum.Version, row.Version)
 		row.ID = agent.RowID(sum.ID, n)
-		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.rollouts.name, i
+		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.name, i
 	}
 	t := trajectory{Trajectory: sum, task: subtask}
 	if len(rows) > 0 { // otherwise the program never sent a request

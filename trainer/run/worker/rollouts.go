@@ -120,7 +120,11 @@ func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.
 // attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
 func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	if ro.programs.player != nil {
-		return ro.programs.attempt(ctx, c, q, k)
+		t, o, correct, err := ro.programs.attempt(ctx, c.phase, q, k)
+		if err != nil {
+			return o, err
+		}
+		return ro.conclude(ctx, c, &t, o, func(o *store.Outcome) error { return ro.programs.score(ctx, q, &t, correct, o) })
 	}
 	var withoutScore unscored
 	var counts tokenCounts

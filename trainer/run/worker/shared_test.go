@@ -77,7 +77,6 @@ func TestRank(t *testing.T) {
 		}
 	}
 	wantKept("training")
-	w.learner = nil
 	if err := w.parts.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
