@@ -213,7 +213,7 @@ func (a *AgentServer) MaxTokens() int {
 	return n
 }
 
-// room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
+// room returns the number of tokens that a turn after n tokens may have. requested is the client's limit, or 0.
 func (a *AgentServer) room(n, requested int) int {
 	room := a.MaxTokens() - n
 	for _, limit := range []int{a.Limits.TurnTokens, requested} {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// follower is rank 0's handle on one follower's process.
-type follower struct {
+// followerHandle is rank 0's handle on one follower's process.
+type followerHandle struct {
 	link
 	agent, device string
 	rank          int
@@ -35,17 +35,17 @@ type link interface {
 	lastOutput() string // the end of its output, as far as it is known here
 }
 
-func newFollower(agent string, rank int, device string, l link) *follower {
-	return &follower{link: l, agent: agent, device: device, rank: rank, allowed: []frameKind{replyFrame, aliveFrame, turnFrame},
+func newFollowerHandle(agent string, rank int, device string, l link) *followerHandle {
+	return &followerHandle{link: l, agent: agent, device: device, rank: rank, allowed: []frameKind{replyFrame, aliveFrame, turnFrame},
 		answers: make(chan Reply, 1), ended: make(chan struct{})}
 }
 
-func (f *follower) name() string {
+func (f *followerHandle) name() string {
 	return fmt.Sprintf("rank %d of %s on %s%s", f.rank, f.agent, f.device, f.machine)
 }
 
 // send writes frames, one after another.
-func (f *follower) send(frames ...[]byte) error {
+func (f *followerHandle) send(frames ...[]byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	for _, b := range frames {
@@ -56,19 +56,19 @@ func (f *follower) send(frames ...[]byte) error {
 	return nil
 }
 
-func (f *follower) failed(r Reply) *FailedError {
+func (f *followerHandle) failed(r Reply) *FailedError {
 	if r.Missing && f.machine != "" {
 		r.Error += fmt.Sprintf("; all machines of %s need its files and run.dir under the same paths, on a file system that they share", f.agent)
 	}
 	return &FailedError{f.name(), r.Error, r.Memory, r.Alone}
 }
 
-func (f *follower) lost(how string) *LostError {
+func (f *followerHandle) lost(how string) *LostError {
 	return &LostError{Follower: f.name(), How: how, Output: f.lastOutput()}
 }
 
 // handleReplies handles a follower's replies until it is gone.
-func (g *RankGroup) handleReplies(f *follower) {
+func (g *RankGroup) handleReplies(f *followerHandle) {
 	defer close(f.ended)
 	err := g.listen(f)
 	var failed *FailedError
@@ -86,7 +86,7 @@ func (g *RankGroup) handleReplies(f *follower) {
 }
 
 // listen returns an error on a failed order or an unexpected frame, and nil at the end of the follower's output.
-func (g *RankGroup) listen(f *follower) error {
+func (g *RankGroup) listen(f *followerHandle) error {
 	for in := bufio.NewReader(f); ; f.alive.Store(true) {
 		kind, content, err := readFrame(in, f.allowed...)
 		var reply Reply
@@ -133,7 +133,7 @@ const startTimeout = time.Minute
 
 // watch ends the group when a follower has sent no heartbeat for a lease. The first heartbeat may take startTimeout, if that is longer.
 // watch counts checks instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
-func (g *RankGroup) watch(f *follower) {
+func (g *RankGroup) watch(f *followerHandle) {
 	look := time.NewTicker(g.lease / heartbeatsPerLease)
 	defer look.Stop()
 	limit, silent := max(g.lease, startTimeout), time.Duration(0)

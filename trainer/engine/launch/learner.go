@@ -8,9 +8,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Learner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
-// 0's own part of the work.
-type Learner struct {
+// RankedLearner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
+// 0's own part of the work. Close frees rank 0's buffers only, after the followers have ended.
+type RankedLearner struct {
 	*learner.Learner
 	group *RankGroup
 	adam  learner.Adam
@@ -19,12 +19,12 @@ type Learner struct {
 
 // NewLearner returns the learner of all ranks. g may be nil if there are no followers. adam must equal
 // own's constants.
-func (g *RankGroup) NewLearner(own *learner.Learner, adam learner.Adam) *Learner {
-	return &Learner{Learner: own, group: g, adam: adam}
+func (g *RankGroup) NewLearner(own *learner.Learner, adam learner.Adam) *RankedLearner {
+	return &RankedLearner{Learner: own, group: g, adam: adam}
 }
 
 // Prepare calls learner.Prepare on all ranks.
-func (l *Learner) Prepare(ctx context.Context, batch []*learner.Sequence) error {
+func (l *RankedLearner) Prepare(ctx context.Context, batch []*learner.Sequence) error {
 	l.at = make(map[string]int, len(batch))
 	for i, q := range batch {
 		l.at[q.ID] = i
@@ -34,7 +34,7 @@ func (l *Learner) Prepare(ctx context.Context, batch []*learner.Sequence) error 
 }
 
 // Update calls learner.Update on all ranks.
-func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (r learner.Report, err error) {
+func (l *RankedLearner) Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (r learner.Report, err error) {
 	o := Order{Kind: Update, AdamW: l.adamW(lr)}
 	for _, q := range minibatch {
 		i, known := l.at[q.ID]
@@ -51,7 +51,7 @@ func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr 
 }
 
 // ColdStartUpdate calls learner.ColdStartUpdate on all ranks.
-func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
+func (l *RankedLearner) ColdStartUpdate(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
 	_, err = l.group.Do(ctx, Order{Kind: ColdStartUpdate, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
 		r, err = l.Learner.ColdStartUpdate(ctx, demonstrations, lr)
 		return err
@@ -59,37 +59,37 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*learner
 	return r, err
 }
 
-func (l *Learner) adamW(lr float64) *AdamW {
+func (l *RankedLearner) adamW(lr float64) *AdamW {
 	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Learner.Steps()}
 }
 
 // SetAdam changes the optimizer's constants of all ranks; followers receive them with the next update.
-func (l *Learner) SetAdam(a learner.Adam) {
+func (l *RankedLearner) SetAdam(a learner.Adam) {
 	l.adam = a
 	l.Learner.SetAdam(a)
 }
 
 // ResetOptimizer calls learner.ResetOptimizer on all ranks.
-func (l *Learner) ResetOptimizer(ctx context.Context) error {
+func (l *RankedLearner) ResetOptimizer(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
 	return err
 }
 
 // Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
-func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
+func (l *RankedLearner) Copy(ctx context.Context, master, m, v []float32) error {
 	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
 	return err
 }
 
-// Read copies n weights, beginning with element `from`, to dst. It also works after Close.
-func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
+// Read copies n weights, beginning with element `from`, to dst. It also works after Release.
+func (l *RankedLearner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil,
 		func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
 	return err
 }
 
-// Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Close.
-func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
+// Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Release.
+func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	_, err = l.group.Do(ctx, Order{Kind: JoinForward}, nil, func(ctx context.Context) (err error) {
 		logits, err = l.Learner.Logits(ctx, ids, ends)
 		return err
@@ -98,13 +98,13 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 }
 
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index `from`.
-func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
+func (l *RankedLearner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
 	return err
 }
 
 // RestoreWeights gives all ranks new weights. read fills dst with the values that begin at index `from`.
-func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
 	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
@@ -112,14 +112,14 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	return l.Agree(ctx, replies)
 }
 
-// Close frees the buffers that all ranks need for training. The followers may continue to sample.
-func (l *Learner) Close(ctx context.Context) error {
+// Release frees the buffers that all ranks need for training. The followers may continue to sample.
+func (l *RankedLearner) Release(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
 	return err
 }
 
 // Agree compares the digests of the followers' weights with rank 0's.
-func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
+func (l *RankedLearner) Agree(ctx context.Context, replies []Reply) error {
 	if len(replies) == 0 {
 		return nil
 	}
@@ -130,14 +130,14 @@ func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
 	return l.group.Agree(digest, replies)
 }
 
-// Params is the set of rank 0's trained parameters. Restoring them also restores the followers'.
-type Params struct {
+// RankedParams is the set of rank 0's trained parameters. Restoring them also restores the followers'.
+type RankedParams struct {
 	model.Params
-	Learner *Learner
+	Learner *RankedLearner
 }
 
 // Read implements model.Params.Read, with the other ranks if they have a share of the values.
-func (p Params) Read(ctx context.Context, from int64, dst []float32) error {
+func (p RankedParams) Read(ctx context.Context, from int64, dst []float32) error {
 	if !p.Shared() {
 		return p.Params.Read(ctx, from, dst)
 	}
@@ -145,9 +145,9 @@ func (p Params) Read(ctx context.Context, from int64, dst []float32) error {
 }
 
 // Shared reports whether each rank has only its share of the values.
-func (p Params) Shared() bool { return p.Params.Master().Numel() != p.Params.Numel() }
+func (p RankedParams) Shared() bool { return p.Params.Master().Numel() != p.Params.Numel() }
 
 // Restore calls model.Params.Restore on all ranks.
-func (p Params) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+func (p RankedParams) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	return p.Learner.RestoreWeights(ctx, read)
 }

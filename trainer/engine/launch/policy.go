@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Policy samples on all ranks of an agent: its router selects the rank for a conversation.
-type Policy struct {
+// RankedPolicy samples on all ranks of an agent: its router selects the rank for a conversation.
+type RankedPolicy struct {
 	policy.Policy // of rank 0
 	group         *RankGroup
 	router        *policy.Router
@@ -25,13 +25,13 @@ func (g *RankGroup) Sampler(own policy.Policy, model arch.Config) policy.Policy 
 	if g == nil {
 		return own
 	}
-	return &Policy{Policy: own, group: g, router: policy.NewRouter(1 + len(g.followers)), model: model,
+	return &RankedPolicy{Policy: own, group: g, router: policy.NewRouter(1 + len(g.followers)), model: model,
 		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 
 // Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are passed on when the turn has
 // ended. A lost follower is an error, even if another rank would sample the turn.
-func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+func (p *RankedPolicy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	if err := p.group.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
 	}
@@ -45,10 +45,10 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 }
 
 // Constrains reports whether rank 0 samples under constraints.
-func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
+func (p *RankedPolicy) Constrains() bool { return policy.Constrains(p.Policy) }
 
 // UpdateWeights calls policy.Policy.UpdateWeights on all ranks, which have the weights already.
-func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
+func (p *RankedPolicy) UpdateWeights(ctx context.Context, version int64) error {
 	done := p.versions.renew(version)
 	_, err := p.group.Do(ctx, Order{Kind: UpdateWeights, Version: version}, nil,
 		func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
@@ -58,7 +58,7 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 }
 
 // Stats returns the sums of all ranks' counters.
-func (p *Policy) Stats() policy.Stats {
+func (p *RankedPolicy) Stats() policy.Stats {
 	sum := p.Policy.Stats()
 	sum.Ranks = []int64{sum.SampledTokens}
 	for _, f := range p.group.followers {
@@ -70,7 +70,7 @@ func (p *Policy) Stats() policy.Stats {
 }
 
 // ask requests a turn from a follower. If ctx ends, the follower's turn ends, too, with the tokens sampled so far.
-func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
+func (p *RankedPolicy) ask(ctx context.Context, f *followerHandle, r policy.Request) (policy.Completion, error) {
 	from := p.versions.from()
 	id, answer := f.pending.add()
 	content, err := encodeColumns(request{id, r.Tokens, r.Sampling, r.Key, r.Computed})
@@ -111,7 +111,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 }
 
 // check refuses answers that no follower's engine gives to a request that was made when the policy had version `from`.
-func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
+func (p *RankedPolicy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
 	if err := t.check(r, p.model); err != nil {
 		return err
 	}

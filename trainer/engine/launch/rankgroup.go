@@ -19,7 +19,7 @@ import (
 // the order.
 type RankGroup struct {
 	lease     time.Duration
-	followers []*follower
+	followers []*followerHandle
 	addresses []string // of all ranks
 
 	ordering sync.Mutex // locked while an order is executed: a checkpoint of frozen weights reads them concurrently with steps
@@ -62,7 +62,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 		return nil, err
 	}
 	for i, device := range s.Devices[1:] {
-		g.followers = append(g.followers, newFollower(s.Agent, i+1, device, &process{}))
+		g.followers = append(g.followers, newFollowerHandle(s.Agent, i+1, device, &process{}))
 	}
 	here := slices.Clone(g.followers)
 	for _, l := range far {
@@ -86,7 +86,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
 func (g *RankGroup) add(s GroupSettings, l *deviceConn) {
-	f := newFollower(s.Agent, l.rank, l.device, l)
+	f := newFollowerHandle(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
 	f.allowed = append(f.allowed, stopFrame, endedFrame)
 	f.stop = func() { s.Machines.settings.Stop(l.machine) }
@@ -104,7 +104,7 @@ const loopback = "127.0.0.1"
 func (g *RankGroup) Addresses() []string { return g.addresses }
 
 // parent runs on the thread that the kernel considers the followers' parent. It lives as long as they do.
-func (g *RankGroup) parent(here []*follower, started chan<- error, environ []string) {
+func (g *RankGroup) parent(here []*followerHandle, started chan<- error, environ []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for i, f := range here {

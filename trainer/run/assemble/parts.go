@@ -34,8 +34,8 @@ type Parts struct {
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
 	Policy    policy.Lifecycle
-	Learner   *launch.Learner // on all of the agent's devices; nil for an agent that does not learn
-	Reference *model.Model    // for the KL term; nil without a KL term, and until the cold start is over
+	Learner   *launch.RankedLearner // on all of the agent's devices; nil for an agent that does not learn
+	Reference *model.Model          // for the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
 	Gateway   *gateway.AgentServer // answers requests of programs; nil: no gateway
 	Notes     []string             // unused tensors of the checkpoint, and the reasons why they are unused
@@ -67,30 +67,30 @@ type AgentSpec struct {
 
 // OpenLearner loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
 // an error nothing remains allocated.
-func OpenLearner(ctx context.Context, want AgentSpec) (*Parts, error) {
-	a := want.Config.Agent(want.Agent)
-	p := &Parts{Rules: RulesOf(want.Config, a)}
-	if err := p.openModel(ctx, want, a); err != nil {
+func OpenLearner(ctx context.Context, spec AgentSpec) (*Parts, error) {
+	a := spec.Config.Agent(spec.Agent)
+	p := &Parts{Rules: RulesOf(spec.Config, a)}
+	if err := p.openModel(ctx, spec, a); err != nil {
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 	}
 	return p, nil
 }
 
-func (p *Parts) openModel(ctx context.Context, want AgentSpec, a *config.Agent) error {
-	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
-		return p.openOnRanks(ctx, want, a)
+func (p *Parts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) error {
+	if len(a.Ranks()) > 1 && (spec.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
+		return p.openOnRanks(ctx, spec, a)
 	}
-	err := p.load(ctx, want, a)
-	if err == nil && want.Learns {
-		err = p.learns(ctx, want, a, ranks.Solo{})
+	err := p.load(ctx, spec, a)
+	if err == nil && spec.Learns {
+		err = p.learns(ctx, spec, a, ranks.Solo{})
 	}
 	return err
 }
 
 // OpenAgent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
 // allocated.
-func OpenAgent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
-	cfg, a := want.Config, want.Config.Agent(want.Agent)
+func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
+	cfg, a := spec.Config, spec.Config.Agent(spec.Agent)
 	p = &Parts{Rules: RulesOf(cfg, a)}
 	defer func() {
 		if err != nil {
@@ -99,23 +99,23 @@ func OpenAgent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
 		}
 	}()
 	if a.Model.Endpoint != nil {
-		m, player, err := host(ctx, cfg, a, want.Task, want.Note)
+		m, player, err := host(ctx, cfg, a, spec.Task, spec.Note)
 		if err != nil {
 			return p, err
 		}
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if err = p.openModel(ctx, want, a); err != nil {
+	if err = p.openModel(ctx, spec, a); err != nil {
 		return p, err
 	}
 	if err = hasRows(cfg, a, p.Tokenizer, p.Model.Config.VocabSize); err != nil {
 		return p, err
 	}
-	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
+	if p.Player, err = Player(ctx, cfg, a, spec.Task, p.Tokenizer, spec.Note); err != nil {
 		return p, err
 	}
-	sampler, err := p.openSampler(ctx, want, a)
+	sampler, err := p.openSampler(ctx, spec, a)
 	if err != nil {
 		return p, err
 	}
@@ -128,12 +128,12 @@ func OpenAgent(ctx context.Context, want AgentSpec) (p *Parts, err error) {
 }
 
 // load loads the weights: from the checkpoint to continue from, from the configured folder or file, or random ones.
-func (p *Parts) load(ctx context.Context, want AgentSpec, a *config.Agent) error {
-	folder := want.Weights
+func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error {
+	folder := spec.Weights
 	if a.Adapts() || a.Quantised() {
 		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
 	}
-	o, err := openOrigin(want.Config, a, want.Task, folder)
+	o, err := openOrigin(spec.Config, a, spec.Task, folder)
 	if err != nil {
 		return err
 	}
@@ -142,32 +142,32 @@ func (p *Parts) load(ctx context.Context, want AgentSpec, a *config.Agent) error
 		return err
 	}
 	p.Tokenizer = o.tokenizer
-	p.SaveDType = saveDType(want.Config, a, weights.F32)
+	p.SaveDType = saveDType(spec.Config, a, weights.F32)
 	if o.source != nil {
-		p.SaveDType = saveDType(want.Config, a, o.source.DType())
+		p.SaveDType = saveDType(spec.Config, a, o.source.DType())
 	}
-	p.divided = model.Options{Rank: want.Rank, Size: want.Size, Gathered: want.Gathered}
+	p.divided = model.Options{Rank: spec.Rank, Size: spec.Size, Gathered: spec.Gathered}
 	load := func() (*model.Model, error) {
-		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
-			want.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
+		if rounds := spec.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && spec.Note != nil {
+			spec.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
 		}
-		torch.Deterministic(want.Config.Run.GPUDeterminism)
-		torch.ShareIdleThreads(threads(want.Config, 1))
-		sharing := want.sharing(a)
-		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))
+		torch.Deterministic(spec.Config.Run.GPUDeterminism)
+		torch.ShareIdleThreads(threads(spec.Config, 1))
+		sharing := spec.sharing(a)
+		d, err := torch.Open(a.Device, len(sharing)*threads(spec.Config, spec.devices()))
 		if err != nil {
-			return nil, want.Config.Fault("agents."+a.Name+".device", err)
+			return nil, spec.Config.Fault("agents."+a.Name+".device", err)
 		}
 		opt := p.divided
-		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", want.Config.Frozen(a), a.State == "host", positions(sharing)
-		m, err := o.model(ctx, d, want.Config, a, opt)
+		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", spec.Config.Frozen(a), a.State == "host", positions(sharing)
+		m, err := o.model(ctx, d, spec.Config, a, opt)
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 		return m, err
 	}
 	var free func(context.Context) error
-	if p.base, free, err = want.Process.take(baseKey(want.Config, a), load); err != nil {
+	if p.base, free, err = spec.Process.take(baseKey(spec.Config, a), load); err != nil {
 		return err
 	}
 	p.frees = append(p.frees, free)
@@ -176,7 +176,7 @@ func (p *Parts) load(ctx context.Context, want AgentSpec, a *config.Agent) error
 	}
 	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // as many values as trained counts
 	if a.Adapts() {
-		return p.adapt(ctx, want, a)
+		return p.adapt(ctx, spec, a)
 	}
 	return nil
 }
@@ -194,18 +194,18 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 }
 
 // learns adds the learner, and the weights of the KL term unless they are the weights after a cold start.
-func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, group ranks.Group) error {
-	cfg := want.Config
+func (p *Parts) learns(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
+	cfg := spec.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostState: a.State == "host",
-		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef, Term: want.Term,
+		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
 	})
 	if err != nil {
 		return err
 	}
 	p.Learner = p.group.NewLearner(own, Adam(a.Optimizer))
-	p.Params = launch.Params{Params: p.Params, Learner: p.Learner}
+	p.Params = launch.RankedParams{Params: p.Params, Learner: p.Learner}
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (p *Parts) learns(ctx context.Context, want AgentSpec, a *config.Agent, gro
 		p.Reference = p.base.model // new adapters add nothing
 		return p.Learner.SetReference(ctx, p.Reference)
 	}
-	o, err := openReference(cfg, a, want.Task)
+	o, err := openReference(cfg, a, spec.Task)
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (p *Parts) Close(ctx context.Context) error {
 		note("policy", p.Policy.Close(ctx))
 	}
 	if p.Learner != nil {
-		note("learner", p.Learner.Learner.Close(ctx))
+		note("learner", p.Learner.Close(ctx))
 	}
 	for _, free := range slices.Backward(p.frees) {
 		note("device and its weights", free(ctx))

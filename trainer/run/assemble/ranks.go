@@ -17,21 +17,21 @@ import (
 
 // openOnRanks loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.
-func (p *Parts) openOnRanks(ctx context.Context, want AgentSpec, a *config.Agent) (err error) {
+func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent) (err error) {
 	all := a.Ranks()
-	if want.Learns {
-		want.Size, want.Gathered = len(all), a.Shard == "full"
+	if spec.Learns {
+		spec.Size, spec.Gathered = len(all), a.Shard == "full"
 	}
 	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(),
-		Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+		Machines: spec.Process.Machines[a.Name], Lease: spec.Config.Store.Lease, Without: spec.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}
 	open := func(rank int) launch.Order {
-		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
-			NoTraining: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
+		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(spec, a, all[rank]), Agent: a.Name, Weights: spec.Weights,
+			NoTraining: !spec.Learns, Gathered: spec.Gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
 	}
-	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
+	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, spec, a) }); err != nil || !spec.Learns {
 		return err
 	}
 	at := p.group.Addresses()
@@ -46,7 +46,7 @@ func (p *Parts) openOnRanks(ctx context.Context, want AgentSpec, a *config.Agent
 	}
 	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} },
 		func(ctx context.Context) error {
-			return p.Join(ctx, want, group(0), 0, len(all))
+			return p.Join(ctx, spec, group(0), 0, len(all))
 		})
 	if err != nil {
 		return err
@@ -55,10 +55,10 @@ func (p *Parts) openOnRanks(ctx context.Context, want AgentSpec, a *config.Agent
 }
 
 // configOf returns the configuration of a follower, whose agent has the follower's device only.
-func configOf(want AgentSpec, a *config.Agent, device string) []byte {
-	own := want.Config.OnOneMachine()
+func configOf(spec AgentSpec, a *config.Agent, device string) []byte {
+	own := spec.Config.OnOneMachine()
 	other := own.Agent(a.Name)
-	other.Engine.Slots = want.Config.Slots(a)                           // depends on the number of devices
+	other.Engine.Slots = spec.Config.Slots(a)                           // depends on the number of devices
 	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // OpenOrder describes how the ranks divide the weights
 	return own.Dump("/")
 }
@@ -73,9 +73,9 @@ func (w AgentSpec) beside(a *config.Agent, rank int) int {
 }
 
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.
-func (p *Parts) openSampler(ctx context.Context, want AgentSpec, a *config.Agent) (s policy.Policy, err error) {
+func (p *Parts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
-		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
+		if s, err = makerOf(spec.Config, a).open(ctx, p, spec); err == nil {
 			p.Policy = s // Close closes it even if the followers fail
 		}
 		return err
@@ -116,16 +116,16 @@ func (p *Parts) Digest(ctx context.Context) (uint32, error) {
 }
 
 // OpenEngine opens the engine of a follower.
-func (p *Parts) OpenEngine(ctx context.Context, want AgentSpec) (policy.Policy, error) {
-	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
+func (p *Parts) OpenEngine(ctx context.Context, spec AgentSpec) (policy.Policy, error) {
+	return makerOf(spec.Config, spec.Config.Agent(spec.Agent)).open(ctx, p, spec)
 }
 
 // Freeze frees the buffers for training. Further ranks end if they neither sample nor hold a share of the weights.
 func (p *Parts) Freeze(ctx context.Context) error {
-	err := p.Learner.Close(ctx)
+	err := p.Learner.Release(ctx)
 	p.Learner = nil
-	_, sample := p.Policy.(*launch.Policy)
-	if params, learned := p.Params.(launch.Params); !sample && !(learned && params.Shared()) {
+	_, sample := p.Policy.(*launch.RankedPolicy)
+	if params, learned := p.Params.(launch.RankedParams); !sample && !(learned && params.Shared()) {
 		p.group.Close()
 		p.group = nil
 	}
@@ -135,20 +135,20 @@ func (p *Parts) Freeze(ctx context.Context) error {
 // Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
 func (p *Parts) Lost() error { return p.group.Err() }
 
-// OpenFollower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
-func OpenFollower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, want AgentSpec, err error) {
-	want = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+// OpenFollower loads the weights of a follower. cfg is the configuration in o; spec is the argument for Join.
+func OpenFollower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, spec AgentSpec, err error) {
+	spec = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
 	if !o.NoTraining {
-		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered
+		spec.Rank, spec.Size, spec.Gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
 	p = &Parts{}
-	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))
+	return p, spec, p.load(ctx, spec, cfg.Agent(o.Agent))
 }
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *Parts) Join(ctx context.Context, want AgentSpec, g launch.Rendezvous, rank, size int) error {
-	timeout := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
+func (p *Parts) Join(ctx context.Context, spec AgentSpec, g launch.Rendezvous, rank, size int) error {
+	timeout := spec.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: timeout, Timeout: timeout})
 	if err != nil {
@@ -157,13 +157,13 @@ func (p *Parts) Join(ctx context.Context, want AgentSpec, g launch.Rendezvous, r
 	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
 	err = p.Device.Do(ctx, func(s *torch.Scope) error {
 		transport, err := group.Transport(ctx, s)
-		if transport != "" && want.Note != nil {
-			want.Note("its devices exchange weights and gradients over " + transport)
+		if transport != "" && spec.Note != nil {
+			spec.Note("its devices exchange weights and gradients over " + transport)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return p.learns(ctx, want, want.Config.Agent(want.Agent), group)
+	return p.learns(ctx, spec, spec.Config.Agent(spec.Agent), group)
 }

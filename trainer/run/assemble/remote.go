@@ -16,13 +16,13 @@ import (
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
-		open: func(ctx context.Context, p *Parts, want AgentSpec) (policy.Policy, error) {
+		open: func(ctx context.Context, p *Parts, spec AgentSpec) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
 				return nil, err
 			}
 			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize,
-				p.Tokenizer.TokenBytes, want.Note
+				p.Tokenizer.TokenBytes, spec.Note
 			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
 			if err != nil {
 				return nil, err
@@ -72,7 +72,7 @@ func (s served) Write(ctx context.Context, dir string) error {
 }
 
 func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
-	if params, learned := s.parts.Params.(launch.Params); learned && s.parts.Model.Gathered() {
+	if params, learned := s.parts.Params.(launch.RankedParams); learned && s.parts.Model.Gathered() {
 		return params.Learner.Logits(ctx, ids, ends)
 	}
 	return s.parts.Model.Logits(ctx, ids, ends)

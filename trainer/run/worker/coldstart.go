@@ -158,7 +158,7 @@ func (cs *coldStart) awaitTeam(ctx context.Context) error {
 	return cs.saveIfStopped(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
 }
 
-// watchOthers calls leave if a stop was requested and an agent has no worker. It returns when ctx ends.
+// watchOthers calls endWait if a stop was requested and an agent has no worker. It returns when ctx ends.
 func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCauseFunc) {
 	poll := stopPoll{stops: cs.stops}
 	for ctx.Err() == nil {

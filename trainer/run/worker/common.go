@@ -17,8 +17,8 @@ type common struct {
 	main          bool
 	observer      metrics.Observer
 	member        *store.Member
-	learner       *launch.Learner // nil if the agent is not trained; closed when a cold start is its only training
-	contextTokens int             // largest number of tokens in a conversation; 0: its model is hosted
+	learner       *launch.RankedLearner // nil if the agent is not trained; closed when a cold start is its only training
+	contextTokens int                   // largest number of tokens in a conversation; 0: its model is hosted
 }
 
 // trains reports whether the steps change this agent's weights.

@@ -81,13 +81,13 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 
 // assemble loads the agent and gives each part of the worker the objects it needs.
 func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
-	want := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name],
+	spec := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name],
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
 	if s.From != nil {
-		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
+		spec.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
 	}
-	p, err := assemble.OpenAgent(ctx, want)
+	p, err := assemble.OpenAgent(ctx, spec)
 	if err != nil {
 		return err
 	}
