@@ -105,7 +105,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if err := opt.check(cfg); err != nil {
 		return err
 	}
-	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), Options{Agents: opt.Agents}.agents(cfg)
+	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
 		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
 			return err
@@ -145,10 +145,9 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
-	s := setupOf(aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway}, roundState{}, dir,
-		offeredCheckpoints{points: []archive.Manifest{from}})
-	s.Checkpoints, s.NoTraining, s.Date = filepath.Dir(stepDir), true, dateOf(cfg, true)
-	team, err := openTeam(ctx, s)
+	team, err := openTeam(ctx, setup{Gateway: opt.Gateway, Offers: offeredCheckpoints{points: []archive.Manifest{from}}, Date: dateOf(cfg, true),
+		Setup: worker.Setup{Config: aside, Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true, Task: opt.Task, Observer: observer,
+			Process: &assemble.Process{Agents: names}}})
 	if err != nil {
 		return err
 	}

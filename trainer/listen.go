@@ -22,10 +22,7 @@ import (
 // the agents listens at any free port of its machine. A process with all agents listens only if
 // there is a gateway. Otherwise the server is nil. agents are those that run here; nil means all.
 func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, error) {
-	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Newest: newestCheckpoint(cfg)}
-	if o.Agents == nil {
-		o.Agents = cfg.AgentNames()
-	}
+	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agentsOf(cfg, agents), Newest: newestCheckpoint(cfg)}
 	if o.Address == "" {
 		if agents == nil && !cfg.HasGateway() {
 			return nil, nil, nil

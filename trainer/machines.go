@@ -16,7 +16,7 @@ import (
 func (o *Options) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	requestStop := sync.OnceFunc(func() { close(stop) })
-	for _, name := range o.agents(cfg) {
+	for _, name := range agentsOf(cfg, o.Agents) {
 		a := cfg.Agent(name)
 		if a == nil || a.Machines.Count <= 1 {
 			continue

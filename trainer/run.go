@@ -36,12 +36,12 @@ type Options struct {
 	BeforeLoad func()               // called in each round when the configuration is usable here, before models are loaded; may be nil
 }
 
-// agents returns the names of the agents to run in this process.
-func (o Options) agents(cfg *config.Config) []string {
-	if o.Agents == nil {
+// agentsOf returns the names of the agents to run in this process: the given ones, or all.
+func agentsOf(cfg *config.Config, given []string) []string {
+	if given == nil {
 		return cfg.AgentNames()
 	}
-	return o.Agents
+	return given
 }
 
 // roundState holds the data of Train that a round needs in addition to the options.
@@ -97,7 +97,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		return err
 	}
 	if opt.Task == nil {
-		names := opt.agents(cfg)
+		names := agentsOf(cfg, opt.Agents)
 		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
 			return err
 		}

@@ -50,10 +50,7 @@ func (b *offeredCheckpoints) renew() error {
 // for a run that continues. The list is empty in a fresh run. A run never starts over in a folder with checkpoints, and a
 // resumed run keeps its settings.
 func startingPoints(cfg *config.Config, dir string, opt Options) (points []archive.Manifest, notes []metrics.Note, err error) {
-	checkpoints := archive.CheckpointsOf(dir, opt.Agents...)
-	if checkpoints.Agents == nil {
-		checkpoints.Agents = cfg.AgentNames()
-	}
+	checkpoints := archive.CheckpointsOf(dir, agentsOf(cfg, opt.Agents)...)
 	steps, err := checkpoints.List()
 	if err != nil {
 		return nil, nil, err

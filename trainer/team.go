@@ -14,6 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -37,18 +39,23 @@ type team struct {
 // setup holds the data that a team needs in addition to its configuration.
 type setup struct {
 	worker.Setup
-	Options Options
-	Offers  offeredCheckpoints // the available checkpoints
-	Date    string             // YYYY-MM-DD, the date of the run, if this process has it
-	Before  retryCause         // the cause of the previous round's end
+	Offers offeredCheckpoints // the available checkpoints
+	Date   string             // YYYY-MM-DD, the date of the run, if this process has it
+	Before retryCause         // the cause of the previous round's end
+
+	// As in Options.
+	Health     *health.Server
+	Dashboard  *dashboard.Page
+	Gateway    *Gateway
+	BeforeLoad func()
 }
 
-// setupOf returns the setup of a team with the folder dir. The caller sets Date.
+// setupOf returns the setup of a team that trains in the folder dir. The caller sets Date.
 func setupOf(cfg *config.Config, opt Options, state roundState, dir string, offers offeredCheckpoints) setup {
-	process := &assemble.Process{Agents: opt.agents(cfg), Machines: state.machines}
+	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return setup{
-		Setup:   worker.Setup{Config: cfg, Dir: dir, Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
-		Options: opt, Offers: offers, Before: state.before,
+		Setup:  worker.Setup{Config: cfg, Dir: dir, Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
+		Health: opt.Health, Dashboard: opt.Dashboard, Gateway: opt.Gateway, BeforeLoad: opt.BeforeLoad, Offers: offers, Before: state.before,
 	}
 }
 
@@ -166,8 +173,8 @@ func (t *team) load(ctx context.Context, s setup) error {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 	}
-	if s.Options.BeforeLoad != nil {
-		s.Options.BeforeLoad()
+	if s.BeforeLoad != nil {
+		s.BeforeLoad()
 	}
 	if !s.NoTraining {
 		if err := t.goBack(ctx, s); err != nil {
@@ -181,8 +188,8 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 		t.workers = append(t.workers, w)
 		probe := worker.ProbeOf(w)
-		s.Options.Health.Joined(w.Name(), probe, m)
-		s.Options.Dashboard.Joined(w.Name(), probe, m)
+		s.Health.Joined(w.Name(), probe, m)
+		s.Dashboard.Joined(w.Name(), probe, m)
 	}
 	return t.openGateway(ctx, s)
 }
