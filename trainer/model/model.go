@@ -41,7 +41,7 @@ type Model struct {
 	gathered gathered // with Options.Gathered: leaves are views of it
 	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded
 
-	module Module // computes the forward pass, if Config.Module is set
+	module *boundModule // computes the forward pass, if Config.Module is set
 
 	adapters map[string]torch.LoRA // keyed by the leaf to which they are added; nil: no adapters
 

@@ -61,7 +61,11 @@ type all struct{ m *Model }
 func (p all) Numel() int64        { return p.m.Layout.Numel }
 func (p all) Master() *Buffer     { return p.m.Master }
 func (p all) Half() *torch.Tensor { return p.m.Half }
-func (p all) Publish()            { p.m.widenVectors() } // all other leaves are views of these buffers
+
+func (p all) Publish() {
+	WeightsChanged(p.m)
+	p.m.widenVectors() // all other leaves are views of these buffers
+}
 
 func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {

@@ -241,6 +241,11 @@ redis.call('ZADD', phases, step, phase)
 		Old:  "l.owner != owner || l.stale ||", New: "l.owner != owner ||",
 		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestStaleLinesAreNotReused"},
 	}, {
+		Name: "a TorchScript module continues from a state of old weights",
+		File: "trainer/model/module.go",
+		Old:  "st.changes != changes {", New: "st.changes > changes {",
+		Suite: suite{Package: "bindings/torch/gotchx", Tests: "TestStepAfterUpdate"},
+	}, {
 		Name: "a program elsewhere may renew its lease for ever",
 		File: "trainer/agent/gateway/lease.go",
 		Old:  "	if !time.Now().Before(job.ends) {\n", New: "	if false {\n",

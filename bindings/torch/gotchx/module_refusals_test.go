@@ -15,7 +15,7 @@ import (
 func folderOf(t *testing.T, head string, parameters map[string][]int64) string {
 	t.Helper()
 	folder := t.TempDir()
-	text, err := json.Marshal(map[string]any{"model_type": "torchscript", "vocab_size": 4, "hidden_size": 2, "max_position_embeddings": 8,
+	text, err := json.Marshal(map[string]any{"model_type": "torchscript", "vocab_size": parameters[head][0], "hidden_size": parameters[head][1], "max_position_embeddings": 64,
 		"head": head, "parameters": parameters})
 	if err != nil {
 		t.Fatal(err)

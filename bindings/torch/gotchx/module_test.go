@@ -21,9 +21,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-func init() {
-	model.SetModuleOpener(func(s *torch.Scope, path string) (model.Module, error) { return gotchx.OpenModule(s, path) })
-}
+func init() { model.SetModuleOpener(openModule) }
+
+func openModule(s *torch.Scope, path string) (model.Module, error) { return gotchx.OpenModule(s, path) }
 
 // load loads the model of a folder; module is its TorchScript module, or "".
 func load(t *testing.T, dir, module, device string) (*model.Model, error) {

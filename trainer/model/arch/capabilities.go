@@ -2,7 +2,8 @@ package arch
 
 // The capabilities of a forward pass on which engines and learners depend. A TorchScript module has none of them.
 
-// Cached reports whether a pass can continue sequences whose earlier rows are in a cache. Otherwise every pass computes whole sequences.
+// Cached reports whether a pass can continue sequences whose earlier rows are in a cache. Otherwise every pass computes whole sequences, or
+// a module's step continues them.
 func Cached(c Config) bool { return c.Module == nil }
 
 // SharesPrefixes reports whether sequences of a pass that begin alike can share the rows of their common prefix.

@@ -140,7 +140,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	err := e.dev.Do(ctx, func(*torch.Scope) error { e.dropRecordings(); return nil })
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.dropRecordings(); dropEnded(e.pages); return nil })
 	return errors.Join(err, e.cache.Close(ctx, e.dev))
 }
 
@@ -182,7 +182,9 @@ func (e *Engine) next() (batch *batch, ok bool) {
 			b.moves, e.pages.pending = append(e.pages.pending, moves...), nil
 			return b, true
 		}
-		e.wake.Wait()
+		if !freeStates(e) {
+			e.wake.Wait()
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package local
 import (
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
@@ -15,15 +16,16 @@ type cachedSeq struct {
 	tables [][]int32 // for each group of layers, the sequence's blocks in order; noBlock if a window has passed
 	busy   bool      // in flight
 	recurrence
-	stale   bool  // the weights changed while it was busy: its keys and values must not be reused
-	lastUse int64 // counter of admissions and ends
+	step    *model.State // of a module's step, while in flight; nil before the first step
+	stale   bool         // the weights changed while it was busy: its keys and values must not be reused
+	lastUse int64        // counter of admissions and ends
 }
 
 const noBlock = -1
 
 // pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the
 // blocks of a common prefix, and copy the block in which they part. Sequences of different tenants share no blocks,
-// since keys and values depend on adapters, but use one pool of blocks. pages has no tensors.
+// since keys and values depend on adapters, but use one pool of blocks. pages computes no tensors.
 type pages struct {
 	groups  []arch.CacheGroup
 	pools   []*pool // of each group
@@ -33,8 +35,9 @@ type pages struct {
 	clock   int64
 	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
 
-	states  *states // nil: the model has no recurrent states
-	pending []move  // copies of states to make before the next pass
+	states  *states        // nil: the model has no recurrent states
+	ended   []*model.State // of sequences whose flight ended, to be dropped before the next pass
+	pending []move         // copies of states to make before the next pass
 }
 
 func newPages(c *arch.Config, opt Options) *pages {
@@ -295,6 +298,9 @@ func (p *pages) close(l *cachedSeq) {
 	p.each(l, (*pool).release)
 	p.clock++
 	l.busy, l.lastUse, l.tokens = false, p.clock, l.tokens[:l.filled]
+	if l.step != nil {
+		p.ended, l.step = append(p.ended, l.step), nil
+	}
 	if l.stale || l.filled == 0 {
 		p.remove(l)
 	} else {

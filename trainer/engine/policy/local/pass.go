@@ -107,6 +107,7 @@ func (e *Engine) pass(b *batch) (sampled []token, err error) {
 }
 
 func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) {
+	dropEnded(e.pages)
 	for _, m := range b.moves {
 		if m.group == stateGroup {
 			e.cache.CopyState(int64(m.from), int64(m.to))
@@ -211,7 +212,7 @@ func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	if !arch.Cached(e.model.Config) {
-		return logitsOfWholeSequences(e, s, b)
+		return logitsOfModule(e, s, b)
 	}
 	chosen := routes(s, &e.model.Config, b.rows)
 	on := uploaded(s, b.inputs(b.rows), b.places, b.blocks, b.last)

@@ -154,7 +154,8 @@ func (t *Tenant) Version() int64 {
 // UpdateWeights informs the engine that the tenant's weights, which it reads in place, have changed and are policy
 // version `version`. The engine drops the tenant's cached keys and values. It returns an error if sequences of the
 // tenant are in flight, unless TenantOptions.Overlap is set. With Overlap a sequence in flight continues with the new
-// weights and the cached keys and values of the old weights. Its completion has the version with which it started.
+// weights and the cached keys and values of the old weights; the state of a module's step is dropped. Its completion has
+// the version with which it started.
 func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 	e := t.engine
 	e.mu.Lock()
@@ -163,6 +164,7 @@ func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 		return fmt.Errorf("policy: weights changed to version %d under %d sequences in flight", version, n)
 	}
 	e.pages.forget(t)
+	model.WeightsChanged(t.model)
 	t.version = version
 	return nil
 }
