@@ -1,5 +1,5 @@
-// The AdamW update of one parameter, for CPU and GPU alike. Both are compiled without contraction
-// (-ffp-contract=off, --fmad=false), so the operations below are the operations executed.
+// The AdamW update of one parameter, for the CPU and the GPU. Both are compiled without contraction (-ffp-contract=off, --fmad=false), so
+// they execute exactly the operations below.
 #pragma once
 #include <math.h>
 
@@ -8,11 +8,11 @@
 namespace mgrpo {
 
 struct AdamwFactors {
-  float scale;  // of the gradient
+  float scale;  // the factor of the gradient that clips its norm
   float keep;   // 1 - lr * weight_decay
   float step;   // lr / (1 - beta1^step)
   float root;   // sqrt(1 - beta2^step)
-  float beta1, beta2, rest1, rest2, eps;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
 };
 
 MGRPO_HOST_DEVICE inline float clip_scale(double norm, double max_norm) {
@@ -28,8 +28,8 @@ inline AdamwFactors adamw_factors(const mgrpo_adamw_config &c) {
           .root = (float)sqrt(1 - pow(c.beta2, n)),
           .beta1 = (float)c.beta1,
           .beta2 = (float)c.beta2,
-          .rest1 = (float)(1 - c.beta1),
-          .rest2 = (float)(1 - c.beta2),
+          .one_minus_beta1 = (float)(1 - c.beta1),
+          .one_minus_beta2 = (float)(1 - c.beta2),
           .eps = (float)c.eps};
 }
 
@@ -40,12 +40,12 @@ inline bool valid(const mgrpo_adamw_config &c) {
 
 MGRPO_HOST_DEVICE inline void adamw_element(const AdamwFactors &f, float gradient, float &p, float &m, float &v) {
   const float g = gradient * f.scale;
-  m = f.beta1 * m + f.rest1 * g;
-  v = f.beta2 * v + f.rest2 * g * g;
+  m = f.beta1 * m + f.one_minus_beta1 * g;
+  v = f.beta2 * v + f.one_minus_beta2 * g * g;
   p = f.keep * p - f.step * (m / (sqrtf(v) / f.root + f.eps));
 }
 
-// Round to nearest even; NaN stays NaN.
+// Rounds to the nearest bfloat16, ties to even. NaN stays NaN.
 MGRPO_HOST_DEVICE inline uint16_t to_bfloat16(float value) {
   union {
     float f;

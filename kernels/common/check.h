@@ -5,8 +5,8 @@
 
 namespace mgrpo {
 
-// Whether the sizes are not negative and a tensor of them holds fewer than 2^60 elements, so that no
-// index or byte count overflows.
+// Reports whether all sizes are at least 0 and a tensor of these sizes has fewer than 2^60 elements, so that no index or number of bytes
+// overflows.
 inline bool valid_sizes(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (int64_t size : sizes) {

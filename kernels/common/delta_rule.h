@@ -1,4 +1,4 @@
-// Argument checks and gates of the gated delta rule.
+// Argument checks of the gated delta rule.
 #pragma once
 #include <cmath>
 
@@ -7,16 +7,15 @@
 
 namespace mgrpo {
 
-constexpr int64_t kMostDeltaDim = 256;
+constexpr int64_t kDeltaDimLimit = 256;
 
-inline int64_t delta_width(const mgrpo_delta_rule &rule) {  // of a row of x
-  return 2 * rule.key_heads * rule.key_dim + rule.value_heads * rule.value_dim;
-}
+// Returns the number of columns of x.
+inline int64_t delta_width(const mgrpo_delta_rule &rule) { return 2 * rule.key_heads * rule.key_dim + rule.value_heads * rule.value_dim; }
 
 inline bool valid_rule(const mgrpo_delta_rule &rule, int64_t rows, int64_t states) {
-  const auto dim = [](int64_t d) { return d >= 1 && d <= kMostDeltaDim; };
+  const auto dim = [](int64_t d) { return d >= 1 && d <= kDeltaDimLimit; };
   return rule.key_heads >= 1 && rule.value_heads >= 1 && rule.value_heads % rule.key_heads == 0 && dim(rule.key_dim) &&
-         dim(rule.value_dim) && valid_sizes({rows, rule.value_heads, 2 * kMostDeltaDim, 3}) &&
+         dim(rule.value_dim) && valid_sizes({rows, rule.value_heads, 2 * kDeltaDimLimit, 3}) &&
          valid_sizes({states, rule.value_heads, rule.key_dim, rule.value_dim, sizeof(float)});
 }
 

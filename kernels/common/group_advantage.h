@@ -1,5 +1,5 @@
-// The formulas of one group and one member (docs/algorithm.md §4), for CPU and GPU alike: a backend adds up the
-// moments in its own order and calls these for the rest.
+// The formulas of one group and one member (docs/algorithm.md §4), for the CPU and the GPU. Each backend adds up the moments of a group in
+// its own order, and calls these functions for everything else.
 #pragma once
 #include <math.h>
 
@@ -7,10 +7,10 @@
 
 namespace mgrpo {
 
-// A sum that also carries what rounding dropped (Neumaier 1974; the rounding error itself by Knuth's branchless
-// TwoSum): rewards of 1e8 and -1e8 leave the small ones intact.
+// A sum that also adds up its rounding errors (Neumaier 1974). Knuth's branchless TwoSum computes each error. So small rewards are not lost
+// next to rewards of 1e8 and -1e8.
 struct CompensatedSum {
-  double sum = 0, dropped = 0;
+  double sum = 0, dropped = 0;  // dropped: the sum of the rounding errors
 
   MGRPO_HOST_DEVICE void add(double x) {
     const double next = sum + x, of_x = next - sum;
@@ -24,26 +24,27 @@ struct CompensatedSum {
   MGRPO_HOST_DEVICE double value() const { return sum + dropped; }
 };
 
-// Rewards count as equal if they differ by at most this share of their size: a few units in the last place of T. Sums
-// of partial credits in another order, and rounding to float32, differ by less.
+// Returns the relative difference of rewards that count as equal: a few units in the last place of T. Sums of partial credits in different
+// orders, and rounding to float32, differ by less.
 template <class T>
 MGRPO_HOST_DEVICE constexpr double rounding() {
   return sizeof(T) == sizeof(float) ? 0x1p-20 : 0x1p-40;
 }
 
-// Whether rewards from least to most differ by rounding alone. size: the largest magnitude of a reward in the group.
+// Reports whether rewards between min_reward and max_reward differ only by rounding. size is the largest magnitude of a reward in the
+// group.
 template <class T>
-MGRPO_HOST_DEVICE inline bool equal_rewards(double least, double most, double size) {
-  return most - least <= rounding<T>() * size;
+MGRPO_HOST_DEVICE inline bool equal_rewards(double min_reward, double max_reward, double size) {
+  return max_reward - min_reward <= rounding<T>() * size;
 }
 template <class T>
-MGRPO_HOST_DEVICE inline bool equal_rewards(double least, double most) {
-  return equal_rewards<T>(least, most, fmax(fabs(least), fabs(most)));
+MGRPO_HOST_DEVICE inline bool equal_rewards(double min_reward, double max_reward) {
+  return equal_rewards<T>(min_reward, max_reward, fmax(fabs(min_reward), fabs(max_reward)));
 }
 
 struct GroupMoments {
-  double weight_sum;  // W over members with w > 0
-  double mean;        // the least reward where all are equal
+  double weight_sum;  // W, the sum over members with w > 0
+  double mean;        // the smallest reward if all rewards are equal
   double squares;     // sum w (r - mean)^2
   bool equal;         // equal_rewards() of all rewards with w > 0
 
@@ -57,7 +58,7 @@ MGRPO_HOST_DEVICE inline mgrpo_group_stats group_stats(const mgrpo_convention &c
   return {empty ? 0 : g.mean, g.equal ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate), (uint8_t)empty};
 }
 
-// The divisor of the centred reward, and the factor of the leave-one-out baseline.
+// Returns the factor of a centred reward: the inverse of its divisor, times the factor of the leave-one-out baseline.
 MGRPO_HOST_DEVICE inline double advantage_scale(const mgrpo_convention &c, const GroupMoments &g) {
   const double w = g.weight_sum;
   const double numerator = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT ? w / (w - 1) : 1;
@@ -70,24 +71,24 @@ MGRPO_HOST_DEVICE inline double advantage_scale(const mgrpo_convention &c, const
   return numerator;
 }
 
-// leave_one_out_std for member `self` of rewards [n]; weights_or_null holds 0 and 1 only.
+// Returns the advantage of member `self` of rewards [n] with the baseline leave_one_out_std. Every weight must be 0 or 1.
 template <class T>
 MGRPO_HOST_DEVICE inline double advantage_among_others(const mgrpo_convention &c, const T *rewards, const double *weights_or_null,
                                                        int64_t n, int64_t self) {
   const auto counts = [&](int64_t i) { return i != self && (!weights_or_null || weights_or_null[i] > 0); };
-  double sum = 0, least = HUGE_VAL, most = -HUGE_VAL;
+  double sum = 0, min_reward = HUGE_VAL, max_reward = -HUGE_VAL;
   int64_t others = 0;
   for (int64_t i = 0; i < n; i++) {
     if (!counts(i)) continue;
     const double r = rewards[i];
     sum += r;
-    least = r < least ? r : least;
-    most = r > most ? r : most;
+    min_reward = r < min_reward ? r : min_reward;
+    max_reward = r > max_reward ? r : max_reward;
     others++;
   }
   const double mean = sum / (double)others;
   const double r = rewards[self];
-  if (equal_rewards<T>(least, most, fmax(fabs(r), fmax(fabs(least), fabs(most))))) return r - least;
+  if (equal_rewards<T>(min_reward, max_reward, fmax(fabs(r), fmax(fabs(min_reward), fabs(max_reward))))) return r - min_reward;
   double squares = 0;
   for (int64_t i = 0; i < n; i++)
     if (counts(i)) squares += (rewards[i] - mean) * (rewards[i] - mean);

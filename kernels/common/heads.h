@@ -5,12 +5,12 @@
 
 namespace mgrpo {
 
-// Numbers of a row of the product.
+// Returns the number of columns of the product.
 inline int64_t width_of(const mgrpo_heads &h) { return (h.heads + 2 * h.kv_heads) * h.hd; }
 
 inline bool normalised(const mgrpo_heads &h) { return h.q_norm != nullptr; }
 
-// The groups that are normalised together: their size, and their number in a row.
+// Return the size of a group, whose values are normalised together, and the number of groups in a row.
 inline int64_t group_of(const mgrpo_heads &h, int64_t heads) { return h.whole ? heads * h.hd : h.hd; }
 inline int64_t groups_of(const mgrpo_heads &h, int64_t heads) { return h.whole ? 1 : heads; }
 
@@ -22,7 +22,7 @@ inline bool valid_heads(const mgrpo_heads &h, int64_t rows) {
          (h.q_norm == nullptr) == (h.k_norm == nullptr) && (!normalised(h) || h.eps >= 0);
 }
 
-// Whether it names what turns its heads.
+// Reports whether the tables and positions that the rotation needs are given.
 inline bool has_angles(const mgrpo_heads &h) {
   return h.rotary == 0 || (h.pos != nullptr && (h.max_pos == 0 || !any_null({h.cos, h.sin})));
 }

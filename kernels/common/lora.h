@@ -5,18 +5,18 @@
 
 namespace mgrpo {
 
-// The sum of the r of an adapter's parts.
+// Returns the sum of the ranks r of an adapter's parts.
 inline int64_t rank_of(const mgrpo_lora &a) {
   int64_t rank = 0;
   for (int64_t p = 0; p < a.count; p++) rank += a.parts[p].r;
   return rank;
 }
 
-// Whether two parts have a column in common.
+// Reports whether two parts have a column in common.
 inline bool overlap(const mgrpo_lora_part &a, const mgrpo_lora_part &b) { return a.from < b.from + b.n && b.from < a.from + a.n; }
 
-// Whether an adapter of a linear map to n columns is one. Threads share out the columns of each part, so parts have none in
-// common.
+// Reports whether an adapter fits a linear map to n columns. Parts must not have columns in common, because threads divide the columns of
+// each part among them.
 inline bool valid_lora(const mgrpo_lora &a, int64_t n) {
   if (a.count < 0 || a.count > MGRPO_LORA_PARTS || (a.count > 0 && any_null({a.values, a.parts}))) return false;
   for (int64_t p = 0; p < a.count; p++) {

@@ -1,4 +1,4 @@
-// The router's choice of one token and the gradient of its weights (mgrpo/moe.h), for CPU and GPU alike.
+// The router's choice of experts for one token, and the gradient of its weights (mgrpo/moe.h), for the CPU and the GPU.
 #pragma once
 #include <math.h>
 
@@ -6,20 +6,20 @@
 
 namespace mgrpo {
 
-constexpr int32_t kFree = -1;  // in place of a given expert: the token chooses
+constexpr int32_t kFree = -1;  // instead of a given expert: the router chooses the experts of the token
 
 struct Candidate {
   float logit;
   int64_t expert;
 };
 
-// Whether a is chosen before b. NaN comes last, so that the order is one.
+// Reports whether a is chosen before b. A NaN counts as -Inf, so that the order is total.
 MGRPO_HOST_DEVICE inline bool before(Candidate a, Candidate b) {
   const float x = a.logit == a.logit ? a.logit : -INFINITY, y = b.logit == b.logit ? b.logit : -INFINITY;
   return x > y || (x == y && a.expert < b.expert);
 }
 
-// The choice that follows `last`, or the first one if `last` is null.
+// Returns the candidate that is chosen after `last`, or the first one if `last` is null.
 MGRPO_HOST_DEVICE inline Candidate next_best(const float *logits, int64_t experts, const Candidate *last) {
   Candidate best{-INFINITY, experts};
   for (int64_t e = 0; e < experts; e++) {
@@ -35,19 +35,20 @@ MGRPO_HOST_DEVICE inline bool contains(const int32_t *list, int64_t n, int64_t v
   return false;
 }
 
-// Whether k given experts are different ones of E.
+// Reports whether the k given experts are distinct and in [0, experts).
 MGRPO_HOST_DEVICE inline bool valid_choice(const int32_t *given, int64_t experts, int64_t k) {
   for (int64_t j = 0; j < k; j++)
     if (given[j] < 0 || given[j] >= experts || contains(given, j, given[j])) return false;
   return true;
 }
 
-// Softmax over the experts `of` (all E if null) as weight(i) = expf(logit(i) - top) / sum.
+// A softmax over some logits, as its maximum and its denominator. A call returns the weight of a logit.
 struct Softmax {
   float top, sum;
   MGRPO_HOST_DEVICE float operator()(float logit) const { return expf(logit - top) / sum; }
 };
 
+// Returns the softmax over the n experts `of`, or over the experts 0 to n - 1 if `of` is null.
 MGRPO_HOST_DEVICE inline Softmax softmax_of(const float *logits, const int32_t *of, int64_t n) {
   Softmax s{-INFINITY, 0};
   for (int64_t i = 0; i < n; i++) s.top = fmaxf(s.top, logits[of != nullptr ? of[i] : i]);
@@ -61,7 +62,7 @@ MGRPO_HOST_DEVICE inline bool all_finite(const float *values, int64_t n) {
   return finite;
 }
 
-// One token of mgrpo_moe_route; given is null where the token chooses, and valid otherwise.
+// Computes one token of mgrpo_moe_route. `given` is null or a valid choice.
 MGRPO_HOST_DEVICE inline void route_token(const float *logits, const int32_t *given, int32_t *expert, float *weight,
                                           int32_t *differs_or_null, int64_t experts, int64_t k, bool normalise) {
   int32_t others = 0;
@@ -83,7 +84,7 @@ MGRPO_HOST_DEVICE inline void route_token(const float *logits, const int32_t *gi
   for (int64_t j = 0; j < k; j++) weight[j] = finite ? s(logits[expert[j]]) : NAN;
 }
 
-// One token of mgrpo_moe_route_bwd.
+// Computes one token of mgrpo_moe_route_bwd.
 MGRPO_HOST_DEVICE inline void route_token_bwd(const float *dweight, const float *logits, const int32_t *expert, const float *dprob_or_null,
                                               float *dlogits, int64_t experts, int64_t k, bool normalise) {
   for (int64_t e = 0; e < experts; e++) dlogits[e] = 0;

@@ -1,4 +1,4 @@
-// Infinity and NaN, for CPU and GPU.
+// Infinity and NaN, for the CPU and the GPU.
 #pragma once
 
 namespace mgrpo {

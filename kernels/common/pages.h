@@ -1,4 +1,4 @@
-// The places of a key-value cache in blocks.
+// The argument check of a paged key-value cache.
 #pragma once
 #include "check.h"
 #include "mgrpo/pages.h"

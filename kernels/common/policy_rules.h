@@ -1,4 +1,5 @@
-// Checks of the policy objective without tokens: arguments, and rules 1, 3 and 4 of docs/algorithm.md §7.
+// The checks of the policy objective before its sums are used: the arguments, and the rules of docs/algorithm.md §7. Rules 3 and 5 to 7
+// need the scans of the tokens.
 #pragma once
 #include <math.h>
 
@@ -29,10 +30,10 @@ inline bool valid(const mgrpo_loss_batch &b) {
   return (b.trajectories == 0 || (b.weight && b.advantage && b.coefficient)) && (b.tokens == 0 || b.mask);
 }
 
-// Whether the gradient of float32 logits becomes bfloat16.
+// Reports whether the logits are float32 and their gradient is bfloat16.
 inline bool narrows(const mgrpo_logits &z) { return z.dtype == MGRPO_FLOAT32 && z.gradient_dtype == MGRPO_BFLOAT16; }
 
-// Whether the logits belong to tokens first..first+rows-1 of the batch, and the ratio is a token-level one.
+// Reports whether the logits fit tokens first to first + rows - 1 of the batch, and the ratio is a token-level ratio.
 inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c) {
   const bool wide = z.dtype == MGRPO_FLOAT64;
   if (z.gradient_dtype != 0 && z.gradient_dtype != z.dtype && !narrows(z)) return false;
@@ -42,12 +43,12 @@ inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &
   return z.vocab >= 1 && z.vocab <= z.ld && valid_temperature(z.tau) && (z.rows == 0 || (z.data && z.targets));
 }
 
-// The trajectory that a token of the batch belongs to.
+// Returns the trajectory that a token of the batch belongs to.
 inline int64_t trajectory_of(const mgrpo_loss_batch &b, int64_t token) {
   return std::upper_bound(b.cu_seqlens, b.cu_seqlens + b.trajectories + 1, token) - b.cu_seqlens - 1;
 }
 
-// The batch with the log-probs and entropies that are being computed from its logits.
+// Returns the batch with the log-probs and entropies that are being computed from its logits.
 inline mgrpo_loss_batch with_outputs(mgrpo_loss_batch b, const void *logp, const void *entropy) {
   b.logp_new = logp;
   b.entropy = entropy;
@@ -60,14 +61,14 @@ inline int32_t refuse(mgrpo_loss_error *error, int32_t code, int32_t field = MGR
   return MGRPO_REFUSED;
 }
 
-// Rule 1.
+// Checks rule 1.
 inline int32_t check_weights(const double *weight, int64_t trajectories, mgrpo_loss_error *error) {
   for (int64_t j = 0; j < trajectories; j++)
     if (!(weight[j] >= 0) || !isfinite(weight[j])) return refuse(error, MGRPO_LOSS_BAD_WEIGHT, MGRPO_FIELD_NONE, j);
   return MGRPO_OK;
 }
 
-// Rule 4.
+// Checks rule 4.
 inline int32_t check_supplied(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_error *error) {
   const auto missing = [error](int32_t field) { return refuse(error, MGRPO_LOSS_MISSING_INPUT, field); };
   if (!b.logp_new) return missing(MGRPO_FIELD_LOGP_NEW);
@@ -78,7 +79,7 @@ inline int32_t check_supplied(const mgrpo_loss_batch &b, const mgrpo_loss_config
   return MGRPO_OK;
 }
 
-// Rules 3 and 5 to 7 over the scans of all trajectories; scans of trajectories outside R hold no tokens.
+// Checks rules 3 and 5 to 7 in the scans of all trajectories. The scan of a trajectory outside R has no tokens.
 inline int32_t check_scans(const TrajectoryScan *scan, int64_t trajectories, mgrpo_loss_error *error) {
   int64_t count = 0;
   for (int64_t j = 0; j < trajectories; j++) count += scan[j].bad_count;
@@ -98,7 +99,7 @@ inline int32_t check_scans(const TrajectoryScan *scan, int64_t trajectories, mgr
   return MGRPO_OK;
 }
 
-// Which optional sums a batch collects.
+// Sets the flags of the optional sums that a batch collects.
 inline void mark_collected(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_sums *s) {
   s->has_entropy = b.entropy != nullptr;
   s->has_ref_kl = b.logp_ref != nullptr && c.kl != MGRPO_KL_NONE;

@@ -1,5 +1,5 @@
-// The policy objective of one token and of one trajectory (docs/algorithm.md §5), for CPU and GPU
-// alike. Both backends call these functions and differ only in how they share out and add up.
+// The policy objective of one token and of one trajectory (docs/algorithm.md §5), for the CPU and the GPU. The backends differ only in the
+// division of the work and in the order of the sums.
 #pragma once
 #include <math.h>
 
@@ -8,8 +8,8 @@
 
 namespace mgrpo {
 
-constexpr double kMaxExponent = 88.0;  // exp overflows float32 above
-constexpr double kMaxLogProb = 1e-3;   // a larger log-probability is a bug upstream, not rounding
+constexpr double kMaxExponent = 88.0;  // above this, exp overflows float32
+constexpr double kMaxLogProb = 1e-3;   // a larger log-probability is not a rounding error but a bug of the caller
 constexpr int64_t kNoKey = INT64_MAX;
 
 MGRPO_HOST_DEVICE inline double min_of(double a, double b) { return b < a ? b : a; }
@@ -20,7 +20,7 @@ MGRPO_HOST_DEVICE inline bool is_sequence(const mgrpo_loss_config &c) {
   return c.ratio == MGRPO_RATIO_SEQUENCE_PRODUCT || c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC;
 }
 
-// An exponent after the clamp; `moved` means that its derivative is 0 (strictly outside the bounds).
+// A clamped exponent. `moved` is true if it was strictly outside the bounds, so that its derivative is 0.
 struct Exponent {
   double value;
   bool moved;
@@ -31,7 +31,7 @@ MGRPO_HOST_DEVICE inline Exponent clamp_exponent(const mgrpo_loss_config &c, dou
   return {x > 0 ? limit : -limit, true};
 }
 
-// v_t of docs/algorithm.md §5.2. exp may overflow: the cap then holds.
+// v_t of docs/algorithm.md §5.2. If exp overflows, v_t is the cap.
 struct Tis {
   double value;
   bool truncated;
@@ -77,7 +77,7 @@ MGRPO_HOST_DEVICE inline PolicyTerm cispo_term(const mgrpo_loss_config &c, Expon
   return t;
 }
 
-// Ties take the unclipped branch, with the full gradient.
+// Returns the policy term of a token. At a tie the unclipped branch is taken, with its full gradient.
 MGRPO_HOST_DEVICE inline PolicyTerm policy_term(const mgrpo_loss_config &c, Exponent log_ratio, double a, double logp_new) {
   if (c.ratio == MGRPO_RATIO_CISPO) return cispo_term(c, log_ratio, a, logp_new);
   const double rho = exp(log_ratio.value), low = 1 - c.eps_low, high = 1 + c.eps_high;
@@ -106,8 +106,8 @@ struct TokenArrays {
   const T *logp_new, *logp_old, *logp_behaviour, *logp_ref, *entropy;
 };
 
-// The results of the first pass over a trajectory: rules 5 to 7 of docs/algorithm.md §7 and the sums that its ratio needs. A key
-// is token * 8 + field, so that the least key is the first token and there the first field.
+// The results of the first pass over a trajectory: the checks of rules 5 to 7 of docs/algorithm.md §7, and the sums that a sequence ratio
+// needs. A key is token * 8 + field, so the smallest key is the first field of the first token.
 struct TrajectoryScan {
   int64_t tokens = 0, bad_key = kNoKey, bad_count = 0, positive_key = kNoKey;
   double delta = 0, tis = 0;
@@ -149,7 +149,7 @@ struct TrajectoryScan {
     ref_overflow |= o.ref_overflow;
   }
 
-  // The exponent of a sequence ratio.
+  // Returns the exponent of a sequence ratio.
   MGRPO_HOST_DEVICE inline Exponent sequence_exponent(const mgrpo_loss_config &c) const {
     const bool mean = c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC;
     return clamp_exponent(c, mean && tokens > 0 ? delta / (double)tokens : delta);
@@ -205,8 +205,8 @@ struct TokenTerm {
   T dlogp_new, dentropy;
 };
 
-// The second pass over one trajectory of R: everything its tokens have in common. Only the ratios of a sequence
-// need the first pass's scan.
+// The second pass over one trajectory of R, with the values that its tokens have in common. Only sequence ratios need the scan of the first
+// pass.
 template <class T>
 struct TrajectoryLoss {
   const mgrpo_loss_config &c;
@@ -233,7 +233,7 @@ struct TrajectoryLoss {
     return t;
   }
 
-  // Adds a token to the sums and, unless null, writes its gradients. Returns false if one is not finite.
+  // Adds a token to the sums, and writes its gradients to the arrays that are not null. Returns false if a gradient is not finite.
   MGRPO_HOST_DEVICE inline bool apply(int64_t token, mgrpo_loss_sums &s, T *dlogp_new, T *dentropy) const {
     if (in.mask[token] == 0) {
       if (dlogp_new) dlogp_new[token] = 0;
@@ -251,7 +251,7 @@ struct TrajectoryLoss {
     return isfinite(t.dlogp_new) && isfinite(t.dentropy);
   }
 
-  // d ln rho / d new_t of a sequence ratio.
+  // Returns the derivative of the logarithm of a sequence ratio with respect to logp_new of a token.
   MGRPO_HOST_DEVICE inline double sequence_slope() const { return c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC ? 1 / (double)scan.tokens : 1; }
 
   MGRPO_HOST_DEVICE inline void count(mgrpo_loss_sums &s, const PolicyTerm &t, double delta, double kl, double entropy) const {

@@ -1,4 +1,4 @@
-// Which settings of sampling are valid, and which truncate the distribution, for CPU and GPU alike.
+// The check of sampling settings, and whether they truncate the distribution, for the CPU and the GPU.
 #pragma once
 #include "mgrpo/sample.h"
 #include "temperature.h"

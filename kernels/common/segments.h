@@ -4,7 +4,7 @@
 
 namespace mgrpo {
 
-// Returns whether cu [batch + 1] rises from 0 and each segment follows a row before it, or none.
+// Reports whether cu [batch + 1] rises from 0 and each segment follows an earlier row or no row.
 inline bool valid_segments(const int32_t *cu, const int32_t *follows_or_null, int64_t batch) {
   if (batch < 0 || cu == nullptr || cu[0] != 0) return false;
   for (int64_t s = 0; s < batch; s++)

@@ -6,11 +6,11 @@
 
 namespace mgrpo {
 
-constexpr int kMostTaps = 8;
+constexpr int kMaxTaps = 8;
 
 inline bool valid_conv(const mgrpo_short_conv &conv, int64_t rows) {
-  return conv.d > 0 && conv.width >= 1 && conv.width <= kMostTaps && valid_sizes({rows, conv.d, 3}) &&
-         valid_sizes({conv.d, kMostTaps + 1, sizeof(float)});
+  return conv.d > 0 && conv.width >= 1 && conv.width <= kMaxTaps && valid_sizes({rows, conv.d, 3}) &&
+         valid_sizes({conv.d, kMaxTaps + 1, sizeof(float)});
 }
 
 inline bool valid_conv_cache(const mgrpo_short_conv &conv, const mgrpo_pages &pages) {

@@ -1,4 +1,4 @@
-// Which temperatures can be divided by.
+// The check of temperatures that divide logits.
 #pragma once
 #include <math.h>
 

@@ -10,12 +10,12 @@
 namespace mgrpo::cpu {
 namespace {
 
-// Squares are added in this many lanes within a block, blocks in their order: the sum's bits depend on
-// neither threads nor instruction set.
+// Within a block squares are added in kNormLanes lanes, and then the blocks are added in their order. So the bits of the sum depend on
+// neither the number of threads nor the instruction set.
 constexpr int64_t kNormBlock = 8192;
 constexpr int kNormLanes = 8;
 
-// Compiled once for each instruction set; the bits are the same.
+// The functions below are compiled once for each instruction set, with the same bits.
 #define MGRPO_INLINE inline __attribute__((always_inline))
 
 MGRPO_INLINE double block_sum_of_squares(const float *x, int64_t n) {
@@ -42,29 +42,30 @@ MGRPO_INLINE void update_block(const AdamwFactors &factors, float *__restrict p,
     for (int64_t i = 0; i < n; i++) bf16[i] = to_bfloat16(p[i]);
 }
 
-struct AdamwOps {
+struct AdamwLoops {
   double (*sum_of_squares)(const float *x, int64_t n);
   void (*update)(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16, int64_t n);
 };
 
-#define MGRPO_ADAMW_OPS(name, target)                                                                                               \
+#define MGRPO_ADAMW_LOOPS(name, target)                                                                                             \
   target double sum_of_squares_##name(const float *x, int64_t n) { return block_sum_of_squares(x, n); }                             \
   target void update_##name(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16, int64_t n) { \
     update_block(factors, p, m, v, g, bf16, n);                                                                                     \
   }                                                                                                                                 \
-  constexpr AdamwOps name{sum_of_squares_##name, update_##name};
+  constexpr AdamwLoops name{sum_of_squares_##name, update_##name};
 
-MGRPO_ADAMW_OPS(kPortable, )
+MGRPO_ADAMW_LOOPS(kPortable, )
 #if defined(__x86_64__)
-MGRPO_ADAMW_OPS(kAvx2, __attribute__((target("avx2"))))
-MGRPO_ADAMW_OPS(kAvx512, __attribute__((target("avx512f"))))
+MGRPO_ADAMW_LOOPS(kAvx2, __attribute__((target("avx2"))))
+MGRPO_ADAMW_LOOPS(kAvx512, __attribute__((target("avx512f"))))
 #endif
 
-// The instruction set that layer_loops() chose, as for all kernels.
-const AdamwOps &adamw_ops() {
+// Returns the loops for the instruction set of layer_loops().
+const AdamwLoops &adamw_loops() {
 #if defined(__x86_64__)
-  if (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx) return kAvx512;
-  if (&layer_loops() == &kLayerLoopsAvx2) return kAvx2;
+  const Isa isa = layer_loops().isa;
+  if (isa >= Isa::avx512) return kAvx512;
+  if (isa == Isa::avx2) return kAvx2;
 #endif
   return kPortable;
 }
@@ -79,11 +80,11 @@ int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm) {
   const int64_t blocks = (n + cpu::kNormBlock - 1) / cpu::kNormBlock;
   try {
     std::vector<double> sums(static_cast<size_t>(blocks));
-    const cpu::AdamwOps &ops = cpu::adamw_ops();
+    const cpu::AdamwLoops &loops = cpu::adamw_loops();
     cpu::parallel_ranges(blocks, 1, static_cast<double>(n), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; b++) {
         const int64_t first = b * cpu::kNormBlock;
-        sums[b] = ops.sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
+        sums[b] = loops.sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
       }
     });
     double sum = 0;
@@ -102,11 +103,11 @@ int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uin
   if (!isfinite(norm)) return MGRPO_NON_FINITE;
   AdamwFactors factors = adamw_factors(*config);
   factors.scale = clip_scale(norm, config->max_norm);
-  const cpu::AdamwOps &ops = cpu::adamw_ops();
+  const cpu::AdamwLoops &loops = cpu::adamw_loops();
   cpu::parallel_ranges(n, cpu::kUpdateBlock, 8.0 * static_cast<double>(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += cpu::kUpdateBlock) {
       const int64_t count = end - i < cpu::kUpdateBlock ? end - i : cpu::kUpdateBlock;
-      ops.update(factors, param + i, m + i, v + i, grad + i, bf16_or_null ? bf16_or_null + i : nullptr, count);
+      loops.update(factors, param + i, m + i, v + i, grad + i, bf16_or_null ? bf16_or_null + i : nullptr, count);
     }
   });
   return MGRPO_OK;

@@ -9,17 +9,16 @@
 
 namespace mgrpo::cpu {
 
-// The instruction set that layer_loops() chose, as for all kernels.
 const AdvantageLoops &advantage_loops() {
 #if defined(__x86_64__)
-  if (&layer_loops() != &kLayerLoopsPortable) return kAdvantageLoopsAvx2;
+  if (layer_loops().isa >= Isa::avx2) return kAdvantageLoopsAvx2;
 #endif
   return kAdvantageLoopsPortable;
 }
 
 namespace {
 
-constexpr int64_t kGroupBlock = 1024;  // groups that a thread takes at once
+constexpr int64_t kGroupBlock = 1024;  // groups that a thread computes at a time
 
 // Without weights each weight is the constant 1, which lets the compiler drop the multiplication.
 template <class T, bool kWeighted>
@@ -47,18 +46,18 @@ template <class Group>
 GroupMoments moments(const Group &g) {
   GroupMoments m{0, 0, 0, true};
   CompensatedSum sum;
-  double least = HUGE_VAL, most = -HUGE_VAL;
+  double min_reward = HUGE_VAL, max_reward = -HUGE_VAL;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), r = g.rewards[i];
     if (w == 0) continue;
-    least = r < least ? r : least;
-    most = r > most ? r : most;
+    min_reward = r < min_reward ? r : min_reward;
+    max_reward = r > max_reward ? r : max_reward;
     m.weight_sum += w;
     sum.add(w * r);
   }
   if (m.weight_sum == 0) return m;
-  m.equal = equal_rewards<typename Group::Reward>(least, most);
-  m.mean = m.equal ? least : sum.value() / m.weight_sum;
+  m.equal = equal_rewards<typename Group::Reward>(min_reward, max_reward);
+  m.mean = m.equal ? min_reward : sum.value() / m.weight_sum;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), centred = g.rewards[i] - m.mean;
     if (w > 0) m.squares += w * centred * centred;
@@ -98,7 +97,7 @@ mgrpo_advantage_error one_group(const GroupArrays<T> &in, const mgrpo_convention
   return in.weights ? one_group<true>(in, c, g) : one_group<false>(in, c, g);
 }
 
-// Groups [begin, end); returns the first that is refused, or `end`.
+// Computes groups [begin, end). Returns the first group that is refused, or `end`.
 template <class T>
 int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t begin, int64_t end) {
   const bool in_quads = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;

@@ -1,5 +1,5 @@
-// Advantages of many small groups: four groups at a time, each in a lane of vectors. Compiled and chosen as layer_loops.h
-// describes. AVX-512 would not help, because eight groups of one size would be needed to fill its vectors.
+// Advantages of many small groups, four groups at a time, each in one lane of the vectors. The code is compiled and chosen as layer_loops.h
+// describes. There is no version for AVX-512, because it would need eight groups of one size to fill its vectors.
 #pragma once
 #include <cstdint>
 
@@ -18,10 +18,10 @@ struct GroupArrays {
 };
 
 struct AdvantageLoops {
-  // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code
-  // for one group. That is one of four with more than kLaneMembers members or with a possible refusal,
-  // or one of the last before `end`. Results have the bits of the code for one group. Advantages of
-  // groups between the returned one and `end` may be overwritten. The baseline is not LEAVE_ONE_OUT_STD.
+  // Normalises groups from `begin` on, four at a time. It stops before four groups if one of them has more than kLaneMembers members or may
+  // have to be refused, and if fewer than four are left before `end`. Returns the first group that it leaves to the code for single groups.
+  // The results have the bits of that code. The advantages of groups between the returned one and `end` may be overwritten. The baseline
+  // must not be LEAVE_ONE_OUT_STD.
   int64_t (*f32)(const GroupArrays<float> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
   int64_t (*f64)(const GroupArrays<double> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
 
@@ -33,6 +33,7 @@ struct AdvantageLoops {
   }
 };
 
+// Returns the loops for the instruction set of layer_loops().
 const AdvantageLoops &advantage_loops();
 
 extern const AdvantageLoops kAdvantageLoopsPortable;

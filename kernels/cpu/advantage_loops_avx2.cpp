@@ -1,4 +1,4 @@
-// Four groups at a time for x86-64 with AVX2; kernels/CMakeLists.txt gives this file the flags.
+// Advantages of four groups at a time, for x86-64 with AVX2. kernels/CMakeLists.txt sets the compiler flags of this file.
 #if defined(__x86_64__)
 #include "advantage_loops_body.h"
 

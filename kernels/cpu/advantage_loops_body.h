@@ -1,8 +1,8 @@
-// Four groups at a time for the instruction set that the including file compiles for. Include it as simd.h describes.
+// Advantages of four groups at a time, compiled for the instruction set of the file that includes this one (simd.h).
 //
-// Member i of the four groups is one vector, so a group's sums run over its members in order,
-// with the operations of group_advantage.h. The bits equal the bits of the code for one group.
-// Members beyond the end of a lane's group belong to another group and are masked.
+// Member i of the four groups is one vector. So the sums of a group run over its members in order, with the operations of
+// group_advantage.h. They have the same bits as in the code for single groups. Elements after the end of a group belong to another group,
+// and are masked.
 #pragma once
 #include <stddef.h>
 
@@ -14,7 +14,8 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr int kGroups = 4;
-constexpr int kBatch = 4;  // quads whose divisions and roots overlap, since each takes long
+// Quads whose divisions and square roots are in progress at the same time, because each takes many cycles.
+constexpr int kBatch = 4;
 constexpr int64_t kLaneMembers = 64;
 
 typedef double Quad __attribute__((vector_size(32)));
@@ -44,7 +45,7 @@ MGRPO_INLINE Quad root(Quad a) { return Quad{__builtin_sqrt(a[0]), __builtin_sqr
 MGRPO_INLINE bool all_lanes(QuadInt mask) { return (mask[0] & mask[1] & mask[2] & mask[3]) != 0; }
 #endif
 
-// Of integers from 0 to 2^52.
+// Converts integers from 0 to 2^52.
 MGRPO_INLINE Quad to_double(QuadInt n) {
   const Quad magic = splat_quad(0x1p52);
   return (Quad)(n | (QuadInt)magic) - magic;
@@ -61,42 +62,43 @@ MGRPO_INLINE void transpose(Quad (&a)[4]) {
   a[3] = __builtin_shufflevector(odd01, odd23, 2, 3, 6, 7);
 }
 
-// Whether every sum of up to kLaneMembers of these is exact in float64. It is, if the largest
-// of them and the least that is not 0 are at most 23 powers of two apart. Their distance takes
-// 23 bits, a number 24 and a sum 6, which are 53. NaN and Inf are not.
+// Reports whether every sum of up to kLaneMembers of these numbers is exact in float64. It is exact if the largest number and the smallest
+// one other than 0 are at most 23 powers of two apart. That distance takes 23 bits, a number 24 bits and the sum 6 bits, which is 53 bits
+// together. The result is false for NaN and Inf.
 MGRPO_INLINE bool sums_exactly(const float *p, int64_t n) {
-  uint32_t largest = 0, least = UINT32_MAX;
+  uint32_t largest = 0, smallest = UINT32_MAX;
   for (int64_t i = 0; i < n; i++) {
     uint32_t bits;
     __builtin_memcpy(&bits, p + i, sizeof bits);
     const uint32_t magnitude = bits & INT32_MAX;
     largest = magnitude > largest ? magnitude : largest;
-    least = magnitude - 1 < least ? magnitude - 1 : least;  // 0 wraps around
+    smallest = magnitude - 1 < smallest ? magnitude - 1 : smallest;  // 0 wraps around
   }
-  return largest < 0x7F800000 && (largest == 0 || largest - (least + 1) <= 23u << 23);
+  return largest < 0x7F800000 && (largest == 0 || largest - (smallest + 1) <= 23u << 23);
 }
 MGRPO_INLINE bool sums_exactly(const double *, int64_t) { return false; }
 
-// Four members from p[i] on of each group; a[j] is member j of all four.
+// Loads four members from p on of each group. Afterwards a[j] has member j of all four groups.
 template <class T>
 MGRPO_INLINE void load_members(Quad (&a)[4], const T *p, const int64_t *first) {
   MGRPO_UNROLL for (int l = 0; l < kGroups; l++) a[l] = load_quad(p + first[l]);
   transpose(a);
 }
 
-// The state of four groups, one in each lane: GroupMoments and CompensatedSum.
+// The sums of four groups, one group in each lane. They correspond to GroupMoments and CompensatedSum.
 template <bool kWeighted>
 struct GroupQuad {
-  const int64_t *first;  // offsets
-  int64_t padded;        // members of the longest group, in whole vectors
+  const int64_t *first;  // the offsets of the groups
+  int64_t padded;        // the number of members of the longest group, rounded up to whole vectors
   QuadInt sizes, differ, refused;
   Quad weight_sum, sum, dropped, reference, mean, squares, peak;  // reference: the first reward that counts
-  Quad members[kLaneMembers];                                     // 0 where a member does not count; rewards, then centred ones
+  // rewards, later centred rewards; 0 if the member does not count.
+  Quad members[kLaneMembers];
   Quad weights[kWeighted ? kLaneMembers : 1];
   Quad sigma, scale;
   QuadInt degenerate, empty;
 
-  // Takes the four groups that begin at the offset. Returns false if one is too large, or if their vectors reach the element `limit`.
+  // Begins with the four groups from the offset on. Returns false if a group is too large, or if the vectors pass the element `limit`.
   MGRPO_INLINE bool begin(const int64_t *offset, int64_t limit) {
     first = offset;
     sizes = *reinterpret_cast<const QuadIntUnaligned *>(offset + 1) - *reinterpret_cast<const QuadIntUnaligned *>(offset);
@@ -105,7 +107,7 @@ struct GroupQuad {
     return longest <= kLaneMembers && first[3] + padded <= limit;
   }
 
-  // Whether member i counts; inside: whether there is one.
+  // Returns the mask of the groups whose member i counts. inside: the mask of the groups that have a member i.
   MGRPO_INLINE QuadInt counts(int64_t i, QuadInt inside) const {
     if constexpr (kWeighted) return weights[i] > 0.0;
     return inside;
@@ -113,7 +115,7 @@ struct GroupQuad {
 
   MGRPO_INLINE void add_weight(int64_t i, QuadInt inside, Quad reward, Quad weight) {
     weights[i] = keep(weight, inside);
-    refused |= (weights[i] < 0.0) | (inside & (reward - reward != 0.0));  // also of a reward that does not count
+    refused |= (weights[i] < 0.0) | (inside & (reward - reward != 0.0));  // also a reward that does not count must be finite
     reference = weight_sum == 0.0 ? keep(reward, weights[i] > 0.0) : reference;
     weight_sum += weights[i];
   }
@@ -147,7 +149,7 @@ struct GroupQuad {
     mean = differ ? (sum + dropped) / weight_sum : reference;
   }
 
-  // The same for unweighted members for which sums_exactly() holds: in any order.
+  // Does what add_all does for unweighted members if sums_exactly() is true. The order of additions does not matter then.
   template <class T>
   MGRPO_INLINE void add_exactly(const T *rewards) {
     sum = dropped = reference = Quad{};
@@ -183,7 +185,7 @@ struct GroupQuad {
     if (!kWeighted) peak = squares;
   }
 
-  // group_stats and advantage_scale.
+  // Computes group_stats and advantage_scale.
   MGRPO_INLINE void find_scale(const mgrpo_convention &c) {
     const Quad w = weight_sum;
     empty = w == 0.0;
@@ -195,15 +197,15 @@ struct GroupQuad {
     if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;
   }
 
-  // Whether rewards differ, but perhaps only by rounding. They differ by more if sigma, which is at most their range, is
-  // large compared with rounding() of the mean.
+  // Returns the mask of the groups whose rewards differ, but perhaps only by rounding. They differ by more than that if sigma, which is at
+  // most their range, is large compared with rounding() times the mean.
   MGRPO_INLINE QuadInt close(double share) const {
     const Quad near = 4 * share * mean;
     return differ & (squares <= near * near * weight_sum);
   }
 
-  // Whether it is certain that no member will be refused, and whether rewards are equal is known. The square of an advantage is
-  // at most peak * scale^2.
+  // Reports whether it is certain that no member is refused, and certain whether rewards are equal. The square of an advantage is at most
+  // peak * scale^2.
   MGRPO_INLINE bool settled(double largest_square, double share) const {
     return all_lanes(~refused & ~close(share) & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &
                      (weight_sum < __DBL_MAX__) & (degenerate | empty | (peak * scale * scale < largest_square)));
@@ -211,8 +213,8 @@ struct GroupQuad {
 
   template <class T>
   MGRPO_INLINE void write(T *advantages, mgrpo_group_stats *stats) const {
-    // A group's last vector reaches into the groups behind it. Going backwards, those are written after it: an element
-    // there has a lower place in its own group than here.
+    // The last vector of a group can overwrite the first elements of the groups after it. The loop runs backwards, so those elements are
+    // written later: their index in their own group is smaller.
     const QuadInt live = ~(degenerate | empty);
     for (int64_t i = padded - 4; i >= 0; i -= 4) {
       Quad a[4];
@@ -228,7 +230,7 @@ struct GroupQuad {
   }
 };
 
-// Squares below this bound have a root that is a finite T.
+// Returns a bound below which the square root of a number is finite in the type of the argument.
 MGRPO_INLINE double largest_square(const float *) { return static_cast<double>(__FLT_MAX__) * __FLT_MAX__ / 4; }
 MGRPO_INLINE double largest_square(const double *) { return __DBL_MAX__; }
 

@@ -12,10 +12,10 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// Consecutive rows of one sequence, and where the keys that they see lie.
+// Consecutive rows of one sequence, and the spans of the keys that they attend to.
 struct Run {
   int64_t row, rows;
-  size_t span, spans;  // the first of Runs::spans, and how many
+  size_t span, spans;  // the first one in Runs::spans, and their number
 };
 
 // Consecutive (row, query head) pairs of a run and one key/value head.
@@ -27,9 +27,9 @@ struct Tile {
 
 struct Runs {
   std::vector<Run> runs;
-  std::vector<KeySpan> spans;  // rows counted from the rows of the first block's head
+  std::vector<KeySpan> spans;  // KeySpan::row counts rows of hd floats from the first block of a head
 
-  // False if a row names a place outside of the cache.
+  // Adds the runs of all rows. Returns false if a row has a place outside of the cache.
   bool add(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *length, int64_t rows, int64_t window) {
     for (int64_t row = 0, next; row < rows; row = next) {
       int64_t first = first_seen(length[row] - 1, window), longest = length[row];

@@ -1,9 +1,9 @@
-// Attention by blocks of keys with a running softmax.
+// Attention over blocks of keys, with a running softmax.
 //
-// A query row meets the keys in blocks that start at multiples of kKeyBlock from its sequence's first
-// key. Every sum of the row has an order fixed by the key index alone. Query rows are processed
-// together only to share loads. So a row's result depends on its own query, keys and values only, and
-// not on how many spans of memory its keys lie in. Keys that no query row sees are not read.
+// The keys of a query row are divided into blocks that begin at multiples of kKeyBlock from the first key of its sequence. The order of
+// every sum of the row depends only on the positions of the keys. Query rows are computed together only to share loads. So the result of a
+// row depends only on its own query, keys and values, and not on the spans of memory that contain the keys. Keys that no query row attends
+// to are not read.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kKeyBlock = 64;
 constexpr const float *kNothingAhead = nullptr;
 
-// f(column, n, row) for the parts of the keys at positions [first, first + n_keys) that are not
-// before `begin`, in their order. The n keys from the block's column on are the rows from `row` on.
+// Calls f(column, n, row) for the spans of the keys at positions [first, first + n_keys), in their order. Keys before `begin` are left out.
+// The n keys from column `column` of the block on are the rows from `row` on.
 template <class F>
 MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
   for (int64_t i = 0; i < keys.count && keys.spans[i].position < first + n_keys; i++) {
@@ -29,12 +29,12 @@ MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t f
   }
 }
 
-// Leaves out the spans that end before the position.
+// Removes the spans that end at or before the position.
 MGRPO_INLINE void skip(AttentionKeys &keys, int64_t position) {
   for (; keys.count > 0 && keys.spans->position + keys.spans->rows <= position; keys.count--) keys.spans++;
 }
 
-// M rows x V vectors of out[i] += sum_t a[i, t] b[t] over t in [0, n).
+// Computes out[i] += sum_t a[i, t] b[t] over t in [0, n), for M rows x V vectors.
 template <int M, int V, class Load, class Store>
 MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
                            int64_t b_stride, Load at, Store put) {
@@ -68,8 +68,8 @@ MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64
   }
 }
 
-// out[i, 0..d) += sum_t a[i, t] b[t, 0..d) for i < m, t < n, with t ascending for every element;
-// a[i, t] is a[i * a_row + t * a_col].
+// Computes out[i, 0..d) += sum_t a[i, t] b[t, 0..d) for i < m and t < n, with t ascending for every element. a[i, t] is a[i * a_row + t *
+// a_col].
 void mul_block(float *out, int64_t out_stride, int64_t m, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
                int64_t b_stride, int64_t d) {
   int64_t i = 0;
@@ -86,10 +86,10 @@ MGRPO_INLINE void scale_row(float *row, float factor, int64_t d) {
 
 struct SoftmaxRow {
   float max;
-  Vec sum;  // of exp(score - max), lane by lane
+  Vec sum;  // the sum of exp(score - max), in each lane separately
 };
 
-// The denominator of a row is sum * exp(max). The values of the row, multiplied by share, are relative to exp(max).
+// The denominator of a row is sum * exp(max). Its accumulated values must be multiplied by `share` before they are divided by `sum`.
 struct Total {
   float max, sum, share;
 };
@@ -99,7 +99,7 @@ MGRPO_INLINE Total with_sink(const SoftmaxRow &row, float sink) {
   return {max, sum_lanes(row.sum) * share + vexp(splat(sink - max))[0], share};
 }
 
-// Turns the raw scores [from, n) into exp(score - running max), rescaling what the row holds when the max rises.
+// Replaces the raw scores [from, n) by exp(score - max). If the running maximum rises, the sums of the row are rescaled.
 MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, int64_t n, float scale, float *acc, int64_t d) {
   const int64_t begin = from / kLanes * kLanes;
   Vec top = splat(-INFINITY);
@@ -122,8 +122,8 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
   }
 }
 
-// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any. Keys that only some of the four
-// rows attend to are taken for each row alone, and keys that all of them attend to are taken at once.
+// Adds the products of p[i] with the keys [from[i], to[i]) of v to acc[i], for up to four rows. The keys that all rows attend to are
+// multiplied for all rows together. The other keys are multiplied for each row separately.
 MGRPO_INLINE void accumulate_values(float *acc, int64_t acc_stride, const float *p, const int64_t *from, const int64_t *to, int rows,
                                     const float *v, int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];
@@ -144,7 +144,7 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
   SoftmaxRow state[kAttentionTile];
   const int64_t padded = (hd + kLanes - 1) / kLanes * kLanes;
-  int64_t earliest[kAttentionTile], begin = INT64_MAX, longest = 0;  // keys that the rows see
+  int64_t earliest[kAttentionTile], begin = INT64_MAX, longest = 0;  // the keys that the rows attend to
   for (int i = 0; i < rows; i++) {
     state[i] = {-INFINITY, Vec{}};
     for (int64_t c = 0; c < padded; c += kLanes) store(acc + i * padded + c, Vec{});
@@ -182,11 +182,11 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
   }
 }
 
-// Query rows of one head in a block of the backward pass.
+// The number of query rows of one head in a block of the backward pass.
 constexpr int64_t kQueryBlock = 32;
 
-// From raw scores to probabilities and, in place of dprob, to the gradient of the raw scores.
-// The row sees the scores [from, to).
+// Replaces raw scores by probabilities, and the gradients of probabilities by the gradients of the raw scores. The row attends to the keys
+// [from, to).
 MGRPO_INLINE void score_gradients(float *prob, float *dprob, int64_t n, int64_t from, int64_t to, float scale, float lse, float delta) {
   for (int64_t j = 0; j < n; j += kLanes) {
     const Vec p = keep_between(vexp(fma(load(prob + j), splat(scale), splat(-lse))), from - j, to - j, 0.0f);
@@ -203,11 +203,12 @@ MGRPO_INLINE float dot(const float *a, const float *b, int64_t n) {
   return sum_lanes(sum);
 }
 
-// Rows [first, first + rows) of query head `head` of the group against all keys they see.
+// Computes the backward pass of rows [first, first + rows) of query head `head` of the group, with all keys that they attend to.
 void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, float *dv, int64_t head, int64_t first, int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
-  alignas(64) float q[kQueryBlock * kMaxHeadDim], dout[kQueryBlock * kMaxHeadDim];  // dense: see HeadMajor
+  alignas(64) float q[kQueryBlock * kMaxHeadDim],
+      dout[kQueryBlock * kMaxHeadDim];  // dense copies, for the reason given at HeadMajor in attention_packed.cpp
   float delta[kQueryBlock];
   const int64_t offset = first * s.stride + head * s.hd, lse_stride = s.stride / s.hd;
   const float *lse = s.lse + first * lse_stride + head;
@@ -219,7 +220,7 @@ void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, f
   }
 
   const int64_t position = s.position + first, begin = first_seen(position, s.window);
-  const int64_t base = first_seen(s.position, s.window);  // of dk and dv
+  const int64_t base = first_seen(s.position, s.window);  // the position of the first row of dk and dv
   for (int64_t key = begin; key < position + rows; key += kKeyBlock) {
     const int64_t n_keys = min64(kKeyBlock, position + rows - key);
     skip(keys, key);

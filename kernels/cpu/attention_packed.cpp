@@ -16,20 +16,20 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// Whether cu names `batch` segments end to end, each following a row before it, and the head sizes fit together.
+// Reports whether cu and follows describe valid segments, and whether the sizes of the heads are valid.
 bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd, int64_t window) {
   return valid_segments(cu, follows, batch) && window >= 0 && heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 &&
          hd <= kMaxHeadDim && valid_sizes({cu[batch], heads, hd});
 }
 
-// The rows that the last row of each segment attends to, from the beginning of its sequence.
+// The keys of each segment: the rows that its last row attends to, from the beginning of the sequence on.
 class Contexts {
  public:
   Contexts(const int32_t *cu, const int32_t *follows, int64_t batch) : first_{0} {
     for (int64_t s = 0; s < batch; s++) {
       int64_t position = 0;
       if (follows != nullptr && follows[s] >= 0) {
-        const int64_t p = std::upper_bound(cu, cu + s + 1, follows[s]) - cu - 1;  // holds the row
+        const int64_t p = std::upper_bound(cu, cu + s + 1, follows[s]) - cu - 1;  // the segment that contains the row
         for (size_t i = first_[p]; i < first_[p + 1]; i++) spans_.push_back(KeySpan(spans_[i]));
         spans_.back().rows = follows[s] + 1 - cu[p];
         position = spans_.back().position + spans_.back().rows;
@@ -54,11 +54,11 @@ class Contexts {
 
  private:
   std::vector<KeySpan> spans_;
-  std::vector<size_t> first_;  // of a segment in spans_
+  std::vector<size_t> first_;  // the first span of each segment in spans_
 };
 
-// Keys or values with the rows of a head next to each other. Where kv_heads * hd floats are a multiple of
-// 4 KiB, the rows of one head would share a few sets of the cache.
+// A copy of keys or values in which the rows of a head are consecutive. In the original, the rows of one head would use only a few sets of
+// the cache if kv_heads * hd floats are a multiple of 4 KiB.
 class HeadMajor {
  public:
   HeadMajor(const float *x, int64_t rows, int64_t kv_heads, int64_t hd)
@@ -93,18 +93,20 @@ std::vector<Tile> tiles_of(const Contexts &contexts, int64_t kv_heads, int64_t g
   return tiles;
 }
 
-// Query rows of a segment whose backward pass is one task a key/value head. They have the
-// positions [key, end) of the keys they see, and the place in the scratch of its wave at which
-// these keys' gradients begin.
+// Query rows of a segment. The backward pass has one task for each chunk and key/value head. The chunk attends to the keys at positions
+// [key, end). Their gradients begin at `scratch` in the scratch memory of the wave.
 struct Chunk {
   int64_t segment, first, rows;
   int64_t key, end;
   int64_t scratch;
 };
 
-// Long segments are cut, so that there is work for many threads; the cuts do not depend on their number.
+// The maximum number of rows of a chunk. Long segments are cut, so that many threads have work. The cuts do not depend on the number of
+// threads.
 constexpr int64_t kChunkRows = 512;
-constexpr int64_t kScratchShare = 4;  // of a wave, in rows of k
+// The scratch memory of a wave is at most this many times as large as k and v, unless a single chunk needs more. A wave is the chunks that
+// are computed together.
+constexpr int64_t kScratchShare = 4;
 
 std::vector<std::vector<Chunk>> waves_of(const Contexts &contexts, int64_t rows, int64_t window) {
   std::vector<std::vector<Chunk>> waves;
@@ -180,7 +182,7 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
   std::memset(dv, 0, static_cast<size_t>(rows * kv_stride) * sizeof(float));
   const double work = 2.5 * contexts.pair_work(heads, hd, window) / static_cast<double>(waves.size());
   for (const auto &wave : waves) {
-    // Each task sums into places of its own ...
+    // Each task adds its gradients in its own part of the scratch memory.
     parallel_for(static_cast<int64_t>(wave.size()) * kv_heads, work, [&](int64_t task) {
       const Chunk &c = wave[static_cast<size_t>(task / kv_heads)];
       const int64_t h = task % kv_heads, row = contexts.own(c.segment).row + c.first;
@@ -189,7 +191,7 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
                                 contexts.own(c.segment).position + c.first, group, hd, q_stride, scale, window},
                                {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h), dv_of(c, h));
     });
-    // ... and every row of dk and dv adds up its parts from those places, in the order of the chunks.
+    // Then each row of dk and dv is the sum of its gradients in these parts, in the order of the chunks.
     parallel_ranges(rows, 16, 2.0 * static_cast<double>(kv_stride * scratch), [&](int64_t begin, int64_t end) {
       for (const Chunk &c : wave) {
         for (int64_t i = 0; i < contexts.count(c.segment); i++) {

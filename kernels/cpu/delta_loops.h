@@ -1,4 +1,4 @@
-// The rows of a head's gated delta rule.
+// The inner loops of the gated delta rule.
 #pragma once
 #include "layer_loops.h"
 #include "rowwise_layers.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kDeltaVecs = kDeltaColumns / kLanes;
 
-// Columns of a state, padded with zeros.
+// Some columns of a state, padded with zeros.
 struct DeltaState {
   alignas(64) float at[kMaxDeltaDim * kDeltaColumns];
 
@@ -32,7 +32,7 @@ struct DeltaVecs {
   Vec at[kDeltaVecs];
 };
 
-// S^T k.
+// Returns S^T k.
 MGRPO_INLINE DeltaVecs delta_read(const DeltaState &state, const float *k, int64_t key_dim) {
   DeltaVecs sum{};
   for (int64_t i = 0; i < key_dim; i++)
@@ -41,7 +41,7 @@ MGRPO_INLINE DeltaVecs delta_read(const DeltaState &state, const float *k, int64
   return sum;
 }
 
-// One pass over the state decays it, adds k u^T, and reads it with q and with the next row's k.
+// Multiplies the state by the decay and adds k u^T. In the same pass it computes S^T q and S^T k of the next row.
 MGRPO_INLINE void delta_step(DeltaState &state, const float *k, const float *q, const float *next_k, float decay, const DeltaVecs &u,
                              int64_t key_dim, DeltaVecs &y, DeltaVecs &next) {
   y = next = {};
@@ -54,7 +54,7 @@ MGRPO_INLINE void delta_step(DeltaState &state, const float *k, const float *q, 
     }
 }
 
-// A single row, in place, for `vecs` vectors of columns from `column` on. The bits are those of delta_step.
+// Computes a single row in place, for `vecs` vectors of columns from `column` on, with the bits of delta_step.
 template <int vecs>
 MGRPO_INLINE void delta_row(const DeltaRows &in, int64_t column) {
   const Vec decay = splat(in.decay[0]), beta = splat(in.beta[0]);
@@ -121,7 +121,7 @@ void delta_rows(const DeltaRows &in) {
 
 constexpr int kDeltaTile = kLanes == 16 ? 8 : 2;  // rows whose sums stay in registers
 
-// y[i, j] += sign sum_t a[i row_stride + t column_stride] b[t, j] for `tile` rows and up to kDeltaColumns columns.
+// Computes DeltaProduct for `tile` rows and up to kDeltaColumns columns.
 template <int tile>
 MGRPO_INLINE void delta_tile(const DeltaProduct &p, int64_t i, int64_t j) {
   const int64_t columns = p.columns - j;
@@ -153,7 +153,7 @@ void delta_product(const DeltaProduct &p) {
   }
 }
 
-// A head's q or k divided by its length, times scale; returns scale / length.
+// Divides the q or k of a head by its length and multiplies it by scale. Returns scale / length.
 float delta_normalise(const float *x, float scale, float *y, int64_t d) {
   Vec squares{};
   for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { squares = fma(at(x), at(x), squares); });
@@ -162,7 +162,7 @@ float delta_normalise(const float *x, float scale, float *y, int64_t d) {
   return factor;
 }
 
-// dx of y = delta_normalise(x) with the factor it returned, scale / |x|.
+// Computes dx for y = delta_normalise(x). `factor` is the result of that call, scale / |x|.
 void delta_normalise_bwd(const float *dy, const float *x, float factor, float scale, float *dx, int64_t d) {
   Vec along{};
   for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { along = fma(at(dy), at(x), along); });

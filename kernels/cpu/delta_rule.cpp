@@ -9,28 +9,28 @@
 #include "layer_loops.h"
 #include "mgrpo/delta_rule.h"
 #include "parallel.h"
-#include "runs.h"
+#include "slot_runs.h"
 
 using namespace mgrpo;
 using namespace mgrpo::cpu;
 
 namespace {
 
-static_assert(kMostDeltaDim == kMaxDeltaDim, "a state that the checks accept must fit into a thread's columns");
+static_assert(kDeltaDimLimit == kMaxDeltaDim, "a state that the checks accept must fit into a thread's columns");
 
 using Floats = std::vector<float>;
 
-// Gates of a row and head. Above 20 softplus is the identity, as in PyTorch.
+// Above 20 softplus is the identity, as in PyTorch.
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// A call's rows: x, and normalised queries and keys and gates made of it.
+// The rows of a call, with their normalised queries and keys and their gates.
 struct Rows {
   mgrpo_delta_rule rule;
   const float *x, *ba;
-  int64_t rows, width, keys;  // width of a row of x, of its queries or its keys
+  int64_t rows, width, keys;  // width: the columns of x; keys: the columns of its keys, and of its queries
   Floats qk, decay, beta;     // [rows, 2 keys], [rows, value_heads]
-  Floats factor;              // [rows, 2 key_heads]: what delta_normalise returned
+  Floats factor;              // [rows, 2 key_heads]: the results of delta_normalise
 
   Rows(const mgrpo_delta_rule &rule, const float *x, const float *ba, int64_t rows)
       : rule(rule), x(x), ba(ba), rows(rows), width(delta_width(rule)), keys(rule.key_heads * rule.key_dim) {
@@ -49,7 +49,7 @@ struct Rows {
     });
   }
 
-  // The length of a normalised head. Heads of queries come first, then heads of keys.
+  // Returns the length of a normalised head. The heads of queries come first, then the heads of keys.
   float scale(int64_t h) const { return h < rule.key_heads ? static_cast<float>(1 / std::sqrt(static_cast<double>(rule.key_dim))) : 1.0f; }
   float a(int64_t row, int64_t h) const { return ba[(row * 2 + 1) * rule.value_heads + h] + rule.dt_bias[h]; }
   float g(int64_t row, int64_t h) const { return -std::exp(rule.a_log[h]) * softplus(a(row, h)); }
@@ -59,7 +59,7 @@ struct Rows {
   int64_t key_head(int64_t h) const { return h / (rule.value_heads / rule.key_heads); }
   int64_t state_size() const { return rule.key_dim * rule.value_dim; }
 
-  // Computes rows [begin, end) of a head's columns from `column` on.
+  // Computes rows [begin, end) of a head, for `columns` columns of its state from `column` on.
   void run(int64_t begin, int64_t end, int64_t h, int64_t column, int64_t columns, const float *before, float *after, float *y,
            float *r) const {
     const int64_t out = rule.value_heads * rule.value_dim, at = h * rule.value_dim + column;
@@ -75,7 +75,7 @@ struct Rows {
     layer_loops().delta_rows(in);
   }
 
-  // f(item, head, first column) for the parts that threads compute apart.
+  // Calls f(item, head, first column) for each strip of columns, on any thread.
   template <class F>
   void each_part(int64_t items, int64_t columns, const F &f) const {
     const int64_t strips = (rule.value_dim + columns - 1) / columns, parts = rule.value_heads * strips;
@@ -84,7 +84,8 @@ struct Rows {
   }
 };
 
-// The gradients of one value head's pieces, the last piece first. A piece has n rows; dk, dv are the sizes of a key and a value. In a piece
+// The backward pass of one value head. It computes the pieces one after another, the last piece first. A piece has n rows. dk and dv are
+// the sizes of a key and a value. In a piece
 //
 //   A[t, s] = decay(s to t) q_t k_s, t >= s;  B[t, s] = decay(s to t) k_t k_s, t > s;  v' = beta r;  e = beta dv'
 //
@@ -93,24 +94,24 @@ class HeadBackward {
  public:
   HeadBackward(const Rows &in, const mgrpo_pieces &pieces, const float *dy, const float *r, const float *states)
       : in_(in), pieces_(pieces), dy_(dy), r_(r), states_(states), dk_(in.rule.key_dim), dv_(in.rule.value_dim) {
-    constexpr int64_t most = MGRPO_PIECE_ROWS;
-    for (Floats *m : {&ratio_, &a_, &b_, &m1_, &m2_}) m->resize(most * most);
-    for (Floats *m : {&q_, &k_, &q_start_, &k_start_, &k_end_, &dq_, &dk_row_, &dk_col_}) m->resize(most * dk_);
-    for (Floats *m : {&dout_, &v_, &e_, &dout_start_, &e_start_, &v_end_, &dv_new_}) m->resize(most * dv_);
+    constexpr int64_t max_rows = MGRPO_PIECE_ROWS;
+    for (Floats *m : {&ratio_, &a_, &b_, &m1_, &m2_}) m->resize(max_rows * max_rows);
+    for (Floats *m : {&q_, &k_, &q_start_, &k_start_, &k_end_, &dq_, &dk_row_, &dk_col_}) m->resize(max_rows * dk_);
+    for (Floats *m : {&dout_, &v_, &e_, &dout_start_, &e_start_, &v_end_, &dv_new_}) m->resize(max_rows * dv_);
     zeros_.resize(dk_ * dv_);
   }
 
-  // Adds the gradients of the head's normalised queries and keys to dqk [T, 2 keys]. Writes dg, dbeta [T, value_heads] and the part of dx
-  // that belongs to values.
+  // Adds the gradients of the head's normalised queries and keys to dqk [T, 2 keys]. Writes dg, dbeta [T, value_heads] and the gradients of
+  // the values in dx.
   void run(int64_t head, float *dqk, float *dg, float *dbeta, float *dx) {
-    std::vector<Floats> of_state(static_cast<size_t>(pieces_.count));  // gradients of the states after pieces; empty: 0
+    std::vector<Floats> state_gradients(static_cast<size_t>(pieces_.count));  // gradients of the states after pieces; empty: 0
     for (int64_t p = pieces_.count - 1; p >= 0; p--) {
-      Floats dstate = std::move(of_state[p]);
+      Floats dstate = std::move(state_gradients[p]);
       if (dstate.empty()) dstate = zeros_;
       piece(p, head, dstate.data(), dqk, dg, dbeta, dx);
       const int32_t before = pieces_.before[p];
       if (before < 0) continue;
-      Floats &to = of_state[before];
+      Floats &to = state_gradients[before];
       if (to.empty()) {
         to = std::move(dstate);
       } else {
@@ -120,20 +121,20 @@ class HeadBackward {
   }
 
  private:
-  // x [rows, width] times the transpose of w [columns, width].
+  // Computes y = x w^T for x [rows, width] and w [columns, width].
   static void by_transpose(const Floats &x, const float *w, Floats &y, int64_t rows, int64_t width, int64_t columns) {
     layer_loops().linear(x.data(), width, w, width, nullptr, y.data(), columns, rows, width, columns);
   }
-  // y += sign a b, with a [rows, inner] and b [inner, columns].
+  // Computes y += sign a b for a [rows, inner] and b [inner, columns].
   static void add(float sign, const Floats &a, const float *b, float *y, int64_t rows, int64_t inner, int64_t columns) {
     layer_loops().delta_product({a.data(), inner, 1, b, columns, y, columns, rows, inner, columns, sign});
   }
-  // The same with the transpose of a [inner, rows].
+  // Computes y += sign a^T b for a [inner, rows] and b [inner, columns].
   static void add_transposed(float sign, const Floats &a, const float *b, float *y, int64_t rows, int64_t inner, int64_t columns) {
     layer_loops().delta_product({a.data(), 1, rows, b, columns, y, columns, rows, inner, columns, sign});
   }
 
-  // dstate is the gradient of the state after the piece. Then it is the gradient of the state before the piece.
+  // Computes a piece. dstate is the gradient of the state after the piece. It is replaced by the gradient of the state before the piece.
   void piece(int64_t p, int64_t head, float *dstate, float *dqk, float *dg, float *dbeta, float *dx) {
     first_ = pieces_.first[p], n_ = pieces_.first[p + 1] - first_, head_ = head;
     const int64_t before = pieces_.before[p];
@@ -143,13 +144,14 @@ class HeadBackward {
     decayed(a_, true), decayed(b_, false);
     solve(dstate);
     by_transpose(dout_, v_.data(), m1_, n_, dv_, n_), by_transpose(e_, v_.data(), m2_, n_, dv_, n_);
-    of_keys_and_queries(s0, dstate);
+    key_and_query_gradients(s0, dstate);
     for (int64_t i = 0; i < dk_ * dv_; i++) dstate[i] *= from_start_[n_ - 1];
     add_transposed(1, q_start_, dout_.data(), dstate, dk_, n_, dv_), add_transposed(-1, k_start_, e_.data(), dstate, dk_, n_, dv_);
     write(dqk, dg, dbeta, dx);
   }
 
-  // Collects the piece's rows, and the products of decays: ratio[t, s] from after row s up to row t, and from_start_[t].
+  // Copies the piece's rows, and computes products of decays. ratio[t, s] is the decay from after row s up to row t. from_start_[t] is the
+  // decay from the start of the piece up to row t.
   void gather() {
     const int64_t heads = in_.rule.value_heads;
     float from_start = 1;
@@ -168,19 +170,19 @@ class HeadBackward {
     scaled(q_, from_start_, q_start_, dk_), scaled(k_, from_start_, k_start_, dk_), scaled(dout_, from_start_, dout_start_, dv_);
     scaled(k_, to_end, k_end_, dk_), scaled(v_, to_end, v_end_, dv_);
   }
-  // Multiplies the rows of x [n, width].
+  // Computes y = x with row t multiplied by by[t], for x [n, width].
   void scaled(const Floats &x, const float *by, Floats &y, int64_t width) const {
     for (int64_t t = 0; t < n_; t++)
       for (int64_t j = 0; j < width; j++) y[t * width + j] = by[t] * x[t * width + j];
   }
 
-  // Multiplies the lower triangle of m [n, n] by the decays; the rest becomes 0.
+  // Multiplies the lower triangle of m [n, n] by the decays, and sets the other elements to 0.
   void decayed(Floats &m, bool diagonal) const {
     for (int64_t t = 0; t < n_; t++)
       for (int64_t s = 0; s < n_; s++) m[t * n_ + s] = s < t || (s == t && diagonal) ? m[t * n_ + s] * ratio_[t * n_ + s] : 0.0f;
   }
 
-  // dv' = A^T do + (decay to the end) K dS - B^T e, with e = beta dv', from the last row on.
+  // Solves dv' = A^T do + (decay to the end) K dS - B^T e with e = beta dv', from the last row to the first.
   void solve(const float *dstate) {
     std::fill_n(dv_new_.begin(), n_ * dv_, 0.0f);
     add_transposed(1, a_, dout_.data(), dv_new_.data(), n_, n_, dv_), add(1, k_end_, dstate, dv_new_.data(), n_, dk_, dv_);
@@ -193,21 +195,22 @@ class HeadBackward {
     }
   }
 
-  // m1_ and m2_ hold the products do v'^T and e v'^T, before they are decayed.
-  void of_keys_and_queries(const float *s0, const float *dstate) {
+  // Computes the gradients of queries and keys. It multiplies m1_ and m2_, the products do v'^T and e v'^T, by the decays.
+  void key_and_query_gradients(const float *s0, const float *dstate) {
     scaled(e_, from_start_, e_start_, dv_);
-    by_transpose(dout_start_, s0, dq_, n_, dv_, dk_), by_transpose(e_start_, s0, dk_row_, n_, dv_, dk_);  // the latter's negative
+    by_transpose(dout_start_, s0, dq_, n_, dv_, dk_),
+        by_transpose(e_start_, s0, dk_row_, n_, dv_, dk_);  // dk_row_ is the negative gradient
     by_transpose(v_end_, dstate, dk_col_, n_, dv_, dk_);
-    of_decays(s0, dstate);
+    decay_gradients(s0, dstate);
     decayed(m1_, true), decayed(m2_, false);
     add(1, m1_, k_.data(), dq_.data(), n_, n_, dk_), add(1, m2_, k_.data(), dk_row_.data(), n_, n_, dk_);
     add_transposed(1, m1_, q_.data(), dk_col_.data(), n_, n_, dk_), add_transposed(-1, m2_, k_.data(), dk_col_.data(), n_, n_, dk_);
   }
 
-  // The gradient of a row's decay is a sum over pairs that it is between. The first of a pair is a row before it, or the state before
-  // the piece. The second is the row itself, a row after it, or the state after the piece. From a row to the next, some of these
-  // terms leave and others come. The sum is in float64, so that subtracting a large term leaves no rounding error in the small ones.
-  void of_decays(const float *s0, const float *dstate) {
+  // Computes the gradients of the logarithms of decays. The gradient of a row is a sum over pairs (s, t). s is an earlier row or the state
+  // before the piece. t is the row itself, a later row, or the state after the piece. From one row to the next, some terms leave the sum
+  // and others enter it. The sum is in float64, so that subtracting a large term leaves no rounding error in the small ones.
+  void decay_gradients(const float *s0, const float *dstate) {
     const auto from_row = [&](int64_t t, int64_t s) {
       const int64_t at = t * n_ + s;
       return static_cast<double>(a_[at]) * m1_[at] - static_cast<double>(b_[at]) * m2_[at];
@@ -217,7 +220,7 @@ class HeadBackward {
     for (int64_t t = 0; t < n_; t++) sum += from_state(t);
     for (int64_t t = 0; t < n_; t++) {
       ddecay_[t] = sum;
-      sum += dot(&k_[t * dk_], &dk_col_[t * dk_], dk_) - from_state(t);  // the former: to the state after the piece
+      sum += dot(&k_[t * dk_], &dk_col_[t * dk_], dk_) - from_state(t);  // the first product leads to the state after the piece
       for (int64_t s = 0; s < t; s++) sum -= from_row(t, s);
       for (int64_t later = t + 1; later < n_; later++) sum += from_row(later, t);
     }
@@ -249,13 +252,15 @@ class HeadBackward {
   const float *dy_, *r_, *states_;
   int64_t dk_, dv_, first_ = 0, n_ = 0, head_ = 0;
   float from_start_[MGRPO_PIECE_ROWS];
-  double ddecay_[MGRPO_PIECE_ROWS];                                      // gradients of the logarithms of decays
-  Floats ratio_, a_, b_, m1_, m2_;                                       // [n, n]
-  Floats q_, k_, q_start_, k_start_, k_end_, dq_, dk_row_, dk_col_;      // [n, dk]; times the decay from the start or to the end
-  Floats dout_, v_, e_, dout_start_, e_start_, v_end_, dv_new_, zeros_;  // [n, dv], v is beta r; a state
+  double ddecay_[MGRPO_PIECE_ROWS];  // gradients of the logarithms of decays
+  Floats ratio_, a_, b_, m1_, m2_;   // [n, n]
+  Floats q_, k_, q_start_, k_start_, k_end_, dq_, dk_row_,
+      dk_col_;  // [n, dk]; _start and _end: times the decay from the start or to the end
+  // [n, dv], where v_ is beta r; zeros_ is a state of zeros.
+  Floats dout_, v_, e_, dout_start_, e_start_, v_end_, dv_new_, zeros_;
 };
 
-// The gradients of x's queries and keys, and of ba, given the gradients of normalised queries and keys, of g and of beta.
+// Computes the gradients of the queries and keys in x, and of ba, from the gradients of normalised queries and keys, of g and of beta.
 void back_to_inputs(const Rows &in, const Floats &dqk, Floats &dg, const Floats &dbeta, float *dx, float *dba) {
   const auto &rule = in.rule;
   const int64_t heads = rule.value_heads;

@@ -1,4 +1,4 @@
-// Finding the first of the rows (or groups) that were refused.
+// The first row, or group, that is refused.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace mgrpo::cpu {
 
-// The first row that failed, found by any thread.
+// The smallest row that any thread has reported.
 class FirstRow {
  public:
   void report(int64_t row) {

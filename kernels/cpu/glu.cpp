@@ -9,7 +9,7 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-constexpr double kWorkPerElement = 8;  // an exponential and a division
+constexpr double kWorkPerElement = 8;  // the cost of an exponential and a division
 
 using Forward = decltype(LayerLoops::swiglu);
 using Backward = decltype(LayerLoops::swiglu_bwd);

@@ -15,13 +15,13 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// A row's queries or keys x [heads, hd] turned; sign is -1 for the backward pass.
-void turn(const mgrpo_heads &layout, int64_t row, const float *x, int64_t heads, float *y, float sign) {
+// Rotates the queries or keys x [heads, hd] of a row. sign is -1 in the backward pass.
+void rotate(const mgrpo_heads &layout, int64_t row, const float *x, int64_t heads, float *y, float sign) {
   const int64_t angle = layout.rotary > 0 ? layout.pos[row] * (layout.rotary / 2) : 0;
   layer_loops().rope(x, layout.cos + angle, layout.sin + angle, y, heads, layout.hd, layout.rotary, sign);
 }
 
-// A row's queries or keys x [heads, hd] as attention reads them.
+// Normalises and rotates the queries or keys x [heads, hd] of a row.
 void prepare(const mgrpo_heads &layout, int64_t row, const float *x, const void *norm, int64_t heads, float *y, float *inv_rms_or_null) {
   if (norm != nullptr) {
     const int64_t groups = groups_of(layout, heads);
@@ -29,7 +29,7 @@ void prepare(const mgrpo_heads &layout, int64_t row, const float *x, const void 
                            inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(layout, heads));
     x = y;
   }
-  turn(layout, row, x, heads, y, 1);
+  rotate(layout, row, x, heads, y, 1);
 }
 
 void copy(const float *from, int64_t n, float *to) { std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); }
@@ -38,8 +38,8 @@ bool known_positions(const mgrpo_heads &layout, int64_t rows) {
   return has_angles(layout) && (layout.rotary == 0 || all_in_range(layout.pos, rows, 0, layout.max_pos));
 }
 
-// Where each row's first head goes, as a row of hd floats of the cache; -1 for a row whose place a later one takes. False if a
-// place is not in the cache.
+// Sets *first to the place of each row's first head, in rows of hd floats of the cache. It is -1 if a later row has the same place. Returns
+// false if a place is not in the cache.
 bool places(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *pos, int64_t rows, std::vector<int64_t> *first) {
   std::unordered_set<int64_t> taken;
   first->resize(static_cast<size_t>(rows));
@@ -52,8 +52,8 @@ bool places(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *po
   return true;
 }
 
-// dw += of the groups of a row's queries or keys, which begin at `from` of it. A column belongs to one thread, which adds its rows in
-// order.
+// Adds the gradient of the weights of the queries' or the keys' norm to dw. The queries or keys of a row begin at column `from`. One thread
+// computes a column and adds its rows in order.
 void add_dw(const mgrpo_heads &layout, int64_t heads, int64_t from, const float *dy, const float *qkv, const float *inv_rms, float *dw,
             int64_t rows) {
   const int64_t groups = groups_of(layout, heads), d = group_of(layout, heads);
@@ -99,7 +99,8 @@ int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, fl
       float *to = q + r * queries;
       const int64_t place = first[static_cast<size_t>(r)];
       if (place >= 0) {
-        prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to, nullptr);  // there is room until the queries come
+        prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to,
+                nullptr);  // the memory of the queries is free until they are written
         for (int64_t h = 0; h < layout.kv_heads; h++) {
           copy(to + h * hd, hd, k_cache + (place + h * pages.block) * hd);
           copy(row + queries + keys + h * hd, hd, v_cache + (place + h * pages.block) * hd);
@@ -126,13 +127,13 @@ int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float 
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       float *to = dqkv + r * width;
-      turn(layout, r, dq + r * queries, layout.heads, to, -1);
-      turn(layout, r, dk + r * keys, layout.kv_heads, to + queries, -1);
+      rotate(layout, r, dq + r * queries, layout.heads, to, -1);
+      rotate(layout, r, dk + r * keys, layout.kv_heads, to + queries, -1);
       copy(dv + r * keys, keys, to + queries + keys);
     }
   });
   if (!normalised(layout)) return MGRPO_OK;
-  // dw first: then the gradients of the normalised values become gradients of the product in place.
+  // dw is computed first, because then dx overwrites the gradients of the normalised values.
   if (dw_q_or_null != nullptr) add_dw(layout, layout.heads, 0, dqkv, qkv_or_null, inv_q_or_null, dw_q_or_null, rows);
   if (dw_k_or_null != nullptr) add_dw(layout, layout.kv_heads, queries, dqkv, qkv_or_null, inv_k_or_null, dw_k_or_null, rows);
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {

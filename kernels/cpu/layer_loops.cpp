@@ -1,3 +1,4 @@
+// The choice of the instruction set.
 #include "layer_loops.h"
 
 #if defined(__x86_64__)
@@ -16,8 +17,8 @@ namespace mgrpo::cpu {
 namespace {
 
 #if defined(__x86_64__)
-// Whether the processor multiplies bfloat16 in tiles, and the system lets this process use them: it must be asked, since
-// they enlarge what it saves of a thread.
+// Reports whether the CPU multiplies bfloat16 in tiles and Linux permits their use. A process must ask for permission, because tile
+// registers enlarge the saved state of a thread.
 bool amx_usable() {
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
@@ -28,39 +29,45 @@ bool amx_usable() {
 }
 #endif
 
-// The sets that this program has, best first.
+// The names of the instruction sets, by Isa.
+constexpr const char *kNames[] = {"portable", "avx2", "avx512", "amx"};
+
+const char *name_of(const LayerLoops &loops) { return kNames[static_cast<int>(loops.isa)]; }
+
+// The instruction sets in this build, the best one first.
 const LayerLoops *const kAll[] = {
 #if defined(__x86_64__)
     &kLayerLoopsAmx, &kLayerLoopsAvx512, &kLayerLoopsAvx2,
 #endif
     &kLayerLoopsPortable};
 
-bool runs(const LayerLoops *ops) {
+// Reports whether this CPU has an instruction set.
+bool runs(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
-  if (ops == &kLayerLoopsAmx) return avx512 && amx_usable();
-  if (ops == &kLayerLoopsAvx512) return avx512;
-  if (ops == &kLayerLoopsAvx2) return avx2;
+  if (isa == Isa::amx) return avx512 && amx_usable();
+  if (isa == Isa::avx512) return avx512;
+  if (isa == Isa::avx2) return avx2;
 #endif
-  return ops == &kLayerLoopsPortable;
+  return isa == Isa::portable;
 }
 
-// The best set, limited by the environment variable.
+// Returns the loops of the best instruction set that the environment variable allows.
 const LayerLoops *choose() {
   const char *limit = std::getenv("MGRPO_CPU_ISA");
   bool allowed = limit == nullptr;
-  for (const LayerLoops *ops : kAll) {
-    allowed = allowed || std::strcmp(limit, ops->name) == 0;
-    if (allowed && runs(ops)) return ops;
+  for (const LayerLoops *loops : kAll) {
+    allowed = allowed || std::strcmp(limit, name_of(*loops)) == 0;
+    if (allowed && runs(loops->isa)) return loops;
   }
   return &kLayerLoopsPortable;
 }
 
 std::atomic<const LayerLoops *> &in_use() {
-  static std::atomic<const LayerLoops *> ops{choose()};
-  return ops;
+  static std::atomic<const LayerLoops *> loops{choose()};
+  return loops;
 }
 
 }  // namespace
@@ -70,7 +77,7 @@ const LayerLoops &layer_loops() { return *in_use().load(std::memory_order_relaxe
 bool multiplies_bf16_pairs() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
-  return has && (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx);
+  return has && layer_loops().isa >= Isa::avx512;
 #else
   return false;
 #endif
@@ -78,21 +85,21 @@ bool multiplies_bf16_pairs() {
 
 LinearBF16 linear_bf16([[maybe_unused]] int32_t round) {
 #if defined(__x86_64__)
-  if (round != 0 && multiplies_bf16_pairs() && &layer_loops() != &kLayerLoopsAmx) return linear_rounded;
+  if (round != 0 && multiplies_bf16_pairs() && layer_loops().isa != Isa::amx) return linear_rounded;
 #endif
   return layer_loops().linear_bf16;
 }
 
 }  // namespace mgrpo::cpu
 
-const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::layer_loops().name; }
+const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::name_of(mgrpo::cpu::layer_loops()); }
 
 int32_t mgrpo_cpu_use(const char *isa) {
   using namespace mgrpo::cpu;
-  for (const LayerLoops *ops : kAll) {
-    if (isa == nullptr || std::strcmp(isa, ops->name) != 0) continue;
-    if (!runs(ops)) return MGRPO_UNSUPPORTED;
-    in_use().store(ops, std::memory_order_relaxed);
+  for (const LayerLoops *loops : kAll) {
+    if (isa == nullptr || std::strcmp(isa, name_of(*loops)) != 0) continue;
+    if (!runs(loops->isa)) return MGRPO_UNSUPPORTED;
+    in_use().store(loops, std::memory_order_relaxed);
     return MGRPO_OK;
   }
   return MGRPO_INVALID_ARGUMENT;

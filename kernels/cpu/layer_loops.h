@@ -1,60 +1,59 @@
-// The inner loops of the layer kernels, compiled once for each instruction set and chosen at run time.
-// They are serial and check nothing: the files of the C ABI check arguments and share out the work.
+// The inner loops of the layer kernels. They are compiled once for each instruction set, and one set is chosen at run time. The loops run
+// on one thread and do not check their arguments. The files with the C functions check arguments and divide the work among threads.
 #pragma once
 #include <cstdint>
 
 namespace mgrpo::cpu {
 
-// hd above this does not fit the attention kernels' scratch on the stack.
+// The maximum hd: the attention kernels have scratch of this size on the stack.
 constexpr int64_t kMaxHeadDim = 512;
 // Query rows that share one pass over keys and values.
 constexpr int kAttentionTile = 16;
-// Columns that a call of linear_quant_bwd takes: whole blocks of every type.
+// The maximum number of columns of a call of linear_quant_bwd. It is a multiple of the block size of every type.
 constexpr int64_t kQuantStrip = 256;
 
-// Some of the keys that a query meets: those at positions [position, position + rows) of its sequence
-// are the rows from `row` on.
+// Consecutive keys of a sequence: the keys at positions [position, position + rows) are the rows from `row` on.
 struct KeySpan {
   int64_t position, row, rows;
 };
 
-// The first key that the query at `position` attends to: with a window its own and the window - 1 before it.
+// Returns the first key that the query at `position` attends to. With a window a query attends to its own key and to the window - 1 keys
+// before it.
 inline int64_t first_seen(int64_t position, int64_t window) { return window > 0 && position >= window ? position + 1 - window : 0; }
 
-// The keys and values of one head. The spans' positions are consecutive, and the first span begins at or before the
-// first key that any query attends to.
+// The keys and values of one head. The positions of the spans are consecutive, and the first span begins no later than the first key that a
+// query attends to.
 struct AttentionKeys {
   const KeySpan *spans;
   int64_t count;
-  const float *k, *v;  // row 0
-  int64_t stride;      // floats from a row to the next
+  const float *k, *v;  // the first row of each
+  int64_t stride;      // floats from one row to the next
 };
 
-// Consecutive query rows of one sequence and the query heads of one key/value head; all pointers are at the
-// first row and head.
+// Consecutive query rows of one sequence, and the query heads of one key/value head. All pointers are to the first row and head.
 struct AttentionQueries {
-  const float *q, *dout, *out, *lse;  // lse: stride / hd floats from a row to the next
+  const float *q, *dout, *out, *lse;  // a row of lse has stride / hd floats
   float *dq;
   int64_t rows;
-  int64_t position;  // of the first row in its sequence
-  int64_t group;     // query heads
+  int64_t position;  // the position of the first row in its sequence
+  int64_t group;     // the number of query heads
   int64_t hd;
-  int64_t stride;  // floats from a row of q to the next: heads * hd
+  int64_t stride;  // floats from one row of q to the next: heads * hd
   float scale;
-  int64_t window;  // 0: a query sees all keys up to its own
+  int64_t window;  // 0: a query attends to all keys up to its own
 };
 
-// A state of the gated delta rule has at most this many rows and columns. Several rows take kDeltaColumns of them at a time, which stay in
-// the first-level cache; a single row takes up to kDeltaRowColumns, in place.
+// A state of the gated delta rule has at most kMaxDeltaDim rows and columns. A call with several rows computes kDeltaColumns columns of the
+// state, which stay in the first-level cache. A call with one row computes up to kDeltaRowColumns columns in place.
 constexpr int64_t kMaxDeltaDim = 256;
 constexpr int64_t kDeltaColumns = 32;
 constexpr int64_t kDeltaRowColumns = 128;
 constexpr double kDeltaEps = 1e-6;
 
-// Rows of one value head, and columns of its state. before, after [key_dim, value_dim], v, y and r are at the first of these columns.
-// before null: zeros; it may be after. r may be null.
+// Rows of one value head, and some columns of its state. before and after [key_dim, value_dim], v, y and r point to the first of these
+// columns. If before is null, the state before is 0. before may be equal to after, and r may be null.
 struct DeltaRows {
-  const float *q, *k;  // normalised, qk_stride floats from a row to the next
+  const float *q, *k;  // normalised; qk_stride floats from one row to the next
   int64_t qk_stride;
   const float *v;
   int64_t v_stride;
@@ -67,7 +66,7 @@ struct DeltaRows {
   int64_t rows, key_dim, value_dim, columns;
 };
 
-// y[i, j] += sign sum_t a[i, t] b[t, j] for t in [0, inner); a[i, t] is at a + i row_stride + t column_stride.
+// A product: y[i, j] += sign sum_t a[i, t] b[t, j] for t in [0, inner), where a[i, t] is a[i row_stride + t column_stride].
 struct DeltaProduct {
   const float *a;
   int64_t row_stride, column_stride;
@@ -79,40 +78,44 @@ struct DeltaProduct {
   float sign;
 };
 
+// The instruction sets, in ascending order: a CPU that has one has all before it.
+enum class Isa { portable, avx2, avx512, amx };
+
 using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                             int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
 struct LayerLoops {
-  const char *name;
+  Isa isa;
 
-  // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
+  // Computes y[r, j] of mgrpo_linear_cpu for r in [0, rows) and j in [0, n). Rows of x, w and y are x_stride, w_stride and y_stride numbers
+  // apart.
   void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
                  int64_t rows, int64_t k, int64_t n);
   LinearBF16 linear_bf16;
 
-  // y[i, j] += scale * sum_c u[i, c] b[j, c] for j in [0, n), c in [0, r); rows of u and y are u_stride and y_stride floats
+  // Computes y[i, j] += scale * sum_c u[i, c] b[j, c] for j in [0, n) and c in [0, r). Rows of u and y are u_stride and y_stride floats
   // apart.
   void (*lora_expand)(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows, int64_t r,
                       int64_t n);
 
-  // A matrix in blocks of a type of mgrpo/quant.h; k weights, which follow each other, become float.
+  // Converts k consecutive weights in blocks of a type of mgrpo/quant.h to float.
   void (*dequantise)(int32_t type, const uint8_t *w, float *y, int64_t k);
-  // As linear.
+  // Does what linear does, for a matrix w in blocks.
   void (*linear_quant)(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
                        int64_t rows, int64_t k, int64_t n);
-  // dx[r, c] = sum_j dy[r, j] w[j, c] for c in [0, width), width <= kQuantStrip; w, whose rows are row_bytes apart, and dx are
-  // at the first of these columns.
+  // Computes dx[r, c] = sum_j dy[r, j] w[j, c] for c in [0, width), width <= kQuantStrip. w and dx point to the first of these columns, and
+  // rows of w are row_bytes apart.
   void (*linear_quant_bwd)(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx,
                            int64_t dx_stride, int64_t rows, int64_t width, int64_t n, bool add);
 
-  // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
+  // Normalises x, or sum = x + residual, which is written, too. residual and sum are both null or both not null. inv_rms may be null.
   void (*rms_norm)(const float *x, const float *residual, const float *w, float offset, double eps, float *sum, float *y, float *inv_rms,
                    int64_t rows, int64_t d);
-  // dx, plus dx_more if that is not null.
+  // Computes dx, plus dx_more if that is not null.
   void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms, const float *dx_more, float *dx,
                       int64_t rows, int64_t d);
-  // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows of d floats; runs of `run` rows lie `stride`
-  // floats apart.
+  // Computes dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows of d floats. Runs of `run` consecutive
+  // rows are `stride` floats apart.
   void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, int64_t columns,
                       int64_t run, int64_t stride);
 
@@ -124,43 +127,43 @@ struct LayerLoops {
   void (*clamped_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   void (*sigmoid_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*sigmoid_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
-  // y = silu(x) and dx = dy silu'(x) for n numbers; y may be x, dx may be dy.
+  // Compute y = silu(x) and dx = dy silu'(x) for n numbers. y may be x, and dx may be dy.
   void (*silu)(const float *x, float *y, int64_t n);
   void (*silu_bwd)(const float *dy, const float *x, float *dx, int64_t n);
-  // One row: x, y [heads, hd], cos, sin [rotary / 2]; sign is -1 for the inverse.
+  // Rotates the heads of one row: x, y [heads, hd], cos, sin [rotary / 2]. With sign -1 the rotation is the inverse.
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary, float sign);
 
-  // One token: y[i] = sum_j weight[j] x[place[j] d + i], null weights are 1.
+  // Computes y[i] = sum_j weight[j] x[place[j] d + i] for one token. If weight is null, all weights are 1.
   void (*moe_combine)(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d);
-  // One row: returns g a, then multiplies both by weight.
+  // Returns the dot product of g and a for one row, and multiplies both by weight.
   float (*moe_weigh)(float *g, float *a, float weight, int64_t d);
 
-  // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
-  // 0. sinks [rows] are terms of the softmax's denominator. sinks and lse may be null.
+  // Computes attention for rows <= kAttentionTile query rows. Row i attends to the last `window` of the first length[i] keys, or to all of
+  // these if window is 0. sinks [rows] are terms of the softmax's denominator. sinks and lse may be null.
   void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale, int64_t window,
                  const float *sinks, float *const *out, float *const *lse);
-  // Writes dq, and adds to dk and dv the parts of these queries, for keys first_seen(position, window) to position +
-  // rows - 1.
+  // Writes dq, and the parts of dk and dv from these queries, for keys first_seen(position, window) to position + rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 
-  // See delta_loops.h.
+  // delta_loops.h describes these functions.
   void (*delta_rows)(const DeltaRows &in);
   void (*delta_product)(const DeltaProduct &p);
   float (*delta_normalise)(const float *x, float scale, float *y, int64_t d);
   void (*delta_normalise_bwd)(const float *dy, const float *x, float factor, float scale, float *dx, int64_t d);
 };
 
-// The set in use: the best one this CPU has, until mgrpo_cpu_use names another. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the
-// environment, read once, lowers it.
+// Returns the loops in use. They are for the best instruction set of this CPU, until mgrpo_cpu_use chooses another one.
+// MGRPO_CPU_ISA=portable|avx2|avx512|amx in the environment limits the set. It is read once.
 const LayerLoops &layer_loops();
 
-// Whether the set in use may be joined by the instructions that multiply pairs of bfloat16 (avx512_bf16).
+// Reports whether the CPU has the instructions that multiply pairs of bfloat16 (avx512_bf16) and the set in use is at least avx512.
 bool multiplies_bf16_pairs();
 
-// LayerLoops::linear_bf16 of the set in use or, where `round` is not 0 and pairs of bfloat16 are multiplied without tiles, linear_rounded.
+// Returns linear_rounded if `round` is not 0, multiplies_bf16_pairs() is true and the set in use is not amx. Otherwise returns
+// LayerLoops::linear_bf16 of the set in use.
 LinearBF16 linear_bf16(int32_t round);
 
-// As LayerLoops::linear_bf16, but the rows of x are rounded to bfloat16. Needs multiplies_bf16_pairs().
+// Does what LayerLoops::linear_bf16 does, but rounds the rows of x to bfloat16. multiplies_bf16_pairs() must be true.
 void linear_rounded(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
                     int64_t rows, int64_t k, int64_t n);
 

@@ -1,5 +1,5 @@
-// The layer kernels' inner loops for x86-64 with AMX: those for AVX-512F, but products with bfloat16 in tiles;
-// kernels/CMakeLists.txt gives this file the flags.
+// The inner loops of the layer kernels for x86-64 with AMX. They are the loops for AVX-512F, except that products with bfloat16 weights use
+// the tile registers. kernels/CMakeLists.txt sets the compiler flags of this file.
 #if defined(__x86_64__)
 #include "layer_loops_body.h"
 #include "linear_amx_tiles.h"
@@ -7,15 +7,15 @@
 namespace mgrpo::cpu {
 namespace {
 
-constexpr LayerLoops amx_ops() {
-  LayerLoops ops = make_layer_loops("amx");
-  ops.linear_bf16 = linear_tiles;
-  return ops;
+constexpr LayerLoops amx_loops() {
+  LayerLoops loops = make_layer_loops(Isa::amx);
+  loops.linear_bf16 = linear_tiles;
+  return loops;
 }
 
 }  // namespace
 
-constinit const LayerLoops kLayerLoopsAmx = amx_ops();
+constinit const LayerLoops kLayerLoopsAmx = amx_loops();
 
 }  // namespace mgrpo::cpu
 #endif

@@ -1,6 +1,6 @@
-// The layer kernels' inner loops for x86-64 with AVX2 and FMA; kernels/CMakeLists.txt gives this file the flags.
+// The inner loops of the layer kernels for x86-64 with AVX2 and FMA. kernels/CMakeLists.txt sets the compiler flags of this file.
 #if defined(__x86_64__)
 #include "layer_loops_body.h"
 
-constinit const mgrpo::cpu::LayerLoops mgrpo::cpu::kLayerLoopsAvx2 = mgrpo::cpu::make_layer_loops("avx2");
+constinit const mgrpo::cpu::LayerLoops mgrpo::cpu::kLayerLoopsAvx2 = mgrpo::cpu::make_layer_loops(mgrpo::cpu::Isa::avx2);
 #endif

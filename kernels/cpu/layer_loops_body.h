@@ -1,4 +1,4 @@
-// All inner loops of the layer kernels for the instruction set of the including file; see simd.h.
+// All inner loops of the layer kernels, compiled for the instruction set of the file that includes this one (simd.h).
 #pragma once
 #include "attention_loops.h"
 #include "delta_loops.h"
@@ -12,8 +12,8 @@
 namespace mgrpo::cpu {
 namespace {
 
-constexpr LayerLoops make_layer_loops(const char *name) {
-  return {name,
+constexpr LayerLoops make_layer_loops(Isa isa) {
+  return {isa,
           linear<float>,
           linear<uint16_t>,
           lora_expand,

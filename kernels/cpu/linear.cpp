@@ -7,8 +7,8 @@
 namespace mgrpo::cpu {
 namespace {
 
-// How many outputs (and, of many rows, how many rows) a thread takes at once. It takes more when it is done, since
-// threads are not equally fast.
+// The number of outputs, or of rows if there are more rows than outputs, that a thread computes at a time. Blocks are distributed while
+// threads run, because threads are not equally fast.
 constexpr int64_t kOutputBlock = 96, kRowBlock = 84;
 
 template <class Weight, class Loop>

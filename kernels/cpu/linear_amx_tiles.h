@@ -1,8 +1,8 @@
 // Products of rows of float with rows of bfloat16 in the tile registers of AMX.
 //
-// A row of x is the sum of two rows of bfloat16, which leaves an error of at most 2^-17 of each number. A tile of weights is
-// 16 rows of w as they are in memory. Its products with 16 rows of x, taken as columns, are added in the order of k. The
-// products of the upper parts and of the lower parts have separate sums. So a pair's result depends only on its two rows.
+// A row of x is replaced by the sum of two rows of bfloat16, which differs from it by at most 2^-17 of each number. A tile of weights is 16
+// rows of w, in their layout in memory. It is multiplied with 16 rows of x, which are columns of a packed tile, and the products are added
+// in the order of k. The products of the upper parts and of the lower parts have separate sums. So a result depends only on its two rows.
 #pragma once
 #include "scratch.h"
 #include "simd.h"
@@ -11,10 +11,10 @@
 namespace mgrpo::cpu {
 namespace {
 
-constexpr int64_t kTile = 16, kTileDepth = 32, kTileBytes = 1024;  // a tile: 16 rows of 32 bfloat16, or of 16 float
-constexpr int64_t kPackedRows = 64;                                // rows of x that are packed at once
+constexpr int64_t kTile = 16, kTileDepth = 32, kTileBytes = 1024;  // a tile has 16 rows of 32 bfloat16 or of 16 float
+constexpr int64_t kPackedRows = 64;                                // rows of x that are packed at a time
 
-// Loads of tiles read memory without the compiler's knowledge: earlier writes must be complete.
+// Prevents the compiler from moving stores after a load of a tile. It does not know that the load reads memory.
 MGRPO_INLINE void finish_stores() { asm volatile("" ::: "memory"); }
 
 struct TileSettings {
@@ -25,7 +25,7 @@ struct TileSettings {
 
 MGRPO_INLINE __m512 widened(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
 
-// 32 numbers of a row, the first n from memory, as two rows of bfloat16. An infinite number has no lower part.
+// Splits 32 numbers of a row into two rows of bfloat16. Only the first n numbers are in memory. The lower part of an infinite number is 0.
 MGRPO_INLINE void split_row(const float *x, int64_t n, __m512i *upper, __m512i *lower) {
   const __mmask16 first = lane_mask(n < 16 ? n : 16), second = n > 16 ? lane_mask(n - 16) : 0;
   const __m512 a = _mm512_maskz_loadu_ps(first, x), b = _mm512_maskz_loadu_ps(second, x + (n > 16 ? 16 : 0));
@@ -38,7 +38,8 @@ MGRPO_INLINE void split_row(const float *x, int64_t n, __m512i *upper, __m512i *
   *lower = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_sub_ps(b_finite, b, b_upper), _mm512_maskz_sub_ps(a_finite, a, a_upper));
 }
 
-// Packs `rows` <= 16 rows of x: of each 32 numbers a tile of upper and one of lower parts. Number pairs of a row become a column.
+// Packs `rows` <= 16 rows of x. Each 32 numbers become a tile of upper parts and a tile of lower parts. The pairs of numbers of a row
+// become a column.
 MGRPO_INLINE void pack_rows(const float *x, int64_t x_stride, int64_t rows, int64_t k, char *to) {
   for (int64_t i = 0; i < k; i += kTileDepth, to += 2 * kTileBytes) {
     __m512i upper[16], lower[16];
@@ -55,7 +56,7 @@ MGRPO_INLINE void pack_rows(const float *x, int64_t x_stride, int64_t rows, int6
   }
 }
 
-// A tile of weights: where it lies in memory or, at the edges of w, a copy with zeros around it.
+// A tile of weights: its address in w or, at the edges of w, the address of a copy that is padded with zeros.
 struct WeightTile {
   const void *at;
   int64_t row_bytes;
@@ -69,7 +70,7 @@ MGRPO_INLINE WeightTile weight_tile(const uint16_t *w, int64_t w_stride, int64_t
   return {copy, 64};
 }
 
-// y[r, j] = upper + lower + b[j] for a tile of sums, whose rows are outputs.
+// Stores y[r, j] = upper + lower + b[j] for a tile of sums. A row of the tile is an output.
 MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *b, float *y, int64_t y_stride, int64_t rows, int64_t n) {
   const __mmask16 kept = lane_mask(min64(n, kTile));
   const __m512 bias = b != nullptr ? _mm512_maskz_loadu_ps(kept, b) : _mm512_setzero_ps();
@@ -83,8 +84,7 @@ MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *
   }
 }
 
-// Up to 16 packed rows against up to 32 outputs. 32 numbers of `ahead`, a row of w, are prefetched; it may be
-// null.
+// Multiplies up to 16 packed rows with up to 32 rows of w. If `ahead` is not null, 32 rows of w from there on are prefetched.
 MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stride, int64_t n, int64_t k, const uint16_t *ahead,
                                 char *scratch) {
   _tile_zero(0);

@@ -1,21 +1,21 @@
 // Dot products of rows with rows: the inner loop of linear layers and of attention scores.
 //
-// Vectors run along k. A (row, output) pair has one vector accumulator, filled from k = 0 upwards, and
-// its lanes are added in one fixed tree; a tile only decides which pairs share loads. So the result of
-// a pair does not depend on its tile. The rows of w are float or bfloat16 (in uint16_t). The rows of x are float or, with
-// instructions that multiply pairs of bfloat16, bfloat16 like w's.
+// Vectors run along k. Each pair of a row and an output has one vector accumulator, which adds products from k = 0 upwards. Then its lanes
+// are added in a fixed tree. A tile only determines which pairs share loads, so the result of a pair does not depend on its tile. The rows
+// of w are float or bfloat16 (uint16_t). The rows of x are float. With instructions that multiply pairs of bfloat16, the rows of x and of w
+// can both be bfloat16.
 #pragma once
 #include "simd.h"
 
 namespace mgrpo::cpu {
 namespace {
 
-// Rows of x in a tile with 4 outputs: their accumulators and one row of operands fill the registers. A tile of 2 rows
-// has too few independent sums, so where the registers are 16 there are tiles of 4 rows and 3 outputs, too.
+// kDotRows: rows of x in a tile with 4 outputs. Their accumulators and one row of operands fill the registers. A tile of 2 rows has too few
+// independent sums, so with 16 registers there are also tiles of 4 rows and 3 outputs.
 constexpr int kDotRows = kLanes == 16 ? 5 : 3;
 constexpr int kFourRowOutputs = kLanes == 16 ? 4 : 3;
 
-constexpr int64_t kLineBytes = 64;  // of a cache
+constexpr int64_t kLineBytes = 64;  // bytes of a cache line
 
 template <class X>
 struct RowsOf {
@@ -32,7 +32,7 @@ struct PointerRows {
   const float *operator()(int64_t i) const { return pointers[i]; }
 };
 
-// Numbers of rows of x, and w, that a step of a sum takes: a lane adds one product to its sum or, of bfloat16, two.
+// The numbers of a row that one step of a sum multiplies. A lane adds one product to its sum, or two products of bfloat16.
 template <class X>
 constexpr int64_t kStep = kLanes;
 
@@ -47,7 +47,7 @@ MGRPO_INLINE __m512bh load_pairs_n(const uint16_t *p, int64_t n) {
 MGRPO_INLINE Vec fma(__m512bh a, __m512bh b, Vec c) { return (Vec)_mm512_dpbf16_ps((__m512)c, a, b); }
 #endif
 
-// A step's numbers of a row of x or w, or those n that are left of it.
+// Return the numbers of one step of a row of x or w, or only the first n of them.
 template <class X, class P>
 MGRPO_INLINE auto operand(const P *p) {
   if constexpr (kStep<X> == kLanes)
@@ -64,9 +64,9 @@ MGRPO_INLINE auto operand_n(const P *p, int64_t n) {
 }
 
 struct DotOutput {
-  float *y;          // output of the tile's first row and first column
+  float *y;          // the output of the first row and first column of the tile
   int64_t y_stride;  // floats from one row to the next
-  const float *b;    // bias of the first column, or null
+  const float *b;    // the bias of the first column, or null
 };
 
 __attribute__((noinline)) void store_part(Vec4 sums, float *y, const float *b, int64_t n) {
@@ -84,11 +84,11 @@ MGRPO_INLINE void store_sums(Vec4 sums, float *y, const float *b, int64_t n) {
   }
 }
 
-// Memory that a tile prefetches while it computes: `pace` bytes from `from` on for each number of a row of w, so that
-// the requests are spread evenly.
+// The memory that a tile prefetches while it computes: `pace` bytes from `from` on for each number of a row of w, so that the requests are
+// spread evenly.
 struct Prefetch {
   const void *from;
-  int64_t pace;  // 0: no request
+  int64_t pace;  // 0: prefetches the same lines again
 
   template <int Lines>
   MGRPO_INLINE void ask(int64_t i) const {
@@ -97,9 +97,9 @@ struct Prefetch {
   }
 };
 
-// M rows x N outputs; the first n outputs are stored; w[j] is the row of output j. Tail: k has a remainder; code
-// without masked loads keeps the accumulators in registers throughout. Bfloat16 is widened into `wide`, float [N, k],
-// unless that is null.
+// Computes M rows x N outputs, and stores the first n outputs. Row j of w belongs to output j. Tail: k is not a multiple of a step. Without
+// masked loads the accumulators stay in registers all the time. If `wide` is not null, the rows of w are bfloat16, and their float values
+// are written there, [N, k].
 template <int M, int N, bool Tail, class Rows, class W>
 MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k, const DotOutput &o, int64_t n,
                            Prefetch ahead, float *wide = nullptr) {
@@ -139,7 +139,7 @@ MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int6
   }
 }
 
-// How m rows are cut into tiles: `higher` tiles of low + 1 rows, then tiles of low rows.
+// The division of rows into tiles: first `higher` tiles of low + 1 rows, then tiles of low rows.
 struct TilePlan {
   int64_t tiles, low, higher;
 };
@@ -149,10 +149,11 @@ MGRPO_INLINE TilePlan plan_tiles(int64_t m) {
   return {tiles, m / tiles, m % tiles};
 }
 
-// Rows of w that all tiles pass before the next are read: whole tiles of each kind that there is.
+// Returns the number of rows of w that all tiles multiply before the next rows are read. It is a multiple of the number of outputs of each
+// kind of tile.
 MGRPO_INLINE int64_t outputs_at_once(const TilePlan &plan) { return kFourRowOutputs == 3 && plan.low + (plan.higher > 0) == 4 ? 12 : 4; }
 
-// Rows of w [n, k] that are needed next. Each tile prefetches `pace` of them.
+// The next rows of w, [n, k]. Each tile prefetches `pace` of them.
 template <class W>
 struct Ahead {
   const W *w;  // null: none
@@ -165,7 +166,7 @@ struct Ahead {
   }
 };
 
-// M rows against n outputs, N at a time.
+// Computes M rows x n outputs, N outputs at a time.
 template <int M, int N, bool Tail, class Rows, class W, class Next>
 MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k, const DotOutput &o, int64_t n,
                                Ahead<Next> &ahead, float *wide) {
@@ -176,7 +177,7 @@ MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, 
   }
 }
 
-// The rows of tiles [t, end) against the n rows of w from w[0] on.
+// Multiplies the rows of tiles [t, end) with the first n rows of w.
 template <bool Tail, class Rows, class W, class Next>
 MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, int64_t end, const W *w, int64_t w_stride, int64_t k,
                             const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide = nullptr) {
@@ -206,7 +207,7 @@ MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, i
   }
 }
 
-// Several tiles read a row of w: where it fits here (96 KiB), the first of them leaves bfloat16 widened for the others.
+// The size of the buffer in which the first tile stores the float values of bfloat16 rows of w for the other tiles: 96 KiB.
 constexpr int64_t kWideFloats = 24 * 1024;
 
 template <bool Tail, class Rows>
@@ -217,8 +218,8 @@ void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int6
   dot_tiles<Tail>(rows, plan, 1, plan.tiles, wide, k, k, o, n, ahead);
 }
 
-// One row against eight outputs at once, since four give too few independent sums; returns the number of outputs. A
-// processor's own prefetching keeps up with rows of float, but not with rows of half their length.
+// Multiplies one row with eight rows of w at a time, because four outputs have too few independent sums. Returns the number of outputs that
+// it computed. The processor's own prefetching is fast enough for rows of float, but not for rows of bfloat16.
 template <bool Tail, class Rows, class W>
 __attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
                                               float *y, const W *ahead) {
@@ -254,8 +255,8 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
   }
 }
 
-// y[i, j] = rows(i) . w[j] + b[j] for i < m, j < n: a few rows of w at a time, read once for all m. Where w is dense,
-// the next rows, counted from `ahead`, are prefetched on the way; null: none are.
+// Computes y[i, j] = rows(i) . w[j] + b[j] for i < m and j < n. It reads a few rows of w at a time, once for all m rows. If w is dense, the
+// next rows are prefetched, from `ahead` on. If `ahead` is null, nothing is prefetched.
 template <class Rows, class W>
 void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b, float *y, int64_t y_stride,
                const W *ahead) {
@@ -264,7 +265,7 @@ void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_
   dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
 }
 
-// x rows that stay in the second-level cache while all of w passes by.
+// The number of floats of those rows of x that stay in the second-level cache while all of w is read.
 constexpr int64_t kDotCachedFloats = 48 * 1024;
 
 MGRPO_INLINE int64_t cached_rows(int64_t k) { return max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows; }
@@ -272,8 +273,8 @@ MGRPO_INLINE int64_t cached_rows(int64_t k) { return max64(kDotCachedFloats / ma
 template <class W>
 void linear(const float *x, int64_t x_stride, const W *w, int64_t w_stride, const float *b, float *y, int64_t y_stride, int64_t rows,
             int64_t k, int64_t n) {
-  const int64_t most = cached_rows(k);
-  const int64_t blocks = (rows + most - 1) / most;
+  const int64_t rows_at_once = cached_rows(k);
+  const int64_t blocks = (rows + rows_at_once - 1) / rows_at_once;
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t r = rows * i / blocks, end = rows * (i + 1) / blocks;
     dot_block(StridedRows{x + r * x_stride, x_stride}, end - r, w, w_stride, n, k, b, y + r * y_stride, y_stride, w);

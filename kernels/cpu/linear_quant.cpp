@@ -7,7 +7,7 @@
 namespace mgrpo::cpu {
 namespace {
 
-// As in linear.cpp; a thread that takes some rows decodes all of w for them.
+// As in linear.cpp. kRowBlock is larger, because a thread decodes all of w for a block of rows.
 constexpr int64_t kOutputBlock = 96, kRowBlock = 168;
 
 const uint8_t *bytes(const void *w) { return static_cast<const uint8_t *>(w); }

@@ -1,5 +1,5 @@
-// Matrices in GGUF's blocks (common/quant_block.h): a few rows become float32 in the first-level cache and are
-// multiplied there. The loops of linear_dot.h do this or, for the gradient of the inputs, the tiles below.
+// Products with matrices in GGUF's blocks (common/quant_block.h). A few rows of the matrix are converted to float32 in the first-level
+// cache and multiplied there. The loops of linear_dot.h multiply them. For the gradient of the inputs, the tiles below do.
 #pragma once
 #include <cstring>
 
@@ -21,7 +21,7 @@ MGRPO_INLINE float half_of(const uint8_t *p) {
 #endif
 }
 
-// kLanes bytes, widened. Compilers do not find these instructions in a conversion of vectors.
+// Return kLanes bytes as integers. Compilers do not use these instructions for a conversion of vectors.
 #if defined(__AVX512F__)
 MGRPO_INLINE __m128i byte_lanes(const uint8_t *p) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p)); }
 MGRPO_INLINE VecInt bytes_at(const uint8_t *p) { return (VecInt)_mm512_maskz_cvtepu8_epi32(lane_mask(16), byte_lanes(p)); }
@@ -44,7 +44,7 @@ MGRPO_INLINE VecInt lanes_from(int first) {
   return lane;
 }
 
-// The bits [from, from + kLanes) of a word, one a lane.
+// Returns the bits [from, from + kLanes) of a word, one in each lane.
 MGRPO_INLINE VecInt bits_of(uint32_t word, int from) { return (static_cast<int32_t>(word) - VecInt{}) >> lanes_from(from) & 1; }
 
 MGRPO_INLINE uint32_t word_at(const uint8_t *p) {
@@ -53,13 +53,13 @@ MGRPO_INLINE uint32_t word_at(const uint8_t *p) {
   return word;
 }
 
-// f(first weight, first byte, shift) for the vectors of 32 weights in 16 bytes.
+// Calls f(first weight, first byte, shift) for each vector of the 32 weights in 16 bytes.
 template <class F>
 MGRPO_INLINE void each_of_32(const F &f) {
   MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) f(i, i % 16, i / 16 * 4);
 }
 
-// A block's decode(b, f) calls f(first weight, vector of weights) for the weights of the block b, from the first to the last.
+// The types of blocks. decode(b, f) calls f(first weight, vector of weights) for the weights of the block b, from the first to the last.
 
 struct Q4_0 {
   static constexpr int32_t kType = MGRPO_Q4_0;
@@ -110,7 +110,7 @@ struct Q8_0 {
   }
 };
 
-// The scales of the 8 groups of a block of Q4_K or Q5_K times d, then the minima times -dmin.
+// Writes the scales of the 8 groups of a Q4_K or Q5_K block times d, and then their minima times -dmin.
 MGRPO_INLINE void group_scales(const uint8_t *b, float *scales) {
   const uint32_t p0 = word_at(b + 4), p1 = word_at(b + 8), p2 = word_at(b + 12);
   const uint32_t words[4] = {p0 & 0x3F3F3F3F, (p2 & 0x0F0F0F0F) | (p0 >> 6 & 0x03030303) << 4, p1 & 0x3F3F3F3F,
@@ -160,7 +160,7 @@ struct Q6_K {
     alignas(64) float scales[16];
     const Vec d = splat(half_of(b + 208));
     MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes) store(scales + i, floats_of(signed_at(b + 192 + i)) * d);
-    MGRPO_UNROLL for (int run = 0; run < 8; run++) {  // two halves of four runs
+    MGRPO_UNROLL for (int run = 0; run < 8; run++) {  // a block has two halves of four runs
       const uint8_t *low = b + run / 4 * 64 + run % 2 * 32, *high = b + 128 + run / 4 * 32;
       MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) {
         const VecInt nibbles = bytes_at(low + i), pairs = bytes_at(high + i) >> run % 4 * 2 & 3;
@@ -171,7 +171,7 @@ struct Q6_K {
   }
 };
 
-// f(block type) for a type of mgrpo_quant.
+// Calls f with the block type for a type of mgrpo_quant.
 template <class F>
 MGRPO_INLINE void for_blocks(int32_t type, const F &f) {
   switch (type) {
@@ -194,10 +194,10 @@ MGRPO_INLINE void for_blocks(int32_t type, const F &f) {
   }
 }
 
-// Bytes ahead of those that are read for which memory is asked: some microseconds of a decode.
+// The distance in bytes of prefetches: a few microseconds of decoding.
 constexpr int64_t kQuantAhead = 4096;
 
-// Some blocks, which follow each other, into y.
+// Decodes consecutive blocks into y.
 template <class Block>
 __attribute__((noinline)) void decode_blocks(const uint8_t *w, int64_t blocks, float *y) {
   constexpr QuantSize kSize = quant_size(Block::kType);
@@ -209,7 +209,7 @@ __attribute__((noinline)) void decode_blocks(const uint8_t *w, int64_t blocks, f
   }
 }
 
-// M rows x N outputs, in the order of dot_tile's sums; the first n outputs are stored; the weights stay in registers.
+// Computes M rows x N outputs, with the order of sums of dot_tile, and stores the first n outputs. The weights stay in registers.
 template <class Block, int M, int N>
 MGRPO_INLINE void quant_tile(const StridedRows &rows, const uint8_t *w, int64_t row_bytes, int64_t k, const DotOutput &o, int64_t n) {
   constexpr QuantSize kSize = quant_size(Block::kType);
@@ -240,17 +240,17 @@ void dequantise(int32_t type, const uint8_t *w, float *y, int64_t k) {
   for_blocks(type, [=](auto block) { decode_blocks<decltype(block)>(w, k / quant_size(block.kType).length, y); });
 }
 
-// Rows of x that the weights meet in registers.
+// Up to this number of rows of x, weights are multiplied in registers, without a decoded copy in memory.
 constexpr int64_t kQuantFewRows = 4;
 
-// As linear() of linear_dot.h, with w in blocks. For more than a few rows of x, as many rows of
-// w as a pass of the tiles takes are decoded into the cache and then multiplied.
+// Does what linear() of linear_dot.h does, with w in blocks. If there are more than kQuantFewRows rows of x, it decodes as many rows of w
+// as a pass of the tiles needs to the cache, and then multiplies them.
 void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
                   int64_t rows, int64_t k, int64_t n) {
   alignas(64) float wide[MGRPO_QUANT_COLUMNS];
   const int64_t row_bytes = quant_row_bytes(type, k);
-  const int64_t most = max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows;
-  const int64_t blocks = (rows + most - 1) / most;
+  const int64_t rows_at_once = max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows;
+  const int64_t blocks = (rows + rows_at_once - 1) / rows_at_once;
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t r = rows * i / blocks, m = rows * (i + 1) / blocks - r;
     const StridedRows some{x + r * x_stride, x_stride};
@@ -282,8 +282,8 @@ void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t 
   }
 }
 
-// A tile of M rows and C vectors of columns of dx. The n rows of the panel w [n, kQuantStrip] are added one after the
-// other: an element is one chain of multiply-adds in any tile.
+// Computes a tile of dx with M rows and C vectors of columns. The n rows of the panel w [n, kQuantStrip] are added one after another. So an
+// element is one chain of multiply-adds in a tile of any size.
 template <int M, int C>
 MGRPO_INLINE void outer_tile(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx, int64_t dx_stride,
                              bool add) {
@@ -309,16 +309,17 @@ void outer_rows(const float *dy, int64_t dy_stride, const float *w, int64_t w_st
   for (; r < rows; r++) outer_tile<1, C>(dy + r * dy_stride, dy_stride, w, w_stride, n, dx + r * dx_stride, dx_stride, add);
 }
 
-// Rows of w that are decoded at once, of kQuantStrip columns: 32 KiB.
+// The number of rows of w that are decoded at a time. With kQuantStrip columns they have 32 KiB.
 constexpr int64_t kPanelRows = 32;
 
-// dx[r, c] for c in [0, width): w is at the first of these columns' blocks; width <= kQuantStrip is whole blocks.
+// Computes dx[r, c] for c in [0, width). w points to the block of the first of these columns. width <= kQuantStrip is a multiple of the
+// block size.
 void linear_quant_bwd(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx, int64_t dx_stride,
                       int64_t rows, int64_t width, int64_t n, bool add) {
   alignas(64) float panel[kPanelRows * kQuantStrip];
   constexpr int kColumns = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
-  do {  // also where n is 0: dx is written
+  do {  // runs once even if n is 0, so that dx is written
     const int64_t size = min64(kPanelRows, n - j);
     for (int64_t i = 0; i < size; i++) dequantise(type, w + (j + i) * row_bytes, panel + i * width, width);
     int64_t c = 0;

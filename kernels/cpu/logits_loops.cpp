@@ -7,11 +7,11 @@
 
 namespace mgrpo::cpu {
 
-// The instruction set that layer_loops() chose, as for all kernels.
 const LogitsLoops &logits_loops() {
 #if defined(__x86_64__)
-  if (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx) return kLogitsLoopsAvx512;
-  if (&layer_loops() == &kLayerLoopsAvx2) return kLogitsLoopsAvx2;
+  const Isa isa = layer_loops().isa;
+  if (isa >= Isa::avx512) return kLogitsLoopsAvx512;
+  if (isa == Isa::avx2) return kLogitsLoopsAvx2;
 #endif
   return kLogitsLoopsPortable;
 }
@@ -27,7 +27,7 @@ RowSums row_total(RowBlock *blocks, int64_t vocab, double tau) {
   for (int64_t b = 0; b < n; b++) {
     const double d = (static_cast<double>(blocks[b].max) - total.max) / tau, factor = std::exp(d);
     blocks[b].factor = static_cast<float>(factor);
-    if (factor == 0) continue;  // 0 * -Inf must not arise
+    if (factor == 0) continue;  // the block's maximum may be -Inf, and 0 * -Inf is NaN
     total.sum += factor * blocks[b].sum;
     total.weighted += factor * (blocks[b].weighted + d * blocks[b].sum);
   }

@@ -1,14 +1,5 @@
-// The row passes for x86-64 with AVX-512F.
+// The passes over a row of logits for x86-64 with AVX-512F. kernels/CMakeLists.txt sets the compiler flags of this file.
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-
-#include "logits_loops.h"
-
-#pragma GCC target("avx2,fma,avx512f,prefer-vector-width=512")
 #include "logits_loops_body.h"
 
 constinit const mgrpo::cpu::LogitsLoops mgrpo::cpu::kLogitsLoopsAvx512 = mgrpo::cpu::make_logits_loops();

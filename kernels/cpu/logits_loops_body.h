@@ -1,5 +1,6 @@
-// The row passes for the instruction set of the including file; see simd.h.
+// The passes over a row of logits, compiled for the instruction set of the file that includes this one (simd.h).
 #pragma once
+#include "logits_loops.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {
@@ -7,10 +8,10 @@ namespace {
 
 static_assert(kRowBlock % kLanes == 0, "a block is whole vectors");
 
-// Below exp(-104) a float32 exponential is 0; the bound also keeps 0 * -Inf out of the weighted sum.
+// exp of a smaller number is 0 in float32. The bound also prevents 0 * -Inf, which is NaN, in the weighted sum.
 constexpr float kMinExponent = -104.0f;
 
-// Round to nearest even; NaN stays NaN.
+// Rounds to the nearest bfloat16, ties to even. NaN stays NaN.
 MGRPO_INLINE VecHalf narrow(Vec a) {
   const VecBits bits = (VecBits)a;
   const VecBits rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
@@ -62,13 +63,13 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace &trace
   RowSums sums{0, 0, 0, false};
   sums.readable = find_max(z, vocab, &sums.max);
   if (!sums.readable || sums.max == -__builtin_inff()) return sums;
-  const Vec max = splat(sums.max), scale = splat(inv_tau), least = splat(kMinExponent);
+  const Vec max = splat(sums.max), scale = splat(inv_tau), min_exponent = splat(kMinExponent);
   for (int64_t begin = 0; begin < vocab; begin += kRowBlock) {
     const int64_t end = min64(begin + kRowBlock, vocab);
     Vec sum{}, weighted{};
     int64_t v = begin;
     for (; v + kLanes <= end; v += kLanes) {
-      const Vec d = vmax(least, (load(z + v) - max) * scale);
+      const Vec d = vmax(min_exponent, (load(z + v) - max) * scale);
       const Vec e = vexp(d);
       sum += e;
       weighted += e * d;
@@ -76,7 +77,7 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace &trace
     }
     if (v < end) {
       const int64_t n = end - v;
-      const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
+      const Vec d = vmax(min_exponent, (load_n(z + v, n) - max) * scale);
       const Vec e = keep_first(vexp(d), n, 0);
       sum += e;
       weighted += e * keep_first(d, n, 0);
@@ -90,7 +91,7 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace &trace
   return sums;
 }
 
-// The largest of n elements; a NaN may be passed over.
+// Returns the largest of n elements. It may ignore a NaN.
 template <class T>
 MGRPO_INLINE float block_max(const T *z, int64_t n) {
   constexpr int kUnroll = 8;
@@ -112,16 +113,16 @@ MGRPO_INLINE float block_max(const T *z, int64_t n) {
   return max_lanes(m[0]);
 }
 
-// Logits enter as their distance below the maximum: a subtraction that takes its operand from memory.
+// Converts logits to their distances below the maximum. The subtraction reads a logit from memory, so it takes one instruction.
 struct Below {
   static constexpr float kLog2E = 1.44269504f;
-  Vec max, farthest;  // below this an exponential is 0; it keeps 0 * Inf out of the products
+  Vec max, farthest;  // farthest: at this distance an exponential is 0; a larger distance could give 0 * Inf
 
   Below(float max, float inv_tau) : max(splat(max)), farthest(splat(127 / (inv_tau * kLog2E))) {}
   MGRPO_INLINE Vec of(Vec z) const { return vmin(farthest, max - z); }
 };
 
-// Where exps is null the exponentials are only added up.
+// Computes the exponentials of a row and their sums. If exps is null, the exponentials are not stored.
 template <class T>
 void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) {
   constexpr int kUnroll = 2;
@@ -133,7 +134,7 @@ void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, Row
     Vec sum[kUnroll]{}, weighted[kUnroll]{};
     int64_t v = 0;
     for (; v <= n - kUnroll * kLanes; v += kUnroll * kLanes) {
-      // The next block comes from memory while this one is worked on.
+      // Prefetches the next block.
       for (int line = 0; line < kUnroll * kLanes; line += 64 / static_cast<int>(sizeof(T)))
         __builtin_prefetch(z + kRelativeBlock + v + line);
       MGRPO_UNROLL

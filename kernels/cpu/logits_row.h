@@ -1,8 +1,8 @@
-// One row of logits as the kernels of logprob.h and policy_loss_from_logits.h see it: its softmax' sums, then its
-// gradient in its place.
+// One row of logits, for the kernels of logprob.h and policy_loss_from_logits.h: the sums of its softmax, and its gradient, which
+// overwrites the row.
 //
-//   VectorRow       float32 and bfloat16; the sums alone, and nothing is written
-//   KeptExponents   float32 and bfloat16; the gradient is made of the exponentials that the sums left behind
+//   VectorRow       float32 and bfloat16: only the sums; nothing is written
+//   KeptExponents   float32 and bfloat16: the gradient is computed from the exponentials that the sums have stored
 //   DoubleRow       float64
 #pragma once
 #include <cmath>
@@ -32,13 +32,13 @@ inline void store_from(double value, uint16_t *out) {
   *out = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// Scratch of one thread, for the row that it works on.
+// The scratch memory of one thread for its current row.
 struct RowScratch {
-  std::vector<float> exps;       // [vocab] for KeptExponents that keep the logits too
+  std::vector<float> exps;       // [vocab], if KeptExponents also keeps the logits
   std::vector<RowBlock> blocks;  // [row_blocks(vocab)], unused by DoubleRow
 };
 
-// Keeps the exponent of one column, the target.
+// Computes the sums of a row, and stores the exponent of the target.
 template <class T>
 struct VectorRow {
   using Logit = T;
@@ -50,7 +50,7 @@ struct VectorRow {
   double at_target;
   RowSums s;
 
-  // Leaves the exponentials at exps, which may be z, unless that is null.
+  // Writes the exponentials to exps, which may be z or null.
   VectorRow(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch, float *exps = nullptr)
       : z(row), vocab(vocab), inv_tau(static_cast<float>(1 / tau)), blocks(scratch.blocks.data()), at_target(to_float(row[target])) {
     logits_loops().exponentials(z, exps, vocab, inv_tau, blocks);
@@ -66,9 +66,8 @@ struct VectorRow {
   double exponent(int32_t) const { return at_target; }
 };
 
-// Without an entropy term the gradient has no slope: float32 exponentials then replace the logits in place. With one
-// the logits are needed again, and the exponentials are in the thread's scratch, which fits into the second-level
-// cache.
+// Without an entropy term the gradient has no slope, and the exponentials of float32 logits overwrite the logits. With an entropy term the
+// logits are needed again, and the exponentials are in the scratch memory of the thread, which fits into the second-level cache.
 template <class T, bool kSlope>
 struct KeptExponents : VectorRow<T> {
   static constexpr bool kInPlace = sizeof(T) == sizeof(float) && !kSlope;
@@ -135,7 +134,7 @@ struct DoubleRow {
   }
 };
 
-// Scratch for each thread that this much work is split over.
+// Returns the scratch memory of all threads for this amount of work.
 template <class Row>
 std::vector<RowScratch> row_scratch(double work, int64_t vocab) {
   std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(work)));
@@ -143,7 +142,7 @@ std::vector<RowScratch> row_scratch(double work, int64_t vocab) {
   return scratch;
 }
 
-// Whether every column has probability 0.
+// Reports whether every column has probability 0.
 template <class Row>
 bool all_impossible(const Row &row) {
   return row.max() == -kInf;
@@ -153,7 +152,7 @@ struct TokenProb {
   double logp, entropy;
 };
 
-// Of a readable row.
+// Returns the log-probability of the target and the entropy of a readable row.
 template <class Row>
 TokenProb token_prob(const Row &row, int32_t target) {
   if (all_impossible(row)) return {-kInf, 0};
@@ -161,9 +160,9 @@ TokenProb token_prob(const Row &row, int32_t target) {
   return {row.exponent(target) - log_sum, log_sum - row.mean_exponent()};
 }
 
-// Overwrites a readable row, not all of probability 0, by its gradient, for g = dL/dlogp and e =
-// dL/dH. Here ln p_v + H = d_v - mean d, so dz_v = exp(d_v) (constant + slope d_v) off the target.
-// At the target G (1 - p) is formed from S - exp(d_y): float32 would lose it where p is near 1.
+// Overwrites a readable row by its gradient, for g = dL/dlogp and e = dL/dH. Some column must have a probability above 0. ln p_v + H is d_v
+// - mean d, so dz_v = exp(d_v) (constant + slope d_v) for columns other than the target. At the target g (1 - p) is computed from S -
+// exp(d_y), because 1 - p would lose its digits in float32 if p is near 1.
 template <class Row>
 void differentiate(Row &row, int32_t target, double tau, double g, double e) {
   const double mean = row.mean_exponent(), scale = 1 / (tau * row.sum());

@@ -73,7 +73,7 @@ int64_t backward(const Rows &in, const typename Row::Output *dlogp, const typena
   return bad.row();
 }
 
-// The gradient, with or without the entropies' part.
+// Computes the gradient, with or without the part of the entropies.
 template <class T>
 int64_t backward_f32(const Rows &in, const float *dlogp, const float *dentropy) {
   return dentropy ? backward<KeptExponents<T, true>>(in, dlogp, dentropy) : backward<KeptExponents<T, false>>(in, dlogp, dentropy);

@@ -9,10 +9,10 @@
 namespace mgrpo::cpu {
 namespace {
 
-// How many rows a thread takes at once.
+// The number of rows that a thread computes at a time.
 constexpr int64_t kRowBlock = 64;
 
-// f(first row, rows, their adapter) for rows of [begin, end) that have one adapter and follow each other.
+// Calls f(first row, number of rows, adapter) for consecutive rows of [begin, end) with the same adapter.
 template <class F>
 void each_run(const mgrpo_lora *adapters, const int32_t *which_or_null, int64_t begin, int64_t end, const F &f) {
   for (int64_t from = begin, to; from < end; from = to) {
@@ -22,20 +22,20 @@ void each_run(const mgrpo_lora *adapters, const int32_t *which_or_null, int64_t 
   }
 }
 
-// One of equal slices of [0, n).
+// Slice `number` of `of` equal slices of [0, n).
 struct Slice {
   int64_t number, of;
   int64_t begin(int64_t n) const { return n * number / of; }
   int64_t size(int64_t n) const { return n * (number + 1) / of - begin(n); }
 };
 
-// u [rows, rank] gets a slice of A x, with `stride` floats from one row to the next.
+// Writes a slice of A x to u [rows, rank]. Rows of u are `stride` floats apart.
 void project(const mgrpo_lora &a, Slice slice, const float *x, float *u, int64_t stride, int64_t rows, int64_t k) {
   const int64_t rank = rank_of(a), first = slice.begin(rank);
   layer_loops().linear(x, k, a.values + first * k, k, nullptr, u + first, stride, rows, k, slice.size(rank));
 }
 
-// Adds scale * B u to a slice of each part's columns.
+// Adds scale * B u to a slice of the columns of each part.
 void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, float *y, int64_t rows, int64_t k, int64_t n) {
   const float *b = a.values + rank_of(a) * k;
   for (int64_t p = 0; p < a.count; p++) {
@@ -63,7 +63,7 @@ int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int3
   for (int64_t i = 0; i < count; i++) widest = std::max(widest, rank_of(adapters[i]));
   if (widest == 0) return MGRPO_OK;
   const double work = static_cast<double>(rows) * static_cast<double>(widest) * static_cast<double>(k + n);
-  // Where rows are too few for all threads, as in decoding, a block's columns are shared out, too.
+  // If there are too few rows for all threads, as in decoding, threads also divide the columns of a block.
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, slices = blocks < thread_count(work) ? thread_count(work) : 1;
   std::vector<float> products(static_cast<size_t>(rows * widest));
   float *const u = products.data();

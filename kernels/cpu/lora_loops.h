@@ -1,11 +1,11 @@
-// The part that adapters add to a linear map.
+// The product with B of low-rank adapters.
 #pragma once
 #include "simd.h"
 
 namespace mgrpo::cpu {
 namespace {
 
-// v[i][l] becomes v[l][i], a bit of both at a time.
+// Transposes a square of numbers: v[i][l] becomes v[l][i]. Each step exchanges one bit of the indices i and l.
 template <int Bit = 1>
 MGRPO_INLINE void transpose(Vec (&v)[kLanes]) {
   VecInt low, high;
@@ -22,7 +22,7 @@ MGRPO_INLINE void transpose(Vec (&v)[kLanes]) {
   if constexpr (2 * Bit < kLanes) transpose<2 * Bit>(v);
 }
 
-// The first `width` columns of M rows: y += scale * sum_c u[c] columns[c], c < r.
+// Computes y += scale * sum_c u[c] columns[c] over c < r, for the first `width` columns of M rows.
 template <int M>
 MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns, int64_t r, float scale, float *y, int64_t y_stride,
                             int64_t width) {
@@ -41,8 +41,8 @@ MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns
   }
 }
 
-// A square block of B is transposed, so that vectors run along the columns of y. A dot product
-// as short as r would mostly add up the lanes of its vector.
+// Transposes square blocks of B, so that vectors run along the columns of y. A dot product of only r numbers would spend most of its time
+// adding the lanes of a vector.
 void lora_expand(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows, int64_t r,
                  int64_t n) {
   for (int64_t c = 0; c < r; c += kLanes)

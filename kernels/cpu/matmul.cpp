@@ -14,12 +14,12 @@ namespace {
 #if defined(__x86_64__)
 int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
-// How a product is cut into tiles: as few as fit the scratch, alike in size, but some for each thread.
+// The division of a product into tiles: as few tiles of equal size as fit into the scratch memory, but several for each thread.
 struct Cut {
   int64_t rows, columns, down, across;
 
   Cut(int64_t m, int64_t n, int64_t threads) {
-    for (down = parts(m, kMostTileRows), across = parts(n, kMostTileColumns); down * across < 3 * threads;) {
+    for (down = parts(m, kMaxTileRows), across = parts(n, kMaxTileColumns); down * across < 3 * threads;) {
       int64_t &halved = m / down >= n / across ? down : across;
       if (std::max(m / down, n / across) < 4 * kTileColumns) break;
       halved *= 2;
@@ -45,7 +45,7 @@ int32_t matmul(const mgrpo_matrix &a, const mgrpo_matrix &b, float *y, int64_t y
   return failed ? MGRPO_OUT_OF_MEMORY : MGRPO_OK;
 }
 
-// Whether a matrix of this shape is where its strides say.
+// Reports whether the strides of a matrix are valid for this shape.
 bool valid(const mgrpo_matrix &x, int64_t rows, int64_t columns) {
   if (rows == 0 || columns == 0) return true;
   return x.data != nullptr && ((x.column == 1 && x.row >= columns) || (x.row == 1 && x.column >= rows));

@@ -1,7 +1,9 @@
-// A tile of a product in bfloat16, for x86-64 with AVX-512 and avx512_bf16; kernels/CMakeLists.txt gives this file the flags.
+// A tile of a product of bfloat16 matrices, for x86-64 with AVX-512 and avx512_bf16. kernels/CMakeLists.txt sets the compiler flags of this
+// file.
 //
-// The instruction multiplies 16 pairs of bfloat16 with 16 pairs and adds both products of each to a float. So matrices are packed
-// in panels of 16 rows of a, or columns of b: for each pair of numbers of k a vector with the pairs of all 16.
+// One instruction multiplies 16 pairs of bfloat16 with 16 other pairs, and adds both products of a pair to a float. So matrices are packed
+// in panels of up to 16 rows of a, or of 16 columns of b. For each pair of numbers of k a panel has a vector with the pairs of all 16 rows
+// or columns.
 #if defined(__x86_64__)
 #include "matmul_tile.h"
 #include "simd.h"
@@ -10,14 +12,14 @@
 namespace mgrpo::cpu {
 namespace {
 
-// 16 numbers and 16 more become 16 pairs.
+// Returns 16 pairs of bfloat16 from 16 first and 16 second numbers.
 MGRPO_INLINE __m512i paired(__m512 first, __m512 second) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3,
                                          18, 2, 17, 1, 16, 0);
   return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
-// `width` <= 16 lines whose numbers of k lie side by side.
+// Packs one panel of `width` <= 16 lines (rows of a or columns of b) whose numbers of k are consecutive in memory.
 void pack_along(const float *x, int64_t stride, int64_t width, int64_t depth, __m512i *to) {
   for (int64_t p = 0; p < depth; p += 32) {
     const int64_t left = min64(depth - p, 32);
@@ -35,7 +37,7 @@ void pack_along(const float *x, int64_t stride, int64_t width, int64_t depth, __
   }
 }
 
-// All panels of `lines` lines that lie side by side themselves; memory is read in its order.
+// Packs all panels of `lines` lines if the numbers of different lines are consecutive in memory. It reads the memory in order.
 void pack_across(const float *x, int64_t stride, int64_t lines, int64_t panel, int64_t depth, char *to) {
   for (int64_t p = 0; p < depth; p += 2, x += 2 * stride, to += 64) {
     char *vector = to;
@@ -47,14 +49,15 @@ void pack_across(const float *x, int64_t stride, int64_t lines, int64_t panel, i
   }
 }
 
-// Panels lie kPanelBytes apart; `across` floats are from a line to the next, `along` from a number of k to the next.
+// Packs lines in panels, which are kPanelBytes apart. Consecutive lines are `across` floats apart, and consecutive numbers of k are `along`
+// floats apart.
 void pack(const float *x, int64_t across, int64_t along, int64_t lines, int64_t panel, int64_t depth, char *to) {
   if (along != 1) return pack_across(x, along, lines, panel, depth, to);
   for (int64_t i = 0; i < lines; i += panel, to += kPanelBytes)
     pack_along(x + i * across, across, min64(lines - i, panel), depth, reinterpret_cast<__m512i *>(to));
 }
 
-// Writes the first `rows` of kTileRows rows, by the columns in the masks of twice kTileColumns columns.
+// Computes kTileRows rows and 2 * kTileColumns columns of the product. It writes only the first `rows` rows and the columns in the masks.
 void block(const char *a, const char *b, int64_t pairs, float *y, int64_t y_row, int64_t rows, const __mmask16 kept[2], bool add) {
   __m512 sums[kTileRows][2];
   MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) {

@@ -12,8 +12,8 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-constexpr double kWorkPerLogit = 16;  // an exponential, and k comparisons
-constexpr int64_t kOutputBlock = 96;  // outputs of one expert that a thread takes at once
+constexpr double kWorkPerLogit = 16;  // the cost of an exponential and k comparisons
+constexpr int64_t kOutputBlock = 96;  // outputs of one expert that a thread computes at a time
 
 bool valid_shape(int64_t tokens, int64_t experts, int64_t k) {
   return valid_sizes({tokens, experts}) && valid_sizes({tokens, k}) && k >= 1 && k <= experts && k <= MGRPO_MOE_MOST_CHOSEN &&
@@ -87,7 +87,7 @@ int32_t mgrpo_moe_sort_cpu(const int32_t *expert, int32_t *first, int32_t *sourc
   std::fill_n(first, experts + 1, 0);
   for (int64_t i = 0; i < entries; i++) first[expert[i] + 1]++;
   for (int64_t e = 0; e < experts; e++) first[e + 1] += first[e];
-  for (int64_t i = 0; i < entries; i++) {  // first[e] walks to the end of e's rows
+  for (int64_t i = 0; i < entries; i++) {  // first[e] advances to the end of the rows of expert e
     place[i] = first[expert[i]]++;
     source[place[i]] = static_cast<int32_t>(i);
   }

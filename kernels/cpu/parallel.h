@@ -1,4 +1,4 @@
-// Splitting a kernel's work over the caller's OpenMP threads.
+// The division of a kernel's work among the caller's OpenMP threads.
 #pragma once
 #include <omp.h>
 
@@ -8,10 +8,10 @@
 
 namespace mgrpo::cpu {
 
-// Multiply-adds (or elements of comparable cost) below which starting a team costs more than it gains.
+// The number of multiply-adds, or of operations of similar cost, below which starting threads costs more than it saves.
 constexpr double kMinParallelWork = 1 << 18;
 
-// Calls f, and sets *failed if there was no memory for it: no exception may leave a parallel region.
+// Calls f. If f throws std::bad_alloc, it sets *failed, because no exception may leave a parallel region.
 template <class F>
 void note_bad_alloc(std::atomic<bool> *failed, const F &f) {
   try {
@@ -23,8 +23,8 @@ void note_bad_alloc(std::atomic<bool> *failed, const F &f) {
 
 inline int thread_count(double work) { return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
-// f(i, thread) for i in [0, n), in any order and on any thread of 0..thread_count(work)-1: f must write to places of
-// its own only, or its thread's.
+// Calls f(i, thread) for i in [0, n), in any order, with thread numbers from 0 to thread_count(work) - 1. f must only write to memory of
+// its own i or of its own thread.
 template <class F>
 void parallel_for_threads(int64_t n, double work, const F &f) {
   const int threads = thread_count(work);
@@ -36,14 +36,14 @@ void parallel_for_threads(int64_t n, double work, const F &f) {
   for (int64_t i = 0; i < n; i++) f(i, omp_get_thread_num());
 }
 
-// f(i) for i in [0, n), in any order and on any thread: f must write to places of its own only.
+// Calls f(i) for i in [0, n), in any order and on any thread. f must only write to memory of its own i.
 template <class F>
 void parallel_for(int64_t n, double work, const F &f) {
   parallel_for_threads(n, work, [&f](int64_t i, int) { f(i); });
 }
 
-// f(begin, end) over ranges of at most `block` of [0, n), in any order and on any thread. It is
-// for work that is too small to be handed out one by one and too uneven to be divided beforehand.
+// Calls f(begin, end) for ranges of at most `block` numbers of [0, n), in any order and on any thread. Use it for items that are too small
+// to be distributed one by one, and whose costs differ too much for parallel_ranges.
 template <class F>
 void parallel_blocks(int64_t n, int64_t block, double work, const F &f) {
   parallel_for((n + block - 1) / block, work, [&](int64_t b) {
@@ -52,7 +52,7 @@ void parallel_blocks(int64_t n, int64_t block, double work, const F &f) {
   });
 }
 
-// f(begin, end) over one contiguous range of [0, n) a thread; bounds are multiples of `step`.
+// Calls f(begin, end) once on each thread, with consecutive ranges of [0, n). The bounds of the ranges are multiples of `step`.
 template <class F>
 void parallel_ranges(int64_t n, int64_t step, double work, const F &f) {
   const int64_t steps = (n + step - 1) / step;

@@ -11,7 +11,7 @@
 namespace mgrpo::cpu {
 namespace {
 
-constexpr double kTokenWork = 200;  // a token's exponentials in multiply-adds
+constexpr double kTokenWork = 200;  // the cost of a token in multiply-adds
 
 template <class T>
 int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy, mgrpo_loss_sums *sums,
@@ -53,7 +53,7 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
   return all_finite && is_finite(*sums) ? MGRPO_OK : refuse(error, MGRPO_LOSS_NON_FINITE_VALUE);
 }
 
-// Sum of the weights of each group's trajectories in R, added in trajectory order.
+// Returns the sum of the weights of each group's trajectories in R, added in the order of the trajectories.
 std::unordered_map<int64_t, double> group_weights(int64_t trajectories, const int64_t *group, const double *weight,
                                                   const int64_t *trained) {
   std::unordered_map<int64_t, double> sum;

@@ -40,7 +40,7 @@ void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batc
     Row row(logits, z.vocab, z.tau, y, scratch[static_cast<size_t>(thread)]);
     if (!row.readable()) return unreadable();
     set(token_prob(row, y));
-    if (all_impossible(row)) return fill_row(logits, z.vocab, kNaN);  // the loss refuses its log-prob of -Inf
+    if (all_impossible(row)) return fill_row(logits, z.vocab, kNaN);  // the loss refuses a log-prob of -Inf
     const auto term = TrajectoryLoss<Output>{c, in, b.weight[j], b.advantage[j], b.coefficient[j], {}}.term(token);
     differentiate(row, y, z.tau, term.dlogp_new, term.dentropy);
   });

@@ -49,7 +49,7 @@ int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, 
   if (rows == 0) return MGRPO_OK;
   if (any_null({dy, x, w, inv_rms, dx})) return MGRPO_INVALID_ARGUMENT;
   const double work = static_cast<double>(rows) * d;
-  // dw first: dx may be dy. A column belongs to one thread, which adds its rows in order.
+  // dw is computed first, because dx may be dy. One thread computes a column and adds its rows in order.
   if (dw_or_null != nullptr)
     parallel_ranges(d, 16, work, [=](int64_t begin, int64_t end) {
       layer_loops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin, rows, 0);

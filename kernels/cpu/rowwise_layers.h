@@ -7,8 +7,8 @@
 namespace mgrpo::cpu {
 namespace {
 
-// body(i, load, store) over [0, n) in steps of a vector: load(p) and store(p, v) access p[i...], and in the last step
-// only the remainder.
+// Calls body(load, store) for the vectors of [0, n). load(p) and store(p, v) access the elements of p that belong to the vector. The last
+// vector can be shorter.
 template <class Body>
 MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
   int64_t i = 0;
@@ -19,7 +19,7 @@ MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
          [i, n](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, n - i); });
 }
 
-// The norm of x [d]; pass(at, put) gives each vector of it as it is first met.
+// Computes the norm of x [d]. The first pass over the row calls pass(load, store), which returns a vector of x.
 template <class Pass>
 MGRPO_INLINE void rms_norm_row(const float *x, const float *w, float offset, double eps, float *y, float *inv_rms, int64_t d,
                                const Pass &pass) {
@@ -50,7 +50,7 @@ void rms_norm(const float *x, const float *residual, const float *w, float offse
   }
 }
 
-// dx = inv (dy w - x inv^2 mean(dy w x)) + more, where w has the offset in it.
+// Computes dx = inv (dy w - x inv^2 mean(dy w x)) + dx_more, where w includes the offset.
 void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, const float *inv_rms, const float *dx_more, float *dx,
                  int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++, dy += d, x += d, dx += d) {
@@ -66,7 +66,8 @@ void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, 
   }
 }
 
-// Rows are summed in blocks and the blocks in order: shorter chains of additions lose less.
+// The number of rows of a block. Rows are added in blocks, and the blocks in their order, because shorter chains of additions have smaller
+// rounding errors.
 constexpr int64_t kNormRowBlock = 64;
 
 void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, int64_t columns, int64_t run,
@@ -87,8 +88,8 @@ void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *d
 
 MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
 
-// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is
-// itself, and has a gradient.
+// Gated activations g sigmoid(k(g)) up of a gate g. Each activation defines k, and slope, which is g times the derivative of k. gate and up
+// apply its limits, and of_gate and of_up set the gradients of values beyond the limits to 0.
 struct Unlimited {
   static MGRPO_INLINE Vec gate(Vec g) { return g; }
   static MGRPO_INLINE Vec up(Vec u) { return u; }
@@ -103,7 +104,7 @@ struct Silu : Unlimited {
 
 // (1 + tanh(u)) / 2 is sigmoid(2 u). Beyond 16 the sigmoid is 0 or 1, and a cube of g could overflow.
 struct GeluTanh : Unlimited {
-  static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // 2 sqrt(2 / pi)
+  static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // kLinear is 2 sqrt(2 / pi)
   static MGRPO_INLINE Vec bounded(Vec g) {
     g = g > splat(16) ? splat(16) : g;
     return g < splat(-16) ? splat(-16) : g;

@@ -23,7 +23,7 @@ struct Draw {
   float logp, truncated_logp;
 };
 
-// One row: its exponentials exp((z_v - max) / tau), and those that the filters keep.
+// One row: its exponentials exp((z_v - max) / tau). The filters set the exponentials of discarded tokens to 0.
 template <class T>
 class Row {
  public:
@@ -55,18 +55,18 @@ class Row {
     return static_cast<int32_t>(v);
   }
 
-  // Zeroes the exponentials outside the filters, recomputes block_sums and returns the mass kept.
+  // Sets the exponentials of discarded tokens to 0, computes block_sums again, and returns the sum of the remaining ones.
   double truncate() {
     for (int64_t v = 0; v < vocab_; v++) descending_[v] = to_float(z_[v]);
     const float cut = top_p_cut(top_k_cut());
-    const double least_exponent = settings_.min_p > 0 ? std::log(settings_.min_p) : -kInf;
+    const double min_exponent = settings_.min_p > 0 ? std::log(settings_.min_p) : -kInf;
     double total = 0;
     for (int64_t begin = 0; begin < vocab_; begin += kRowBlock) {
       const int64_t end = std::min(begin + kRowBlock, vocab_);
       double block = 0;
       for (int64_t v = begin; v < end; v++) {
         const float z = to_float(z_[v]);
-        if (z < cut || exponent(z) < least_exponent) exps_[v] = 0;
+        if (z < cut || exponent(z) < min_exponent) exps_[v] = 0;
         block += exps_[v];
       }
       block_sums_[begin / kRowBlock] = block;
@@ -77,7 +77,7 @@ class Row {
 
   double exponent(float z) const { return (static_cast<double>(z) - sums_.max) / tau_; }
 
-  // Sorts as much of descending_ as the first n need.
+  // Sorts at least the first n elements of descending_.
   void sort_first(int64_t n) {
     if (n <= sorted_) return;
     const auto begin = descending_ + sorted_, end = descending_ + vocab_;
@@ -97,7 +97,7 @@ class Row {
     double budget = 0;
     for (int64_t v = 0; v < vocab_; v++) budget += to_float(z_[v]) >= top_k ? exps_[v] : 0.0f;
     budget *= settings_.top_p;
-    double above = 0;  // mass of the i largest
+    double above = 0;  // the sum of the exponentials of the i largest logits
     for (int64_t i = 0; i < vocab_; i++) {
       if (i == sorted_) sort_first(std::min(vocab_, std::max<int64_t>(64, 8 * sorted_)));
       if (descending_[i] < top_k) break;
@@ -107,7 +107,7 @@ class Row {
     return top_k;
   }
 
-  // The first token at which the running sum of exponentials exceeds u * kept.
+  // Returns the first token at which the running sum of exponentials exceeds u * kept.
   int32_t invert(double kept) const {
     const uint64_t at = settings_.position;
     const double u = mgrpo_philox_uniform(
@@ -115,7 +115,8 @@ class Row {
     const double threshold = u * kept;
     const int64_t blocks = (vocab_ + kRowBlock - 1) / kRowBlock;
     double below = 0;
-    int64_t last = 0;  // the last token with mass so far: taken if rounding leaves the threshold unreached
+    // The last token so far whose exponential is not 0; the result if rounding prevents the sum from exceeding the threshold.
+    int64_t last = 0;
     for (int64_t b = 0; b < blocks; b++) {
       if (block_sums_[b] == 0) continue;
       if (below + block_sums_[b] <= threshold && b + 1 < blocks) {
@@ -140,7 +141,7 @@ class Row {
   double tau_;
   float *exps_;
   double *block_sums_;
-  float *descending_;  // [vocab] where a filter is on: the logits, the first sorted_ of them in order
+  float *descending_;  // if a filter is on, the logits [vocab], whose first sorted_ elements are in order
   int64_t sorted_ = 0;
   RowSums sums_;
 };

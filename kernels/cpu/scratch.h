@@ -1,4 +1,4 @@
-// Memory of a thread that outlives a call, on the boundary of a cache line.
+// Scratch memory of a thread, which is kept from call to call and aligned to a cache line.
 #pragma once
 #include <stdint.h>
 
@@ -11,7 +11,7 @@ struct Scratch {
   char *memory = nullptr;
   int64_t size = 0;
 
-  // Returns the same memory as before, unless it was smaller. Throws std::bad_alloc.
+  // Returns memory of at least this size. It is the memory of the previous call if that is large enough. Throws std::bad_alloc.
   char *at_least(int64_t bytes) {
     if (bytes > size) {
       release();

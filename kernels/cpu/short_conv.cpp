@@ -8,8 +8,8 @@
 
 #include "layer_loops.h"
 #include "parallel.h"
-#include "runs.h"
 #include "segments.h"
+#include "slot_runs.h"
 
 using namespace mgrpo;
 using namespace mgrpo::cpu;
@@ -18,38 +18,43 @@ namespace {
 
 constexpr int32_t kNone = -1;
 
-// Which row comes after which. A sequence is a path, and sequences with a common beginning part at a row.
+// The order of rows in their sequences. A row can be followed by the next row of its segment and by segments that branch off after it,
+// because sequences with a common beginning share its rows.
 class Rows {
  public:
   Rows(const int32_t *cu, const int32_t *follows, int64_t batch)
-      : before_(static_cast<size_t>(cu[batch])), parting_(before_.size(), kNone), next_(static_cast<size_t>(batch), kNone), cu_(cu) {
+      : before_(static_cast<size_t>(cu[batch])),
+        first_branch_(before_.size(), kNone),
+        next_branch_(static_cast<size_t>(batch), kNone),
+        cu_(cu) {
     for (int64_t s = batch - 1; s >= 0; s--) {
       if (cu[s] == cu[s + 1]) continue;
       const int32_t parent = follows != nullptr ? follows[s] : kNone;
       before_[cu[s]] = parent;
       for (int32_t r = cu[s] + 1; r < cu[s + 1]; r++) before_[r] = r - 1;
       if (parent < 0 || parent == cu[s] - 1) continue;
-      next_[s] = parting_[parent];
-      parting_[parent] = static_cast<int32_t>(s);
+      next_branch_[s] = first_branch_[parent];
+      first_branch_[parent] = static_cast<int32_t>(s);
     }
   }
   int32_t before(int64_t row) const { return before_[row]; }
 
-  // f(row, distance) for a row and those that read it, at most `most` rows after it, depth first.
+  // Calls f(row, distance) for a row and for the rows that come after it within max_distance rows, in depth-first order.
   template <class F>
-  void each_reader(int32_t row, int64_t most, const F &f, int64_t distance = 0) const {
+  void each_reader(int32_t row, int64_t max_distance, const F &f, int64_t distance = 0) const {
     f(row, distance);
-    if (distance == most) return;
-    if (row + 1 < static_cast<int32_t>(before_.size()) && before_[row + 1] == row) each_reader(row + 1, most, f, distance + 1);
-    for (int32_t s = parting_[row]; s != kNone; s = next_[s]) each_reader(cu_[s], most, f, distance + 1);
+    if (distance == max_distance) return;
+    if (row + 1 < static_cast<int32_t>(before_.size()) && before_[row + 1] == row) each_reader(row + 1, max_distance, f, distance + 1);
+    for (int32_t s = first_branch_[row]; s != kNone; s = next_branch_[s]) each_reader(cu_[s], max_distance, f, distance + 1);
   }
 
  private:
-  std::vector<int32_t> before_, parting_, next_;  // parting_: the first segment that follows a row; next_: the next one after a segment
+  // first_branch_: the first segment that branches off after a row. next_branch_: the next segment that branches off after the same row.
+  std::vector<int32_t> before_, first_branch_, next_branch_;
   const int32_t *cu_;
 };
 
-// Weights with the channels of a tap next to each other.
+// A copy of the weights in which the channels of a tap are consecutive.
 class Taps {
  public:
   explicit Taps(const mgrpo_short_conv &conv) : d_(conv.d), w_(static_cast<size_t>(conv.d * conv.width)) {
@@ -64,14 +69,14 @@ class Taps {
   std::vector<float> w_;
 };
 
-// u of a row: given, or the product of its gates and inputs.
+// The inputs u of a row. With gates u is the product of gates B and inputs x.
 struct Input {
-  const float *gate, *x;  // gate null: x is u
+  const float *gate, *x;  // if gate is null, x is u
 
   float operator()(int64_t j) const { return gate != nullptr ? gate[j] * x[j] : x[j]; }
 };
 
-// Values of a row of the product, in units of d.
+// Returns the number of columns of bcx divided by d.
 int64_t parts_of(const mgrpo_short_conv &conv) { return conv.silu != 0 ? 1 : 3; }
 
 Input input_of(const float *bcx, int64_t row, const mgrpo_short_conv &conv) {
@@ -79,8 +84,8 @@ Input input_of(const float *bcx, int64_t row, const mgrpo_short_conv &conv) {
   return conv.silu != 0 ? Input{nullptr, first} : Input{first, first + 2 * conv.d};
 }
 
-// The convolution of one row. taken[n] is u of the row n before it, for n < count.
-void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *taken, int64_t count, float *sum) {
+// Computes the convolution of one row. window[n] is u of the row n places before it, for n < count.
+void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *window, int64_t count, float *sum) {
   const float *bias = static_cast<const float *>(conv.bias_or_null);
   if (bias != nullptr)
     std::memcpy(sum, bias, static_cast<size_t>(conv.d) * sizeof(float));
@@ -88,7 +93,7 @@ void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *taken
     std::fill_n(sum, conv.d, 0.0f);
   for (int64_t n = count - 1; n >= 0; n--) {
     const float *w = taps[conv.width - 1 - n];
-    const Input u = taken[n];
+    const Input u = window[n];
     if (u.gate != nullptr)
       for (int64_t j = 0; j < conv.d; j++) sum[j] += w[j] * (u.gate[j] * u.x[j]);
     else
@@ -96,16 +101,16 @@ void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *taken
   }
 }
 
-// u of a row and of those before it; returns how many there are.
-int64_t take(const float *bcx, const mgrpo_short_conv &conv, const Rows &rows, int64_t row, Input *taken) {
+// Writes u of a row and of the rows before it to `window`. Returns the number of these rows.
+int64_t load_window(const float *bcx, const mgrpo_short_conv &conv, const Rows &rows, int64_t row, Input *window) {
   int64_t n = 0;
-  for (; row >= 0 && n < conv.width; row = rows.before(row)) taken[n++] = input_of(bcx, row, conv);
+  for (; row >= 0 && n < conv.width; row = rows.before(row)) window[n++] = input_of(bcx, row, conv);
   return n;
 }
 
 double work_of(const mgrpo_short_conv &conv, int64_t rows) { return static_cast<double>(rows) * conv.d * (conv.width + 2); }
 
-// Turns the convolution of a row into its result.
+// Replaces the convolution of a row by its result.
 void finish(const mgrpo_short_conv &conv, const float *bcx, int64_t row, float *sum) {
   if (conv.silu != 0) {
     layer_loops().silu(sum, sum, conv.d);
@@ -115,34 +120,34 @@ void finish(const mgrpo_short_conv &conv, const float *bcx, int64_t row, float *
   for (int64_t j = 0; j < conv.d; j++) sum[j] *= c[j];
 }
 
-// The gradient of a row's convolution. With gates, also the gradient of its gates C.
+// Computes the gradient of a row's convolution. With gates it also computes the gradient of the row's gates C.
 void back_to_sum(const float *dy, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row,
                  float *dsum, float *dbcx) {
   const int64_t d = conv.d;
   const float *grad = dy + row * d;
   float *to = dsum + row * d;
-  Input taken[kMostTaps];
-  const int64_t count = take(bcx, conv, rows, row, taken);
+  Input window[kMaxTaps];
+  const int64_t count = load_window(bcx, conv, rows, row, window);
   if (conv.silu != 0) {
-    convolve(conv, taps, taken, count, to);
+    convolve(conv, taps, window, count, to);
     layer_loops().silu_bwd(grad, to, to, d);
     return;
   }
   const float *c = bcx + (row * 3 + 1) * d;
   float *dc = dbcx + (row * 3 + 1) * d;
-  convolve(conv, taps, taken, count, dc);
+  convolve(conv, taps, window, count, dc);
   for (int64_t j = 0; j < d; j++) dc[j] *= grad[j], to[j] = grad[j] * c[j];
 }
 
-// The gradient of a row's u, or of its gates B and inputs.
+// Computes the gradient of a row's u. With gates it computes the gradients of the row's gates B and inputs x.
 void back_to_input(const float *dsum, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row,
                    float *dbcx) {
   const int64_t d = conv.d, at = row * parts_of(conv) * d;
   float *du = dbcx + at + (parts_of(conv) - 1) * d;
   std::fill_n(du, d, 0.0f);
   rows.each_reader(static_cast<int32_t>(row), conv.width - 1, [&](int64_t reader, int64_t distance) {
-    const float *w = taps[conv.width - 1 - distance], *its = dsum + reader * d;
-    for (int64_t j = 0; j < d; j++) du[j] += w[j] * its[j];
+    const float *w = taps[conv.width - 1 - distance], *gradient = dsum + reader * d;
+    for (int64_t j = 0; j < d; j++) du[j] += w[j] * gradient[j];
   });
   if (conv.silu != 0) return;
   const float *b = bcx + at, *x = b + 2 * d;
@@ -160,13 +165,13 @@ void add_dw(const float *dsum, const float *bcx, const mgrpo_short_conv &conv, c
   std::vector<float> sums(static_cast<size_t>((conv.width + 1) * n));
   for (int64_t row = 0; row < count; row++) {
     const float *grad = dsum + row * d + begin;
-    Input taken[kMostTaps];
-    const int64_t seen = take(bcx, conv, rows, row, taken);
+    Input window[kMaxTaps];
+    const int64_t seen = load_window(bcx, conv, rows, row, window);
     for (int64_t i = 0; i < seen; i++) {
       float *sum = sums.data() + (conv.width - 1 - i) * n;
-      const float *x = taken[i].x + begin;
-      if (taken[i].gate != nullptr) {
-        const float *b = taken[i].gate + begin;
+      const float *x = window[i].x + begin;
+      if (window[i].gate != nullptr) {
+        const float *b = window[i].gate + begin;
         for (int64_t j = 0; j < n; j++) sum[j] += grad[j] * (b[j] * x[j]);
       } else {
         for (int64_t j = 0; j < n; j++) sum[j] += grad[j] * x[j];
@@ -182,13 +187,13 @@ void add_dw(const float *dsum, const float *bcx, const mgrpo_short_conv &conv, c
   }
 }
 
-// The place of a position in a cache of rows, or -1.
+// Returns the place of a position in the cache, or -1.
 int64_t place_of(const mgrpo_pages &pages, int64_t sequence, int64_t pos) {
   const int64_t block = pages.table[sequence * pages.width + pos / pages.block];
   return block >= 0 && block < pages.blocks ? block * pages.block + pos % pages.block : -1;
 }
 
-// Whether every place that a row writes or reads is in the cache.
+// Reports whether every place that a row writes or reads is in the cache.
 bool known_places(const mgrpo_short_conv &conv, const mgrpo_pages &pages, const int32_t *sequence, const int32_t *pos, int64_t rows) {
   if (!all_in_range(sequence, rows, 0, pages.sequences) || !all_in_range(pos, rows, 0, pages.width * pages.block)) return false;
   for (int64_t r = 0; r < rows; r++)
@@ -208,9 +213,9 @@ int32_t mgrpo_short_conv_packed_cpu(const float *bcx, mgrpo_short_conv conv, con
   const Taps taps(conv);
   parallel_ranges(cu[batch], 1, work_of(conv, cu[batch]), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
-      Input taken[kMostTaps];
+      Input window[kMaxTaps];
       float *to = y + r * conv.d;
-      convolve(conv, taps, taken, take(bcx, conv, rows, r, taken), to);
+      convolve(conv, taps, window, load_window(bcx, conv, rows, r, window), to);
       finish(conv, bcx, r, to);
     }
   });
@@ -252,7 +257,7 @@ int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, flo
     return MGRPO_INVALID_ARGUMENT;
   const int64_t d = conv.d;
   std::unordered_set<int64_t> written;
-  for (int64_t r = rows - 1; r >= 0; r--) {  // the last row of a place remains
+  for (int64_t r = rows - 1; r >= 0; r--) {  // from the last row on, because the last row of a place remains
     const int64_t place = place_of(pages, sequence[r], pos[r]);
     if (!written.insert(place).second) continue;
     const Input u = input_of(bcx, r, conv);
@@ -261,11 +266,11 @@ int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, flo
   const Taps taps(conv);
   parallel_ranges(rows, 1, work_of(conv, rows), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
-      Input taken[kMostTaps] = {input_of(bcx, r, conv)};
+      Input window[kMaxTaps] = {input_of(bcx, r, conv)};
       int64_t n = 1;
-      for (; n < conv.width && n <= pos[r]; n++) taken[n] = {nullptr, cache + place_of(pages, sequence[r], pos[r] - n) * d};
+      for (; n < conv.width && n <= pos[r]; n++) window[n] = {nullptr, cache + place_of(pages, sequence[r], pos[r] - n) * d};
       float *to = y + r * d;
-      convolve(conv, taps, taken, n, to);
+      convolve(conv, taps, window, n, to);
       finish(conv, bcx, r, to);
     }
   });
@@ -289,13 +294,14 @@ int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float
   parallel_ranges(rows, 1, work_of(conv, rows), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       const float *state = states + slot[r] * kept * d;
-      Input taken[kMostTaps];
+      Input window[kMaxTaps];
       int64_t n = 0;
       for (; n < conv.width && n <= pos[r]; n++) {
-        const int64_t row = r - n, missing = run_of[r] - row;  // rows before the first one of the call
-        taken[n] = {nullptr, missing <= 0 ? u + row * d : state + (kept - missing) * d};
+        // missing: rows before the first row of the run, which are in the state.
+        const int64_t row = r - n, missing = run_of[r] - row;
+        window[n] = {nullptr, missing <= 0 ? u + row * d : state + (kept - missing) * d};
       }
-      convolve(conv, taps, taken, n, y + r * d);
+      convolve(conv, taps, window, n, y + r * d);
       finish(conv, u, r, y + r * d);
     }
   });

@@ -1,11 +1,11 @@
-// One vector type for the instruction set that the including file compiles for.
+// Vectors for the instruction set that the including file is compiled for.
 //
 // Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). Everything
 // here has internal linkage and must not call an inline function or template of another header. The linker would
 // merge that function with the same function of a file compiled for every CPU, and might keep this file's.
 //
-// Every operation treats its lanes alike and partial loads fill with zeros, so an element's result does
-// not depend on the lane or on whether it fell into a remainder.
+// Every operation treats all lanes in the same way, and partial loads set the other lanes to 0. So the result of an element depends neither
+// on its lane nor on whether it is in a remainder.
 #pragma once
 #include <stdint.h>
 #if defined(__AVX2__)
@@ -30,7 +30,7 @@ typedef float Vec4 __attribute__((vector_size(16)));
 typedef float Vec4Unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 
 #define MGRPO_INLINE inline __attribute__((always_inline))
-// Loops over an array of vectors are unrolled, or the array would live in memory.
+// Loops over an array of vectors are unrolled. Otherwise the compiler would keep the array in memory.
 #define MGRPO_UNROLL _Pragma("GCC unroll 16")
 #define MGRPO_LAMBDA_INLINE __attribute__((always_inline))
 
@@ -41,7 +41,7 @@ MGRPO_INLINE Vec splat(float a) { return a - Vec{}; }  // a - 0 keeps the sign o
 MGRPO_INLINE Vec load(const float *p) { return *reinterpret_cast<const VecUnaligned *>(p); }
 MGRPO_INLINE void store(float *p, Vec a) { *reinterpret_cast<VecUnaligned *>(p) = a; }
 
-// Partial access to the first n lanes, 0 < n <= kLanes; memory behind them is not touched.
+// Access only the first n lanes, 0 < n <= kLanes, and no memory after them.
 #if defined(__AVX512F__)
 MGRPO_INLINE __mmask16 lane_mask(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 MGRPO_INLINE Vec load_n(const float *p, int64_t n) { return (Vec)_mm512_maskz_loadu_ps(lane_mask(n), p); }
@@ -80,8 +80,8 @@ MGRPO_INLINE Vec load_n(const uint16_t *p, int64_t n) {
   return widen(a);
 }
 
-// NaN in the second argument is kept, as in x86's own min and max. Compilers do not find these
-// in the last form (nor, unmasked, without warnings from their own header).
+// Return the maximum and the minimum. If the second argument is NaN, the result is NaN, as with the instructions of x86. Compilers do not
+// use these instructions for the portable form. The masked intrinsics avoid warnings in the header of GCC.
 #if defined(__AVX512F__)
 MGRPO_INLINE Vec vmax(Vec a, Vec b) { return (Vec)_mm512_maskz_max_ps(lane_mask(16), (__m512)a, (__m512)b); }
 MGRPO_INLINE Vec vmin(Vec a, Vec b) { return (Vec)_mm512_maskz_min_ps(lane_mask(16), (__m512)a, (__m512)b); }
@@ -93,21 +93,21 @@ MGRPO_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 MGRPO_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
 #endif
 
-// Lanes from n on become `fill`.
+// Sets the lanes from n on to `fill`.
 MGRPO_INLINE Vec keep_first(Vec a, int64_t n, float fill) {
   VecInt lane;
   for (int i = 0; i < kLanes; i++) lane[i] = i;
   return lane < static_cast<int32_t>(n) ? a : splat(fill);
 }
 
-// Lanes before `from` and from n on become `fill`.
+// Sets the lanes before `from` and from n on to `fill`.
 MGRPO_INLINE Vec keep_between(Vec a, int64_t from, int64_t n, float fill) {
   VecInt lane;
   for (int i = 0; i < kLanes; i++) lane[i] = i;
   return (lane >= static_cast<int32_t>(from)) & (lane < static_cast<int32_t>(n)) ? a : splat(fill);
 }
 
-// The sums over the lanes of four vectors, each in the same order.
+// Returns the sums over the lanes of four vectors, all in the same order.
 MGRPO_INLINE Vec4 sum_lanes4(Vec4 a, Vec4 b, Vec4 c, Vec4 d) {
   const Vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
   const Vec4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
@@ -132,7 +132,7 @@ MGRPO_INLINE Vec4 sum_lanes4(Vec a, Vec b, Vec c, Vec d) {
 #endif
 MGRPO_INLINE float sum_lanes(Vec a) { return sum_lanes4(a, Vec{}, Vec{}, Vec{})[0]; }
 
-// The largest lane; a NaN may be passed over.
+// Returns the largest lane. It may ignore a NaN.
 MGRPO_INLINE float max_lanes(Vec4 a) {
   const Vec4 halves = __builtin_shufflevector(a, a, 2, 3, 0, 1), m = a > halves ? a : halves;
   return m[0] > m[1] ? m[0] : m[1];
@@ -151,9 +151,9 @@ MGRPO_INLINE float max_lanes(Vec a) {
 }
 #endif
 
-// e^x. Range reduction by multiples of ln 2 in two parts and the degree-6 polynomial of the Cephes
-// library (S. Moshier, expf): at most 2 units in the last place from the exact value, 1 at x = 0,
-// gradual underflow, infinity above 88.73, NaN kept.
+// Returns e^x. It subtracts a multiple of ln 2 in two parts, and uses the degree-6 polynomial of the Cephes library (S. Moshier, expf). The
+// result differs from the exact value by at most 2 units in the last place, and is 1 at x = 0. Underflow is gradual, above 88.73 the result
+// is infinity, and NaN stays NaN.
 MGRPO_INLINE Vec vexp(Vec x) {
   x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
   const Vec round_magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
@@ -168,16 +168,17 @@ MGRPO_INLINE Vec vexp(Vec x) {
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r) + 1.0f;
-  // 2^n in two factors: n reaches -150 and 128, beyond one exponent field.
+  // 2^n has two factors, because n can be from -150 to 128, which is more than the exponent of one float can represent.
   const VecInt exponent = (VecInt)shifted - (VecInt)round_magic;
   const VecInt half = exponent >> 1;
   return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
 }
 
-// 2^(x * scale) for products from -127 to 127, exactly 0 at -127 and NaN kept: the minimax polynomial of degree 6 on
-// [-1/2, 1/2], at most 2 units in the last place from the exact value, 1 at x = 0. Half the work of vexp.
+// Returns 2^(x * scale) for products from -127 to 127. It uses the minimax polynomial of degree 6 on [-1/2, 1/2]. The result differs from
+// the exact value by at most 2 units in the last place. It is exactly 0 at -127 and 1 at x = 0, and NaN stays NaN. It takes half the time
+// of vexp.
 MGRPO_INLINE Vec vexp2_normal(Vec x, Vec scale) {
-  const Vec round_magic = splat(12583039.0f);  // as above, and 127: the low bits are the exponent field of 2^n
+  const Vec round_magic = splat(12583039.0f);  // as above, plus 127, so that the low bits are the exponent field of 2^n
   const Vec shifted = fma(x, scale, round_magic);
   const Vec r = fma(x, scale, round_magic - shifted);
   Vec p = splat(1.5353361960e-04f);

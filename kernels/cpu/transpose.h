@@ -1,4 +1,4 @@
-// 16 vectors of 16 numbers of 32 bits, exchanged; for files compiled for AVX-512 alone.
+// The transpose of 16 vectors of 16 numbers of 32 bits, only for files that are compiled for AVX-512.
 #pragma once
 #include "simd.h"
 

@@ -1,17 +1,17 @@
-// An update is bit-equal to the CPU's (see adamw_element.h).
+// AdamW and the norm of the gradient. An update has the same bits as on the CPU (adamw_element.h).
 #include "adamw_element.h"
 #include "block.cuh"
 #include "device.h"
 #include "mgrpo/adamw.h"
-#include "row.cuh"
+#include "pack.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSumThreads = 1024;
-constexpr int64_t kNormBlock = 1 << 14;  // elements a block adds up
+constexpr int64_t kNormBlock = 1 << 14;  // the number of elements that a block adds up
 
-// The sum over the block's threads, for thread 0: of a warp's lanes by shuffles, then of the warps in their order.
+// Returns the sum over the block's threads to thread 0. The lanes of a warp are added by shuffles, and then the warps in their order.
 template <int kBlock>
 __device__ double warps_sum(double value) {
   __shared__ double of_warp[kBlock / kWarp];
@@ -40,7 +40,7 @@ __global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, in
   }
 }
 
-// The sum of sums [n], in their order for a thread, by one block.
+// Adds up sums [n] with one block. A thread adds its numbers in their order.
 __global__ __launch_bounds__(kSumThreads) void sum_kernel(const double *sums, int64_t n, double *total) {
   double mine = 0;
 #pragma unroll 8
@@ -64,7 +64,7 @@ __device__ void update(const AdamwFactors &f, const Tensors &t, int64_t i) {
   if (t.bf16) t.bf16[i] = to_bfloat16(p);
 }
 
-// The four elements from i on, in loads and stores of 16 bytes.
+// Updates four elements from i on, with loads and stores of 16 bytes.
 __device__ void update_four(const AdamwFactors &f, const Tensors &t, int64_t i) {
   float4 p = *reinterpret_cast<const float4 *>(t.p + i), m = *reinterpret_cast<const float4 *>(t.m + i),
          v = *reinterpret_cast<const float4 *>(t.v + i);
@@ -83,7 +83,8 @@ __device__ void update_four(const AdamwFactors &f, const Tensors &t, int64_t i) 
   *reinterpret_cast<uint2 *>(t.bf16 + i) = {pair(p.x, p.y), pair(p.z, p.w)};
 }
 
-// A thread has four elements; the last up to three are one thread's each.
+// Each thread updates four elements at a time. If the number of elements is not a multiple of four, further threads update the last ones,
+// one each.
 __global__ __launch_bounds__(kThreads) void adamw_kernel(AdamwFactors f, Tensors t, int64_t n, int64_t fours) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads, first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int64_t i = first; i < fours; i += stride) update_four(f, t, 4 * i);
@@ -98,7 +99,7 @@ bool aligned(const Tensors &t) {
 
 int32_t grad_norm(const float *grad, int64_t n, double *norm, cudaStream_t stream) {
   const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
-  Scratch<double> sums(stream);  // and the total behind them
+  Scratch<double> sums(stream);  // the last element is the total
   MGRPO_TRY(sums.allocate(blocks + 1));
   MGRPO_TRY(launch(squares_kernel, {block_count(blocks), kThreads}, stream, grad, n, blocks, sums.get()));
   MGRPO_TRY(launch(sum_kernel, {1, kSumThreads}, stream, sums.get(), blocks, sums.get() + blocks));
@@ -129,6 +130,6 @@ int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, ui
   AdamwFactors factors = adamw_factors(*config);
   factors.scale = clip_scale(norm, config->max_norm);
   const Tensors tensors{param, m, v, grad, bf16_or_null};
-  const int64_t fours = aligned(tensors) ? n / 4 : 0, most = fours > n - 4 * fours ? fours : n - 4 * fours;
-  return launch(adamw_kernel, {block_count((most + kThreads - 1) / kThreads), kThreads}, stream_of(stream), factors, tensors, n, fours);
+  const int64_t fours = aligned(tensors) ? n / 4 : 0, threads = fours > n - 4 * fours ? fours : n - 4 * fours;
+  return launch(adamw_kernel, {block_count((threads + kThreads - 1) / kThreads), kThreads}, stream_of(stream), factors, tensors, n, fours);
 }

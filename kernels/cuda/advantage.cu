@@ -19,7 +19,7 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   Scratch<int64_t> refusals(stream), first(stream);
   MGRPO_TRY(refusals.allocate(groups));
   MGRPO_TRY(first.allocate_ones(1));
-  constexpr int64_t kGroups = kThreads / kLanesOfSmall;  // of a block
+  constexpr int64_t kGroups = kThreads / kSmallGroupLanes;  // of a block
   MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kGroups - 1) / kGroups), kThreads}, stream, *convention,
                    Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get(), first.get()}));
   int64_t group = -1, key = 0;

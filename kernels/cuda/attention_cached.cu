@@ -1,7 +1,9 @@
-// Decode attention. In float32 a block takes up to eight query heads of one key/value head of a row, over a
-// part of the row's keys. So it reads a key once for all these heads. The lanes of a group share a key, each
-// with 16 bytes of it. The groups of a block take keys in turn, each with a running softmax. Groups are
-// merged in order, and then the parts of a row. In bf16 tensor cores do the same (attention_cached_mma.cuh).
+// Decode attention.
+//
+// In float32 a block computes up to eight query heads of one key/value head of a row, for a part of the row's keys. So it reads a key once
+// for all these heads. The lanes of a group share a key, and each lane has packs of 16 bytes of it. The groups of a block compute different
+// keys, each with a running softmax. The groups are merged in order, and then the parts of a row. In bf16 tensor cores compute the products
+// (attention_cached_mma.cuh).
 #include "attention_cached_mma.cuh"
 #include "mgrpo/attention.h"
 
@@ -9,9 +11,9 @@ namespace mgrpo::cuda {
 namespace {
 
 constexpr int kThreads = kAttentionThreads;
-constexpr int64_t kScratchBytes = 64 << 20;  // rows beyond it take another launch
+constexpr int64_t kScratchBytes = 64 << 20;  // if the results of parts need more memory, the rows take several launches
 
-// The lane's elements of row [n], 0 beyond it; lane l of kLanes has the packs l, l + kLanes...
+// Loads the lane's elements of row [n]. Lane l of kLanes has the packs l, l + kLanes... Elements after the end of the row are 0.
 template <class T, int kLanes, int kWide>
 __device__ void load_share(const T *row, int lane, int64_t n, float (&to)[kWide]) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -25,7 +27,7 @@ __device__ void load_share(const T *row, int lane, int64_t n, float (&to)[kWide]
   }
 }
 
-// A running softmax-weighted sum of values: the largest score, the sum of exponentials and a lane's share of values.
+// A running sum of values with softmax weights: the maximum score, the sum of exponentials, and the lane's elements of the weighted values.
 template <int kWide>
 struct Running {
   float max = kFloor, sum = 0, values[kWide] = {};
@@ -34,7 +36,7 @@ struct Running {
 template <class T, int kLanes, int kPacks, int kHeads>
 __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
   constexpr int kWide = kPacks * Pack<T>::kWidth, kGroups = kThreads / kLanes;
-  constexpr int kKeys = 16 / kHeads;  // keys that a group reads before it updates its maximum
+  constexpr int kKeys = 16 / kHeads;  // the number of keys that a group reads before it updates its maximum
   __shared__ float group_max[kHeads][kGroups], group_sum[kHeads][kGroups], group_values[kGroups][kLanes * kWide];
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   for_each_part<kHeads>(in, [&](const Part &part) {
@@ -43,10 +45,11 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 #pragma unroll
     for (int h = 0; h < kHeads; h++) load_share<T, kLanes>(in.q + (part.first_head + (h < part.heads ? h : 0)) * in.hd, lane, in.hd, q[h]);
 
-    for (unsigned base = part.begin; base < part.end; base += kGroups * kKeys) {  // all groups together: warps shuffle
+    for (unsigned base = part.begin; base < part.end;
+         base += kGroups * kKeys) {  // all groups take the same steps, because the lanes of a warp shuffle
       const unsigned key = base + static_cast<unsigned>(group * kKeys);
       float score[kHeads][kKeys];
-      int64_t at[kKeys];  // of a key in the cache; -1: the table names no block
+      int64_t at[kKeys];  // the place of a key in the cache, or -1 if the table has no block for it
 #pragma unroll
       for (int j = 0; j < kKeys; j++) {
         at[j] = key + j < part.end ? in.row_at(part, key + j) : -1;
@@ -65,17 +68,17 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 #pragma unroll
       for (int h = 0; h < kHeads; h++) {
         Running<kWide> &s = state[h];
-        float most = s.max;
+        float merged_max = s.max;
 #pragma unroll
-        for (int j = 0; j < kKeys; j++) most = fmaxf(most, score[h][j]);
-        const float rescale = exp2f(s.max - most);
-        s.max = most;
+        for (int j = 0; j < kKeys; j++) merged_max = fmaxf(merged_max, score[h][j]);
+        const float rescale = exp2f(s.max - merged_max);
+        s.max = merged_max;
         s.sum *= rescale;
 #pragma unroll
         for (int c = 0; c < kWide; c++) s.values[c] *= rescale;
 #pragma unroll
         for (int j = 0; j < kKeys; j++) {
-          score[h][j] = exp2f(score[h][j] - most);
+          score[h][j] = exp2f(score[h][j] - merged_max);
           s.sum += score[h][j];
         }
       }
@@ -101,10 +104,10 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 #pragma unroll
     for (int h = 0; h < kHeads; h++) {
       if (h >= part.heads) break;
-      float most = kFloor, sum = 0;
-      for (int g = 0; g < kGroups; g++) most = fmaxf(most, group_max[h][g]);
-      for (int g = 0; g < kGroups; g++) sum = fmaf(exp2f(group_max[h][g] - most), group_sum[h][g], sum);
-      const float rescale = exp2f(state[h].max - most);
+      float merged_max = kFloor, sum = 0;
+      for (int g = 0; g < kGroups; g++) merged_max = fmaxf(merged_max, group_max[h][g]);
+      for (int g = 0; g < kGroups; g++) sum = fmaf(exp2f(group_max[h][g] - merged_max), group_sum[h][g], sum);
+      const float rescale = exp2f(state[h].max - merged_max);
 #pragma unroll
       for (int c = 0; c < kWide; c++)
         group_values[group][c / Pack<T>::kWidth * kLanes * Pack<T>::kWidth + lane * Pack<T>::kWidth + c % Pack<T>::kWidth] =
@@ -115,7 +118,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
         for (int g = 0; g < kGroups; g++) value += group_values[g][c];
         in.put(part, h, c, value, sum);
       }
-      if (threadIdx.x == 0) in.put_sums(part, h, most, sum);
+      if (threadIdx.x == 0) in.put_sums(part, h, merged_max, sum);
       __syncthreads();  // group_values is written again
     }
   });
@@ -125,7 +128,8 @@ template <int kHd, int kHeads>
 __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
                                                 : kHd * kHeads <= 1024 ? 3
                                                                        : 2) void attend_mma_kernel(Attention<Bf16> in) {
-  constexpr int kWarps = kAttentionThreads / 32, kRow = kHd + 4;  // rows that do not all begin in one bank
+  constexpr int kWarps = kAttentionThreads / 32,
+                kRow = kHd + 4;  // the stride of rows in shared memory, so that they begin in different banks
   __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
   alignas(16) __shared__ float warp_values[kWarps][8][kRow];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -141,16 +145,16 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
       }
     }
     __syncthreads();
-    const auto most_of = [&](int head) {
-      float most = kFloor;
-      for (int w = 0; w < kWarps; w++) most = fmaxf(most, warp_max[w][head]);
-      return most;
+    const auto merged_max_of = [&](int head) {
+      float merged_max = kFloor;
+      for (int w = 0; w < kWarps; w++) merged_max = fmaxf(merged_max, warp_max[w][head]);
+      return merged_max;
     };
 #pragma unroll
     for (int half = 0; half < kHeads / 8; half++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const float rescale = exp2_of(warp_max[warp][8 * half + 2 * t + h] - most_of(8 * half + 2 * t + h));
+        const float rescale = exp2_of(warp_max[warp][8 * half + 2 * t + h] - merged_max_of(8 * half + 2 * t + h));
 #pragma unroll
         for (int e = 0; e < kHd / 64; e++)
 #pragma unroll
@@ -162,25 +166,25 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
       }
       __syncthreads();
       for (int head = 8 * half + warp; head < min(part.heads, 8 * half + 8); head += kWarps) {
-        const float most = most_of(head);
+        const float merged_max = merged_max_of(head);
         float sum = 0;
-        for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - most), warp_sum[w][head], sum);
+        for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - merged_max), warp_sum[w][head], sum);
         for (int64_t c = lane; c < in.hd; c += 32) {
           float value = 0;
           for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
           in.put(part, head, c, value, sum);
         }
-        if (lane == 0) in.put_sums(part, head, most, sum);
+        if (lane == 0) in.put_sums(part, head, merged_max, sum);
       }
       __syncthreads();  // warp_values is written again
     }
   });
 }
 
-// One block a row and query head: puts the parts of a row together, and its head's sink, whose weight has no value.
+// Merges the parts of a row, and adds the sink of the head, which has a weight but no value. One block merges one query head of a row.
 template <class T>
 __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
-  __shared__ float weight[kMostParts];
+  __shared__ float weight[kMaxParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
     const int64_t row = b / in.heads;
     if (!in.known(row) || in.length[row] == 0) continue;
@@ -188,20 +192,20 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
     if (parts <= in.alone) continue;
     if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(b, threadIdx.x)[in.hd];
     __syncthreads();
-    float most = kFloor, sum = 0;
-    for (int p = 0; p < parts; p++) most = fmaxf(most, weight[p]);
-    for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[in.hd + 1], sum);
-    if (in.sinks != nullptr) sum += exp2_of(in.sinks[b % in.heads] * static_cast<float>(kLog2E) - most);
+    float merged_max = kFloor, sum = 0;
+    for (int p = 0; p < parts; p++) merged_max = fmaxf(merged_max, weight[p]);
+    for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - merged_max), in.partial_of(b, p)[in.hd + 1], sum);
+    if (in.sinks != nullptr) sum += exp2_of(in.sinks[b % in.heads] * static_cast<float>(kLog2E) - merged_max);
     for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
       float value = 0;
-      for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[c], value);
+      for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - merged_max), in.partial_of(b, p)[c], value);
       narrow(value / sum, in.out + b * in.hd + c);
     }
     __syncthreads();  // weight is written again
   }
 }
 
-// A kernel, and the query heads that a block of it takes.
+// A kernel, and the maximum number of query heads that a block of it computes.
 template <class T>
 struct Kernel {
   void (*run)(Attention<T>);
@@ -220,22 +224,23 @@ Kernel<float> kernel_of(float, int64_t hd, int64_t per_kv) {
          : packs <= 32 ? kernel_for<32, 1>(per_kv)
                        : kernel_for<32, 2>(per_kv);
 }
-// With 16 heads of 256 elements the sums alone would take all registers.
+// 16 heads of 256 elements are not possible, because their sums would take all registers.
 Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
   if (hd > 128) return {attend_mma_kernel<256, 8>, 8};
   if (hd > 64) return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<128, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<128, 8>, 8};
   return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<64, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<64, 8>, 8};
 }
 
-// Chooses the number of blocks that divide a row's parts. They fill a GPU several times, with about four blocks on a multiprocessor
-// at once, because blocks that end early make room. There are at least four, so that a long row among many is not the last to end.
+// Chooses the number of blocks that share the parts of a row. The blocks fill a GPU several times, with about four blocks on a
+// multiprocessor at a time, so that new blocks can start when short ones end. There are at least four blocks for each row, so that a long
+// row among many rows is not the last to end.
 int32_t splits_of(int64_t sets, int parts, int *splits) {
-  constexpr int64_t kBlocks = 16, kLeast = 4;
+  constexpr int64_t kBlocks = 16, kMinSplits = 4;
   int device, multiprocessors;
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
   MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   const int64_t wanted = block_count(kBlocks * multiprocessors) / sets;
-  *splits = static_cast<int>(min(max(wanted, kLeast), int64_t{parts}));
+  *splits = static_cast<int>(min(max(wanted, kMinSplits), int64_t{parts}));
   return MGRPO_OK;
 }
 
@@ -249,7 +254,7 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   if (in.parts > in.alone) {
     at_once = max(kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats, int64_t{1});
     const int64_t launches = (rows + at_once - 1) / at_once;
-    at_once = (rows + launches - 1) / launches;  // no launch has few rows left
+    at_once = (rows + launches - 1) / launches;  // so that the last launch does not have only a few rows
     MGRPO_TRY(partial.allocate(at_once * row_floats));
     in.partial = partial.get();
   }
@@ -286,7 +291,7 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
     using T = decltype(zero);
     return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places,
                                sequence, length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
-                               most_parts(places, window), 1, sinks_or_null == nullptr, static_cast<float>(scale * kLog2E), window},
+                               max_parts(places, window), 1, sinks_or_null == nullptr, static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }

@@ -1,48 +1,50 @@
-// Decode attention's rows, and the division of their keys among blocks. The keys of a row are cut into parts with
-// separate results, which are merged in the order of the parts. The cuts depend only on the keys of the row, so neither
-// other rows nor the GPU change its bits. The number of blocks that share the parts of a row depends on both.
+// The rows of decode attention, and the division of their keys among blocks. The keys of a row are cut into parts. Each part has its own
+// result, and the results are merged in the order of the parts. The cuts depend only on the number of keys of the row, so neither other
+// rows nor the GPU change its bits. The number of blocks that share the parts of a row depends on both.
 #pragma once
 #include <cfloat>
 
 #include "pages.cuh"
+#include "softmax_row.cuh"
 
 namespace mgrpo::cuda {
 
 constexpr int kAttentionThreads = 128;
 constexpr int64_t kMaxHeadDim = 256;
-constexpr unsigned kKeyTile = 16;  // keys at positions from a multiple of it on: a cache block's keys, unless the block is smaller
-constexpr int kMostParts = 64;
-constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
+// Keys of a tile, which begins at a multiple of this number; a tile is in one block of the cache unless the block is smaller.
+constexpr unsigned kKeyTile = 16;
+constexpr int kMaxParts = 64;
+constexpr float kFloor = -FLT_MAX;  // below every score except -Inf; relative to it the exponential of -Inf is 0
 
-// The number of parts for a number of keys. Up to 512 keys are one part, which is not merged.
-// More keys have parts of 256, so that a few rows fill a GPU. From 16 parts on a part has 512
-// keys, since its result is written and read once more. From 64 parts on they are larger.
+// Returns the number of parts for a number of keys. Up to 512 keys are one part, which is not merged. For more keys a part has 256, so that
+// a few rows fill a GPU. The result of a part is written and read again, so from 16 parts on a part has 512 keys, and the parts are larger
+// still once there are 64.
 __host__ __device__ inline int parts_of(int64_t keys) {
   constexpr int64_t kShort = 256, kLong = 512, kFew = 16;
   const int64_t parts = keys <= kLong           ? 1
                         : keys <= kFew * kShort ? (keys + kShort - 1) / kShort
                         : keys <= kFew * kLong  ? kFew
                                                 : (keys + kLong - 1) / kLong;
-  return parts < 1 ? 1 : parts < kMostParts ? static_cast<int>(parts) : kMostParts;
+  return parts < 1 ? 1 : parts < kMaxParts ? static_cast<int>(parts) : kMaxParts;
 }
 
-// The most parts that a row can have.
-inline int most_parts(const Pages &pages, int64_t window) {
+// Returns the maximum number of parts of a row.
+inline int max_parts(const Pages &pages, int64_t window) {
   const int64_t longest = pages.longest();
   return parts_of(window > 0 && window < longest - kKeyTile ? window + kKeyTile : longest);
 }
 
-// The positions [first, end) that a row sees, in parts of `share` from `origin` on.
+// The positions [first, end) that a row attends to. They are cut into parts of `share` positions from `origin` on.
 struct Cut {
   unsigned first, end, origin, share;
   int parts;
 };
 
-// A part of a row for some of its query heads: the keys [begin, end) of a key/value head.
+// A part of a row for some of its query heads. It has the keys [begin, end) of one key/value head.
 struct Part {
-  int64_t first_head, kv_head;  // the first one's number among the heads of all rows
-  const int32_t *table;         // the sequence's row of it
-  int heads, number, of;
+  int64_t first_head, kv_head;  // first_head: the index of the first of these heads among the heads of all rows
+  const int32_t *table;         // the row of the block table for the sequence
+  int heads, number, of;        // the number of these heads; the index of the part, and the number of parts of the row
   unsigned begin, end;
 };
 
@@ -51,22 +53,24 @@ struct Attention {
   const T *q, *k, *v;
   Pages pages;
   const int32_t *sequence, *length;
-  const float *sinks;  // [heads], may be null
+  const float *sinks;  // [heads], or null
   T *out;
-  float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of the rows that are merged
+  // [rows, heads, parts, hd + 2]: the weighted values, maximum and sum of each part of the rows that are merged.
+  float *partial;
   int64_t rows, heads, kv_heads, hd;
-  int parts;       // the most that a row can have
-  int splits;      // blocks that share the parts of a row
-  int alone;       // rows of more parts than this are left to merge_kernel: 1, or 0 if there are sinks, whose terms are added there
-  float scale;     // of a score, times log2 e
+  int parts;   // the maximum number of parts of a row
+  int splits;  // blocks that share the parts of a row
+  // merge_kernel merges rows with more parts than this. It is 1, or 0 if there are sinks, because merge_kernel adds their terms.
+  int alone;
+  float scale;     // the factor of scores, times log2 e
   int64_t window;  // 0: all keys
 
   __device__ bool known(int64_t row) const {
     return sequence[row] >= 0 && sequence[row] < pages.sequences && length[row] >= 0 && length[row] <= pages.longest();
   }
-  // Of a known row.
+  // Cuts the keys of a row. known(row) must be true.
   __device__ Cut cut(int64_t row) const {
-    constexpr unsigned kStep = 4 * kKeyTile;  // so that four warps have as much to do
+    constexpr unsigned kStep = 4 * kKeyTile;  // so that four warps have the same number of tiles
     Cut c;
     c.end = static_cast<unsigned>(length[row]);
     c.first = window > 0 && window < c.end ? c.end - static_cast<unsigned>(window) : 0;
@@ -77,13 +81,13 @@ struct Attention {
     c.parts = span == 0 ? 1 : static_cast<int>((span + c.share - 1) / c.share);
     return c;
   }
-  // Where a head's row of the cache begins, or -1 if the table names no block for it.
+  // Returns the index of the first element of a key or value in the cache, or -1 if the table has no block for it.
   __device__ int64_t row_at(const Part &p, unsigned key) const {
     const int64_t row = pages.row(p.table, key, p.kv_head);
     return row < 0 ? -1 : row * hd;
   }
   __device__ float *partial_of(int64_t head, int part) const { return partial + (head * parts + part) * (hd + 2); }
-  // Takes element c of a part's weighted values; `sum` is the sum of the part's weights.
+  // Stores element c of a part's weighted values. `sum` is the sum of the part's weights.
   __device__ void put(const Part &p, int head, int64_t c, float value, float sum) const {
     if (p.of > alone) {
       partial_of(p.first_head + head, p.number)[c] = value;
@@ -99,8 +103,8 @@ struct Attention {
   }
 };
 
-// f(part) for this block's parts of the rows: parts split, split + splits... of a row for up to kHeads query heads of a
-// key/value head. Rows without keys are written here.
+// Calls f(part) for this block's parts of rows. They are every splits-th part of a row, for up to kHeads query heads of one key/value head.
+// It also writes the results of rows without keys.
 template <int kHeads, class T, class F>
 __device__ void for_each_part(const Attention<T> &in, const F &f) {
   const int64_t per_kv = in.heads / in.kv_heads, tiles = (per_kv + kHeads - 1) / kHeads, all = in.rows * in.kv_heads * tiles;

@@ -1,17 +1,17 @@
-// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16
-// query heads at once. One tensor-core instruction replaces about a hundred conversions,
-// multiply-adds and shuffles on CUDA cores, so the kernel is memory bound, even if only few of the
-// 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to
-// registers without reordering. The terms of a product may be added in any order, so each product
-// uses the order of the lane's numbers. Lane 4 g + t has these elements:
-// - scores [heads, keys] = q [heads, hd] k [hd, keys]: 8 elements of a head and of a key for each
-//   c, from 32 c + 8 t on. Their first, second... pairs are for the columns 2 t, 2 t + 1 and
-//   2 t + 8, 2 t + 9 of two products.
-// - values [hd, heads] = v [hd, keys] p [keys, heads]: 8 elements of the keys 4 t to 4 t + 3 for
-//   each e, from 64 e + 8 g on. Their pairs become pairs of keys. The lane also has the weights of
-//   these keys for head g, which are the scores that it computed.
-// Weights are the sum of two bf16 numbers, which keeps 16 of their bits (float32 has 24, and one
-// bf16 has 8).
+// Decode attention in bf16, on tensor cores. A warp computes tiles of 16 keys, each for up to 8 or 16 query heads at once. One tensor-core
+// instruction replaces about a hundred conversions, multiply-adds and shuffles on CUDA cores. So the kernel is bound by memory, even if
+// only a few of the 8 columns of a product are heads.
+//
+// A lane loads packs of 16 bytes of keys and values from the cache to registers and does not reorder them. The terms of a product may be
+// added in any order, so each product uses the order of the numbers in the lane. Weights are the sum of two bf16 numbers, which keeps 16 of
+// their bits. (float32 has 24 bits, and one bf16 number has 8.)
+//
+// Lane 4 g + t has these elements:
+// - Of the scores [heads, keys] = q [heads, hd] k [hd, keys], for each c: 8 elements of a head and of a key, from 32 c + 8 t on. The first
+// and the second pair are for columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of one product. The other two pairs are for the same columns of
+// another product.
+// - Of the values [hd, heads] = v [hd, keys] p [keys, heads], for each e: 8 elements of the keys 4 t to 4 t + 3, from 64 e + 8 g on. Their
+// pairs are rearranged to pairs of keys. The lane also has the weights of these keys for head g, because it computed their scores.
 #pragma once
 #include "attention_cached.cuh"
 #include "mma.cuh"
@@ -20,30 +20,35 @@ namespace mgrpo::cuda {
 
 using Bf16 = __nv_bfloat16;
 
-// A warp's attention of one part of a row: lane 4 g + t has g and t of its own.
+// A warp's attention for one part of a row. g and t are the numbers of lane 4 g + t.
 template <int kHd, int kHeads>
 struct WarpAttention {
   static constexpr int kHalves = kHeads / 8;  // heads g and g + 8 of a lane
   static constexpr int kBlocks = kHd / 32, kDims = kHd / 64;
-  static constexpr int kSome = kDims < 2 ? kDims : 2;  // 64s of elements whose values are loaded at once: more take all registers
-  static constexpr bool kAhead = kHd <= 128;           // whether registers suffice for keys that are loaded ahead
+  // Groups of 64 elements whose values are loaded at once; more would take all registers.
+  static constexpr int kGroup = kDims < 2 ? kDims : 2;
+  static constexpr bool kAhead = kHd <= 128;  // whether there are enough registers to load the next keys ahead
 
   const Attention<Bf16> &in;
   const Part &part;
-  uint4 *const room;  // the warp's, for 16 rows
+  uint4 *const buffer;  // the warp's shared memory for 16 rows
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, hd = static_cast<int>(in.hd);
-  const bool packs;  // whether a tile's rows are packs that follow each other, if it lies in one block of the cache
+  const bool contiguous;  // whether the rows of a tile are consecutive packs if one block of the cache contains the tile
   uint4 q[kHalves][kBlocks], k[2][kBlocks];
-  float score[kHalves][2][2];                     // [pair of keys][key] of the lane's heads
-  unsigned weight[kHalves][2], rest[kHalves][2];  // of the same keys, as mma has them
-  float max[kHalves], sum[kHalves];               // of scores of all lanes, and of weights of the lane's own keys
-  float value[kHalves][kDims][4][4];  // [pair of elements]; as mma has them: the first of heads 2 t, 2 t + 1, the second of these
+  float score[kHalves][2][2];  // [pair of keys][key] of the lane's heads
+  // Weights of the same keys, in the layout of mma; rest: the second bf16 numbers.
+  unsigned weight[kHalves][2], rest[kHalves][2];
+  // The maximum score of all lanes, and the sum of the weights of the lane's own keys.
+  float max[kHalves], sum[kHalves];
+  float value[kHalves][kDims][4]
+             // [pair of elements], in the layout of mma: the first elements for heads 2 t and 2 t + 1, then the second elements.
+             [4];
 
-  __device__ WarpAttention(const Attention<Bf16> &in, const Part &part, void *room)
+  __device__ WarpAttention(const Attention<Bf16> &in, const Part &part, void *buffer)
       : in(in),
         part(part),
-        room(static_cast<uint4 *>(room)),
-        packs(in.hd == kHd && (1u << in.pages.shift) >= kKeyTile && aligned(in.k) && aligned(in.v)) {
+        buffer(static_cast<uint4 *>(buffer)),
+        contiguous(in.hd == kHd && (1u << in.pages.shift) >= kKeyTile && aligned(in.k) && aligned(in.v)) {
     const Bf16 *heads = gathered([&](int r) { return r < part.heads ? in.q + (part.first_head + r) * in.hd : nullptr; });
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
@@ -60,8 +65,8 @@ struct WarpAttention {
 
   __device__ static uint4 pack_at(const Bf16 *from) { return *reinterpret_cast<const uint4 *>(from); }
 
-  // 16 rows of kHd elements in the warp's shared memory, from any place; zeros if row_of(number) is null, and
-  // beyond hd. Two lanes take a row: first packs of 16 bytes, then the remaining elements.
+  // Copies 16 rows of kHd elements from any addresses to the warp's shared memory. A row is 0 if row_of(number) is null, and elements from
+  // hd on are 0. Two lanes copy a row: first packs of 16 bytes, then the remaining elements.
   template <class F>
   __device__ const Bf16 *gathered(const F &row_of) const {
     constexpr int kPacks = kHd / 8;
@@ -71,11 +76,11 @@ struct WarpAttention {
     uint4 all[kPacks / 2];
 #pragma unroll
     for (int i = 0; i < kPacks / 2; i++) all[i] = 2 * i + from < packed ? pack_at(row + 8 * (2 * i + from)) : uint4{0, 0, 0, 0};
-    __syncwarp();  // what lay there may still be read
+    __syncwarp();  // waits until all lanes have read the previous rows
 #pragma unroll
-    for (int i = 0; i < kPacks / 2; i++) room[r * kPacks + 2 * i + from] = all[i];
+    for (int i = 0; i < kPacks / 2; i++) buffer[r * kPacks + 2 * i + from] = all[i];
     __syncwarp();
-    Bf16 *const rows = reinterpret_cast<Bf16 *>(room);
+    Bf16 *const rows = reinterpret_cast<Bf16 *>(buffer);
     if (row != nullptr)
 #pragma unroll 1
       for (int c = 8 * packed + from; c < hd; c += 2) rows[r * kHd + c] = row[c];
@@ -89,14 +94,14 @@ struct WarpAttention {
     });
   }
 
-  // Returns where the tile's rows begin in the cache if the part has all of them and they follow each other there; -1 otherwise.
-  __device__ int64_t whole(unsigned tile) const {
-    return packs && tile >= part.begin && tile + kKeyTile <= part.end ? in.row_at(part, tile) : -1;
+  // Returns the place of the tile's first row in the cache if the part contains the whole tile and its rows are consecutive there.
+  // Otherwise returns -1.
+  __device__ int64_t whole_tile(unsigned tile) const {
+    return contiguous && tile >= part.begin && tile + kKeyTile <= part.end ? in.row_at(part, tile) : -1;
   }
   __device__ bool sees(unsigned key) const { return key >= part.begin && key < part.end; }
 
-  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that lane t has the scores
-  // of keys 4 t to 4 t + 3.
+  // Loads the keys of a tile. Column g of product u is key 4 (g / 2) + g % 2 + 2 u, so that lane t gets the scores of keys 4 t to 4 t + 3.
   __device__ void take_keys(const Bf16 *rows) {
     rows += (g / 2 * 4 + g % 2) * kHd + 8 * t;
 #pragma unroll
@@ -114,7 +119,7 @@ struct WarpAttention {
         mma(product, {a.x, b.x, a.y, b.y}, {keys.x, keys.y});
         mma(product, {a.z, b.z, a.w, b.w}, {keys.z, keys.w});
       }
-#pragma unroll  // rounded here, on every way to the exponentials
+#pragma unroll  // __fmul_rn prevents fusion with a later subtraction, so the scores are always rounded here
       for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = __fmul_rn(product[i], in.scale);
     }
   }
@@ -135,18 +140,18 @@ struct WarpAttention {
     bool rescales = false;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      float most = max[half];
+      float new_max = max[half];
 #pragma unroll
-      for (int i = 0; i < 4; i++) most = fmaxf(most, score[half][i / 2][i % 2]);
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-      rescale[half] = exp2_of(max[half] - most);
-      rescales |= most != max[half];
-      max[half] = most;
+      for (int i = 0; i < 4; i++) new_max = fmaxf(new_max, score[half][i / 2][i % 2]);
+      new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 1));
+      new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 2));
+      rescale[half] = exp2_of(max[half] - new_max);
+      rescales |= new_max != max[half];
+      max[half] = new_max;
       sum[half] *= rescale[half];
 #pragma unroll
       for (int u = 0; u < 2; u++) {
-        const float a = exp2_of(score[half][u][0] - most), b = exp2_of(score[half][u][1] - most);
+        const float a = exp2_of(score[half][u][0] - new_max), b = exp2_of(score[half][u][1] - new_max);
         sum[half] += a + b;
         weight[half][u] = bf16_pair(a, b);
         rest[half][u] = bf16_pair(a - low_of(weight[half][u]), b - high_of(weight[half][u]));
@@ -166,17 +171,17 @@ struct WarpAttention {
   __device__ void add_values(const Bf16 *rows) {
     rows += 4 * t * kHd + 8 * g;
 #pragma unroll
-    for (int from = 0; from < kDims; from += kSome) {
-      unsigned v[kSome][4][4];
+    for (int from = 0; from < kDims; from += kGroup) {
+      unsigned v[kGroup][4][4];
 #pragma unroll
       for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int e = 0; e < kSome; e++) {
+        for (int e = 0; e < kGroup; e++) {
           const uint4 pack = pack_at(rows + j * kHd + 64 * (from + e));
           __builtin_memcpy(v[e][j], &pack, sizeof pack);
         }
 #pragma unroll
-      for (int e = 0; e < kSome; e++)
+      for (int e = 0; e < kGroup; e++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const unsigned a[4] = {__byte_perm(v[e][0][i], v[e][1][i], 0x5410), __byte_perm(v[e][0][i], v[e][1][i], 0x7632),
@@ -190,10 +195,11 @@ struct WarpAttention {
     }
   }
 
-  // The tiles first, first + step... Of those that are whole, the next one's keys are on their way while values are added up.
+  // Computes the tiles first, first + step... If the next tile is whole, its keys are loaded while the values of the current tile are
+  // added.
   __device__ void run(unsigned first, unsigned step) {
     for (unsigned tile = first; tile < part.end;) {
-      int64_t at = whole(tile);
+      int64_t at = whole_tile(tile);
       if (at < 0) {
         take_keys(gathered(in.k, tile));
         score_keys();
@@ -206,7 +212,7 @@ struct WarpAttention {
       if (kAhead) take_keys(in.k + at);
       do {
         tile += step;
-        const int64_t next = tile < part.end ? whole(tile) : -1;
+        const int64_t next = tile < part.end ? whole_tile(tile) : -1;
         if (!kAhead) take_keys(in.k + at);
         score_keys();
         if (kAhead && next >= 0) take_keys(in.k + next);

@@ -1,5 +1,5 @@
-// Operations of a whole block of threads, or of a warp. Every function here is called by all threads of the block or warp, and its
-// order of operations is fixed by the thread numbers. There are no atomics on floating point, so the bits are the same each time.
+// Operations of a whole block of threads, or of a warp. All threads of the block or warp call each function. The numbers of the threads
+// determine the order of additions, and there are no atomics on floating-point numbers. So the bits of a result are the same each time.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -8,20 +8,20 @@
 namespace mgrpo::cuda {
 
 constexpr int kWarp = 32;                    // threads of a warp
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;  // the mask of all of them
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;  // the mask of all lanes of a warp
 
 // Return the thread's lane in its warp, and its warp in the block. Blocks have one dimension.
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
-// Room for one T a thread in shared memory, which can hold no type with a constructor.
+// Shared memory for kThreads objects of type T. A shared variable cannot have a type with a constructor.
 template <class T, int kThreads>
 struct Storage {
   alignas(T) unsigned char bytes[sizeof(T) * kThreads];
   __device__ T *get() { return reinterpret_cast<T *>(bytes); }
 };
 
-// The launch's dynamic shared memory, aligned to 16 bytes.
+// Returns the launch's dynamic shared memory, which is aligned to 16 bytes.
 __device__ inline void *dynamic_shared() {
 #ifdef __CUDACC__
   extern __shared__ uint4 memory[];
@@ -31,7 +31,7 @@ __device__ inline void *dynamic_shared() {
 #endif
 }
 
-// The sum of one number from each of kLanes lanes, returned to every lane.
+// Returns the sum of one number of each of kLanes neighbouring lanes to each of these lanes.
 template <int kLanes, class T>
 __device__ T lanes_sum(T value) {
 #pragma unroll
@@ -39,8 +39,9 @@ __device__ T lanes_sum(T value) {
   return value;
 }
 
-// Adds up the numbers of a warp's lanes, kCount of each: the i-th sum is returned to the lanes from kWarp / kCount * i on. A lane gives
-// half of its numbers away and keeps the other half, until it has one. All sums have the same order.
+// Adds up kCount numbers of each lane over the lanes of a warp. The i-th sum is returned to the lanes from kWarp / kCount * i on. In each
+// step a lane gives half of its numbers to another lane and keeps the other half, until it has one number. All sums have the same order of
+// additions.
 template <int kCount>
 __device__ float lanes_sums(float (&values)[kCount]) {
   static_assert(kCount <= kWarp && (kCount & (kCount - 1)) == 0, "halves need a power of two");
@@ -58,7 +59,7 @@ __device__ float lanes_sums(float (&values)[kCount]) {
   return lanes_sum<kWarp / kCount>(values[0]);
 }
 
-// Merges one value a thread by a binary tree and gives the result to every thread. shared: [kThreads].
+// Merges one value of each thread in a binary tree, and returns the result to every thread. `shared` has kThreads elements.
 template <int kThreads, class T, class Merge>
 __device__ T block_reduce(T value, T *shared, const Merge &merge) {
   static_assert((kThreads & (kThreads - 1)) == 0, "the tree needs a power of two");
@@ -78,8 +79,8 @@ __device__ T block_sum(T value, T *shared) {
   return block_reduce<kThreads>(value, shared, [](T &a, const T &b) { a += b; });
 }
 
-// Inclusive prefix sums over the threads: sums[i] = value of threads 0..i. sums: [2 * kThreads]; the half that
-// holds the result is returned.
+// Computes inclusive prefix sums over the threads: sums[i] is the sum of the values of threads 0 to i. `sums` has 2 * kThreads elements.
+// Returns the half of it that contains the result.
 template <int kThreads>
 __device__ const double *block_scan(double value, double *sums) {
   double *from = sums, *to = sums + kThreads;
@@ -95,9 +96,9 @@ __device__ const double *block_scan(double value, double *sums) {
   return from;
 }
 
-// The smallest non-negative number seen; -1 = none.
-__device__ inline void report_least(int64_t *least, int64_t value) {
-  atomicMin(reinterpret_cast<unsigned long long *>(least), static_cast<unsigned long long>(value));
+// Lowers *smallest to value if value is smaller, or if *smallest is -1, which means that there is no number yet. value is not negative.
+__device__ inline void report_min(int64_t *smallest, int64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long *>(smallest), static_cast<unsigned long long>(value));
 }
 
 }  // namespace mgrpo::cuda

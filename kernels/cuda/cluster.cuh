@@ -1,4 +1,4 @@
-// The blocks that share a row: a cluster in the code for sm_90 and sm_100, one block in that for sm_80.
+// The blocks that share a row. In the code for sm_90 and sm_100 they are a cluster. In the code for sm_80 one block has the whole row.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -6,7 +6,7 @@
 
 namespace mgrpo::cuda {
 
-constexpr int kMaxCluster = 8;  // what every GPU with clusters can schedule
+constexpr int kMaxCluster = 8;  // every GPU with clusters can schedule clusters of this size
 
 #if __CUDA_ARCH__ >= 900
 __device__ inline cooperative_groups::cluster_group cluster() { return cooperative_groups::this_cluster(); }
@@ -23,9 +23,9 @@ struct LoneBlock {
 __device__ inline LoneBlock cluster() { return {}; }
 #endif
 
-// Waits until every thread of the blocks that share a row is here. Afterwards any thread may overwrite values that were read before the
-// call, and threads of the same block see each other's writes. Threads of other blocks see a thread's writes only if it has called publish:
-// cluster().sync() would have every thread wait for all of its writes.
+// Waits until every thread of the blocks that share a row has called it. Afterwards any thread may overwrite values that were read before
+// the call, and the threads of a block see each other's writes. The threads of other blocks see a thread's writes only if that thread has
+// called publish. cluster().sync() would make every thread wait for all of its writes.
 __device__ inline void sync_row() {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
   __syncthreads();
@@ -44,9 +44,9 @@ __device__ inline void publish() {
 #endif
 }
 
-// The largest number of blocks that may share a row on the current device. A later GPU compiles sm_80's code, which has
-// no clusters.
-inline int32_t largest_cluster(int *blocks) {
+// Sets *blocks to the largest number of blocks that may share a row on the current device. GPUs after sm_100 compile the PTX code of sm_80,
+// which has no clusters.
+inline int32_t max_cluster_blocks(int *blocks) {
   *blocks = 1;
   int device, major;
   MGRPO_CUDA_TRY(cudaGetDevice(&device));

@@ -1,4 +1,5 @@
-// Copies from global to shared memory that a thread starts and waits for later (sm_80 on). Other threads see them after a barrier.
+// Asynchronous copies from global to shared memory (sm_80 and later). A thread starts a copy and waits for it later. Other threads see the
+// copied data after a barrier.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -8,7 +9,7 @@
 
 namespace mgrpo::cuda {
 
-// Starts to copy 16 bytes; both addresses are aligned to that.
+// Starts a copy of 16 bytes. Both addresses are aligned to 16 bytes.
 __device__ inline void copy_ahead(uint4 *to, const void *from) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
@@ -19,7 +20,7 @@ __device__ inline void copy_ahead(uint4 *to, const void *from) {
 #endif
 }
 
-// Ends the group of copies that the thread started since the last end. A group may be empty.
+// Ends a group of copies: the copies that the thread started since the previous call. A group may be empty.
 __device__ inline void end_copies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -28,7 +29,7 @@ __device__ inline void end_copies() {
 #endif
 }
 
-// Waits for all groups of copies that the thread ended but the last kGroups.
+// Waits for all groups of copies that the thread has ended, except the last kGroups.
 template <int kGroups>
 __device__ inline void wait_for_all_but() {
 #ifdef __CUDACC__
@@ -38,7 +39,7 @@ __device__ inline void wait_for_all_but() {
 #endif
 }
 
-// Waits for all groups of copies that the thread ended but the last `groups`, or more of them.
+// Waits at least for all groups of copies that the thread has ended, except the last `groups`.
 __device__ inline void wait_for_copies(int groups) {
   switch (groups) {
     case 0:

@@ -1,10 +1,12 @@
-// The gated delta rule forwards: of packed rows a launch for each level of chains, and of rows with states one launch.
+// The forward pass of the gated delta rule. For packed rows there is one launch for each level of chains. For rows with states there is one
+// launch.
 #include "delta_rule.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
-// One row of a column. With the state S before the row and d = exp(g), r = v - d S^T k' and y = d S^T q' + beta r (k'.q').
+// Advances a column of the state by one row and returns y and r. With the state S before the row and d = exp(g), r = v - d S^T k' and y = d
+// S^T q' + beta r (k'.q').
 template <int kLanes>
 __device__ float2 advance(Column<kLanes> &column, const Chunk<kLanes> &chunk, int t) {
   const float decay = chunk.decay[t], along_k = column.dot(chunk.k[t]), along_q = column.dot(chunk.q[t]);
@@ -21,7 +23,7 @@ __device__ float2 advance(Column<kLanes> &column, const Chunk<kLanes> &chunk, in
   return {fmaf(decay, along_q, write * chunk.kq[t]), r};
 }
 
-// Rows [begin, end) of columns; r may be null.
+// Advances columns of the state by rows [begin, end). r may be null.
 template <class T, int kLanes>
 __device__ void advance_rows(const Rule<T> &in, const Columns &columns, int64_t begin, int64_t end, Column<kLanes> &column,
                              Chunk<kLanes> &chunk, T *y, float *r) {
@@ -55,17 +57,17 @@ __global__ __launch_bounds__(kDeltaThreads) void packed_kernel(Rule<T> in, Chain
   });
 }
 
-// Rows of sequences with states; rows of the same slot next to each other are a run.
+// The slots of rows. A run is consecutive rows with the same slot.
 struct Slots {
   const int32_t *slot, *pos;
   int64_t slots, rows;
 
   __device__ bool known(int64_t row) const { return slot[row] >= 0 && slot[row] < slots; }
   __device__ bool begins(int64_t row) const { return row == 0 || slot[row - 1] != slot[row]; }
-  // How many rows from `row` on have its slot, at most kWarp. All lanes of a warp call.
-  __device__ int next(int64_t row, int32_t its) const {
+  // Returns the number of rows from `row` on that have the slot, at most kWarp. All lanes of a warp call it.
+  __device__ int next(int64_t row, int32_t its_slot) const {
     const int64_t at = row + lane();
-    const unsigned same = __ballot_sync(kAllLanes, at < rows && slot[at] == its);
+    const unsigned same = __ballot_sync(kAllLanes, at < rows && slot[at] == its_slot);
     return same == kAllLanes ? kWarp : __ffs(static_cast<int>(~same)) - 1;
   }
 };

@@ -1,6 +1,9 @@
-// Shared by the passes of the gated delta rule that take rows one after another. A state's columns depend on each other only through the
-// queries, keys and gates of a row. A block has a value head's columns, a thread kEach values of one column in registers, and kLanes
-// threads next to each other share a column. Queries, keys and gates of the next kChunk rows are prepared in shared memory.
+// The parts that the forward and the backward pass of the gated delta rule have in common.
+//
+// Both passes compute the rows of a sequence one after another. The columns of a state are independent of each other, apart from the
+// queries, keys and gates of a row. A block computes some columns of one value head. A thread keeps kEach elements of one column in
+// registers, and kLanes neighbouring threads share a column. Meanwhile the queries, keys and gates of the next kChunk rows are prepared in
+// shared memory.
 #pragma once
 #include <type_traits>
 
@@ -10,9 +13,9 @@
 namespace mgrpo::cuda {
 
 constexpr int kDeltaThreads = 128, kDeltaWarps = kDeltaThreads / kWarp;
-constexpr int kEach = 32;                        // values of a column that a thread has
-constexpr int kChunk = 8;                        // rows that are prepared at once
-constexpr int kPrepared = kChunk / kDeltaWarps;  // rows of them that a warp prepares
+constexpr int kEach = 32;                        // elements of a column that a thread has
+constexpr int kChunk = 8;                        // rows that are prepared together
+constexpr int kPrepared = kChunk / kDeltaWarps;  // rows of a chunk that one warp prepares
 constexpr float kUnitEps = 1e-6f;
 
 template <class T>
@@ -36,26 +39,26 @@ struct Rule {
   __host__ __device__ int64_t width() const { return 2 * keys() + values(); }
   __host__ __device__ int64_t state() const { return static_cast<int64_t>(key_dim) * value_dim; }
   __host__ __device__ int group() const { return value_heads / key_heads; }
-  // Where a row has the queries of a key head, its keys, and the values of a value head.
+  // Return the index in x of the queries of a key head, of its keys, and of the values of a value head.
   __device__ int64_t q(int64_t row, int key_head) const { return row * width() + static_cast<int64_t>(key_head) * key_dim; }
   __device__ int64_t k(int64_t row, int key_head) const { return q(row, key_head) + keys(); }
   __device__ int64_t v(int64_t row, int head) const { return row * width() + 2 * keys() + static_cast<int64_t>(head) * value_dim; }
   __device__ float b(int64_t row, int head) const { return widen(ba[row * 2 * value_heads + head]); }
   __device__ float a(int64_t row, int head) const { return widen(ba[(row * 2 + 1) * value_heads + head]) + dt_bias[head]; }
-  // g for a + dt_bias. Above 20 softplus is the identity, as in PyTorch.
+  // Returns g. The argument a includes dt_bias. Above 20 softplus is the identity, as in PyTorch.
   __device__ float g(float a, int head) const { return -expf(a_log[head]) * (a > 20 ? a : log1pf(expf(a))); }
   __device__ float q_scale() const { return rsqrtf(static_cast<float>(key_dim)); }
 };
 
-// 1 / |x| for the sum of x's squares.
+// Returns 1 / |x| for the sum of the squares of x.
 __device__ inline float unit(float squares) { return 1 / sqrtf(squares + kUnitEps); }
 
 template <int kLanes>
 struct Chunk {
   static constexpr int kDim = kLanes * kEach, kColumns = kDeltaThreads / kLanes;
-  alignas(16) float q[kChunk][kDim];  // q' and k', padded with 0
+  alignas(16) float q[kChunk][kDim];  // q' and k', padded with zeros
   alignas(16) float k[kChunk][kDim];
-  float v[kChunk][kColumns];  // values of the block's columns, or gradients of results
+  float v[kChunk][kColumns];  // the values of the block's columns, or in the backward pass the gradients of results
   float decay[kChunk], beta[kChunk], kq[kChunk];
 };
 
@@ -64,11 +67,11 @@ struct Columns {
   int head, first, count;
 };
 
-// What a thread has loaded of the next rows.
+// The numbers of the next rows that a thread has loaded to registers.
 template <class T, int kLanes>
 class Ahead {
  public:
-  // Rows [row, row + count), and values of `columns` from v [rows, stride].
+  // Loads rows [row, row + count). The values of `columns` come from v [rows, stride].
   __device__ void load(const Rule<T> &in, const Columns &columns, const T *v, int64_t stride, int64_t row, int count) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, key_head = columns.head / in.group();
 #pragma unroll
@@ -130,14 +133,14 @@ class Ahead {
   float q_[kPrepared][kLanes], k_[kPrepared][kLanes], v_[kValues], a_, b_;
 };
 
-// A thread's part of a column. All threads of the block call.
+// A thread's part of a column of the state. All threads of the block call the functions.
 template <int kLanes>
 class Column {
  public:
   static __device__ int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
   static __device__ int number() { return static_cast<int>(threadIdx.x) / kLanes; }
 
-  float4 at[kEach / 4];  // values 4 (n kLanes + lane) and those after it
+  float4 at[kEach / 4];  // at[n] has elements 4 (n kLanes + lane) to 4 (n kLanes + lane) + 3
 
   __device__ void clear() {
 #pragma unroll
@@ -159,7 +162,7 @@ class Column {
   }
   static __device__ float4 part(const float *row, int n) { return *reinterpret_cast<const float4 *>(row + 4 * (n * kLanes + lane())); }
 
-  // The product with a vector of shared memory, for each lane.
+  // Returns the dot product of the column and a vector in shared memory to every lane that shares the column.
   __device__ float dot(const float *vector) const {
     float4 sum{0, 0, 0, 0};
 #pragma unroll
@@ -189,7 +192,8 @@ class Column {
   }
 };
 
-// f(row, its place in the chunk) for rows [begin, end), or for them in reverse; v [rows, stride] has the values of all columns of the head.
+// Calls f(row, index in the chunk) for rows [begin, end), in reverse order if kReverse. v [rows, stride] has the values of all columns of
+// the head.
 template <bool kReverse, class T, int kLanes, class F>
 __device__ void for_rows(const Rule<T> &in, const Columns &columns, const T *v, int64_t stride, int64_t begin, int64_t end,
                          Chunk<kLanes> &chunk, const F &f) {
@@ -199,7 +203,7 @@ __device__ void for_rows(const Rule<T> &in, const Columns &columns, const T *v, 
   Ahead<T, kLanes> ahead;
   ahead.load(in, columns, v, stride, first(0), count(0));
   for (int n = 0; n < chunks; n++) {
-    __syncthreads();  // all have read the last chunk
+    __syncthreads();  // waits until all threads have read the previous chunk
     ahead.prepare(in, columns.head, chunk);
     __syncthreads();
     if (n + 1 < chunks) ahead.load(in, columns, v, stride, first(n + 1), count(n + 1));
@@ -210,7 +214,7 @@ __device__ void for_rows(const Rule<T> &in, const Columns &columns, const T *v, 
   }
 }
 
-// Blocks for columns of the value heads of items.
+// Divides the columns of the value heads of several items into tasks of one block each. An item is a chain or a run of rows.
 template <int kLanes>
 struct Tasks {
   int64_t items;
@@ -220,7 +224,7 @@ struct Tasks {
   __host__ __device__ int64_t count() const { return items * heads * groups(); }
   Shape shape() const { return {block_count(count()), kDeltaThreads}; }
 
-  // f(item, columns) for each of the block's tasks.
+  // Calls f(item, columns) for each of the block's tasks.
   template <class F>
   __device__ void each(const F &f) const {
     for (int64_t task = blockIdx.x; task < count(); task += gridDim.x) {
@@ -232,7 +236,7 @@ struct Tasks {
   }
 };
 
-// f(the number of threads that share a column).
+// Calls f with the number of threads that share a column, as an integral constant.
 template <class F>
 int32_t for_lanes(int64_t key_dim, const F &f) {
   if (key_dim <= kEach) return f(std::integral_constant<int, 1>{});
@@ -241,10 +245,11 @@ int32_t for_lanes(int64_t key_dim, const F &f) {
   return f(std::integral_constant<int, 8>{});
 }
 
-// Pieces and the chains of one level.
+// The pieces of mgrpo_pieces and the chains of one level.
 struct Chains {
   const int32_t *first, *before, *chain, *order;
-  int64_t chains, from, count;  // chains: of all levels; chains order[from] to order[from + count - 1] are meant
+  int64_t chains, from,
+      count;  // `chains` counts the chains of all levels; this level has the chains order[from] to order[from + count - 1]
 
   Chains(const mgrpo_pieces &p, int64_t level)
       : first(p.first),

@@ -1,4 +1,4 @@
-// Each thread has one weight; the weights of a warp share the scales of their block.
+// Dequantises matrices. Each thread computes one weight. The weights of a warp share the scales of their block.
 #include "layers.cuh"
 #include "mgrpo/quant.h"
 #include "quant_block.h"
@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 struct Matrix {
   const uint8_t *w;
   int32_t type;
-  const int32_t *rows;  // null: all, in order
+  const int32_t *rows;  // the rows to dequantise; null: all rows in their order
   int64_t count, n, k;
 };
 

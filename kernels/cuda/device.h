@@ -1,4 +1,4 @@
-// Host side of the GPU kernels: errors, stream-ordered scratch, copies and launches.
+// The host's side of the GPU kernels: errors, scratch memory, copies and launches.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,7 +15,7 @@
 
 namespace mgrpo::cuda {
 
-// Remembers the message of a failed runtime call; returns the status for it.
+// Stores the message of a failed runtime call, and returns its status.
 int32_t report(cudaError_t error, const char *call);
 
 #define MGRPO_CUDA_TRY(call)                                                                      \
@@ -30,24 +30,24 @@ int32_t report(cudaError_t error, const char *call);
     if (mgrpo_status_ != MGRPO_OK) return mgrpo_status_; \
   } while (0)
 
-// The most blocks a launch asks for; kernels stride over the rest.
+// The maximum number of blocks of a launch. If there are more items, each block computes several of them.
 #ifndef MGRPO_MAX_BLOCKS
 #define MGRPO_MAX_BLOCKS (1 << 20)
 #endif
 
 inline unsigned block_count(int64_t items) {
-  const int64_t most = MGRPO_MAX_BLOCKS;
-  return static_cast<unsigned>(items < most ? items : most);
+  const int64_t limit = MGRPO_MAX_BLOCKS;
+  return static_cast<unsigned>(items < limit ? items : limit);
 }
 
 inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
 
-// Scratch from the allocator of mgrpo_set_scratch_cuda (mgrpo/memory.h). It is released to the same allocator, even if
-// another one was set since.
+// Allocates scratch memory from the allocator of mgrpo_set_scratch_cuda (mgrpo/memory.h). release_scratch returns it to the same allocator,
+// even if another allocator has been set since.
 int32_t allocate_scratch(size_t bytes, cudaStream_t stream, const mgrpo_scratch **source, void **memory);
 void release_scratch(const mgrpo_scratch *source, void *memory, cudaStream_t stream);
 
-// Device memory that is allocated and freed in the order of a stream.
+// Device memory that is allocated and released in the order of a stream.
 template <class T>
 class Scratch {
  public:
@@ -70,13 +70,13 @@ class Scratch {
     MGRPO_CUDA_TRY(cudaMemcpyAsync(data_, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, stream_));
     return MGRPO_OK;
   }
-  // Copies n elements from number `from` on to host memory and waits for the stream.
+  // Copies n elements, beginning with element `from`, to host memory, and waits for the stream.
   int32_t download(T *host, int64_t n, int64_t from = 0) const {
     MGRPO_CUDA_TRY(cudaMemcpyAsync(host, data_ + from, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, stream_));
     MGRPO_CUDA_TRY(cudaStreamSynchronize(stream_));
     return MGRPO_OK;
   }
-  // Fills n elements with bytes 0xFF: -1, or the largest unsigned number.
+  // Allocates n elements and sets every byte to 0xFF. An element is then -1, or the largest unsigned number.
   int32_t allocate_ones(int64_t n) {
     MGRPO_TRY(allocate(n));
     MGRPO_CUDA_TRY(cudaMemsetAsync(data_, 0xFF, static_cast<size_t>(n) * sizeof(T), stream_));
@@ -90,8 +90,8 @@ class Scratch {
   T *data_ = nullptr;
 };
 
-// How a kernel is launched. shared: bytes of dynamic shared memory a block; cluster: blocks that share a row, a divisor
-// of blocks, above 1 from sm_90 on.
+// The shape of a launch. shared: bytes of dynamic shared memory of a block. cluster: the number of blocks that share a row. It divides
+// `blocks`, and is above 1 only on sm_90 and later.
 struct Shape {
   unsigned blocks;
   int threads;
@@ -99,24 +99,26 @@ struct Shape {
   int cluster = 1;
 };
 
-// How much dynamic shared memory kernels may have, by device. Not in the function: the emulator takes its statics for __shared__.
-inline std::mutex allowing_shared;
+// The bytes of dynamic shared memory that each kernel may have on each device. These are not static variables of allow_shared, because the
+// emulator treats those as __shared__.
+inline std::mutex allowed_shared_mutex;
 inline std::map<std::pair<int, const void *>, size_t> allowed_shared;
 
-// Lets a kernel have that much on the current device, from now on: less would take it from a launch of another thread.
+// Allows a kernel `bytes` of dynamic shared memory on the current device. The limit only rises, because another thread may be launching the
+// kernel with more.
 template <class Kernel>
 int32_t allow_shared(Kernel *kernel, size_t bytes) {
   int device;
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
-  const std::lock_guard<std::mutex> lock(allowing_shared);
-  size_t &most = allowed_shared[{device, reinterpret_cast<const void *>(kernel)}];
-  if (bytes <= most) return MGRPO_OK;
+  const std::lock_guard<std::mutex> lock(allowed_shared_mutex);
+  size_t &allowed = allowed_shared[{device, reinterpret_cast<const void *>(kernel)}];
+  if (bytes <= allowed) return MGRPO_OK;
   MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  most = bytes;
+  allowed = bytes;
   return MGRPO_OK;
 }
 
-// The configuration of a launch; cluster: memory for an attribute of it.
+// Returns the configuration of a launch. *cluster is the memory of its attribute.
 inline cudaLaunchConfig_t configuration(const Shape &shape, cudaStream_t stream, cudaLaunchAttribute *cluster) {
   *cluster = {};
   cluster->id = cudaLaunchAttributeClusterDimension;
@@ -131,7 +133,7 @@ inline cudaLaunchConfig_t configuration(const Shape &shape, cudaStream_t stream,
   return config;
 }
 
-// Launches a kernel and returns the launch's error. Errors of its execution come with the next wait.
+// Launches a kernel and returns the error of the launch. The next wait for the stream returns errors of the execution.
 template <class... Parameters, class... Arguments>
 int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t stream, Arguments &&...arguments) {
   if (shape.shared > 0) MGRPO_TRY(allow_shared(kernel, shape.shared));
@@ -141,7 +143,8 @@ int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t s
   return MGRPO_OK;
 }
 
-// How many clusters (or blocks without one) of that shape the current device runs at once: at least 1.
+// Sets *count to the number of clusters of this shape, or of blocks if there is no cluster, that the current device can run at once, and to
+// at least 1.
 template <class Kernel>
 int32_t resident_clusters(Kernel *kernel, Shape shape, unsigned *count) {
   MGRPO_TRY(allow_shared(kernel, shape.shared));
@@ -162,7 +165,7 @@ int32_t resident_clusters(Kernel *kernel, Shape shape, unsigned *count) {
   return MGRPO_OK;
 }
 
-// f(), with a failed host allocation as a status: nothing is thrown across the C ABI.
+// Returns f(). If an allocation in host memory fails, it returns a status, because no exception may leave the C functions.
 template <class F>
 int32_t guarded(const F &f) {
   try {

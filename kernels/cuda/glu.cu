@@ -1,4 +1,4 @@
-// A thread has a pack of a row's gates and the pack of ups that belongs to it.
+// Gated activations. A thread computes a pack of gates of a row and the pack of "up" values with the same columns.
 #include "mgrpo/glu.h"
 #include "sigmoid.cuh"
 
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Gated activations f(g) sigmoid(k(g)) up, of the gate g: f, the slope of f, k, and f(g) times the derivative of k. Limits are those
-// within which a gate or an up is itself, and has a gradient.
+// Gated activations f(g) sigmoid(k(g)) up of a gate g. Each activation defines f, the derivative of f, k, and slope, which is f(g) times
+// the derivative of k. gate and up apply its limits, and of_gate and of_up set the gradients of values beyond the limits to 0.
 struct Unlimited {
   static constexpr float kSlopeOfF = 1;
   static __device__ float f(float g) { return g; }
@@ -32,7 +32,7 @@ struct Silu : Unlimited {
 
 // (1 + tanh(u)) / 2 is sigmoid(2 u). Beyond 16 the sigmoid is 0 or 1, and a cube of g could overflow.
 struct GeluTanh : Unlimited {
-  static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // 2 sqrt(2 / pi)
+  static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // kLinear is 2 sqrt(2 / pi)
   static __device__ float bounded(float g) { return g > 16 ? 16.0f : g < -16 ? -16.0f : g; }
   static __device__ float k(float g) {
     g = bounded(g);
@@ -56,19 +56,19 @@ struct Clamped {
   static __device__ float slope(float g) { return k(g); }
 };
 
-// A row's packs in tiles of a block's width; blocks take a tile of every `apart`th row.
+// Divides rows into tiles. A tile has one pack for each thread of a block. A block computes the same tile of every `apart`-th row.
 struct Tiles {
   int64_t rows, columns, tiles, apart;
 
   template <class T>
   static Tiles of(int64_t rows, int64_t columns, T) {
-    constexpr int64_t kBlocks = 1 << 13;  // enough for every GPU, several times over
+    constexpr int64_t kBlocks = 1 << 13;  // several times as many blocks as any GPU runs at once
     const int64_t tiles = (packs_of<T>(columns) + kThreads - 1) / kThreads, apart = (kBlocks + tiles - 1) / tiles;
     return {rows, columns, tiles, apart < rows ? apart : rows};
   }
   Shape shape() const { return {block_count(tiles * apart), kThreads}; }
 
-  // f(row, begin) for the thread's packs, `begin` the first column of one.
+  // Calls f(row, begin) for the thread's packs. begin is the first column of the pack.
   template <class T, class F>
   __device__ void for_each_pack_of(const F &f) const {
     for (int64_t b = blockIdx.x; b < tiles * apart; b += gridDim.x) {
@@ -79,7 +79,7 @@ struct Tiles {
   }
 };
 
-// Gates become activations.
+// Replaces gates by activations.
 template <class T, class Activation>
 __device__ void weigh(Pack<T> *gate, const Pack<T> &up, int count = Pack<T>::kWidth) {
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ void weigh(Pack<T> *gate, const Pack<T> &up, int count = Pack<T>::kWi
   }
 }
 
-// Gates and ups become their gradients.
+// Replaces gates and ups by their gradients.
 template <class T, class Activation>
 __device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int count = Pack<T>::kWidth) {
 #pragma unroll
@@ -104,7 +104,7 @@ __device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int 
   }
 }
 
-// kWhole: rows of whole packs that lie aligned.
+// kWhole: the rows consist of whole aligned packs.
 template <class T, class Activation, bool kWhole>
 __global__ __launch_bounds__(kThreads) void glu_kernel(const T *gate_up, T *y, Tiles tiles) {
   const int64_t f = tiles.columns;

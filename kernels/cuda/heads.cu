@@ -1,4 +1,5 @@
-// A block takes one part of a row of the product: its queries, its keys or its values. The backward pass divides its work alike.
+// Splits the product of a layer into heads, and computes their norms and rotations. A block computes one part of a row: its queries, its
+// keys or its values. The backward pass divides its work in the same way.
 #include "heads.cuh"
 #include "mgrpo/heads.h"
 #include "whole_heads.cuh"
@@ -6,8 +7,8 @@
 namespace mgrpo::cuda {
 namespace {
 
-// Turns the heads of a row. load(head, from, begin, n) is the pack at `begin` of the n values of a head from `from` on, to(head) is where
-// it goes.
+// Rotates the heads of a row. load(head, from, begin, n) returns the pack at `begin` of the n values that begin at element `from` of a
+// head. to(head) returns the address of the result.
 template <class T, class Load, class To>
 __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int half, float sign, const Load &load, const To &to) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -27,7 +28,7 @@ __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int hal
     store_pack(to_first, a, begin, half, aligned(to_first));
     store_pack(to_second, b, begin, half, aligned(to_second));
   }
-  const int rest = hd - 2 * half, rest_packs = static_cast<int>(packs_of<T>(rest));  // what does not turn
+  const int rest = hd - 2 * half, rest_packs = static_cast<int>(packs_of<T>(rest));  // the dimensions that are not rotated
   for (int item = threadIdx.x; item < heads * rest_packs; item += kHeadThreads) {
     const int head = item / rest_packs, begin = item % rest_packs * kWidth;
     T *to_rest = to(head) + 2 * half;
@@ -35,14 +36,14 @@ __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int hal
   }
 }
 
-// f(number, its first value) for the groups of a part that the thread's warp has, or the block if a group is wide.
+// Calls f(g, first value) for the groups of a part that the thread's warp computes, or the whole block if a group is wide.
 template <class T, class F>
 __device__ void for_each_group(const HeadGroup<T> &p, bool narrow, const F &f) {
   const int first = narrow ? warp() : 0, step = narrow ? kHeadThreads / kWarp : 1;
   for (int g = first; g < p.groups; g += step) f(g, g * p.group);
 }
 
-// inv [groups]: 1 / rms of the groups x of a row.
+// Writes 1 / rms of the groups of a row x to inv [groups].
 template <bool kBlock, class T>
 __device__ void measure(const T *x, const HeadGroup<T> &p, const Layout<T> &in, int64_t row, float *inv, float *shared) {
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
@@ -61,7 +62,7 @@ template <class T, class Places>
 __global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layout<T> in, Places places) {
   __shared__ float shared[kNormWarps];
   __shared__ int superseded;
-  float *const inv = static_cast<float *>(dynamic_shared());  // of the part's groups
+  float *const inv = static_cast<float *>(dynamic_shared());  // 1 / rms of the part's groups
   for (int64_t b = blockIdx.x; b < in.rows * kParts; b += gridDim.x) {
     const int64_t row = b / kParts;
     const bool queries = b % kParts == 0;
@@ -91,7 +92,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layou
   }
 }
 
-// grad, the gradients of the groups x of a row after their norm, becomes that before it.
+// Replaces the gradients of the normalised groups of a row by the gradients of the groups x before the norm.
 template <bool kBlock, class T>
 __device__ void back(const T *x, T *grad, const HeadGroup<T> &p, const Layout<T> &in, int64_t row, float *shared) {
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
@@ -114,7 +115,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
     };
     turn<T>(in.rotation, row, p.heads, in.hd, p.half, -1, load, [&](int head) { return dqkv + at + head * in.hd; });
     if (p.norm == nullptr) continue;
-    __syncthreads();  // values that other threads have rotated
+    __syncthreads();  // waits for the values that other threads rotate
     if (narrow_row<T>(p.group))
       back<false>(qkv + at, dqkv + at, p, in, row, shared);
     else
@@ -122,12 +123,12 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
   }
 }
 
-// How the sum over rows for a norm's weights is divided.
+// The division of the sum over rows for the gradient of a norm's weights.
 template <class T>
 struct WeightGradient {
   HeadGroup<T> part;
   Runs runs;     // of the part's groups
-  float *parts;  // [runs.parts, group]; null: not needed
+  float *parts;  // partial sums, [runs.parts, group]; null if they are not needed
 
   __host__ __device__ int64_t packs() const { return packs_of<T>(part.group); }
   __host__ __device__ int64_t threads() const { return parts != nullptr ? runs.parts * packs() : 0; }
@@ -135,10 +136,10 @@ struct WeightGradient {
 
 template <class T>
 struct WeightGradients {
-  WeightGradient<T> of[2];  // queries, keys: chosen by a number, as AllDwParts
+  WeightGradient<T> of[2];  // queries and keys; an array for the same reason as in AllDwParts
 };
 
-// Element j of a group of a gradient, turned back.
+// Returns element j of a group of a gradient after the inverse rotation. c is its index in its head.
 template <class T>
 __device__ T turned_back(const Rotation &in, const T *grad, int64_t row, int j, int c, int half) {
   if (c >= 2 * half) return grad[j];
@@ -150,7 +151,7 @@ __device__ T turned_back(const Rotation &in, const T *grad, int64_t row, int j, 
   return turned;
 }
 
-// The parts of dw for heads that lie anywhere. A thread has a pack of columns of a part.
+// Computes partial sums of dw for heads of any alignment. A thread computes a pack of columns of one partial sum.
 template <class T>
 __global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, const __grid_constant__ Layout<T> in,
                                                                 const __grid_constant__ WeightGradients<T> both) {
@@ -180,7 +181,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, co
   }
 }
 
-// Returns whether heads are whole packs at aligned addresses. `each`: every head is normalised by itself, or none is normalised.
+// Reports whether heads consist of whole aligned packs. `each`: each head is normalised by itself, or heads are not normalised.
 template <class T>
 bool whole_heads(const Layout<T> &in, bool each, std::initializer_list<const void *> products) {
   const auto &[q, k, v] = in.part;
@@ -195,9 +196,10 @@ int32_t forward(const void *qkv, const mgrpo_heads &layout, const Layout<T> &in,
     return for_lanes<T>(in.hd, [&](auto lanes) {
       const int teams = kHeadThreads / lanes;
       const auto runs = [&](int64_t heads) {
-        constexpr int64_t kFew = 128;  // blocks; of more, a team has four heads at least, so that their row's angles are read once
+        // With more blocks than this, a team has at least four heads, so that it reads the angles of a row less often.
+        constexpr int64_t kFew = 128;
         const int64_t all = in.rows * heads, each = (all + teams - 1) / teams, fewer = max(each / 4, kFew);
-        return Runs(all, min(each, min(fewer, kMostDwParts)), teams);
+        return Runs(all, min(each, min(fewer, kMaxDwParts)), teams);
       };
       const WholeHeads<T> work{in, {{runs(layout.heads), nullptr}, {runs(layout.kv_heads), nullptr}}};
       return launch(whole_heads_kernel<T, lanes, Places>, work.shape(), stream, product, work, places);

@@ -1,4 +1,4 @@
-// The heads of a product's rows, and where they go.
+// The heads in the rows of a product, and the places that they are written to.
 #pragma once
 #include "heads.h"
 #include "norm.cuh"
@@ -13,7 +13,7 @@ struct Rotation {
   const int32_t *pos;
   int64_t max_pos;
 
-  // Cosine and sine of a plane of `half`; NaN at a position outside of the table.
+  // Returns the cosine and sine of a plane of `half` planes, or NaN if the position is outside of the table.
   __device__ float2 angle(int64_t row, int half, int plane) const {
     const int64_t at = pos[row];
     if (at < 0 || at >= max_pos) return {NAN, NAN};
@@ -21,15 +21,15 @@ struct Rotation {
   }
 };
 
-// The heads of a row that are treated alike.
+// The queries, the keys or the values of a row.
 template <class T>
 struct HeadGroup {
-  T *heads_of;    // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
-  const T *norm;  // null: not normalised
+  T *heads_of;    // [rows, heads, hd], or a cache: the results, or their gradients in the backward pass
+  const T *norm;  // weights of the norm, or null
   float *inv_rms;
-  int heads, from;    // number of heads; their first number in a row of the product
-  int half;           // number of rotated planes
-  int groups, group;  // number of groups in a row that are normalised together; values of a group
+  int heads, from;    // the number of heads; the column of the first one in a row of the product
+  int half;           // the number of rotated planes
+  int groups, group;  // the number of groups of a row; the values of a group, which are normalised together
 };
 
 template <class T>
@@ -64,9 +64,9 @@ Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const vo
           static_cast<float>(h.eps)};
 }
 
-// Keys and values next to each other, like queries.
+// Keys and values that are written to dense tensors, as queries are.
 struct InRows {
-  static constexpr int kBlocks = 4;  // of whole_heads_kernel that a multiprocessor holds
+  static constexpr int kBlocks = 4;  // blocks of whole_heads_kernel on a multiprocessor at a time
   static constexpr int64_t kFew = 1;
   __device__ void look_up(int64_t *) const {}
   __device__ int64_t claim(int64_t row, int *) const { return row; }
@@ -77,25 +77,27 @@ struct InRows {
   __device__ int64_t row_of(int64_t place, int head, int heads) const { return place * heads + head; }
 };
 
-// Keys and values in the blocks of a cache. Of the rows that name a place the last one stays, and blocks run in any order.
+// Keys and values that are written to the blocks of a cache. If several rows have the same place, the last row is written. It does not
+// matter in which order the blocks of the kernel run.
 struct InCache {
-  static constexpr int kBlocks = 3;     // as above; with the registers of a fourth some would be spilled
-  static constexpr int64_t kFew = 512;  // rows that are compared with each other: for them the table is not worth its launches
+  static constexpr int kBlocks = 3;  // as above; with a fourth block there would be too few registers
+  // Up to this number of rows are compared with each other, because filling the hash table would take longer.
+  static constexpr int64_t kFew = 512;
   using Row = unsigned long long;
   static constexpr Row kNoRow = ~Row{0};
 
   Pages pages;
   const int32_t *sequence, *pos;
   int64_t rows;
-  Row *last;  // a hash table of the last row of each place that a row names, at most half full; null: rows are compared with each other
+  Row *last;  // a hash table with the last row of each place, at most half full; null if rows are compared with each other
   int bits;   // the table has 1 << bits entries
 
   __device__ int64_t place(int64_t row) const { return pages.place(sequence[row], pos[row]); }
 
-  // The entry where the search for a place begins, and the one that is tried after an entry.
+  // Return the first entry of the search for a place, and the entry after another one.
   __device__ uint64_t first_entry(int64_t place) const { return static_cast<uint64_t>(place) * 0x9E3779B97F4A7C15u >> (64 - bits); }
   __device__ uint64_t next_entry(uint64_t entry) const { return (entry + 1) & ((uint64_t{1} << bits) - 1); }
-  // Puts a row into the table. An entry's row changes, but its place does not.
+  // Enters a row into the table. The row of an entry can change, but its place does not.
   __device__ void enter(int64_t row) const {
     const int64_t mine = place(row);
     if (mine < 0) return;
@@ -107,7 +109,7 @@ struct InCache {
       return;
     }
   }
-  // Whether no later row names the place of a row, by the table.
+  // Reports from the table whether a row is the last one with its place. `mine` is that place.
   __device__ bool is_last(int64_t row, int64_t mine) const {
     for (uint64_t entry = first_entry(mine);; entry = next_entry(entry)) {
       const auto there = static_cast<int64_t>(last[entry]);
@@ -115,12 +117,12 @@ struct InCache {
     }
   }
 
-  // The place of a row, or -1 where it has none or a later row names it, too. All threads of the block ask.
+  // Returns the place of a row, or -1 if it has no place or if a later row has the same place. All threads of the block call it.
   __device__ int64_t claim(int64_t row, int *superseded) const {
     const int64_t mine = place(row);
     if (mine < 0) return -1;
     if (last != nullptr) return is_last(row, mine) ? mine : -1;
-    __syncthreads();  // every thread has read the last answer
+    __syncthreads();  // waits until every thread has read the previous result
     if (threadIdx.x == 0) *superseded = 0;
     __syncthreads();
     for (int64_t later = row + 1 + threadIdx.x; later < rows; later += kHeadThreads)
@@ -128,16 +130,17 @@ struct InCache {
     __syncthreads();
     return *superseded ? -1 : mine;
   }
-  // place_of [kFew]: the places of few rows, in shared memory. All threads of the block call it.
+  // Writes the places of all rows to place_of [kFew] in shared memory if there is no table. All threads of the block call it.
   __device__ void look_up(int64_t *place_of) const {
     if (last != nullptr) return;
     for (int64_t row = threadIdx.x; row < rows; row += kHeadThreads) place_of[row] = place(row);
     __syncthreads();
   }
-  // The same for teams of lanes, each with a row of its own. All lanes of the warp ask; the answer is for those that mean it.
+  // Does what claim does for teams of kLanes lanes, each with its own row. All lanes of the warp call it. The result is valid for lanes
+  // with `asks` true.
   template <int kLanes>
-  __device__ int64_t claim_of_lanes(int64_t row, bool means, const int64_t *place_of) const {
-    const int64_t mine = !means ? -1 : last != nullptr ? place(row) : place_of[row];
+  __device__ int64_t claim_of_lanes(int64_t row, bool asks, const int64_t *place_of) const {
+    const int64_t mine = !asks ? -1 : last != nullptr ? place(row) : place_of[row];
     if (last != nullptr) return mine >= 0 && is_last(row, mine) ? mine : -1;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     bool found = false;
@@ -157,7 +160,7 @@ __global__ __launch_bounds__(kHeadThreads) void enter_kernel(InCache places) {
     places.enter(row);
 }
 
-// Makes the table of more than a few rows.
+// Makes the hash table if there are more than kFew rows.
 inline int32_t fill_table(InCache *places, Scratch<InCache::Row> *table, cudaStream_t stream) {
   if (places->rows <= InCache::kFew) return MGRPO_OK;
   while (int64_t{1} << places->bits < 2 * places->rows) places->bits++;

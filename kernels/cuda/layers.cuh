@@ -4,11 +4,11 @@
 
 #include "check.h"
 #include "device.h"
-#include "row.cuh"
+#include "pack.cuh"
 
 namespace mgrpo::cuda {
 
-// f(T{}) for the element type that dtype names.
+// Calls f(T{}) with the element type of dtype.
 template <class F>
 int32_t for_dtype(int32_t dtype, const F &f) {
   switch (dtype) {
@@ -20,13 +20,13 @@ int32_t for_dtype(int32_t dtype, const F &f) {
   return MGRPO_INVALID_ARGUMENT;
 }
 
-// 16-byte packs of n elements.
+// Returns the number of packs that n elements need.
 template <class T>
 __host__ __device__ constexpr int64_t packs_of(int64_t n) {
   return (n + Pack<T>::kWidth - 1) / Pack<T>::kWidth;
 }
 
-// Whether rows of d values hold whole packs alone, from each of the addresses on.
+// Reports whether rows of d elements consist of whole packs, and whether all the addresses are aligned.
 template <class T>
 bool whole_packs(int64_t d, std::initializer_list<const void *> addresses) {
   for (const void *p : addresses)

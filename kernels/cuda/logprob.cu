@@ -1,4 +1,4 @@
-// Forward, a block a row, reads the row once.
+// Log-probabilities and entropies of tokens, and their gradients. In the forward pass one block computes a row and reads it once.
 #include "mgrpo/logprob.h"
 #include "row_gradient.cuh"
 #include "temperature.h"
@@ -15,16 +15,16 @@ __device__ bool target_ok(const Rows &in, int64_t row) { return in.targets[row] 
 template <class T>
 __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
                                                                  typename Compute<T>::type *entropy, int64_t *bad_row) {
-  __shared__ Storage<RowRoom, 1> room;
+  __shared__ Storage<MergeBuffer, 1> buffer;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
     double lp = 0, h = 0;
     if (in.mask == nullptr || in.mask[r] != 0) {
       const T *row = logits + r * in.ld;
-      const RowSums s = row_sums(row, in.vocab, in.tau, *room.get());
+      const RowSums s = row_sums(row, in.vocab, in.tau, *buffer.get());
       if (threadIdx.x > 0) continue;
       if (s.unreadable || !target_ok(in, r)) {
         lp = h = NAN;
-        report_least(bad_row, r);
+        report_min(bad_row, r);
       } else if (s.all_impossible()) {
         lp = -kInf;
       } else {
@@ -39,7 +39,7 @@ __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits
   }
 }
 
-// The gradient of rows whose log-probs and entropies have these.
+// The gradients of the rows, given the gradients of their log-probs and entropies. differentiate_rows calls the functions.
 template <class A>
 struct Gradients {
   const uint8_t *mask;
@@ -49,7 +49,7 @@ struct Gradients {
 
   __device__ bool skips(int64_t r) const { return mask != nullptr && mask[r] == 0; }
   __device__ void unreadable(int64_t r) const {
-    if (threadIdx.x == 0) report_least(bad_row, r);
+    if (threadIdx.x == 0) report_min(bad_row, r);
   }
   __device__ void impossible(int64_t r) const { unreadable(r); }
   __device__ Gradient<A> gradient(int64_t r, const RowSums &s, double dy) const {

@@ -1,6 +1,6 @@
-// Two launches: the products of rows with A, then the products with B. A block takes a tile of consecutive rows for one of the adapters
-// after the other, and leaves out those that no row has. With few rows, each adapter has blocks of its own. Sums have one order for any
-// other rows.
+// Low-rank adapters, in two launches: one for the products of rows with A, one for the products with B. A block computes a tile of
+// consecutive rows, for one adapter after another, and skips adapters that no row of the tile has. If there are few rows, each adapter has
+// blocks of its own. The order of a row's sums does not depend on the other rows.
 #include <algorithm>
 
 #include "block.cuh"
@@ -11,15 +11,15 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kAdapters = 16;  // of one launch: its arguments are at most 4 KiB
-// Products with A: threads share out k.
+constexpr int kAdapters = 16;  // adapters of one launch, whose arguments have at most 4 KiB
+// Products with A. The threads of a block divide k among them.
 constexpr int kProjectThreads = 256, kProjectWarps = kProjectThreads / kWarp;
-constexpr int kProjectRows = 8, kRanks = 2;  // of a tile
-// Products with B: a thread has one column of y.
+constexpr int kProjectRows = 8, kRanks = 2;  // rows and ranks of a tile
+// Products with B. A thread computes one column of y.
 constexpr int kExpandThreads = 128, kExpandRows = 8;
-constexpr int kDepth = 32;  // products with A that wait in shared memory
+constexpr int kDepth = 32;  // products with A that are in shared memory at a time
 
-// The columns [from, to) of y get scale * B u, u from number `first` on.
+// One part of an adapter: scale * B u is added to the columns [from, to) of y. u begins at element `first` of the products with A.
 struct Columns {
   const float *b;
   int64_t from, to;
@@ -38,15 +38,15 @@ struct Adapters {
   Adapter all[kAdapters];
 };
 
-// How blocks share out tiles. A block takes `run` consecutive tiles, so that the adapter values of one tile are still in L1 for the next.
-// It does so for every `slices`th adapter.
+// The division of tiles among blocks. A block computes `run` consecutive tiles, so that the values of an adapter stay in the L1 cache from
+// one tile to the next. It computes them for every `slices`-th adapter.
 struct Work {
   int64_t tiles, run;
   unsigned slices, blocks;
 
-  static Work of(int64_t tiles, int64_t adapters, int64_t most_blocks) {
-    const int64_t most = block_count(most_blocks), run = (tiles + most - 1) / most, runs = (tiles + run - 1) / run;
-    const int64_t slices = std::min(adapters, most / runs);
+  static Work of(int64_t tiles, int64_t adapters, int64_t block_limit) {
+    const int64_t max_blocks = block_count(block_limit), run = (tiles + max_blocks - 1) / max_blocks, runs = (tiles + run - 1) / run;
+    const int64_t slices = std::min(adapters, max_blocks / runs);
     return {tiles, run, static_cast<unsigned>(slices), static_cast<unsigned>(runs * slices)};
   }
 
@@ -55,7 +55,7 @@ struct Work {
     const int64_t begin = blockIdx.x / slices * run, end = min(begin + run, tiles);
     for (int64_t tile = begin; tile < end; tile++) f(tile);
   }
-  // f(adapter, mask of its rows) for the adapters of the tile of kRows rows from `begin` on. The same for the whole block.
+  // Calls f(adapter, mask of its rows) for the adapters of the kRows rows from `begin` on. All threads of the block make the same calls.
   template <int kRows, class F>
   __device__ void for_each_adapter(const Adapters &adapters, const int32_t *which, int64_t begin, int64_t rows, const F &f) const {
     const int lane = threadIdx.x % kWarp;
@@ -68,7 +68,7 @@ struct Work {
   }
 };
 
-// u [rows, rank] = A x. A block takes kRanks rows of A.
+// Computes u [rows, rank] = A x. A block computes kRanks rows of A at a time.
 template <class T, bool kWhole>
 __global__ __launch_bounds__(kProjectThreads, 2) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
                                                                      const T *x, float *u, int64_t rows, int64_t k, int rank, Work work) {
@@ -110,7 +110,7 @@ __global__ __launch_bounds__(kProjectThreads, 2) void project_kernel(const __gri
   });
 }
 
-// A pack of row [n] from `begin` on, 0 beyond it.
+// Loads a pack of row [n] from `begin` on. Elements after the end of the row are 0.
 __device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bool is_aligned) {
   Pack<float> p = {};
   if (is_aligned && begin + Pack<float>::kWidth <= n) return whole_pack(row + begin);
@@ -120,9 +120,9 @@ __device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bo
   return p;
 }
 
-// Adds scale * B u to y: to the columns that the part and the block share, in the rows of a mask. The block's columns begin at `columns`. y
-// and u begin with the tile's first row. The function is not inlined, because the compiler would keep values that depend on the tile alone,
-// and spill them.
+// Adds scale * B u to y in the rows of a mask, for those columns of the part that the block computes. The block's columns begin at
+// `columns`. y and u point to the first row of the tile. The function is not inlined. Otherwise the compiler would keep values that depend
+// only on the tile in registers, and spill them.
 template <class T>
 __attribute__((noinline)) __device__ void expand(Columns part, const float *u, int rank, unsigned mask, T *y, int64_t n, int64_t columns) {
   alignas(16) __shared__ float products[kExpandRows][kDepth];
@@ -143,7 +143,7 @@ __attribute__((noinline)) __device__ void expand(Columns part, const float *u, i
   float sums[kExpandRows] = {};
 #pragma unroll 1
   for (int from = 0; from < part.r; from += kDepth) {
-    __syncthreads();  // the products before have been read
+    __syncthreads();  // waits until all threads have read the previous products
 #pragma unroll
     for (int first = 0; first < kExpandRows * kDepth; first += kExpandThreads) {
       const int i = (first + static_cast<int>(threadIdx.x)) / kDepth, c = static_cast<int>(threadIdx.x) % kDepth;
@@ -221,7 +221,8 @@ int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int
       Scratch<float> u(stream_of(stream));
       MGRPO_TRY(u.allocate(rows * rank));
       const auto tiles = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
-      constexpr int64_t kProjectBlocks = 1 << 10, kExpandBlocks = 1 << 13;  // several times as many as run at once
+      // Several times as many blocks as a GPU runs at once.
+      constexpr int64_t kProjectBlocks = 1 << 10, kExpandBlocks = 1 << 13;
       const Work project = Work::of(tiles(rows, kProjectRows) * tiles(rank, kRanks), some.count, kProjectBlocks);
       MGRPO_TRY(launch(whole ? project_kernel<T, true> : project_kernel<T, false>, {project.blocks, kProjectThreads}, stream_of(stream),
                        some, which_or_null, static_cast<const T *>(x), u.get(), rows, k, rank, project));

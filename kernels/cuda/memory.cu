@@ -47,7 +47,7 @@ int32_t mgrpo_release_cuda(void *memory, void *stream) {
 int32_t mgrpo_upload_cuda(void *memory, const void *host, int64_t bytes, void *stream) {
   if (bytes < 0) return MGRPO_INVALID_ARGUMENT;
   if (bytes == 0) return MGRPO_OK;
-  // Memory that is not pinned is copied aside before the call returns.
+  // CUDA copies host memory that is not pinned to a buffer of its own before the call returns.
   MGRPO_CUDA_TRY(cudaMemcpyAsync(memory, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_of(stream)));
   return MGRPO_OK;
 }

@@ -1,6 +1,6 @@
-// A mixture of experts. One thread makes a token's choice, since experts are few. Sorting is a
-// counting sort. Warps count the experts of runs of entries, and then place each run's entries
-// after the entries of earlier runs. So the order of entries is kept.
+// A mixture of experts. A model has few experts, so one thread chooses the experts of a token. The entries are sorted by a counting sort.
+// Warps first count the experts in runs of entries. Then they place the entries of each run after the entries of earlier runs. So the order
+// of the entries of an expert is kept.
 #include "layers.cuh"
 #include "mgrpo/moe.h"
 #include "moe_token.h"
@@ -22,10 +22,10 @@ __global__ __launch_bounds__(kTokenThreads) void route_kernel(const float *logit
                                                               int32_t *differs, int64_t tokens, int64_t experts, int64_t k,
                                                               bool normalise) {
   for (int64_t t = thread_number(); t < tokens; t += thread_total()) {
-    const int32_t *its = given != nullptr && given[t * k] != kFree ? given + t * k : nullptr;
+    const int32_t *choice = given != nullptr && given[t * k] != kFree ? given + t * k : nullptr;
     int32_t *other = differs != nullptr ? differs + t : nullptr;
-    if (its == nullptr || valid_choice(its, experts, k)) {
-      route_token(logits + t * experts, its, expert + t * k, weight + t * k, other, experts, k, normalise);
+    if (choice == nullptr || valid_choice(choice, experts, k)) {
+      route_token(logits + t * experts, choice, expert + t * k, weight + t * k, other, experts, k, normalise);
       continue;
     }
     for (int64_t j = 0; j < k; j++) {
@@ -43,8 +43,8 @@ __global__ __launch_bounds__(kTokenThreads) void route_bwd_kernel(const float *d
     route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob, dlogits + t * experts, experts, k, normalise);
 }
 
-// Entries in runs; a warp takes a run for up to kTile experts at a time. counts [experts, runs] holds first the counts,
-// and then the row of a run's first entry of an expert.
+// Divides entries into runs. A warp counts or places the entries of one run for up to kTile experts at a time. counts [experts, runs] first
+// holds the number of entries, and after scan_kernel the row of the first entry of an expert in a run.
 struct Sort {
   static constexpr int kTile = 1024;
   const int32_t *expert;
@@ -53,7 +53,7 @@ struct Sort {
 
   __host__ __device__ int64_t tiles() const { return (experts + kTile - 1) / kTile; }
   __device__ int64_t first_of(int64_t run) const { return entries * run / runs; }
-  // f(run, its first expert, how many) for this block's runs.
+  // Calls f(run, first expert, number of experts) for this block's tiles of experts.
   template <class F>
   __device__ void for_each_tile(const F &f) const {
     for (int64_t b = blockIdx.x; b < runs * tiles(); b += gridDim.x) {
@@ -64,9 +64,9 @@ struct Sort {
 };
 
 Sort sort_of(const int32_t *expert, int64_t entries, int64_t experts) {
-  constexpr int64_t kLeastRun = 256, kMostRuns = 128, kMostCounts = 1 << 24;
-  const int64_t most = min(kMostRuns, max(kMostCounts / experts, int64_t{1}));
-  return {expert, nullptr, entries, experts, max(min((entries + kLeastRun - 1) / kLeastRun, most), int64_t{1})};
+  constexpr int64_t kMinRunEntries = 256, kMaxRuns = 128, kMaxCounts = 1 << 24;
+  const int64_t max_runs = min(kMaxRuns, max(kMaxCounts / experts, int64_t{1}));
+  return {expert, nullptr, entries, experts, max(min((entries + kMinRunEntries - 1) / kMinRunEntries, max_runs), int64_t{1})};
 }
 
 __global__ __launch_bounds__(kWarp) void count_kernel(Sort in) {
@@ -80,13 +80,13 @@ __global__ __launch_bounds__(kWarp) void count_kernel(Sort in) {
     }
     __syncwarp();
     for (int e = threadIdx.x; e < experts; e += kWarp) in.counts[(base + e) * in.runs + run] = count[e];
-    __syncwarp();  // the next tile counts anew
+    __syncwarp();  // the next tile sets the counts to 0
   });
 }
 
 constexpr int kScanThreads = 1024;
 
-// One block: counts become sums of all counts before them, by expert and then by run.
+// Replaces each count by the sum of all counts before it, in the order of experts and then of runs. There is one block.
 __global__ __launch_bounds__(kScanThreads) void scan_kernel(Sort in, int32_t *first) {
   __shared__ double shared[2 * kScanThreads];
   const int64_t n = in.experts * in.runs, begin = n * threadIdx.x / kScanThreads, end = n * (threadIdx.x + 1) / kScanThreads;
@@ -119,14 +119,14 @@ __global__ __launch_bounds__(kWarp) void place_kernel(Sort in, int32_t *first, i
         source[row] = static_cast<int32_t>(i);
         place[i] = row;
       }
-      __syncwarp();  // all have read the expert's next row
+      __syncwarp();  // waits until all lanes have read next[e]
       if (e >= 0 && before == 0) next[e] = row + __popc(same);
       __syncwarp();
     }
   });
 }
 
-// f(row, begin) for each pack of [rows, d], begin the pack's first column.
+// Calls f(row, begin) for the thread's packs of [rows, d]. begin is the first column of the pack.
 template <class T, class F>
 __device__ void for_each_row_pack(int64_t rows, int64_t d, const F &f) {
   const int64_t packs = packs_of<T>(d);
@@ -167,7 +167,7 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const T *x, const int
   });
 }
 
-// A block a row.
+// One block computes a row.
 template <class T>
 __global__ __launch_bounds__(kThreads) void weigh_kernel(T *g, T *a, const int32_t *source, const float *weight, float *dweight,
                                                          int64_t entries, int64_t d) {
@@ -196,9 +196,9 @@ __global__ __launch_bounds__(kThreads) void weigh_kernel(T *g, T *a, const int32
   }
 }
 
-constexpr int kOutputs = 4, kWarps = kThreads / kWarp;  // a warp has so many outputs, and as many rows of weights
+constexpr int kOutputs = 4, kWarps = kThreads / kWarp;  // kOutputs: outputs of a warp, each with its row of weights
 
-// y [rows, outputs] = x w^T for at most kRows rows and kOutputs outputs, by a warp. x and y begin with the first of these rows.
+// Computes y [rows, outputs] = x w^T with one warp, for at most kRows rows and kOutputs outputs. x and y point to the first of these rows.
 template <int kRows, bool kWhole, class T>
 __device__ void multiply(const T *x, const T *w, T *y, int rows, int outputs, int64_t in, int64_t out) {
   constexpr int kSums = kRows * kOutputs, kLanes = kWarp / kSums;
@@ -221,11 +221,11 @@ __device__ void multiply(const T *x, const T *w, T *y, int rows, int outputs, in
   if (lane % kLanes == 0 && i < rows && j < outputs) narrow(sum, y + i * out + j);
 }
 
-// A warp reads its rows of weights once for several rows of x, and from the L1 cache for the expert's next ones.
+// A warp reads its rows of weights once for several rows of x. For the next rows of the same expert it reads them from the L1 cache.
 template <class T, bool kWhole>
 __global__ __launch_bounds__(kThreads, 2) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries,
                                                              int64_t experts, int64_t in, int64_t out) {
-  constexpr int kFew = 4, kMany = kWhole && sizeof(T) == 2 ? 8 : kFew;  // as registers allow
+  constexpr int kFew = 4, kMany = kWhole && sizeof(T) == 2 ? 8 : kFew;  // kMany is limited by the number of registers
   const int64_t groups = (out + kWarps * kOutputs - 1) / (kWarps * kOutputs);
   for (int64_t b = blockIdx.x; b < experts * groups; b += gridDim.x) {
     const int64_t e = b / groups, from = (b % groups * kWarps + threadIdx.x / kWarp) * kOutputs;

@@ -1,6 +1,8 @@
-// The RMS norm of a row by a team: lanes of a warp, or a block. Pack p of a row belongs to thread p % threads of the team, which
-// adds its own packs up in their order. A fixed tree adds up lanes, and warps follow in their order. So the width of a row fixes
-// the bits of its sums. Threads without a pack add 0, which changes no bit: a whole warp may do what 8 or 16 of its lanes could.
+// The RMS norm of a row. A team of threads computes a row: some lanes of a warp, or a block.
+//
+// Thread p % threads of the team has pack p of the row. Each thread adds up its packs in their order. The sums of lanes are added in a
+// fixed tree, and then the sums of warps in their order. So the bits of a sum depend only on the row. A thread without a pack adds 0, which
+// changes no bit. So a whole warp can also compute a row that has packs for only 8 or 16 lanes.
 #pragma once
 #include "layers.cuh"
 
@@ -8,23 +10,23 @@ namespace mgrpo::cuda {
 
 constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp;
 
-// The lanes that share a row of at most 32 packs.
+// Returns the number of lanes that share a row of at most 32 packs.
 __host__ __device__ constexpr int lanes_of(int64_t packs) { return packs <= 8 ? 8 : packs <= 16 ? 16 : kWarp; }
 
-// Rows of few packs, such as the heads of queries and keys, take lanes of a warp.
+// Reports whether lanes of one warp compute a row, instead of a block: rows of few packs, such as the heads of queries and keys.
 template <class T>
 __host__ __device__ bool narrow_row(int64_t d) {
   return packs_of<T>(d) <= kWarp;
 }
 
-// How many packs a thread of the team has at most: 1, 2 or 4; 0 if the row is wider than that allows.
+// Returns the maximum number of packs of a thread if a block computes the row: 1, 2 or 4. It is 0 if the row is wider.
 template <class T>
 __host__ __device__ int packs_of_thread(int64_t d) {
   const int64_t each = (packs_of<T>(d) + kNormThreads - 1) / kNormThreads;
   return each <= 2 ? static_cast<int>(each) : each <= 4 ? 4 : 0;
 }
 
-// The threads of a team, in whole warps: no more than the row has packs for.
+// Returns the number of threads of a block for a row: whole warps, and no more than the row has packs for.
 template <class T>
 __host__ __device__ int threads_of(int64_t d) {
   const int each = packs_of_thread<T>(d);
@@ -32,7 +34,7 @@ __host__ __device__ int threads_of(int64_t d) {
   return static_cast<int>((packs_of<T>(d) + each * kWarp - 1) / (each * kWarp)) * kWarp;
 }
 
-// The sum over the threads of a team: a warp, or all warps of the block. shared: [kNormWarps].
+// Returns the sum over the threads of a team: of a warp, or of the block if kBlock. `shared` has kNormWarps elements.
 template <bool kBlock>
 __device__ float team_sum(float value, float *shared) {
   value = lanes_sum<kWarp>(value);
@@ -48,15 +50,15 @@ __device__ float team_sum(float value, float *shared) {
   return value;
 }
 
-// 1 / rms of a row of d values whose squares add up to `squares`.
+// Returns 1 / rms of a row of d values whose squares add up to `squares`.
 __device__ inline float inverse_rms(float squares, int64_t d, float eps) { return rsqrtf(squares * (1 / static_cast<float>(d)) + eps); }
 
-// The factor of x in the norm's backward pass, from the sum over the row of grad w x.
+// Returns the factor of x in the backward pass. `projection` is the sum of grad w x over the row.
 __device__ inline float along_row(float inv, float projection, int64_t d) {
   return -(inv * inv) * (projection * (1 / static_cast<float>(d)));
 }
 
-// for_each_pack for thread number `thread` of a team of `threads`.
+// Does what for_each_pack does, for thread number `thread` of a team of `threads` threads.
 template <class T, class F>
 __device__ void for_each_pack_of(const T *row, int64_t n, int thread, int threads, const F &f) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -66,7 +68,7 @@ __device__ void for_each_pack_of(const T *row, int64_t n, int thread, int thread
     f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
 }
 
-// The contribution of the first `count` values of a pack to a sum of squares.
+// Returns sum plus the squares of the first `count` elements of a pack.
 template <class T>
 __device__ float add_squares(float sum, const Pack<T> &p, int count = Pack<T>::kWidth) {
 #pragma unroll
@@ -75,7 +77,7 @@ __device__ float add_squares(float sum, const Pack<T> &p, int count = Pack<T>::k
   return sum;
 }
 
-// The values of a pack times inv and the weights, the first `count` of them.
+// Multiplies the first `count` elements of a pack by inv and by the weights.
 template <class T>
 __device__ void normalise(Pack<T> *p, const Pack<T> &weight, float inv, float offset, int64_t count = Pack<T>::kWidth) {
 #pragma unroll
@@ -83,7 +85,7 @@ __device__ void normalise(Pack<T> *p, const Pack<T> &weight, float inv, float of
     if (i < count) narrow(widen(p->at[i]) * inv * (widen(weight.at[i]) + offset), &p->at[i]);
 }
 
-// The contribution of the first `count` values of a pack to the sum of grad w x.
+// Returns sum plus the products grad w x of the first `count` elements of a pack.
 template <class T>
 __device__ float add_projection(float sum, const Pack<T> &grad, const Pack<T> &x, const Pack<T> &weight, float offset,
                                 int count = Pack<T>::kWidth) {
@@ -93,7 +95,8 @@ __device__ float add_projection(float sum, const Pack<T> &grad, const Pack<T> &x
   return sum;
 }
 
-// Gradients of the first `count` values of a pack, after the norm, become those before it: inv (grad w + x along), and more if it adds.
+// Replaces gradients of the norm's results by gradients of its inputs, for the first `count` elements of a pack. They are inv (grad w + x
+// along), plus `more` if `adds` is true.
 template <class T>
 __device__ void norm_back(Pack<T> *grad, const Pack<T> &x, const Pack<T> &weight, float offset, float inv, float along, bool adds,
                           const Pack<T> &more, int count = Pack<T>::kWidth) {
@@ -105,7 +108,7 @@ __device__ void norm_back(Pack<T> *grad, const Pack<T> &x, const Pack<T> &weight
   }
 }
 
-// One row of the backward pass, wherever it lies, for a thread of the team. to may be grad or more.
+// Computes a row of the backward pass, with any alignment. All threads of the team call it. `to` may be grad or more.
 template <bool kBlock, class T>
 __device__ void row_back(const T *grad, const T *row, const T *w, float offset, float inv, const T *more, T *to, int64_t d, int thread,
                          int threads, float *shared) {
@@ -123,12 +126,12 @@ __device__ void row_back(const T *grad, const T *row, const T *w, float offset, 
   });
 }
 
-// Rows in runs, one for each team of a block. The sums of a block's runs, added up in order, are a part of dw. The
-// assignment of rows depends only on their number and width, since it determines the order of a sum.
+// Divides rows into runs of consecutive rows. Each team of a block computes one run. The sums of the runs of a block, added in order, are
+// one partial sum of dw. The order of a sum determines its bits, so the division depends only on the number of rows and on their width.
 struct Runs {
   int64_t rows, parts;
   int teams;
-  int64_t each, more;  // rows of a run, and how many runs have one more
+  int64_t each, more;  // the rows of a run, and the number of runs that have one more row
 
   Runs(int64_t rows, int64_t parts, int teams)
       : rows(rows), parts(parts), teams(teams), each(rows / (parts * teams)), more(rows % (parts * teams)) {}
@@ -138,24 +141,25 @@ struct Runs {
   }
 };
 
-constexpr int64_t kMostDwParts = 512;  // some four blocks of eight warps for each multiprocessor of an H100
+constexpr int64_t kMaxDwParts = 512;  // about four blocks of eight warps for each multiprocessor of an H100
 
 template <class T>
 Runs runs_of(int64_t rows, int64_t d) {
-  constexpr int64_t kLeastRun = 8;  // rows, large enough to make a part of dw cheap
+  constexpr int64_t kMinRunRows = 8;  // the minimum number of rows; a partial sum of dw then costs little
   const int teams = narrow_row<T>(d) ? kNormThreads / lanes_of(packs_of<T>(d)) : 1;
-  const int64_t parts = (rows + kLeastRun * teams - 1) / (kLeastRun * teams);
-  return {rows, parts < kMostDwParts ? parts : kMostDwParts, teams};
+  const int64_t parts = (rows + kMinRunRows * teams - 1) / (kMinRunRows * teams);
+  return {rows, parts < kMaxDwParts ? parts : kMaxDwParts, teams};
 }
 
-// The contribution of a row to dw.
+// Adds the contribution of a row to dw.
 template <class T>
 __device__ void add_dw(const Pack<T> &grad, const Pack<T> &x, float inv, float (&dw)[Pack<T>::kWidth]) {
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) dw[i] = fmaf(widen(grad.at[i]) * inv, widen(x.at[i]), dw[i]);
 }
 
-// A part of dw, by rows that lie anywhere: a thread has a pack of its columns. load(r, begin) is the gradient of row r.
+// Computes a partial sum of dw for rows of any alignment, for the columns of one pack. load(r, begin) returns the pack of the gradient of
+// row r, row(r, begin) the pack of the row, and inverse(r) its 1 / rms.
 template <class T, class Load, class Row, class Inverse>
 __device__ void part_of_dw(const Runs &runs, int64_t part, int64_t d, int64_t begin, float *to, const Load &load, const Row &row,
                            const Inverse &inverse) {
@@ -174,7 +178,7 @@ __device__ void part_of_dw(const Runs &runs, int64_t part, int64_t d, int64_t be
 
 constexpr int kSlices = 32, kColumns = 32, kSumThreads = kSlices * kColumns;
 
-// parts [n, d] that are added to dw [d]; nothing where d is 0.
+// Partial sums [n, d] that are added to dw [d]. d is 0 if there are no partial sums.
 struct DwParts {
   const float *parts;
   float *dw;
@@ -183,14 +187,14 @@ struct DwParts {
   __host__ __device__ int64_t tiles() const { return (d + kColumns - 1) / kColumns; }
 };
 struct AllDwParts {
-  DwParts of[2];  // chosen by a number: a choice between two arguments would be copied to local memory
+  DwParts of[2];  // an array, because a choice between two arguments would be copied to local memory
 
   int64_t tiles() const { return of[0].tiles() + of[1].tiles(); }
 };
 
-namespace {  // the names of kernels tell the file that they are compiled in
+namespace {  // each file that includes this one has its own kernel
 
-// A warp adds up every 32nd part of 32 columns.
+// Adds up the partial sums. A warp adds up every 32nd partial sum of 32 columns.
 __global__ __launch_bounds__(kSumThreads) void dw_sum_kernel(const __grid_constant__ AllDwParts all) {
   __shared__ float sums[kSlices][kColumns + 1];
   const int slice = threadIdx.x / kColumns, column = threadIdx.x % kColumns;

@@ -1,5 +1,5 @@
-// One block a trajectory, two passes over its tokens with the refusals between them; trajectories are merged on
-// the host in batch order. Every formula is policy_term.h's, as on the CPU.
+// The policy loss. One block computes a trajectory, in two passes over its tokens. The host checks the results of the first pass for
+// refusals and merges the trajectories in their order. All formulas are in policy_term.h, which the CPU uses, too.
 #include "block.cuh"
 #include "device.h"
 #include "mgrpo/policy_loss.h"
@@ -47,7 +47,7 @@ __global__ __launch_bounds__(kThreads) void loss_kernel(mgrpo_loss_config c, Tok
     init_sums(mine.sums);
     mine.finite = 1;
     for (int64_t t = tr.begin + threadIdx.x; t < tr.end; t += kThreads) {
-      if (loss.scan.tokens == 0) {  // outside R: nothing is read
+      if (loss.scan.tokens == 0) {  // the trajectory is not trained, so its tokens are not read
         if (dlogp_new) dlogp_new[t] = 0;
         if (dentropy) dentropy[t] = 0;
       } else if (!loss.apply(t, mine.sums, dlogp_new, dentropy)) {
@@ -80,7 +80,7 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
   MGRPO_TRY(trajectories.upload(host.data(), n));
   MGRPO_TRY(scans.allocate(n));
   MGRPO_TRY(launch(scan_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get()));
-  // Refused data spoils only the outputs, so one wait serves both passes.
+  // If the data is refused, the outputs of the second pass are not used. So the host waits only once, after both passes.
   Scratch<TrajectoryResult> results(stream);
   MGRPO_TRY(results.allocate(n));
   MGRPO_TRY(

@@ -1,3 +1,4 @@
+// The gradient of the policy loss with respect to logits.
 #include "mgrpo/policy_loss_from_logits.h"
 #include "policy_rules.h"
 #include "row_gradient.cuh"
@@ -10,10 +11,10 @@ struct TokenTrajectory {
   double weight, advantage, coefficient;
 };
 
-// The rows of tokens under the objective.
+// The objective, for differentiate_rows: it computes the log-prob, entropy and gradient of each row.
 template <class A>
 struct Objective {
-  int64_t first;                      // the first row's token
+  int64_t first;                      // the token of the first row
   const TokenTrajectory *trajectory;  // [rows]
   double tau;
   mgrpo_loss_config config;
@@ -32,16 +33,17 @@ struct Objective {
     return true;
   }
   __device__ void unreadable(int64_t r) const {
-    if (threadIdx.x == 0) report_least(bad_row, first + r);
+    if (threadIdx.x == 0) report_min(bad_row, first + r);
     set(r, NAN, NAN);
   }
-  __device__ void impossible(int64_t r) const { set(r, -kInf, 0); }  // the loss refuses its log-prob of -Inf
+  __device__ void impossible(int64_t r) const { set(r, -kInf, 0); }  // the loss refuses a log-prob of -Inf
   __device__ Gradient<A> gradient(int64_t r, const RowSums &s, double dy) const {
     const TokenTrajectory of = trajectory[r];
     const double log_sum = log(s.sum);
     const A lp = static_cast<A>(dy - log_sum);
     const TrajectoryLoss<A> loss{config, tokens, of.weight, of.advantage, of.coefficient, TrajectoryScan{}};
-    const TokenTerm<A> term = loss.term_without_entropy(first + r, lp);  // another block may have stored it
+    // The entropy is not read, because another block may be writing it.
+    const TokenTerm<A> term = loss.term_without_entropy(first + r, lp);
     set(r, lp, log_sum - s.mean_exponent());
     return gradient_of<A>(s, dy, tau, term.dlogp_new, term.dentropy);
   }

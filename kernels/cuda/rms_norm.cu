@@ -1,4 +1,4 @@
-// A row is a block's, which has as many warps as the row has packs for.
+// The RMS norm and its backward pass. A block computes one row at a time. It has at most as many warps as the row has packs for.
 #include <type_traits>
 
 #include "copy_ahead.cuh"
@@ -10,14 +10,14 @@ namespace {
 
 template <class T>
 struct Norm {
-  const T *x, *residual, *w;  // residual: null, or added first, and the sum is kept
+  const T *x, *residual, *w;  // If residual is not null, it is added to x first, and the sum is written
   float offset, eps;
   T *sum, *y;
   float *inv_rms;
   int64_t rows, d;
 };
 
-// f(number, the first column) for up to kPacks packs of a row that are the thread's.
+// Calls f(i, column) for each pack of a row that the thread computes, at most kPacks. column is the first column of pack i.
 template <class T, int kPacks, class F>
 __device__ void for_each_own_pack(int64_t d, const F &f) {
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ void for_each_own_pack(int64_t d, const F &f) {
   }
 }
 
-// Rows of whole packs, up to kPacks of them a thread, which stay in registers.
+// The forward pass for rows that consist of whole aligned packs. A thread keeps its packs of a row, at most kPacks, in registers.
 template <class T, int kPacks>
 __global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -57,7 +57,7 @@ __global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
   }
 }
 
-// Rows of any width that lie anywhere.
+// The forward pass for rows of any width and any alignment.
 template <class T>
 __global__ __launch_bounds__(kNormThreads) void norm_kernel(Norm<T> in) {
   __shared__ float shared[kNormWarps];
@@ -97,23 +97,25 @@ struct NormBack {
   const T *dy, *x, *w;
   float offset;
   const float *inv_rms;
-  const T *more;  // null, or added to dx
+  const T *more;  // null, or a second gradient of x that is added to dx
   T *dx;
-  float *parts;  // [runs.parts, d], or null without dw
+  float *parts;  // partial sums of dw, [runs.parts, d]; null if dw is not needed
   Runs runs;
   int64_t d;
 };
 
-constexpr int kRowsAhead = 2;  // rows of a block that are in shared memory, or on their way there
+// Rows that a block keeps in shared memory: the current one, and the next one, which is being copied.
+constexpr int kRowsAhead = 2;
 
-// Bytes of shared memory for a block of whole_back_kernel.
+// Returns the bytes of shared memory that a block of whole_back_kernel needs.
 template <int kPacks>
 size_t bytes_ahead(int threads) {
   return sizeof(uint4) * kRowsAhead * 3 * kPacks * threads;
 }
 
-// Rows of whole packs, up to kPacks of them a thread. A block goes through the rows of a part, reads each once, the next one while it works
-// on this one, and keeps the part of dw in registers. A thread reads no packs in shared memory but those that it fetched.
+// The backward pass for rows that consist of whole aligned packs. A block computes the rows of one partial sum of dw after another. It
+// reads each row once. While it computes one row, it copies the next one to shared memory. The partial sum stays in registers. A thread
+// reads only those packs of shared memory that it copied itself, so no barrier is needed.
 template <class T, int kPacks>
 __global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
@@ -169,7 +171,7 @@ __global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in
   }
 }
 
-// Rows of any width that lie anywhere: dx.
+// Computes dx for rows of any width and any alignment.
 template <class T>
 __global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
   __shared__ float shared[kNormWarps];
@@ -178,7 +180,7 @@ __global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
                    in.dx + r * in.d, in.d, threadIdx.x, blockDim.x, shared);
 }
 
-// And the parts of dw: a thread has a pack of columns of one.
+// Computes the partial sums of dw for such rows. A thread computes the columns of one pack of one partial sum.
 template <class T>
 __global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
   const int64_t packs = packs_of<T>(in.d), threads = in.runs.parts * packs;
@@ -193,7 +195,7 @@ __global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
   }
 }
 
-// f(an integral constant): the packs of a thread of rows of whole packs, 0 where rows must be taken as they lie.
+// Calls f with the number of packs of a thread as an integral constant. It is 0 if the rows do not consist of whole aligned packs.
 template <class T, class F>
 int32_t for_packs(int64_t d, bool whole, const F &f) {
   switch (whole ? packs_of_thread<T>(d) : 0) {
@@ -209,7 +211,7 @@ int32_t for_packs(int64_t d, bool whole, const F &f) {
 
 template <class T>
 int32_t rms_norm(const Norm<T> &in, cudaStream_t stream) {
-  const Shape shape{block_count(min(in.rows, 2 * kMostDwParts)), threads_of<T>(in.d)};  // blocks read the weights once
+  const Shape shape{block_count(min(in.rows, 2 * kMaxDwParts)), threads_of<T>(in.d)};  // blocks read the weights once
   return for_packs<T>(in.d, whole_packs<T>(in.d, {in.x, in.residual, in.w, in.sum, in.y}), [&](auto packs) {
     if constexpr (packs > 0) return launch(whole_norm_kernel<T, packs>, shape, stream, in);
     return launch(norm_kernel<T>, shape, stream, in);
@@ -228,7 +230,7 @@ int32_t rms_norm_bwd(NormBack<T> in, float *dw, cudaStream_t stream) {
   MGRPO_TRY(for_packs<T>(in.d, whole, [&](auto packs) {
     if constexpr (packs > 0)
       return launch(whole_back_kernel<T, packs>, {block_count(in.runs.parts), threads, bytes_ahead<packs>(threads)}, stream, in);
-    if (dw != nullptr) {  // first: dx may be dy
+    if (dw != nullptr) {  // before dx is written, because dx may be dy
       const int64_t columns = in.runs.parts * packs_of<T>(in.d);
       MGRPO_TRY(launch(dw_kernel<T>, {block_count((columns + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, in));
     }

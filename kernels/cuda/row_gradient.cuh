@@ -1,14 +1,19 @@
-// The gradient of a function of a row's softmax, in the row's place. A row has a block or, if it is too long for one block's shared memory,
-// a cluster of up to eight (sm_90 on). The row is read once, waits in shared memory for its sums, and is written once. Meanwhile the next
-// row arrives. Where shared memory does not hold it either, one block reads the row twice, the second time from L2 if that is large enough.
-// The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies there.
+// The gradient of a function of a row's softmax, which replaces the row of logits.
+//
+// One block computes a row. If the row does not fit into the shared memory of one block, a cluster of up to eight blocks computes it (sm_90
+// and later). The row is read once. It stays in shared memory until its sums are known, and the gradient is written once. Meanwhile the
+// next row is copied to shared memory. If a row does not fit into the shared memory of a cluster, one block reads it twice. The second read
+// comes from the L2 cache if that is large enough.
+//
+// The gradient may have a narrower type than the logits that it overwrites. So no thread writes before all threads have read the bytes that
+// it overwrites.
 #pragma once
 #include <type_traits>
 
 #include "cluster.cuh"
 #include "copy_ahead.cuh"
 #include "device.h"
-#include "row.cuh"
+#include "softmax_row.cuh"
 
 namespace mgrpo::cuda {
 
@@ -18,7 +23,8 @@ struct LogitRows {
   double tau;
 };
 
-// The sums of the cluster's blocks merged in the order of their ranks, for every lane of the warp that calls it. place: shared memory.
+// Merges the sums of the cluster's blocks in the order of their ranks. A warp calls it, and every lane gets the result. `place` is the
+// address of the sums in each block's shared memory.
 __device__ inline RowSums merge_cluster(RowSums *place, double inv_tau) {
   auto blocks = cluster();
   const unsigned lane = threadIdx.x % kWarp, count = blocks.num_blocks();
@@ -39,14 +45,15 @@ __device__ inline RowSums merge_cluster(RowSums *place, double inv_tau) {
   return total;
 }
 
-// dz_v = 2^d_v (constant + slope d_v) off the target; as logits_row.h's differentiate on the CPU, where d_v are exponents of e.
+// The gradient of a logit that is not the target is dz_v = 2^d_v (constant + slope d_v). differentiate in kernels/cpu/logits_row.h has the
+// same formula with e in place of 2.
 template <class A>
 struct Gradient {
   A max, to_exponent, constant, slope, at_target;
 
   __device__ A operator()(A z) const {
-    const A d = floored((z - max) * to_exponent);
-    return exp2_of(d) * fused(slope, d, constant);
+    const A d = clamp_min_exponent((z - max) * to_exponent);
+    return exp2_of(d) * multiply_add(slope, d, constant);
   }
 };
 
@@ -63,7 +70,8 @@ __device__ void fill(G *row, int64_t n, double value) {
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
-// Stores the elements [begin, begin + kWidth) of a row [n], of 16 or 8 bytes; begin is a multiple of kWidth.
+// Stores the elements [begin, begin + kWidth) of a row [n] at once if the row is aligned. They have 16 or 8 bytes. begin is a multiple of
+// kWidth.
 template <int kWidth, class G, class Column>
 __device__ void store(G *row, const G (&values)[kWidth], Column begin, Column n, bool is_aligned) {
   if (is_aligned && begin + kWidth <= n) {
@@ -83,8 +91,8 @@ __device__ void store(G *row, const G (&values)[kWidth], Column begin, Column n,
     if (begin + i < n) row[begin + i] = values[i];
 }
 
-// A block's part of a row, [n], in shared memory. A thread reads and overwrites nothing but the packs that it fetched: no barrier is
-// needed. Columns of the last pack that the row does not have hold -Inf.
+// A copy of a block's part of a row, [n], in shared memory. A thread reads and overwrites only the packs that it copied itself, so no
+// barrier is needed. Elements of the last pack after the end of the row are -Inf.
 template <class T>
 struct Staged {
   static constexpr int kWidth = Pack<T>::kWidth, kGroup = 4, kStep = kRowThreads * kWidth;
@@ -93,7 +101,7 @@ struct Staged {
   int n;
 
   __device__ static int first() { return static_cast<int>(threadIdx.x) * kWidth; }
-  // f(column) for the thread's packs of a group, whose first column is `from`.
+  // Calls f(column) for the thread's packs in the group of packs that begins at column `from`.
   template <class F>
   __device__ void for_each(int from, const F &f) const {
 #pragma unroll
@@ -128,7 +136,7 @@ struct Staged {
       end_copies();
     }
   }
-  // f(pack) for the thread's packs, as they arrive.
+  // Waits for the thread's packs, group by group, and calls f(pack) for each.
   template <class F>
   __device__ void arrive(const F &f) const {
     int left = (n + kGroup * kStep - 1) / (kGroup * kStep);
@@ -140,7 +148,7 @@ struct Staged {
   }
 };
 
-// The result of a row's sums. One thread of a block computes it for all of them.
+// The formula of a row's gradient, and whether the row has a gradient. One thread of a block computes it for all threads.
 template <class A>
 struct RowVerdict {
   Gradient<A> gradient;
@@ -148,17 +156,19 @@ struct RowVerdict {
   bool differentiable;
 };
 
-// T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for
-// the block's part of a row. The whole cluster calls f.skips(r), which returns true if row r is
-// masked: it is not read, and its gradient is 0. One thread of every block calls the others.
-// f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r)
-// handles a row of -Inf only. f.gradient(r, sums, d_y) is any other row's.
+// Overwrites rows of logits of type T by their gradients of type G. kStaged: the shared memory has space for the block's part of a row.
+//
+// All threads of the cluster call f.skips(r), which returns true if row r is masked. Such a row is not read, and its gradient is 0. One
+// thread of every block calls the other functions. f.unreadable(r) is called for a row with a NaN or +Inf, and for a row whose target is
+// not a column. f.impossible(r) is called for a row in which every logit is -Inf. For every other row f.gradient(r, sums, d_y) returns the
+// gradient's formula.
 template <class T, class G, bool kStaged, class F>
 __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
   using A = typename Compute<T>::type;
   constexpr int kWidth = Pack<T>::kWidth;
-  __shared__ Storage<RowRoom, 1> room;
-  __shared__ Storage<RowSums, 2> of_block;  // for this row, and for the one before: another block may still read that
+  __shared__ Storage<MergeBuffer, 1> buffer;
+  // Of this row and of the previous row, whose sums another block may still be reading.
+  __shared__ Storage<RowSums, 2> block_sums;
   __shared__ Storage<RowVerdict<A>, 1> verdict_of_row;
   __shared__ Storage<double, 1> target_logit;
   const double inv_tau = 1 / in.tau;
@@ -194,12 +204,13 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
       if (kStaged && is_read) staged.fetch(next_part);
       continue;
     }
-    const RowSums sums = merge_block(mine, inv_tau, *room.get());
-    RowSums *const place = of_block.get() + turn;
+    const RowSums sums = merge_block(mine, inv_tau, *buffer.get());
+    RowSums *const place = block_sums.get() + turn;
     turn ^= 1;
     if (threadIdx.x == 0) {
       *place = sums;
-      *target_logit.get() = y >= 0 && y < in.vocab ? static_cast<double>(widen(row[y])) : NAN;  // before any block writes
+      *target_logit.get() =
+          y >= 0 && y < in.vocab ? static_cast<double>(widen(row[y])) : NAN;  // must be read before any block overwrites it
       publish();
     }
     sync_row();
@@ -251,31 +262,34 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
       for (Column first = 0; first < n; first += staged.kStep) {
         const Column at = first + staged.first();
         const Pack<T> p = load_pack(part, at, n, is_aligned);
-        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // the stores below overwrite packs that other threads have just read
+        if constexpr (sizeof(G) < sizeof(T))
+          __syncthreads();  // waits until other threads have read the packs that the stores below overwrite
         if (at < n) differentiate(p, at);
       }
     }
   }
-  sync_row();  // no block ends while another reads its sums
+  sync_row();  // a block must not end while another block reads its sums
 }
 
-// How a row is spread: bytes of shared memory a block, 0 where the row is not kept.
-struct Spread {
+// The number of blocks that share a row, and the bytes of shared memory of each. 0 bytes means that the row is not kept in shared memory.
+struct RowLayout {
   int cluster;
   size_t bytes;
 };
 
-// The fewest blocks whose part leaves room for a second block on the multiprocessor; in the largest cluster, any that fits.
-inline int32_t spread_of(int64_t row_bytes, Spread *out) {
-  int device, most, largest;
-  MGRPO_TRY(largest_cluster(&largest));
+// Chooses the smallest cluster whose blocks use at most half of a multiprocessor's shared memory, so that a second block can run there. The
+// largest cluster may use the whole shared memory.
+inline int32_t row_layout(int64_t row_bytes, RowLayout *out) {
+  int device, max_bytes, max_cluster;
+  MGRPO_TRY(max_cluster_blocks(&max_cluster));
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
-  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  constexpr int64_t kStatic = 2 << 10;  // what differentiate_rows declares, and the runtime's reserve
-  const int64_t room = most - kStatic, half = most / 2 - kStatic;
-  for (int cluster = 1; cluster <= largest; cluster *= 2) {
+  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&max_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  // The static shared memory of differentiate_rows, and the part that the CUDA runtime reserves.
+  constexpr int64_t kStatic = 2 << 10;
+  const int64_t whole = max_bytes - kStatic, half = max_bytes / 2 - kStatic;
+  for (int cluster = 1; cluster <= max_cluster; cluster *= 2) {
     const int64_t part = (row_bytes / cluster / 16 + 2) * 16;
-    if (part > (cluster == largest ? room : half)) continue;
+    if (part > (cluster == max_cluster ? whole : half)) continue;
     *out = {cluster, static_cast<size_t>(part)};
     return MGRPO_OK;
   }
@@ -283,20 +297,20 @@ inline int32_t spread_of(int64_t row_bytes, Spread *out) {
   return MGRPO_OK;
 }
 
-// Launches a kernel of differentiate_rows for rows of T: `staged` or, if shared memory does not hold a row, `other`. `staged` has at most
-// as many blocks as run at once, and each goes from row to row.
+// Launches a kernel of differentiate_rows for rows of T. It is `staged` if the shared memory has space for a row, and `other` if not.
+// `staged` has at most as many blocks as can run at once, and each block computes several rows.
 template <class T, class Kernel, class... Arguments>
 int32_t launch_rows(Kernel *staged, Kernel *other, const LogitRows &in, cudaStream_t stream, const Arguments &...arguments) {
-  Spread spread{1, 0};
-  MGRPO_TRY(spread_of(in.vocab * static_cast<int64_t>(sizeof(T)), &spread));
-  Shape shape{block_count(in.rows), kRowThreads, spread.bytes, spread.cluster};
-  if (spread.bytes > 0) {
+  RowLayout layout{1, 0};
+  MGRPO_TRY(row_layout(in.vocab * static_cast<int64_t>(sizeof(T)), &layout));
+  Shape shape{block_count(in.rows), kRowThreads, layout.bytes, layout.cluster};
+  if (layout.bytes > 0) {
     unsigned resident;
     MGRPO_TRY(resident_clusters(staged, shape, &resident));
     shape.blocks = shape.blocks < resident ? shape.blocks : resident;
   }
-  shape.blocks *= static_cast<unsigned>(spread.cluster);
-  return launch(spread.bytes > 0 ? staged : other, shape, stream, arguments...);
+  shape.blocks *= static_cast<unsigned>(layout.cluster);
+  return launch(layout.bytes > 0 ? staged : other, shape, stream, arguments...);
 }
 
 }  // namespace mgrpo::cuda

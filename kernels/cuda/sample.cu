@@ -1,24 +1,25 @@
-// A row is 128 chunks of consecutive tokens, shared by up to eight blocks. A warp sums a chunk in float32, relative to
-// the chunk's largest logit. Then every warp sums the chunks in float64, in one order, so the number of blocks changes
-// no bit.
+// Sampling of tokens.
 //
-// Without filters a row is read once, and the chunk in which the running sum passes the draw once more. A filter is a
-// least logit, found by its bits. A pass sums the weights of the logits between two values in 4,096 bins, and the next
-// pass continues within the bin in which the running sum passes the threshold. Weights are whole numbers, so the order
-// in which threads add them does not matter. Two or three passes over the chunks with logits of that size find a
-// float32.
+// A row is divided into 128 chunks of consecutive tokens, and up to eight blocks share it. A warp sums the exponentials of a chunk in
+// float32, relative to the maximum logit of the chunk. Then every warp sums the chunks in float64, in the same order. So the number of
+// blocks changes no bit.
+//
+// Without filters a row is read once, and only the chunk in which the running sum passes the random threshold is read again. A filter is a
+// minimum logit, which is found by its bits. A pass sums the weights of the logits between two values in 4,096 bins, and the next pass
+// continues within the bin in which the running sum passes the filter's threshold. Weights are integers, so the order in which threads add
+// them does not matter. For float32 two or three passes are enough, and each reads only chunks with logits in the range.
 #include "cluster.cuh"
 #include "device.h"
 #include "mgrpo/sample.h"
 #include "nonfinite.h"
-#include "row.cuh"
 #include "sampling_filter.h"
+#include "softmax_row.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
 constexpr int kChunks = 128, kChunksOfLane = kChunks / kWarp;
-constexpr int kResident = 2;  // blocks that a multiprocessor holds
+constexpr int kResident = 2;  // blocks on a multiprocessor at a time
 constexpr int kBinBits = 12, kBins = 1 << kBinBits;
 static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
 
@@ -27,7 +28,7 @@ __device__ inline float warp_max(float x) {
   for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, by));
   return x;
 }
-// Inclusive prefix sums over the lanes.
+// Returns inclusive prefix sums over the lanes.
 __device__ inline double warp_scan(double x) {
 #pragma unroll
   for (int by = 1; by < 32; by *= 2) {
@@ -37,7 +38,7 @@ __device__ inline double warp_scan(double x) {
   return x;
 }
 
-// Starts to bring a line of global memory to the L2 cache.
+// Starts to load a line of global memory to the L2 cache.
 __device__ inline void prefetch(const void *at) {
 #ifdef __CUDACC__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
@@ -46,10 +47,10 @@ __device__ inline void prefetch(const void *at) {
 #endif
 }
 
-// Numbers that order as the values of T do (no NaN): a cut is found by their bits instead of by sorting.
+// Maps values of T other than NaN to integers in the same order, so that a filter's cut is found by bits instead of by sorting.
 template <class T>
 struct Order {
-  static constexpr int kUnused = 32 - 8 * sizeof(T);  // lower bits of a float that values of T leave 0
+  static constexpr int kUnused = 32 - 8 * sizeof(T);  // the number of lower bits of a float that are 0 for values of T
 
   __device__ static uint32_t key(float z) {
     const uint32_t bits = __float_as_uint(z + 0.0f);  // -0 becomes +0
@@ -61,9 +62,9 @@ struct Order {
   }
 };
 
-// The least value of T in [low, high] for which holds(value) is true; holds must be monotone, and is true for high.
+// Returns the smallest value of T in [low, high] for which holds(key) is true. holds must be monotone, and true for high.
 template <class T, class Holds>
-__device__ inline float least_value(float low, float high, const Holds &holds) {
+__device__ inline float min_value(float low, float high, const Holds &holds) {
   uint32_t from = Order<T>::key(low), to = Order<T>::key(high);
   while (from < to) {
     const uint32_t middle = from + (to - from) / 2;
@@ -76,10 +77,10 @@ __device__ inline float least_value(float low, float high, const Holds &holds) {
   return Order<T>::value(from);
 }
 
-// The result of one warp for a chunk.
+// The result of a warp for a chunk.
 struct Chunk {
   float max;  // its largest logit
-  float sum;  // of the pass's terms over its tokens; NaN if a logit is NaN or +Inf
+  float sum;  // the sum of the pass's terms over its tokens; NaN if a logit is NaN or +Inf
 };
 
 // The bin in which a pass continues, and the sum of all bins above it.
@@ -89,23 +90,23 @@ struct Bin {
 };
 
 struct Shared {
-  Chunk own[kChunks];      // of this block's warps, for the cluster to read
-  Chunk chunk[kChunks];    // of all blocks
+  Chunk own[kChunks];      // the results of this block's warps, which the cluster reads
+  Chunk chunk[kChunks];    // the results of all blocks
   double factor[kChunks];  // exp((the chunk's max - the row's) / tau)
 };
 
 struct Bins {
-  uint2 sum[kBins];  // lower and upper halves: of this block, then in its share of the bins of all blocks
+  uint2 sum[kBins];  // lower and upper halves of the sums of this block; then, in its share of the bins, of all blocks
   uint64_t warp_sum[kRowWarps], share_sum;
   Bin found;
 };
 
-// A row of logits and the settings of its draw. All threads of all its blocks call a method, unless its comment names a warp.
+// A row of logits and the settings of its draw. All threads of all blocks of the row call the methods, except those that only a warp calls.
 template <class T>
 struct Row {
   static constexpr int kWidth = Pack<T>::kWidth;
   const T *z;
-  int vocab, length;  // of the row and of a chunk
+  int vocab, length;  // the number of logits of the row and of a chunk
   const mgrpo_sampling &settings;
   float scale;
   Shared &shared;
@@ -121,9 +122,9 @@ struct Row {
         scale(exponent_scale<float>(tau())),
         shared(shared),
         bins(bins) {
-    bring(static_cast<int>(cluster().block_rank() * kRowWarps) + warp());
+    prefetch_chunk(static_cast<int>(cluster().block_rank() * kRowWarps) + warp());
     for_own_chunks([&](int c) {
-      bring(c + static_cast<int>(cluster().num_blocks()) * kRowWarps);
+      prefetch_chunk(c + static_cast<int>(cluster().num_blocks()) * kRowWarps);
       return exponentials(c);
     });
     for (int c = lane() * kChunksOfLane; c < (lane() + 1) * kChunksOfLane; c++) {
@@ -137,7 +138,7 @@ struct Row {
     __syncthreads();
   }
 
-  // A pack for each lane, or as many packs as make the row kChunks chunks.
+  // Returns the number of tokens of a chunk: at least one pack for each lane, and enough for kChunks chunks to cover the row.
   __device__ static int chunk_length(int64_t vocab) {
     const int packs = static_cast<int>((vocab + kChunks * kWidth - 1) / (kChunks * kWidth));
     return (packs < 32 ? 32 : packs) * kWidth;
@@ -151,10 +152,10 @@ struct Row {
 
   __device__ bool readable() const { return !unreadable && max > -HUGE_VALF; }
   __device__ double exponent(float x) const { return (static_cast<double>(x) - max) / tau(); }
-  __device__ float exponential(float x, float most) const { return exp2_of(floored((x - most) * scale)); }
+  __device__ float exponential(float x, float chunk_max) const { return exp2_of(clamp_min_exponent((x - chunk_max) * scale)); }
   __device__ double mass(int c) const { return shared.chunk[c].sum * shared.factor[c]; }
 
-  // Computes every chunk with f(chunk), called by a warp, and gives all results to every block.
+  // Computes every chunk: one warp calls f(chunk). Every block receives all results.
   template <class F>
   __device__ void for_own_chunks(const F &f) {
     auto blocks = cluster();
@@ -165,19 +166,19 @@ struct Row {
     blocks.sync();
     const unsigned c = threadIdx.x;
     if (c < kChunks) shared.chunk[c] = *blocks.map_shared_rank(&shared.own[c], block_of(c));
-    blocks.sync();  // wait: all must have read before a block overwrites its own or ends
+    blocks.sync();  // waits until all blocks have read the results, before a block overwrites its own or ends
   }
   __device__ static unsigned block_of(unsigned c) { return c / kRowWarps & (cluster().num_blocks() - 1); }
 
-  // g(token, pack, count) for the lane's share of a chunk; tokens count from the chunk's first.
+  // Calls g(token, pack, count) for the lane's packs of a chunk. Tokens are counted from the first one of the chunk.
   template <class G>
   __device__ void for_each_of(int c, const G &g) const {
     for_each_pack_ahead(chunk_at(c), tokens(c), lane(), 32, g);
   }
 
-  // Prefetches a chunk into the L2 cache if there is one with this number: loads of a chunk wait for each other, a few at a time. A warp
-  // calls it.
-  __device__ void bring(int c) const {
+  // Prefetches chunk c to the L2 cache if there is such a chunk. Without it only a few loads of a chunk would be in progress at a time. A
+  // warp calls it.
+  __device__ void prefetch_chunk(int c) const {
     constexpr int kLine = 128;
     if (c >= kChunks) return;
     const char *const bytes = reinterpret_cast<const char *>(chunk_at(c));
@@ -191,25 +192,25 @@ struct Row {
     if (tokens(c) == 0) return {-HUGE_VALF, 0};
     OnlineSums<float> mine;
     for_each_of(c, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
-    const float most = warp_max(mine.max);
-    mine.rescale(most, scale);
-    return {most, lanes_sum<kWarp>(mine.unreadable ? NAN : mine.sum)};
+    const float chunk_max = warp_max(mine.max);
+    mine.rescale(chunk_max, scale);
+    return {chunk_max, lanes_sum<kWarp>(mine.unreadable ? NAN : mine.sum)};
   }
 
-  // Gives every chunk the sum of the exponentials of its logits from `least` on.
-  __device__ void add_up(float least) {
+  // Sets the sum of every chunk to the sum of the exponentials of its logits >= min_logit.
+  __device__ void add_up(float min_logit) {
     for_own_chunks([&](int c) {
-      const float most = shared.chunk[c].max;
-      if (most < least || most == -HUGE_VALF) return Chunk{most, 0};
+      const float chunk_max = shared.chunk[c].max;
+      if (chunk_max < min_logit || chunk_max == -HUGE_VALF) return Chunk{chunk_max, 0};
       float mine = 0;
       for_each_of(c, [&](int64_t, const Pack<T> &p, int count) {
 #pragma unroll
         for (int i = 0; i < kWidth; i++) {
           const float x = i < count ? widen(p.at[i]) : -HUGE_VALF;
-          mine += x >= least ? exponential(x, most) : 0;
+          mine += x >= min_logit ? exponential(x, chunk_max) : 0;
         }
       });
-      return Chunk{most, lanes_sum<kWarp>(mine)};
+      return Chunk{chunk_max, lanes_sum<kWarp>(mine)};
     });
   }
 
@@ -223,12 +224,12 @@ struct Row {
   __device__ double mass() const {
     return total([&](int c) { return mass(c); });
   }
-  __device__ double mass_from(float least) {
-    add_up(least);
+  __device__ double mass_from(float min_logit) {
+    add_up(min_logit);
     return mass();
   }
 
-  // Adds with two additions of 32 bits, for which a GPU has an instruction.
+  // Adds a weight to a bin with two additions of 32 bits, because a GPU has an instruction for those in shared memory.
   __device__ void add_to_bin(unsigned bin, uint64_t weight) {
     const auto low = static_cast<unsigned>(weight);
     const unsigned old = atomicAdd(&bins.sum[bin].x, low), high = static_cast<unsigned>(weight >> 32) + (old + low < old);
@@ -236,8 +237,8 @@ struct Row {
   }
   __device__ static uint64_t sum_of(uint2 bin) { return static_cast<uint64_t>(bin.y) << 32 | bin.x; }
 
-  // Adds up weight(logit) by bin, for keys in [from, to]; bin 0 is the uppermost. Each block then holds the sums of all blocks for its
-  // share of the bins.
+  // Adds up weight(logit) by bin, for keys in [from, to]. Bin 0 has the largest keys. Afterwards each block has the sums of all blocks for
+  // its share of the bins.
   template <class Weight>
   __device__ void fill_bins(uint32_t from, uint32_t to, int shift, const Weight &weight) {
     auto blocks = cluster();
@@ -253,7 +254,7 @@ struct Row {
         const Pack<T> p = load_pack(part, begin, n, is_aligned);
 #pragma unroll
         for (int i = 0; i < kWidth; i++) {
-          const uint32_t key = begin + i < n ? Order<T>::key(widen(p.at[i])) : 0;  // no number's
+          const uint32_t key = begin + i < n ? Order<T>::key(widen(p.at[i])) : 0;  // 0 is not the key of a number
           if (key < from || key > to) continue;
           const uint64_t w = weight(Order<T>::value(key));
           if (w != 0) add_to_bin((to - key) >> shift, w);
@@ -271,25 +272,26 @@ struct Row {
     __syncthreads();
   }
 
-  // The last of the bins 0 to `last` above which less than the budget lies, for every thread of every block; `above` lies above bin 0.
-  __device__ Bin last_below(double budget, uint64_t above, unsigned last) {
+  // Returns, to every thread of every block, the last of the bins 0 to `last` for which the sum of all bins above it is less than the
+  // budget. `above` is the sum of the weights above bin 0.
+  __device__ Bin last_bin_below(double budget, uint64_t above, unsigned last) {
     auto blocks = cluster();
     const int share = kBins / static_cast<int>(blocks.num_blocks()), each = share / kRowThreads;
     const unsigned first = blocks.block_rank() * share + threadIdx.x * each;
     uint64_t own = 0;
     for (int i = 0; i < each; i++) own += sum_of(bins.sum[first + i]);
-    uint64_t upto = own;  // of the warp's bins
+    uint64_t prefix = own;  // inclusive prefix sums over the lanes of the warp
 #pragma unroll
     for (int by = 1; by < 32; by *= 2) {
-      const uint64_t before = __shfl_up_sync(kAllLanes, upto, by);
-      if (lane() >= by) upto += before;
+      const uint64_t before = __shfl_up_sync(kAllLanes, prefix, by);
+      if (lane() >= by) prefix += before;
     }
-    if (lane() == 31) bins.warp_sum[warp()] = upto;
+    if (lane() == 31) bins.warp_sum[warp()] = prefix;
     __syncthreads();
-    for (int w = 0; w < warp(); w++) upto += bins.warp_sum[w];
-    if (threadIdx.x == kRowThreads - 1) bins.share_sum = upto;
+    for (int w = 0; w < warp(); w++) prefix += bins.warp_sum[w];
+    if (threadIdx.x == kRowThreads - 1) bins.share_sum = prefix;
     blocks.sync();
-    uint64_t running = above + upto - own;
+    uint64_t running = above + prefix - own;
     for (unsigned r = 0; r < blocks.block_rank(); r++) running += *blocks.map_shared_rank(&bins.share_sum, r);
     const auto below = [&](unsigned bin) { return bin <= last && static_cast<double>(running) < budget; };
     bool is_mine = false;
@@ -305,13 +307,14 @@ struct Row {
     return bins.found;
   }
 
-  // Returns the least key in [from, to] for which the weights of all greater logits add up to less than the budget. The budget is above 0.
+  // Returns the smallest key in [from, to] for which the weights of all greater logits add up to less than the budget. The budget must be
+  // above 0.
   template <class Weight>
-  __device__ uint32_t least_key(uint32_t from, uint32_t to, double budget, const Weight &weight) {
+  __device__ uint32_t min_key(uint32_t from, uint32_t to, double budget, const Weight &weight) {
     for (uint64_t above = 0;;) {
       const int bits = 32 - __clz(static_cast<int>(to - from)), shift = bits > kBinBits ? bits - kBinBits : 0;
       fill_bins(from, to, shift, weight);
-      const Bin found = last_below(budget, above, (to - from) >> shift);
+      const Bin found = last_bin_below(budget, above, (to - from) >> shift);
       above = found.above;
       to -= found.number << shift;
       if (shift == 0) return to;
@@ -321,39 +324,39 @@ struct Row {
   }
 
   __device__ float top_k() {
-    return Order<T>::value(least_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; }));
+    return Order<T>::value(min_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; }));
   }
 
-  // The least logit that top_p keeps, starting at `least`. The largest possible weight of all tokens below a logit
-  // bounds it from below.
-  __device__ float top_p(float least) {
-    const double kept = least == -HUGE_VALF ? mass() : mass_from(least);
-    const auto unit = static_cast<float>(uint64_t{1} << (30 + __clz(vocab)));  // the sum of all is below 2^62
+  // Returns the smallest logit that top_p keeps, at least min_logit. Most rows need only the keys from lower_bound on: all tokens below
+  // lower_bound together have less weight than top_p discards.
+  __device__ float top_p(float min_logit) {
+    const double kept = min_logit == -HUGE_VALF ? mass() : mass_from(min_logit);
+    const auto unit = static_cast<float>(uint64_t{1} << (30 + __clz(vocab)));  // so that the sum of all weights is below 2^62
     const auto weight = [&](float x) { return static_cast<uint64_t>(exponential(x, max) * unit); };
-    const double budget = settings.top_p * kept * unit, likely = max + (log2((1 - settings.top_p) * kept / vocab) - 0.01) / scale;
-    const uint32_t low = Order<T>::key(least), top = Order<T>::key(max),
-                   from = likely > least ? Order<T>::key(static_cast<float>(likely)) : low;
+    const double budget = settings.top_p * kept * unit, lower_bound = max + (log2((1 - settings.top_p) * kept / vocab) - 0.01) / scale;
+    const uint32_t low = Order<T>::key(min_logit), top = Order<T>::key(max),
+                   from = lower_bound > min_logit ? Order<T>::key(static_cast<float>(lower_bound)) : low;
     for (uint32_t at = from;; at = low) {
-      const uint32_t found = least_key(at, top, budget, weight);
+      const uint32_t found = min_key(at, top, budget, weight);
       if (found != at || at == low) return Order<T>::value(found);
     }
   }
 
-  // The least logit that the filters keep.
+  // Returns the smallest logit that the filters keep.
   __device__ float cut() {
     const mgrpo_sampling &s = settings;
-    float least = -HUGE_VALF;
-    if (s.top_k > 0 && s.top_k < vocab) least = top_k();
-    if (s.top_p > 0 && s.top_p < 1) least = top_p(least);
+    float min_logit = -HUGE_VALF;
+    if (s.top_k > 0 && s.top_k < vocab) min_logit = top_k();
+    if (s.top_p > 0 && s.top_p < 1) min_logit = top_p(min_logit);
     if (s.min_p > 0) {
       const double lowest = log(s.min_p);
-      least = least_value<T>(least, max, [&](uint32_t key) { return exponent(Order<T>::value(key)) >= lowest; });
+      min_logit = min_value<T>(min_logit, max, [&](uint32_t key) { return exponent(Order<T>::value(key)) >= lowest; });
     }
-    return least;
+    return min_logit;
   }
 
-  // The first chunk in which the running sum of f(chunk) exceeds the threshold, and that sum at its
-  // beginning. If rounding leaves the threshold unreached, it is the last chunk that has any, and -Inf.
+  // Returns the first chunk in which the running sum of f(chunk) exceeds the threshold. *before is the running sum at its beginning. If
+  // rounding prevents the sum from exceeding the threshold, returns the last chunk with f(chunk) > 0, and *before is -Inf.
   template <class F>
   __device__ int chunk_beyond(double threshold, const F &f, double *before) const {
     double mine = 0;
@@ -377,9 +380,9 @@ struct Row {
     return __shfl_sync(kAllLanes, found, __ffs(beyond) - 1);
   }
 
-  // The first token of a chunk at which the running sum of its exponentials, of logits from `least`
-  // on, exceeds the threshold. If rounding leaves it unreached, it is the last such token. By a warp.
-  __device__ int token_beyond(int c, double threshold, float least) const {
+  // Returns the first token of a chunk at which the running sum of exponentials of logits >= min_logit exceeds the threshold. If rounding
+  // prevents that, returns the last such token. A warp calls it.
+  __device__ int token_beyond(int c, double threshold, float min_logit) const {
     const T *const part = chunk_at(c);
     const int n = tokens(c);
     const bool is_aligned = aligned(part);
@@ -392,14 +395,14 @@ struct Row {
 #pragma unroll
       for (int i = 0; i < kWidth; i++) {
         const float x = at + i < n ? widen(p.at[i]) : -HUGE_VALF;
-        e[i] = x >= least ? exponential(x, shared.chunk[c].max) : 0;
+        e[i] = x >= min_logit ? exponential(x, shared.chunk[c].max) : 0;
         mine += e[i];
         if (e[i] > 0) last = at + i;
       }
-      const double upto = below + warp_scan(mine);
-      double running = __shfl_up_sync(kAllLanes, upto, 1);
+      const double prefix = below + warp_scan(mine);
+      double running = __shfl_up_sync(kAllLanes, prefix, 1);
       if (lane() == 0) running = below;
-      const unsigned beyond = __ballot_sync(kAllLanes, mine > 0 && upto > threshold);
+      const unsigned beyond = __ballot_sync(kAllLanes, mine > 0 && prefix > threshold);
       if (beyond != 0) {
         int token = -1;
 #pragma unroll
@@ -411,13 +414,13 @@ struct Row {
         }
         return c * length + __shfl_sync(kAllLanes, token, __ffs(beyond) - 1);
       }
-      below = __shfl_sync(kAllLanes, upto, 31);
+      below = __shfl_sync(kAllLanes, prefix, 31);
     }
     return c * length + __reduce_max_sync(kAllLanes, last);
   }
 };
 
-// In [0, 1).
+// Returns the random number of a draw, in [0, 1).
 __device__ inline double uniform_of(const mgrpo_sampling &s) {
   return mgrpo_philox_uniform(
       mgrpo_philox(static_cast<uint32_t>(s.position), static_cast<uint32_t>(s.position >> 32), 0, 0, s.key[0], s.key[1]));
@@ -446,29 +449,29 @@ __global__ __launch_bounds__(kRowThreads, kResident) void sample_kernel(const T 
     Row<T> row(logits + r * ld, vocab, s, shared, bins);
     if (!row.readable()) {
       if (rank == 0 && threadIdx.x == 0) {
-        report_least(out.bad_row, r);
+        report_min(out.bad_row, r);
         out.store(r, -1, NAN, NAN);
       }
       continue;
     }
     const double sum = row.mass();
     double kept = sum;
-    float least = -HUGE_VALF;
+    float min_logit = -HUGE_VALF;
     if (truncates(s)) {
-      least = row.cut();
-      kept = row.mass_from(least);
+      min_logit = row.cut();
+      kept = row.mass_from(min_logit);
     }
     double threshold = uniform_of(s) * kept, before;
     int c;
-    if (s.temperature == 0) {  // the first of the largest alone
+    if (s.temperature == 0) {  // the first token with the largest logit
       threshold = 0;
-      least = row.max;
+      min_logit = row.max;
       c = row.chunk_beyond(0, [&](int i) { return shared.chunk[i].max == row.max ? 1.0 : 0.0; }, &before);
     } else {
       c = row.chunk_beyond(threshold, [&](int i) { return row.mass(i); }, &before);
     }
     if (row.block_of(c) != rank || c % kRowWarps != warp()) continue;
-    const int chosen = row.token_beyond(c, (threshold - before) / shared.factor[c], least);
+    const int chosen = row.token_beyond(c, (threshold - before) / shared.factor[c], min_logit);
     if (lane() == 0) {
       const double d = row.exponent(widen(row.z[chosen]));
       out.store(r, chosen, d - log(sum), d - log(kept));
@@ -476,10 +479,11 @@ __global__ __launch_bounds__(kRowThreads, kResident) void sample_kernel(const T 
   }
 }
 
-// As many blocks a row as the multiprocessors hold at once, each with a pack for every thread.
+// Sets *blocks to the largest number of blocks per row for which the GPU can run the blocks of all rows at once, and each thread has a
+// pack.
 int32_t blocks_of_row(int64_t rows, int64_t packs, int *blocks) {
   int device, multiprocessors, largest;
-  MGRPO_TRY(largest_cluster(&largest));
+  MGRPO_TRY(max_cluster_blocks(&largest));
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
   MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   for (*blocks = largest; *blocks > 1; *blocks /= 2)

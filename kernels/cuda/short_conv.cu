@@ -1,4 +1,5 @@
-// A thread has a pack of a row's channels: it reads that pack of the rows before it, or in the backward pass of the rows that read it.
+// The short convolution and its backward pass. A thread computes one pack of channels of a row. In the forward pass it reads the same
+// channels of the rows before that row in its sequence. In the backward pass it reads them in the rows whose convolutions use that row.
 #include "heads.cuh"
 #include "short_conv.h"
 #include "sigmoid.cuh"
@@ -18,21 +19,23 @@ struct Segments {
     const int32_t row = follows != nullptr ? follows[s] : kNone;
     return row < kNone || row >= cu[s] ? kUnknown : row;
   }
-  // The row after which segment s begins, if that is not the row just before it.
-  __device__ int32_t parts_at(int64_t s) const {
+  // Returns the row that segment s follows if the segment is a branch: if it does not continue the segment just before it. Otherwise kNone.
+  __device__ int32_t branch_row(int64_t s) const {
     const int32_t row = empty(s) ? kNone : parent(s);
     return row >= 0 && row != cu[s] - 1 ? row : kNone;
   }
 };
 
-// Which row comes after which, as in kernels/cpu/short_conv.cpp.
+// The order of rows in their sequences: the row before each row, and the segments that branch off after each row. The class Rows of
+// kernels/cpu/short_conv.cpp has the same lists.
 struct Rows {
-  const int32_t *before, *parting, *segment;  // of each row
-  const int32_t *next, *cu;                   // of each segment
+  const int32_t *before, *first_branch, *segment;  // of each row: the row before it, the first branch after it, its segment
+  const int32_t *next_branch, *cu;                 // of each segment: the next branch after the same row; its first row
   int64_t rows;
 };
 
-__global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *before, int32_t *parting, int32_t *segment, int32_t *next) {
+__global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *before, int32_t *first_branch, int32_t *segment,
+                                                        int32_t *next_branch) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads, first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int64_t r = first; r < in.rows; r += stride) {
     int64_t low = 0, high = in.batch - 1;  // the last segment that begins at or before the row
@@ -47,18 +50,18 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *be
     segment[r] = static_cast<int32_t>(low);
   }
   for (int64_t s = first; s < in.batch; s += stride) {
-    const int32_t row = in.parts_at(s);
+    const int32_t row = in.branch_row(s);
     if (row == kNone) continue;
     bool is_first = true;
-    for (int64_t other = 0; other < s && is_first; other++) is_first = in.parts_at(other) != row;
-    if (is_first) parting[row] = static_cast<int32_t>(s);
+    for (int64_t other = 0; other < s && is_first; other++) is_first = in.branch_row(other) != row;
+    if (is_first) first_branch[row] = static_cast<int32_t>(s);
     int64_t after = s + 1;
-    while (after < in.batch && in.parts_at(after) != row) after++;
-    if (after < in.batch) next[s] = static_cast<int32_t>(after);
+    while (after < in.batch && in.branch_row(after) != row) after++;
+    if (after < in.batch) next_branch[s] = static_cast<int32_t>(after);
   }
 }
 
-// kSilu: a row of the product is u, without gates.
+// The inputs of a convolution. With kSilu a row of bcx is u itself, and there are no gates.
 template <class T, bool kSilu>
 struct Conv {
   const T *bcx, *w, *bias;  // bias may be null
@@ -87,13 +90,13 @@ struct Conv {
     for (int i = 0; i < Pack<T>::kWidth; i++) narrow(widen(u.at[i]) * widen(x.at[i]), &u.at[i]);
     return u;
   }
-  // One value of input().
+  // Returns one element of input().
   __device__ float input_at(int64_t row, int64_t j) const {
     T u = bcx[at(row, kB) + j];
     if constexpr (!kSilu) narrow(widen(u) * widen(bcx[at(row, kX) + j]), &u);
     return widen(u);
   }
-  // The result of a row whose convolution is `sum`.
+  // Returns the result of a row whose convolution is `sum`.
   __device__ Pack<T> result(int64_t row, int64_t begin, const float (&sum)[Pack<T>::kWidth], bool unknown) const {
     Pack<T> y;
     if constexpr (kSilu) {
@@ -107,28 +110,28 @@ struct Conv {
   }
   __device__ float weight(int64_t channel, int tap) const { return channel < d ? widen(w[channel * width + tap]) : 0.0f; }
 
-  // Multiplies the values of a pack by factors.
+  // Multiplies the elements of a pack by factors.
   static __device__ void scale(const float (&factors)[Pack<T>::kWidth], bool unknown, Pack<T> *p) {
 #pragma unroll
     for (int i = 0; i < Pack<T>::kWidth; i++) narrow(unknown ? NAN : widen(p->at[i]) * factors[i], &p->at[i]);
   }
 };
 
-// The gradients of convolutions: of results times gates C, or given.
+// The gradients of the convolutions. With gates they are dy times C. With kSilu slopes_kernel has computed them.
 template <class T, bool kSilu>
-struct Slopes {
+struct ConvGradients {
   Conv<T, kSilu> in;
   const T *dy;
-  const float *given;  // [rows, d], with kSilu
+  const float *conv_gradients;  // [rows, d], with kSilu
 
   __device__ float at(int64_t row, int64_t j) const {
-    if constexpr (kSilu) return given[row * in.d + j];
+    if constexpr (kSilu) return conv_gradients[row * in.d + j];
     return widen(dy[row * in.d + j]) * widen(in.bcx[in.at(row, Conv<T, kSilu>::kC) + j]);
   }
   __device__ void load(int64_t row, int64_t begin, float (&to)[Pack<T>::kWidth]) const {
     if constexpr (kSilu) {
 #pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++) to[i] = begin + i < in.d ? given[row * in.d + begin + i] : 0.0f;
+      for (int i = 0; i < Pack<T>::kWidth; i++) to[i] = begin + i < in.d ? conv_gradients[row * in.d + begin + i] : 0.0f;
     } else {
       const Pack<T> grad = load_pack(dy + row * in.d, begin, in.d, aligned(dy + row * in.d)), c = in.load(row, Conv<T, kSilu>::kC, begin);
 #pragma unroll
@@ -137,7 +140,7 @@ struct Slopes {
   }
 };
 
-// The convolution of a row: input(n) is the pack of the row n before it, for n < count.
+// Computes the convolution of a row. input(n) returns the pack of the row n places before it, for n < count.
 template <class T, bool kSilu, class Load>
 __device__ void convolve(const Conv<T, kSilu> &in, int64_t begin, int count, const Load &input, float (&sum)[Pack<T>::kWidth]) {
 #pragma unroll
@@ -149,16 +152,16 @@ __device__ void convolve(const Conv<T, kSilu> &in, int64_t begin, int count, con
   }
 }
 
-// A row and the rows before it that its convolution reads, `count` in all. unknown: one of them is not known.
-struct Taken {
-  int64_t at[kMostTaps];
+// The rows that the convolution of a row reads: that row and the rows before it, `count` in all. unknown: a segment follows an invalid row.
+struct Window {
+  int64_t at[kMaxTaps];
   int count;
   bool unknown;
 
   template <class T, bool kSilu>
-  __device__ Taken(const Conv<T, kSilu> &in, const Rows &rows, int64_t row) : count(0), unknown(false) {
+  __device__ Window(const Conv<T, kSilu> &in, const Rows &rows, int64_t row) : count(0), unknown(false) {
 #pragma unroll
-    for (int n = 0; n < kMostTaps; n++) {
+    for (int n = 0; n < kMaxTaps; n++) {
       if (n >= in.width || row < 0) continue;
       at[n] = row;
       count++;
@@ -169,12 +172,12 @@ struct Taken {
   __device__ int64_t of(int n) const {
     int64_t row = at[0];
 #pragma unroll
-    for (int i = 1; i < kMostTaps; i++) row = i == n ? at[i] : row;
+    for (int i = 1; i < kMaxTaps; i++) row = i == n ? at[i] : row;
     return row;
   }
 };
 
-// f(row, the first channel) for each of the thread's packs.
+// Calls f(row, channel) for each of the thread's packs. channel is the first channel of the pack.
 template <class T, class F>
 __device__ void for_each_pack_of_rows(int64_t rows, int64_t d, const F &f) {
   const int64_t packs = packs_of<T>(d), stride = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -190,41 +193,41 @@ unsigned blocks_of(int64_t rows, int64_t d) {
 template <class T, bool kSilu>
 __global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T, kSilu> in, Rows rows, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
-    const Taken taken(in, rows, row);
+    const Window window(in, rows, row);
     float sum[Pack<T>::kWidth];
-    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+    convolve(in, begin, window.count, [&](int n) { return in.input(window.of(n), begin); }, sum);
     T *to = y + row * in.d;
-    store_pack(to, in.result(row, begin, sum, taken.unknown), begin, in.d, aligned(to));
+    store_pack(to, in.result(row, begin, sum, window.unknown), begin, in.d, aligned(to));
   });
 }
 
-// The gradients of convolutions whose results are their silu, to [rows, d].
+// Computes the gradients of convolutions with kSilu, [rows, d].
 template <class T>
 __global__ __launch_bounds__(kThreads) void slopes_kernel(Conv<T, true> in, Rows rows, const T *dy, float *to) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
-    const Taken taken(in, rows, row);
+    const Window window(in, rows, row);
     float sum[Pack<T>::kWidth];
-    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+    convolve(in, begin, window.count, [&](int n) { return in.input(window.of(n), begin); }, sum);
     const Pack<T> grad = load_pack(dy + row * in.d, begin, in.d, aligned(dy + row * in.d));
 #pragma unroll
     for (int i = 0; i < Pack<T>::kWidth; i++) {
       const float2 s = both_sigmoids(sum[i]);
-      if (begin + i < in.d) to[row * in.d + begin + i] = taken.unknown ? NAN : widen(grad.at[i]) * s.x * fmaf(sum[i], s.y, 1.0f);
+      if (begin + i < in.d) to[row * in.d + begin + i] = window.unknown ? NAN : widen(grad.at[i]) * s.x * fmaf(sum[i], s.y, 1.0f);
     }
   });
 }
 
-// f(row, distance) for a row and those that read it, at most `most` rows after it, depth first.
+// Calls f(row, distance) for a row and for the rows that come after it within max_distance rows, in depth-first order.
 template <class F>
-__device__ void each_reader(const Rows &rows, int64_t row, int most, const F &f) {
+__device__ void each_reader(const Rows &rows, int64_t row, int max_distance, const F &f) {
   const auto is_next = [&](int64_t at) { return at + 1 < rows.rows && rows.before[at + 1] == at; };
   const auto first_of = [&](int32_t segment) { return segment == kNone ? int64_t{kNone} : rows.cu[segment]; };
   int64_t at = row;
   int distance = 0;
   f(at, distance);
   for (bool down = true;;) {
-    if (down && distance < most) {
-      const int64_t child = is_next(at) ? at + 1 : first_of(rows.parting[at]);
+    if (down && distance < max_distance) {
+      const int64_t child = is_next(at) ? at + 1 : first_of(rows.first_branch[at]);
       if (child != kNone) {
         f(at = child, ++distance);
         continue;
@@ -232,7 +235,7 @@ __device__ void each_reader(const Rows &rows, int64_t row, int most, const F &f)
     }
     if (distance == 0) return;
     const int64_t parent = rows.before[at];
-    const int64_t sibling = first_of(at == parent + 1 ? rows.parting[parent] : rows.next[rows.segment[at]]);
+    const int64_t sibling = first_of(at == parent + 1 ? rows.first_branch[parent] : rows.next_branch[rows.segment[at]]);
     down = sibling != kNone;
     at = down ? sibling : parent;
     if (down)
@@ -243,7 +246,7 @@ __device__ void each_reader(const Rows &rows, int64_t row, int most, const F &f)
 }
 
 template <class T, bool kSilu>
-__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows rows, Slopes<T, kSilu> slopes, T *dbcx) {
+__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients, T *dbcx) {
   using C = Conv<T, kSilu>;
   constexpr int kWidth = Pack<T>::kWidth;
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
@@ -252,19 +255,19 @@ __global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows 
       store_pack(to, p, begin, in.d, aligned(to));
     };
     if constexpr (!kSilu) {
-      const Taken taken(in, rows, row);
+      const Window window(in, rows, row);
       float sum[kWidth];
-      convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
-      Pack<T> dc = load_pack(slopes.dy + row * in.d, begin, in.d, aligned(slopes.dy + row * in.d));
-      C::scale(sum, taken.unknown, &dc);
+      convolve(in, begin, window.count, [&](int n) { return in.input(window.of(n), begin); }, sum);
+      Pack<T> dc = load_pack(gradients.dy + row * in.d, begin, in.d, aligned(gradients.dy + row * in.d));
+      C::scale(sum, window.unknown, &dc);
       store(C::kC, dc);
     }
     float du[kWidth] = {};
     each_reader(rows, row, in.width - 1, [&](int64_t reader, int distance) {
-      float its[kWidth];
-      slopes.load(reader, begin, its);
+      float gradient[kWidth];
+      gradients.load(reader, begin, gradient);
 #pragma unroll
-      for (int i = 0; i < kWidth; i++) du[i] += in.weight(begin + i, in.width - 1 - distance) * its[i];
+      for (int i = 0; i < kWidth; i++) du[i] += in.weight(begin + i, in.width - 1 - distance) * gradient[i];
     });
     if constexpr (kSilu) {
       Pack<T> result;
@@ -281,31 +284,32 @@ __global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows 
   });
 }
 
-// Runs of rows whose sums are the parts of dw. They depend on the number of rows alone.
+// Divides the rows into ranges. The sum over a range is a partial sum of dw. The ranges depend only on the number of rows.
 struct Parts {
   int64_t rows, parts;
 
   explicit Parts(int64_t rows) : rows(rows) {
-    constexpr int64_t kMost = 128, kLeast = 32;
-    const int64_t wanted = (rows + kLeast - 1) / kLeast;
-    parts = wanted < kMost ? wanted : kMost;
+    constexpr int64_t kMaxParts = 128, kMinRows = 32;
+    const int64_t wanted = (rows + kMinRows - 1) / kMinRows;
+    parts = wanted < kMaxParts ? wanted : kMaxParts;
   }
   __device__ int64_t first(int64_t part) const { return rows * part / parts; }
 };
 
-// A thread has a channel of a part: to_w [parts, d, width], to_bias [parts, d].
+// Computes partial sums of dw in to_w [parts, d, width], and of dbias in to_bias [parts, d]. A thread computes one channel of one partial
+// sum.
 template <class T, bool kSilu>
-__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows rows, Slopes<T, kSilu> slopes, Parts parts, float *to_w,
-                                                      float *to_bias) {
+__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients, Parts parts,
+                                                      float *to_w, float *to_bias) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; t < parts.parts * in.d; t += stride) {
     const int64_t part = t / in.d, j = t % in.d;
-    float dw[kMostTaps] = {}, dbias = 0;
+    float dw[kMaxTaps] = {}, dbias = 0;
     for (int64_t r = parts.first(part); r < parts.first(part + 1); r++) {
-      const float grad = slopes.at(r, j);
+      const float grad = gradients.at(r, j);
       int64_t at = r;
 #pragma unroll
-      for (int n = 0; n < kMostTaps; n++) {
+      for (int n = 0; n < kMaxTaps; n++) {
         if (n >= in.width || at < 0) continue;
         dw[n] += grad * in.input_at(at, j);
         at = rows.before[at];
@@ -313,7 +317,7 @@ __global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows ro
       dbias += grad;
     }
 #pragma unroll
-    for (int n = 0; n < kMostTaps; n++)
+    for (int n = 0; n < kMaxTaps; n++)
       if (n < in.width) to_w[t * in.width + in.width - 1 - n] = dw[n];
     to_bias[t] = dbias;
   }
@@ -352,7 +356,7 @@ __global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T, false> in, InC
   });
 }
 
-// Rows of sequences that have states [slots, width - 1, d]. Rows of the same slot next to each other are a run.
+// The slots of rows in the states [slots, width - 1, d]. A run is consecutive rows with the same slot.
 struct Slots {
   const int32_t *slot, *pos;
   int64_t slots, rows;
@@ -367,7 +371,7 @@ __global__ __launch_bounds__(kThreads) void states_kernel(Conv<T, true> in, Slot
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const bool unknown = !slots.known(row);
     const int kept = in.width - 1, count = slots.pos[row] < in.width ? slots.pos[row] + 1 : in.width;
-    int of_call = 1;  // how many of the rows that are read are rows of the call
+    int of_call = 1;  // the number of these rows that are in the call; the other ones are in the state
     while (of_call < in.width && !slots.begins(row - of_call + 1)) of_call++;
     float sum[Pack<T>::kWidth];
     convolve(
@@ -383,13 +387,13 @@ __global__ __launch_bounds__(kThreads) void states_kernel(Conv<T, true> in, Slot
   });
 }
 
-// The last row of each run brings its state forward.
+// Advances the states. The thread of the last row of each run writes the state of its slot.
 template <class T>
 __global__ __launch_bounds__(kThreads) void advance_kernel(Conv<T, true> in, Slots slots, T *states) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     if (!slots.ends(row) || !slots.known(row)) return;
     const int kept = in.width - 1;
-    int fresh = 0;  // rows of the call that the state will hold
+    int fresh = 0;  // the number of rows of the call that the new state contains
     while (fresh < kept && (fresh == 0 || !slots.begins(row - fresh + 1))) fresh++;
     T *state = states + static_cast<int64_t>(slots.slot[row]) * kept * in.d;
     for (int i = 0; i < kept; i++) {
@@ -400,16 +404,17 @@ __global__ __launch_bounds__(kThreads) void advance_kernel(Conv<T, true> in, Slo
   });
 }
 
-// f(rows) with the rows of segments listed in scratch.
+// Lists the rows of the segments in scratch memory, and calls f with the lists.
 template <class F>
 int32_t with_rows(const Segments &segments, cudaStream_t stream, const F &f) {
   Scratch<int32_t> lists(stream);
-  MGRPO_TRY(lists.allocate_ones(3 * segments.rows + segments.batch));  // kNone
-  int32_t *before = lists.get(), *parting = before + segments.rows, *segment = parting + segments.rows, *next = segment + segments.rows;
+  MGRPO_TRY(lists.allocate_ones(3 * segments.rows + segments.batch));  // each entry is kNone
+  int32_t *before = lists.get(), *first_branch = before + segments.rows, *segment = first_branch + segments.rows,
+          *next_branch = segment + segments.rows;
   const int64_t items = segments.rows > segments.batch ? segments.rows : segments.batch;
-  MGRPO_TRY(
-      launch(rows_kernel, {block_count((items + kThreads - 1) / kThreads), kThreads}, stream, segments, before, parting, segment, next));
-  return f(Rows{before, parting, segment, next, segments.cu, segments.rows});
+  MGRPO_TRY(launch(rows_kernel, {block_count((items + kThreads - 1) / kThreads), kThreads}, stream, segments, before, first_branch, segment,
+                   next_branch));
+  return f(Rows{before, first_branch, segment, next_branch, segments.cu, segments.rows});
 }
 
 template <class T, bool kSilu>
@@ -418,20 +423,20 @@ int32_t packed_bwd(const Conv<T, kSilu> &in, const Segments &segments, const voi
   const T *grad = static_cast<const T *>(dy);
   const Shape of_rows{blocks_of<T>(in.rows, in.d), kThreads};
   return with_rows(segments, stream, [&](const Rows &rows) {
-    Scratch<float> given(stream);
+    Scratch<float> conv_gradients(stream);
     if constexpr (kSilu) {
-      MGRPO_TRY(given.allocate(in.rows * in.d));
-      MGRPO_TRY(launch(slopes_kernel<T>, of_rows, stream, in, rows, grad, given.get()));
+      MGRPO_TRY(conv_gradients.allocate(in.rows * in.d));
+      MGRPO_TRY(launch(slopes_kernel<T>, of_rows, stream, in, rows, grad, conv_gradients.get()));
     }
-    const Slopes<T, kSilu> slopes{in, grad, given.get()};
-    MGRPO_TRY(launch(back_kernel<T, kSilu>, of_rows, stream, in, rows, slopes, static_cast<T *>(dbcx)));
+    const ConvGradients<T, kSilu> gradients{in, grad, conv_gradients.get()};
+    MGRPO_TRY(launch(back_kernel<T, kSilu>, of_rows, stream, in, rows, gradients, static_cast<T *>(dbcx)));
     if (dw == nullptr && dbias == nullptr) return int32_t{MGRPO_OK};
     const Parts parts(in.rows);
     const int64_t n = parts.parts, taps = in.d * in.width;
     Scratch<float> sums(stream);
     MGRPO_TRY(sums.allocate(n * (taps + in.d)));
     float *of_bias = sums.get() + n * taps;
-    MGRPO_TRY(launch(dw_kernel<T, kSilu>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, slopes, parts,
+    MGRPO_TRY(launch(dw_kernel<T, kSilu>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, gradients, parts,
                      sums.get(), of_bias));
     return sum_dw({{{sums.get(), dw, n, dw != nullptr ? taps : 0}, {of_bias, dbias, n, dbias != nullptr ? in.d : 0}}}, stream);
   });
@@ -442,7 +447,7 @@ int32_t launch_packed(const Conv<T, kSilu> &in, const Rows &rows, void *y, cudaS
   return launch(packed_kernel<T, kSilu>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, static_cast<T *>(y));
 }
 
-// f(the convolution) for its type and form.
+// Calls f with the convolution, whose type depends on the dtype and on silu.
 template <class F>
 int32_t for_conv(const void *bcx, const mgrpo_short_conv &conv, int64_t rows, int32_t dtype, const F &f) {
   return for_dtype(dtype, [&](auto zero) {

@@ -1,4 +1,4 @@
-// The logistic function in one exponential and one instruction.
+// The logistic function, which takes one exponential and one reciprocal.
 #pragma once
 #include <cfloat>
 
@@ -6,7 +6,7 @@
 
 namespace mgrpo::cuda {
 
-// 1 / x to one unit in the last place, in one instruction; a denormal result is 0.
+// Returns 1 / x, accurate to one unit in the last place, with one instruction. Denormal results become 0.
 __device__ inline float reciprocal(float x) {
 #ifdef __CUDACC__
   float y;
@@ -19,7 +19,7 @@ __device__ inline float reciprocal(float x) {
 }
 __device__ inline float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
 
-// The sigmoid and its difference from 1, whose digits a subtraction would lose.
+// Returns the sigmoid s and 1 - s. A subtraction would lose digits of 1 - s.
 __device__ inline float2 both_sigmoids(float g) {
   const float e = expf(-g), s = reciprocal(1 + e);
   return {s, fminf(e, FLT_MAX) * s};

@@ -1,12 +1,13 @@
-// Vectors of a row's elements, as products of matrices take them.
+// Vectors of kVector elements of a row, which the kernels of matrix products load.
 #pragma once
-#include "row.cuh"
+#include "pack.cuh"
 
 namespace mgrpo::cuda {
 
 constexpr int kVector = 8;  // elements that a thread loads at a time
 
-// kVector elements of row [n] from `begin` on, 0 beyond it. kWhole: there are none beyond it, and all are aligned.
+// Loads kVector elements of row [n] from `begin` on. Elements after the end of the row are 0. kWhole: the vector is aligned and does not
+// pass the end of the row.
 template <bool kWhole, class T>
 __device__ inline void load_vector(const T *row, int64_t begin, int64_t n, float (&to)[kVector]) {
   constexpr int kWidth = Pack<T>::kWidth;

@@ -1,6 +1,6 @@
-// Heads of whole packs that are aligned, with a norm for each head or without one. As many
-// lanes of a warp as a head has packs take heads one after another, mostly of the same row. The
-// row's angles and the norm's weights stay in registers. A head is read once and written once.
+// Kernels for heads that consist of whole aligned packs, with a norm for each head or without norms. A team of lanes, one for each pack of
+// a head, computes several heads one after another, most of them in the same row. The angles of the row and the weights of the norm stay in
+// registers. A head is read once and written once.
 #pragma once
 #include <type_traits>
 
@@ -9,21 +9,21 @@
 namespace mgrpo::cuda {
 namespace {
 
-// The part of the heads of all rows that the blocks of queries, or of keys and values, have.
+// The division of the heads of all rows among blocks, for the queries, or for the keys together with the values.
 struct HeadWork {
   Runs runs;
-  float *parts;  // of dw, [runs.parts, hd]; null: no dw
+  float *parts;  // partial sums of dw, [runs.parts, hd]; null if dw is not needed
 };
 
 template <class T>
 struct WholeHeads {
   Layout<T> in;
-  HeadWork of[2];  // queries; keys with their values
+  HeadWork of[2];  // queries, and keys with their values
 
   Shape shape() const { return {block_count(of[0].runs.parts + of[1].runs.parts), kHeadThreads}; }
 };
 
-// f(an integral constant): the lanes that share a head.
+// Calls f with the number of lanes that share a head, as an integral constant.
 template <class T, class F>
 int32_t for_lanes(int64_t hd, const F &f) {
   switch (lanes_of(packs_of<T>(hd))) {
@@ -35,15 +35,16 @@ int32_t for_lanes(int64_t hd, const F &f) {
   return f(std::integral_constant<int, kWarp>{});
 }
 
-// A lane's place in a head, and the angles of its elements.
+// The elements of a head that a lane has, and the angles of their rotation.
 template <class T, int kLanes>
 struct Lane {
   static constexpr int kWidth = Pack<T>::kWidth;
   const int thread = threadIdx.x % kLanes, begin = thread * kWidth;
-  const bool has;                            // a pack of the head
-  const int half, partner;                   // the planes that turn; the lane of the warp whose elements turn with this one's
-  const bool first;                          // whether it has first elements of planes
-  float cos[kWidth] = {}, sin[kWidth] = {};  // a team without a head turns zeros in the steps of its neighbours
+  const bool has;  // whether the lane has a pack of the head
+  // half: the number of rotated planes; partner: the lane with the other coordinates of this lane's planes.
+  const int half, partner;
+  const bool first;                          // whether the lane has the first coordinates of planes
+  float cos[kWidth] = {}, sin[kWidth] = {};  // zeros while a team has no head but other teams of the warp have one
 
   __device__ Lane(int hd, int half)
       : has(begin < hd),
@@ -54,7 +55,7 @@ struct Lane {
         first(begin < half) {}
   __device__ bool turns() const { return begin < 2 * half; }
 
-  // The angles of a row; `sign` turns back.
+  // Loads the angles of a row. With sign -1 the rotation is the inverse.
   __device__ void take(const Rotation &in, int64_t row, float sign) {
     if (!turns()) return;
     const int64_t at = in.pos[row];
@@ -72,7 +73,7 @@ struct Lane {
       sin[i] = across * s.x, sin[i + 1] = across * s.y, sin[i + 2] = across * s.z, sin[i + 3] = across * s.w;
     }
   }
-  // All lanes of the warp turn theirs.
+  // Returns the lane's elements after rotation. All lanes of the warp call it.
   __device__ uint4 turned(uint4 raw) const {
     const uint4 across{__shfl_sync(kAllLanes, raw.x, partner), __shfl_sync(kAllLanes, raw.y, partner),
                        __shfl_sync(kAllLanes, raw.z, partner), __shfl_sync(kAllLanes, raw.w, partner)};
@@ -85,12 +86,11 @@ struct Lane {
   }
 };
 
-// The heads of a team's run, one after another. Teams of a warp take equally many steps, and a team may have no head in
-// the last one.
+// Iterates over the heads of a team's run. All teams of a warp take the same number of steps, so a team may have no head in the last step.
 struct Walk {
   int64_t number, row;
   int head, heads, left, steps;
-  bool is_new = true;  // the row
+  bool is_new = true;  // whether `row` has just begun
 
   __device__ Walk(const Runs &runs, int64_t part, int team, int heads)
       : number(runs.first(part, team)),
@@ -183,7 +183,7 @@ __global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const 
         Pack<T> own = pack_of<T>(grad);
         const Pack<T> row = pack_of<T>(x), weight = pack_of<T>(w);
         const float along = along_row(inv, lanes_sum<kLanes>(add_projection(0, own, row, weight, in.offset)), in.hd);
-        add_dw(own, row, inv, dw);  // zeros where the lane has nothing
+        add_dw(own, row, inv, dw);  // adds 0 if the lane has no pack
         norm_back(&own, row, weight, in.offset, inv, along, false, row);
         grad = bytes_of(own);
       }
@@ -199,7 +199,7 @@ __global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const 
       for (int t = 1; t < kTeams; t++) total += shared[t * in.hd + j];
       parts[part * in.hd + j] = total;
     }
-    __syncthreads();  // the next part's sums may overwrite these
+    __syncthreads();  // the sums of the next part may overwrite these
   }
 }
 

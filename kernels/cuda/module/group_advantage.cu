@@ -2,7 +2,7 @@
 // driver. cuda/module.go launches it. gorgonia/cu passes parameters of at most 8 bytes, so the structs of the kernel are spread out here.
 #include "advantage.cuh"
 
-// Blocks have kThreads threads, and each takes kThreads / kLanesOfSmall groups or more. first is -1 before the launch.
+// A block has kThreads threads and computes kThreads / kSmallGroupLanes groups at a time. *first must be -1 before the launch.
 extern "C" __global__ __launch_bounds__(mgrpo::cuda::kThreads) void mgrpo_group_advantage(const double *rewards, const double *weights,
                                                                                           const int64_t *offsets, int64_t groups,
                                                                                           double *advantages, mgrpo_group_stats *stats,

@@ -6,9 +6,9 @@
 // (float32 rewards: 2^-20). A group of equal rewards is degenerate. LEAVE_ONE_OUT_STD does not
 // divide a member's reward if the rewards of the others are equal.
 //
-// Two passes over centred rewards, sums in float64, one group at a time in member order. The
-// result does not depend on the number of threads or on the other groups. Moves 24 bytes a member
-// (reward, weight, advantage in float64); bound by launch and memory, never by arithmetic.
+// A group is computed in two passes, with sums in float64 over its members in order. The result does not depend on the number of threads or
+// on the other groups. A member moves 24 bytes (reward, weight and advantage in float64), so the time is spent on launches and memory, not
+// on arithmetic.
 #pragma once
 #include "mgrpo/status.h"
 
@@ -19,9 +19,10 @@ enum mgrpo_std {
 };
 
 enum mgrpo_baseline {
-  MGRPO_BASELINE_MEAN = 0,               // r - mu
-  MGRPO_BASELINE_LEAVE_ONE_OUT = 1,      // (r - mu) W / (W - 1), the mean of the others (RLOO, arXiv 2402.14740)
-  MGRPO_BASELINE_LEAVE_ONE_OUT_STD = 2,  // mean and sample std both of the others; unit weights only; std must be sample
+  MGRPO_BASELINE_MEAN = 0,           // r - mu
+  MGRPO_BASELINE_LEAVE_ONE_OUT = 1,  // (r - mu) W / (W - 1), the mean of the others (RLOO, arXiv 2402.14740)
+  // Both the mean and the sample std of the others; weights must be 0 or 1, and std must be SAMPLE.
+  MGRPO_BASELINE_LEAVE_ONE_OUT_STD = 2,
 };
 
 // This program's default is {POPULATION, MEAN, eps 0, sigma_min 1e-6}: the paper's formula, with a sigma_min of our own.
@@ -29,15 +30,16 @@ typedef struct mgrpo_convention {
   int32_t std;       // enum mgrpo_std
   int32_t baseline;  // enum mgrpo_baseline
   double eps;        // added to the divisor; >= 0
-  double sigma_min;  // a group whose population sigma is strictly below is degenerate: all A = 0; >= 0
+  double sigma_min;  // >= 0; a group whose population sigma is strictly below it is degenerate: all its advantages are 0
 } mgrpo_convention;
 
 typedef struct mgrpo_group_stats {
-  double mean;            // 0 when empty
-  double std_population;  // 0 when empty
+  double mean;            // 0 if empty
+  double std_population;  // 0 if empty
   double weight_sum;      // W
-  uint8_t degenerate;     // members, but equal rewards or sigma < sigma_min (or W <= 1 where a formula needs others)
-  uint8_t empty;          // no member with w > 0
+  // The group has members, but equal rewards, or sigma < sigma_min, or W <= 1 if the formula needs other members.
+  uint8_t degenerate;
+  uint8_t empty;  // the group has no member with w > 0
 } mgrpo_group_stats;
 
 enum mgrpo_advantage_error_code {
@@ -53,10 +55,10 @@ typedef struct mgrpo_advantage_error {
   int64_t index;  // the first offending member, counted within its group; -1 for NON_FINITE_VALUE
 } mgrpo_advantage_error;
 
-// rewards, weights_or_null (null: all 1), advantages: [offsets[groups]]; offsets: [groups + 1], from 0, never
-// decreasing; stats: [groups]. A member of weight 0 is outside mu, sigma and the test for equality and gets A = 0.
-// Returns MGRPO_REFUSED with *error filled when a reward or weight is refused: advantages and stats are then
-// unspecified. The f32 variant reads and writes float32 rewards and advantages; its sums are float64 too.
+// rewards, weights_or_null and advantages have offsets[groups] elements. If weights_or_null is null, all weights are 1. offsets [groups +
+// 1] begins with 0 and does not decrease. stats has one element for each group. A member of weight 0 does not count in mu, sigma and the
+// test for equality, and its advantage is 0. If a reward or weight is refused, the function returns MGRPO_REFUSED and fills *error. Then
+// advantages and stats are unspecified. The f32 variant reads and writes float32 rewards and advantages. Its sums are float64, too.
 MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
                                             const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
                                             mgrpo_advantage_error *error);
@@ -64,8 +66,8 @@ MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const doub
                                                 const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
                                                 mgrpo_advantage_error *error);
 
-// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream, because
-// the return value depends on the data.
+// The same on a GPU. Every array is in device memory, and convention and error are in host memory. The functions wait for the stream,
+// because the return value depends on the data.
 MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
                                              const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
                                              mgrpo_advantage_error *error, void *stream);

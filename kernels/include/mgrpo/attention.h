@@ -1,4 +1,4 @@
-// Causal self-attention: to packed sequences, with its backward pass, and to a paged cache.
+// Causal self-attention of packed sequences, with its backward pass, and to a paged cache.
 #pragma once
 #include "mgrpo/layers.h"
 #include "mgrpo/pages.h"
@@ -27,7 +27,7 @@ MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float 
                                                  int64_t window);
 
 // Computes attention to a cache. Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last
-// `window` of these. Other positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the
+// `window` of these. Other positions, and their entries of the table, are not read. q, out [rows, heads, hd]; k_cache and v_cache have the
 // shape of pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
 // MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null has the meaning described at mgrpo_attention_packed_cpu. The bits
 // depend neither on the blocks of a sequence nor on their size. hd in [1, 512] on a CPU, [1, 256] on a GPU. Decoding passes one row a

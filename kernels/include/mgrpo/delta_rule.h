@@ -20,7 +20,7 @@ typedef struct mgrpo_delta_rule {
   const float *a_log, *dt_bias;
 } mgrpo_delta_rule;
 
-// Most rows of a piece.
+// The maximum number of rows of a piece.
 #define MGRPO_PIECE_ROWS 64
 
 // Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p + 1])
@@ -34,11 +34,12 @@ typedef struct mgrpo_pieces {
   const int32_t *level;           // [levels + 1] in host memory: level i is chains order[level[i]] to order[level[i + 1] - 1]
 } mgrpo_pieces;
 
-// The size of `to` for mgrpo_pieces_of, in integers. -1 if the sizes are negative or too large.
+// Returns the size of `to` for mgrpo_pieces_of, in integers, or -1 if the sizes are negative or too large.
 MGRPO_API int64_t mgrpo_pieces_size(int64_t rows, int64_t batch);
 
-// Divides segments with cu and follows_or_null as for mgrpo_attention_packed_cpu, all in host memory. The arrays of `pieces` point into
-// `to`. MGRPO_INVALID_ARGUMENT if cu does not rise from 0 or a segment follows a row outside of [-1, cu[s]).
+// Divides segments into pieces. cu and follows_or_null are as for mgrpo_attention_packed_cpu. All arrays are in host memory, and the arrays
+// of `pieces` point into `to`. Returns MGRPO_INVALID_ARGUMENT if cu does not rise from 0 or if a segment follows a row outside of [-1,
+// cu[s]).
 MGRPO_API int32_t mgrpo_pieces_of(const int32_t *cu, const int32_t *follows_or_null, int64_t batch, int32_t *to, mgrpo_pieces *pieces);
 
 // y, r [T, value_heads, value_dim] and the state after each piece, states [pieces.count, value_heads, key_dim, value_dim], are written.

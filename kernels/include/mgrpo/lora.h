@@ -10,12 +10,12 @@ typedef struct mgrpo_lora_part {
   double scale;
 } mgrpo_lora_part;
 
-// One adapter of a linear map. values are fp32 and dense: first all A, one after the other, then all B. So all A together
-// are one matrix.
+// One adapter of a linear map. values are float32 and dense: first the matrices A of all parts, one after another, and then the matrices B.
+// So the matrices A together are one matrix.
 typedef struct mgrpo_lora {
   const float *values;
   const mgrpo_lora_part *parts;
-  int64_t count;  // of parts
+  int64_t count;  // the number of parts
 } mgrpo_lora;
 
 // The largest number of parts of an adapter: queries, keys and values are one product.
@@ -31,7 +31,7 @@ MGRPO_API int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, 
                                      int64_t rows, int64_t k, int64_t n);
 
 // The same on a GPU: values, which, x and y are in device memory, x and y of one dtype, float32 or bfloat16. Adapters and
-// their parts are in host memory. Arithmetic is float32, and a bfloat16 sum is rounded once. A row with another adapter than
-// those given is left as it is. Rows of one adapter among eight that follow each other share the reading of its values.
+// their parts are in host memory. Arithmetic is float32, and a bfloat16 sum is rounded once. A row whose adapter
+// is not one of those given is not changed. Rows of one adapter among eight that follow each other share the reading of its values.
 MGRPO_API int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const void *x, int32_t dtype,
                                       void *y, int64_t rows, int64_t k, int64_t n, void *stream);

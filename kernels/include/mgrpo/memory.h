@@ -10,7 +10,7 @@ typedef struct {
   void (*release)(void *memory, void *stream);
 } mgrpo_scratch;
 
-// Sets the allocator of the whole process; null: CUDA's own pool, the default.
+// Sets the allocator of the whole process. With null the kernels use CUDA's own pool, which is the default.
 MGRPO_API void mgrpo_set_scratch_cuda(const mgrpo_scratch *scratch_or_null);
 
 // Allocates from CUDA's own pool, for a caller without a tensor library. *memory is uninitialised. release accepts null.

@@ -28,11 +28,11 @@ MGRPO_API int32_t mgrpo_moe_route_bwd_cpu(const float *dweight, const float *log
 MGRPO_API int32_t mgrpo_moe_sort_cpu(const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries,
                                      int64_t experts);
 
-// y[s] = x[source[s] / k].  x [T, d], y [S, d].
+// Computes y[s] = x[source[s] / k].  x [T, d], y [S, d].
 MGRPO_API int32_t mgrpo_moe_gather_cpu(const float *x, const int32_t *source, float *y, int64_t tokens, int64_t k, int64_t d);
 
-// y[s, j] = sum_i x[s, i] w[e, j, i] for the rows s of each expert e.  x [S, in], w [E, out, in], y [S, out]. Weights of an
-// expert without rows are not read. Bits as mgrpo_linear_cpu and mgrpo_linear_bf16_cpu have them, `round` as there.
+// Computes y[s, j] = sum_i x[s, i] w[e, j, i] for the rows s of each expert e.  x [S, in], w [E, out, in], y [S, out]. Weights of an expert
+// without rows are not read. The results have the bits of mgrpo_linear_cpu and mgrpo_linear_bf16_cpu, and `round` has the same meaning.
 MGRPO_API int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *first, float *y, int64_t entries, int64_t experts,
                                        int64_t in, int64_t out);
 MGRPO_API int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries,

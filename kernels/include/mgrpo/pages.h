@@ -1,4 +1,4 @@
-// Paged key-value caches.
+// The shape of a paged key-value cache.
 #pragma once
 #include "mgrpo/status.h"
 

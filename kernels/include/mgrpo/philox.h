@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based generator: block(counter, key) is a pure function, so a draw is
-// addressed by its purpose, not by the number of draws before it.
+// Philox4x32-10, a counter-based generator of random numbers. A block is a pure function of a counter and a key, so a random number does
+// not depend on the number of draws before it.
 // Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 #include "mgrpo/status.h"
@@ -8,7 +8,7 @@ typedef struct mgrpo_philox_block {
   uint32_t word[4];
 } mgrpo_philox_block;
 
-// The four output words for counter (c0, c1, c2, c3) and key (k0, k1).
+// Returns the four output words for counter (c0, c1, c2, c3) and key (k0, k1).
 MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
                                                                 uint32_t k1) {
   for (int round = 0; round < 10; round++) {
@@ -25,7 +25,7 @@ MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uin
   return out;
 }
 
-// Uniform on [0, 1) with 53 bits, from words 0 (high) and 1 (low) of a block.
+// Returns a uniform number in [0, 1) with 53 bits, from words 0 (high) and 1 (low) of a block.
 MGRPO_HOST_DEVICE static inline double mgrpo_philox_uniform(mgrpo_philox_block b) {
   return (double)((((uint64_t)b.word[0] << 32) | b.word[1]) >> 11) * 0x1p-53;
 }

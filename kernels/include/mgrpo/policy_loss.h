@@ -7,12 +7,12 @@
 // Sources: M-GRPO 2511.13288 eq 14-19; PPO 1707.06347 eq 7; DAPO 2503.14476; GSPO 2507.18071 eq 7; CISPO
 // 2506.13585 eq 4-5; Dr. GRPO 2503.20783; dual clip 1912.09729; k1, k2, k3: Schulman 2020.
 //
-// c_j depends on the whole optimizer batch. So: mgrpo_loss_coefficients once over the batch's trajectories, then
-// mgrpo_policy_loss once a micro-batch with its slice of the coefficients, mgrpo_loss_sums_merge over the
-// micro-batches and mgrpo_loss_stats_finalize. Losses and gradients of micro-batches add up to the batch's.
+// c_j depends on the whole optimizer batch. So a caller calls mgrpo_loss_coefficients once for the trajectories of the batch. Then it calls
+// mgrpo_policy_loss for each micro-batch with its coefficients. It merges the sums of the micro-batches by mgrpo_loss_sums_merge, and
+// finally calls mgrpo_loss_stats_finalize. The losses and gradients of the micro-batches add up to the loss and gradient of the batch.
 //
-// All arithmetic is float64 for every array type; a trajectory is reduced in token order and trajectories in
-// batch order: the result does not depend on the thread count. Bytes moved a token in float32: 1 + 20 read, 8 written.
+// All arithmetic is float64 for every array type. The tokens of a trajectory are added in their order, and the trajectories in theirs, so
+// the result does not depend on the number of threads. In float32 a token takes 21 bytes of reads and 8 bytes of writes.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/status.h"
@@ -74,7 +74,7 @@ typedef struct mgrpo_loss_totals {
   double weighted_tokens;      // sum of w_j T_j over R
 } mgrpo_loss_totals;
 
-// Raw sums of one micro-batch; they merge by addition, minimum and maximum. "weighted" = weighted by w_j.
+// The raw sums of one micro-batch. mgrpo_loss_sums_merge merges them by addition, minimum and maximum. "weighted" means weighted by w_j.
 typedef struct mgrpo_loss_sums {
   double loss_policy, loss_kl, loss_entropy;                                // parts of L, signed and scaled; they add up to L
   double weight;                                                            // sum of w_j over trained tokens
@@ -128,23 +128,23 @@ typedef struct mgrpo_loss_error {
   int64_t trajectory, token, count;
 } mgrpo_loss_error;
 
-// c_j of every trajectory of an optimizer batch, 0 for those not in R. group, weight, advantage,
-// trained (T_j = the number of unmasked tokens), coefficient: [trajectories], host memory on every backend.
-// Refuses (MGRPO_REFUSED and *error) bad weights, an empty R and non-finite advantages, in this order.
+// Computes c_j of every trajectory of an optimizer batch. It is 0 for a trajectory that is not in R. group, weight, advantage, trained
+// (T_j, the number of unmasked tokens) and coefficient have one element for each trajectory, in host memory on every backend. The function
+// refuses bad weights, an empty R and non-finite advantages, in this order: it returns MGRPO_REFUSED and fills *error.
 MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage,
                                           const int64_t *trained, const mgrpo_loss_config *config, double *coefficient,
                                           mgrpo_loss_totals *totals, mgrpo_loss_error *error);
 
-// Loss and gradient of one micro-batch. dlogp_new_or_null [tokens]: dL/dnew; dentropy_or_null [tokens]: dL/dH, which
-// must be given with dL/dnew if there is an entropy term. Both are exactly 0 at tokens that are not trained. A micro-batch
-// without trained tokens is valid: all sums are 0.
-// MGRPO_REFUSED fills *error with the first match of rules 3 to 8; outputs are then unspecified and no parameter
-// may be updated. Indices in the error count within this micro-batch.
+// Computes the loss and the gradient of one micro-batch. dlogp_new_or_null [tokens] receives dL/dnew, and dentropy_or_null [tokens]
+// receives dL/dH. If there is an entropy term, dL/dH must be given with dL/dnew. Both are exactly 0 at tokens that are not trained. A
+// micro-batch without trained tokens is valid, and all its sums are 0. If a rule from 3 to 8 is violated, the function returns
+// MGRPO_REFUSED and fills *error for the first such rule. Then outputs are unspecified, and no parameter may be updated. Indices in the
+// error count within this micro-batch.
 MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
 
-// The same on a GPU: cu_seqlens, weight, advantage, coefficient, sums and error in host memory, the token arrays
-// and gradients in device memory. Waits for the stream, because sums and refusal depend on the data.
+// The same on a GPU. cu_seqlens, weight, advantage, coefficient, sums and error are in host memory. The token arrays and gradients are in
+// device memory. The function waits for the stream, because its sums and its return value depend on the data.
 MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                          void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream);
 

@@ -1,18 +1,17 @@
-// The policy objective straight from logits, which become their own gradient in place (docs/algorithm.md §5).
+// The policy objective from logits, which are overwritten by their gradient (docs/algorithm.md §5).
 //
 //   z -> log p(y), H -> L of policy_loss.h -> dL/dz, over z
 //
-// For token-level ratios (TOKEN, CISPO) only. A token's gradient then depends on its own row, its trajectory's
+// Only token-level ratios (TOKEN, CISPO) are supported. A token's gradient then depends on its own row, its trajectory's
 // advantage and its coefficient c_j. So the row is differentiated while it is still in cache. A sequence ratio needs
 // the log-probs of the whole trajectory first: mgrpo_token_logprob, mgrpo_policy_loss, mgrpo_token_logprob_bwd.
 //
-// Sources and the arithmetic are policy_loss.h's and logprob.h's; a row's result depends on that row alone.
-// Bytes moved: each of rows * vocab elements is read once and written once, nothing of that size is allocated.
-// An element costs one exponential.
+// policy_loss.h and logprob.h describe the sources and the arithmetic. The result of a row depends only on that row. Each of rows * vocab
+// elements is read once and written once, and takes one exponential. No memory of that size is allocated.
 #pragma once
 #include "mgrpo/policy_loss.h"
 
-// Logits [rows, ld] with `vocab` valid columns (1 <= vocab <= ld); the others are neither read nor written.
+// Logits [rows, ld] with `vocab` valid columns (1 <= vocab <= ld). Other columns are neither read nor written.
 typedef struct mgrpo_logits {
   void *data;
   int32_t dtype;  // float32, bfloat16 or float64
@@ -37,14 +36,14 @@ MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logi
                                                         const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                         mgrpo_loss_error *error);
 
-// The same on a GPU: cu_seqlens, weight, advantage, coefficient and error in host memory, all else, bad_row too, in
-// device memory. Only enqueues.
+// The same on a GPU. cu_seqlens, weight, advantage, coefficient and error are in host memory, and everything else, also bad_row, is in
+// device memory. The function only enqueues.
 MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
                                                          const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                          mgrpo_loss_error *error, void *stream);
 
-// The above over all rows of a batch, and then mgrpo_policy_loss: the micro-batch's sums, its refusals, and
-// MGRPO_NON_FINITE where *bad_row (host memory) is not -1. After a refusal logits, logp and entropy are unspecified.
+// Calls the function above for all rows of a batch, and then mgrpo_policy_loss for the sums of the micro-batch and its refusals. Returns
+// MGRPO_NON_FINITE if *bad_row (host memory) is not -1. After a refusal logits, logp and entropy are unspecified.
 MGRPO_API int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
                                                     const mgrpo_loss_config *config, void *logp, void *entropy, mgrpo_loss_sums *sums,
                                                     int64_t *bad_row, mgrpo_loss_error *error);

@@ -19,7 +19,7 @@ enum mgrpo_quant {
   MGRPO_Q6_K = 14,
 };
 
-// The most columns of a matrix whose rows are multiplied.
+// The maximum number of columns of a matrix in mgrpo_linear_quant_cpu.
 #define MGRPO_QUANT_COLUMNS (1 << 16)
 
 // Returns the bytes of a row of k weights, or -1 if the type is unknown or k is not a multiple of its block (256 for types
@@ -40,7 +40,7 @@ MGRPO_API int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t 
 MGRPO_API int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, const void *w, int32_t type, float *dx, int64_t rows,
                                                    int64_t k, int64_t n, int32_t add);
 
-// As mgrpo_dequantise_cpu, on a GPU: arrays in device memory, y float32 or bfloat16, rounded once. A row outside of w gives
-// NaN. Products on a GPU are LibTorch's, of some rows of w at a time.
+// Does what mgrpo_dequantise_cpu does, on a GPU. Arrays are in device memory. y is float32 or bfloat16, rounded once. A row outside of w
+// gives NaN. On a GPU LibTorch computes products, with some rows of w at a time.
 MGRPO_API int32_t mgrpo_dequantise_cuda(const void *w, int32_t type, const int32_t *rows_or_null, int32_t dtype, void *y, int64_t count,
                                         int64_t n, int64_t k, void *stream);

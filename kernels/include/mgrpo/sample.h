@@ -1,4 +1,4 @@
-// One token a row from softmax(logits / temperature), optionally truncated.
+// Draws one token for each row from softmax(logits / temperature), optionally truncated.
 //
 // The filters apply in Hugging Face's order, each to the tokens that the previous one kept, all to softmax(logits / temperature):
 //   top_k   keep z_v >= the k-th largest logit
@@ -27,7 +27,7 @@ typedef struct mgrpo_sampling {
 
 // logits [rows, ld] float32 or bfloat16 with `vocab` valid columns; sampling, token, logp_or_null,
 // truncated_logp_or_null [rows]. logp is under softmax(logits / tau) of the whole vocabulary, truncated_logp
-// under the distribution drawn from. MGRPO_NON_FINITE when a row holds NaN or +Inf, or only -Inf: that
+// under the distribution that the token is drawn from. MGRPO_NON_FINITE when a row holds NaN or +Inf, or only -Inf: that
 // row's token is -1, its log-probs NaN, *bad_row (else -1) the first such row; other rows are sampled.
 // MGRPO_INVALID_ARGUMENT, with *bad_row, for settings out of range; nothing is written then.
 MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
@@ -37,7 +37,7 @@ MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t ro
 // Returns the first row with settings out of range, or -1.
 MGRPO_API int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows);
 
-// The same on a GPU: logits and outputs in device memory, sampling and bad_row in host memory. Waits for the stream.
+// The same on a GPU. Logits and outputs are in device memory, sampling and bad_row are in host memory. The function waits for the stream.
 MGRPO_API int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                     const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null, float *truncated_logp_or_null,
                                     int64_t *bad_row, void *stream);

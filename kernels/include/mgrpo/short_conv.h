@@ -41,7 +41,7 @@ MGRPO_API int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv
 
 // The same, with conv.silu only, against states [slots, width - 1, d]: u of the last rows of a sequence, the newest last. Row r is
 // position pos[r] of the sequence with the state slot[r]. The rows of a sequence follow each other in the order of their positions.
-// The first one comes after the rows of the state. A row at position 0 begins a sequence, whatever its state holds. The states of
+// The first one comes after the rows of the state. A row at position 0 begins a sequence, and its state is not read. The states of
 // all sequences that have rows are advanced. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. slot must be in [0, slots) and
 // pos >= 0. If the rows of a slot do not follow each other, the result is undefined, but nothing outside of y and states is written.
 MGRPO_API int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float *states, int64_t slots, const int32_t *slot,

@@ -7,7 +7,7 @@
 #else
 #define MGRPO_EXTERN extern
 #endif
-// Before a function of a header that the CUDA kernels compile, too.
+// Marks a function of a header that CUDA kernels use, too.
 #ifdef __CUDACC__
 #define MGRPO_HOST_DEVICE __host__ __device__
 #else
@@ -25,5 +25,5 @@ enum mgrpo_status {
   MGRPO_REFUSED = 6,           // the data was refused; the call's error struct has the reason and the place
 };
 
-// A fixed English sentence for a code; never null.
+// Returns a fixed English text for a code, never null.
 MGRPO_API const char *mgrpo_status_string(int32_t status);

@@ -4,7 +4,7 @@
 
 #include "block.cuh"
 #include "device.h"
-#include "row.cuh"
+#include "softmax_row.cuh"
 
 namespace mgrpo::cuda {
 namespace {

@@ -1,11 +1,11 @@
-// Rows of a call with the same state.
+// Runs: consecutive rows of a call with the same slot.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 namespace mgrpo::cpu {
 
-// Returns where each run of rows with the same slot begins, and at last the number of rows.
+// Returns the first row of each run, and then the number of rows.
 inline std::vector<int64_t> runs_of(const int32_t *slot, int64_t rows) {
   std::vector<int64_t> runs;
   for (int64_t r = 0; r < rows; r++)

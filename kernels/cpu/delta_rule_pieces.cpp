@@ -1,4 +1,4 @@
-// Pieces and chains of packed rows; see mgrpo/delta_rule.h.
+// The division of packed rows into the pieces and chains of mgrpo/delta_rule.h.
 #include <algorithm>
 #include <new>
 #include <vector>
@@ -11,20 +11,21 @@ using namespace mgrpo;
 
 namespace {
 
-// The most pieces: each is whole, or ends its segment, or ends where another segment parts.
-int64_t most_pieces(int64_t rows, int64_t batch) { return std::min(rows, rows / MGRPO_PIECE_ROWS + 2 * batch); }
+// Returns the maximum number of pieces. A piece has MGRPO_PIECE_ROWS rows, or ends its segment, or ends at a row after which another
+// segment branches off.
+int64_t max_pieces(int64_t rows, int64_t batch) { return std::min(rows, rows / MGRPO_PIECE_ROWS + 2 * batch); }
 
-// Cuts rows into pieces; returns how many there are.
+// Divides rows into pieces, and returns their number.
 int64_t cut(const int32_t *cu, const int32_t *follows, int64_t batch, int32_t *first, int32_t *before) {
-  std::vector<char> parts(static_cast<size_t>(cu[batch]));  // whether a segment begins after the row
+  std::vector<char> branches(static_cast<size_t>(cu[batch]));  // whether a segment begins after the row
   for (int64_t s = 0; s < batch && follows != nullptr; s++)
-    if (cu[s] < cu[s + 1] && follows[s] >= 0) parts[follows[s]] = 1;
-  std::vector<int32_t> piece_of(parts.size());
+    if (cu[s] < cu[s + 1] && follows[s] >= 0) branches[follows[s]] = 1;
+  std::vector<int32_t> piece_of(branches.size());
   int32_t n = 0;
   for (int64_t s = 0; s < batch; s++) {
     int32_t parent = follows != nullptr && follows[s] >= 0 ? piece_of[follows[s]] : -1;
     for (int32_t r = cu[s]; r < cu[s + 1]; r++) {
-      const bool begins = r == cu[s] || parts[r - 1] || r - first[n - 1] == MGRPO_PIECE_ROWS;
+      const bool begins = r == cu[s] || branches[r - 1] || r - first[n - 1] == MGRPO_PIECE_ROWS;
       if (begins) first[n] = r, before[n] = r == cu[s] ? parent : n - 1, n++;
       piece_of[r] = n - 1;
     }
@@ -33,7 +34,7 @@ int64_t cut(const int32_t *cu, const int32_t *follows, int64_t batch, int32_t *f
   return n;
 }
 
-// Writes chains, and the chains by level.
+// Writes the first piece of each chain, and the chains by level.
 void chain(mgrpo_pieces *p, int32_t *chain, int32_t *order, int32_t *level) {
   const auto count = static_cast<size_t>(p->count);
   std::vector<int32_t> children(count), chain_of(count), level_of;
@@ -63,13 +64,14 @@ void chain(mgrpo_pieces *p, int32_t *chain, int32_t *order, int32_t *level) {
 
 int64_t mgrpo_pieces_size(int64_t rows, int64_t batch) {
   if (rows < 0 || batch < 0 || rows > INT32_MAX || batch > INT32_MAX) return -1;
-  return 5 * most_pieces(rows, batch) + 3;
+  return 5 * max_pieces(rows, batch) + 3;
 }
 
 int32_t mgrpo_pieces_of(const int32_t *cu, const int32_t *follows_or_null, int64_t batch, int32_t *to, mgrpo_pieces *pieces) try {
   if (any_null({to, pieces}) || !valid_segments(cu, follows_or_null, batch)) return MGRPO_INVALID_ARGUMENT;
-  const int64_t most = most_pieces(cu[batch], batch);
-  int32_t *first = to, *before = first + most + 1, *chains = before + most, *order = chains + most + 1, *level = order + most;
+  const int64_t max_count = max_pieces(cu[batch], batch);
+  int32_t *first = to, *before = first + max_count + 1, *chains = before + max_count, *order = chains + max_count + 1,
+          *level = order + max_count;
   *pieces = {cut(cu, follows_or_null, batch, first, before), 0, 0, first, before, nullptr, nullptr, nullptr};
   chain(pieces, chains, order, level);
   return MGRPO_OK;
