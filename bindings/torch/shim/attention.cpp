@@ -92,13 +92,13 @@ std::vector<int64_t> read_int64s(const at::Tensor &t) {
   return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
-// The keys that each row attends to, in the form of LibTorch's attention.
+// The keys that each row attends to, in the form that LibTorch's attention needs.
 struct Segments {
   std::vector<int64_t> cu, follows;   // follows is empty if every segment is a sequence
   std::vector<int64_t> seen, key_cu;  // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
   int64_t longest = 0, longest_keys = 0;
   at::Tensor seen_rows, key_offsets;  // seen (int64) and key_cu (int32) on the device; undefined if follows is empty
-  at::Tensor places;                  // int32 [rows, most] on the device: the places of a row in seen, in order, then -1
+  at::Tensor places;                  // int32 [rows, max_count] on the device: the places of a row in seen, in order, then -1
 
   int64_t size() const { return int64_t(cu.size()) - 1; }
 };
@@ -120,11 +120,11 @@ at::Tensor on_device(const std::vector<int64_t> &v, at::Device device) { return 
 at::Tensor places_of(const std::vector<int64_t> &seen, int64_t rows) {
   std::vector<int64_t> count(static_cast<size_t>(rows), 0);
   for (int64_t r : seen) count[r]++;
-  int64_t most = rows > 0 ? *std::max_element(count.begin(), count.end()) : 0;
-  auto places = at::full({rows, most}, -1, at::kInt);
+  int64_t max_count = rows > 0 ? *std::max_element(count.begin(), count.end()) : 0;
+  auto places = at::full({rows, max_count}, -1, at::kInt);
   auto *to = places.mutable_data_ptr<int32_t>();
   std::fill(count.begin(), count.end(), 0);
-  for (size_t i = 0; i < seen.size(); i++) to[seen[i] * most + count[seen[i]]++] = int32_t(i);
+  for (size_t i = 0; i < seen.size(); i++) to[seen[i] * max_count + count[seen[i]]++] = int32_t(i);
   return places;
 }
 
@@ -134,7 +134,7 @@ void list_keys(Segments &g, at::Device device) {
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t row = g.follows.empty() ? -1 : g.follows[s];
     if (row >= 0) {
-      int64_t p = std::upper_bound(g.cu.begin(), g.cu.end(), row) - g.cu.begin() - 1;  // holds the row
+      int64_t p = std::upper_bound(g.cu.begin(), g.cu.end(), row) - g.cu.begin() - 1;  // the segment that contains the row
       int64_t n = g.key_cu[p + 1] - g.key_cu[p] - (g.cu[p + 1] - 1 - row);
       for (int64_t i = g.key_cu[p]; i < g.key_cu[p] + n; i++) g.seen.push_back(int64_t(g.seen[i]));
     }
@@ -215,7 +215,7 @@ at::Tensor seen(const at::Tensor &x, const Segments &g) {
   return recorded(x) ? Seen::apply(x, g.seen_rows, g.places) : x.index_select(0, g.seen_rows);
 }
 
-// Elements of a mask. LibTorch needs the whole mask in memory.
+// The maximum number of elements of a mask. LibTorch needs the whole mask in memory.
 constexpr int64_t kMostMasked = 16 << 20;
 
 // Attention by LibTorch with one more key for each query. Its score is the sink of the query's head, and its value vector zero. q [B, H, n,
@@ -343,7 +343,7 @@ at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::
   return attend_ragged(q, shared ? seen(k, g) : k, shared ? seen(v, g) : v, cu, key_cu, g, sinks, scale, window);
 }
 
-// Our kernel, which only enqueues its work on a GPU.
+// Calls our kernel, which only enqueues its work on a GPU.
 at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &table, const at::Tensor &sequence,
                   const at::Tensor &length, const MaybeTensor &sinks, double scale, int64_t window) {
   auto qc = q.contiguous(), out = at::empty_like(qc);
@@ -371,7 +371,7 @@ at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t b
   return all.narrow(2, begin - first * block, n);
 }
 
-// One row for each sequence: the query heads of a group are the rows of one small attention.
+// Computes attention of one row for each sequence. The query heads of a group are the rows of one small attention.
 at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const MaybeTensor &sinks,
                        double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
@@ -381,7 +381,7 @@ at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tenso
   return out.reshape({rows, heads, hd});
 }
 
-// Consecutive rows of some sequences, as of prompts, with their keys and values. They attend in one call.
+// Consecutive rows of some sequences, such as prompts, with their keys and values. One call computes their attention.
 struct Prompts {
   Segments segments;                              // with key_cu, longest and longest_keys
   std::vector<int64_t> which;                     // the rows
@@ -410,21 +410,21 @@ struct Prompts {
   }
 };
 
-// How the rows of a pass attend: single rows, as in decoding, and prompts, whose keys are gathered for a few prompts at a time.
+// The division of the rows of a pass into single rows, as in decoding, and prompts. The keys are gathered for a few prompts at a time.
 struct Plan {
   std::vector<int64_t> alone, lengths;
   at::Tensor alone_rows;
   std::vector<Prompts> prompts;
 };
 
-constexpr size_t kMostKeys = 1 << 16;  // of prompts that attend in one call; a single prompt may have more
+constexpr size_t kMostKeys = 1 << 16;  // the maximum number of keys of the prompts of one call; a single prompt may have more
 
 Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
   auto sequences = read_int64s(sequence), lengths = read_int64s(length);
-  const int64_t rows = int64_t(sequences.size()), most = table.size(1) * block;
+  const int64_t rows = int64_t(sequences.size()), max_length = table.size(1) * block;
   for (int64_t r = 0; r < rows; r++)
-    TORCH_CHECK(lengths[r] >= 1 && lengths[r] <= most && sequences[r] >= 0 && sequences[r] < table.size(0), "lengths must be from 1 to ",
-                most, " and sequences below ", table.size(0));
+    TORCH_CHECK(lengths[r] >= 1 && lengths[r] <= max_length && sequences[r] >= 0 && sequences[r] < table.size(0),
+                "lengths must be from 1 to ", max_length, " and sequences below ", table.size(0));
   Plan plan;
   for (int64_t from = 0, end; from < rows; from = end) {
     for (end = from + 1; end < rows && sequences[end] == sequences[from] && lengths[end] == lengths[end - 1] + 1;) end++;
@@ -459,7 +459,7 @@ const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, con
   return found->second;
 }
 
-// Whether our kernel over a cache takes these queries.
+// Reports whether our kernel over a cache accepts these queries.
 bool fits_kernel(const at::Tensor &q) { return ours(q) && (q.is_cpu() || q.size(2) <= 256); }
 
 at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table,

@@ -1,4 +1,4 @@
-// Logits z that are capped: cap tanh(z / cap), as Gemma 2 does. A cap of 0 stands for none.
+// The capping of logits z: cap tanh(z / cap), as in Gemma 2. A cap of 0 means that logits are not capped.
 #pragma once
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -8,8 +8,8 @@
 
 #include "kernel.h"
 
-// Caps contiguous logits in place. On a CPU each value is computed alone. LibTorch rounds otherwise in its
-// vectors than in the values left over after them, so a row's bits would depend on the number of rows.
+// Caps contiguous logits in place. On a CPU each value is computed alone. LibTorch's vectors round differently from the remaining
+// values after the last vector, so the bits of a row would depend on the number of rows.
 inline void cap_logits(at::Tensor logits, double cap) {
   if (!(cap > 0)) return;
   if (!cpu_fp32(logits)) {
@@ -22,7 +22,7 @@ inline void cap_logits(at::Tensor logits, double cap) {
   });
 }
 
-// The derivative of capped logits by z, undefined where there is no cap.
+// Returns the derivative of capped logits with respect to z, or an undefined tensor if cap is 0.
 inline at::Tensor slope_of_cap(const at::Tensor &capped, double cap) {
   if (!(cap > 0)) return {};
   return capped.div(cap).square_().neg_().add_(1);

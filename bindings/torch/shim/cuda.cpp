@@ -30,7 +30,7 @@ namespace {
 
 int device_count() { return c10::cuda::device_count(); }
 
-// Our kernels' scratch is LibTorch's memory, so neither holds memory that the other needs.
+// The scratch memory of our kernels comes from LibTorch's allocator, so neither keeps memory that the other needs.
 void *allocate_scratch(int64_t bytes, void *stream) {
   try {
     return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(size_t(bytes), static_cast<cudaStream_t>(stream));
@@ -61,8 +61,8 @@ void let_segments_grow() {
 void settle() {
   auto &settings = at::globalContext();
   settings.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);  // parts of a sum are added in float32
-  settings.setSDPUseCuDNN(false);                                           // its plan for a shape takes longer than a prompt's attention
-  settings.lazyInitDevice(at::kCUDA);                                       // memory is queried before the first tensor
+  settings.setSDPUseCuDNN(false);      // cuDNN needs more time to plan a shape than a prompt's attention takes
+  settings.lazyInitDevice(at::kCUDA);  // memory is queried before the first tensor
   let_segments_grow();
   static const mgrpo_scratch scratch{allocate_scratch, release_scratch};
   mgrpo_set_scratch_cuda(&scratch);
@@ -146,7 +146,7 @@ void from_host(const at::Tensor &to, const void *from) {
       cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
 }
 
-// A recording and its stream: the default stream cannot be recorded.
+// A recording and its stream. The default stream cannot be recorded.
 struct Graph {
   at::cuda::CUDAGraph graph;
   const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // for tensors of the recorded work
@@ -155,7 +155,7 @@ struct Graph {
 
   explicit Graph(c10::DeviceIndex index) : own(recording_stream(index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
 
-  // One for each thread, which belongs to one device: LibTorch keeps a workspace for each stream.
+  // Returns one stream for each thread. A thread belongs to one device, and LibTorch keeps a workspace for each stream.
   static c10::cuda::CUDAStream recording_stream(c10::DeviceIndex index) {
     static thread_local const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, index);
     return stream;

@@ -1,5 +1,5 @@
 // The functions of libmgrpo_torch_cuda that libmgrpo_torch uses. That library is loaded only if the machine has a GPU.
-// The functions throw, and the guard of libmgrpo_torch catches.
+// The functions throw exceptions, which libmgrpo_torch catches (guard.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -25,26 +25,27 @@ struct cuda_part {
   void (*wait)(int index);
   void *(*stream)(int index);
   int (*capability)(int index);                       // 10 times the major number of the compute capability, and the minor number
-  void (*to_host)(const at::Tensor &from, void *to);  // a contiguous tensor; waits
-  // A contiguous tensor of at most 64 KiB. CUDA copies them aside before the call returns, so the call does not wait for earlier work.
+  void (*to_host)(const at::Tensor &from, void *to);  // copies a contiguous tensor and waits
+  // Copies to a contiguous tensor of at most 64 KiB. CUDA copies the bytes to a buffer before the call returns, so the call does not wait
+  // for earlier work.
   void (*from_host)(const at::Tensor &to, const void *from);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
-  void (*free_cached)();  // returns the memory of no tensor to the GPUs, for other processes
+  void (*free_cached)();  // returns unused memory to the GPUs, so that other processes can use it
   void *(*graph_open)(int index);
   void (*graph_capture)(void *graph);
   void (*graph_close)(void *graph);
   void (*graph_replay)(void *graph);
   void (*graph_drop)(void *graph);
-  std::string (*identity)(int index);  // of the GPU, unique in the world
-  // A stream next to the current one. Work that it receives after side_follow runs after the work that the current stream has until then.
+  std::string (*identity)(int index);  // a worldwide unique name of the GPU
+  // A second stream. Work that it receives after side_follow runs after the work that the current stream had at that call.
   void *(*side_open)(int index);
   void (*side_follow)(void *side);
   void *(*side_stream)(void *side);
   std::shared_ptr<void> (*side_mark)(void *side);
-  bool (*mark_passed)(void *mark);  // the stream's work before the mark is done
+  bool (*mark_passed)(void *mark);  // whether the stream has finished the work before the mark
   void (*side_close)(void *side);
-  // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
+  // mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h) on the current stream. bad_row is in host memory.
   int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
                            int64_t *bad_row);
   int32_t (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
@@ -86,5 +87,5 @@ struct cuda_part {
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded
 
-// The current stream of the GPU that t is on, for its kernels.
+// Returns the current stream of the GPU of t.
 inline void *stream_of(const at::Tensor &t) { return the_cuda_part->stream(t.get_device()); }

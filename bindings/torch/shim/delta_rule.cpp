@@ -27,7 +27,7 @@ using torch::autograd::variable_list;
 
 float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 
-// The first integers of a description of pieces: three numbers, the number of rows, and where each array is.
+// The first integers of a description of pieces: the numbers of pieces, chains, levels and rows, and the index of each array.
 enum { kCount, kChains, kLevels, kRows, kFirst, kBefore, kChain, kOrder, kLevel, kHeader };
 
 mgrpo_pieces pieces_of(const at::Tensor &host, const at::Tensor &device) {
@@ -73,7 +73,7 @@ void check(const at::Tensor &x, const at::Tensor &ba, const Sizes &sizes, const 
         "a_log and dt_bias must be float32 [", sizes.value_heads, "] and contiguous");
 }
 
-// The definition, row by row.
+// The definition of the rule, computed row by row with LibTorch's operators.
 struct Composite {
   at::Tensor q, k, v, beta, decay;  // [T, value_heads, ...]
 
@@ -161,7 +161,7 @@ struct Packed : torch::autograd::Function<Packed> {
 
 bool in_double(const at::Tensor &x) { return x.scalar_type() == at::kDouble; }
 
-// x and ba as the kernels read them.
+// Returns x and ba in a dtype and layout that the kernels accept.
 std::pair<at::Tensor, at::Tensor> inputs(const at::Tensor &x, const at::Tensor &ba) {
   if (ours(x, ba)) return {x.contiguous(), ba.contiguous()};
   TORCH_CHECK(x.is_cpu(), "the gated delta rule on a GPU needs float32 or bfloat16");

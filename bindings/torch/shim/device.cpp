@@ -1,4 +1,4 @@
-// Process, device, memory and the loading of the CUDA part.
+// Functions of the process, of devices and of memory, and the loading of the CUDA part.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -35,9 +35,9 @@ namespace {
 // of 135 million parameters needed a fifth more memory than with one shared arena.
 [[maybe_unused]] const int one_arena = mallopt(M_ARENA_MAX, 1);
 
-// For the calling thread. Sets LibTorch's OpenMP and MKL, and the OpenMP of our kernels, which may be another library if LibTorch brings
-// its own under another name. A thread that uses LibTorch for the first time takes the number that was set last in the process. That
-// happens here, before its own number is set.
+// Sets the number of threads of LibTorch's OpenMP and MKL, and of the OpenMP of our kernels, for the calling thread. The latter may be
+// another library if LibTorch brings its own under another name. A thread that uses LibTorch for the first time takes the number that was
+// set last in the process. That happens here, before its own number is set.
 void set_threads(int n) {
   at::get_num_threads();
   at::set_num_threads(n);

@@ -1,7 +1,8 @@
-// Processes that compute together. NCCL sends tensors on GPUs if every rank has NCCL and its own GPU. Gloo sends all other tensors. It only
-// supports host memory, so tensors on a GPU go through a copy there, a piece at a time. Every collective here consists of sends and
-// receives between pairs. The owner of a share sums it in the order of the ranks, so equal inputs give equal bits. The collectives of NCCL
-// and Gloo do not promise this. A wait for a send or a receive can be aborted from another thread, unlike a wait for a collective of Gloo.
+// Groups of processes that compute together. NCCL sends tensors on GPUs if every rank has NCCL and its own GPU. Gloo sends all other
+// tensors. It only supports host memory, so tensors on a GPU go through a copy there, a piece at a time. Every collective here consists of
+// sends and receives between pairs. The owner of a share sums it in the order of the ranks, so equal inputs give equal bits. The
+// collectives of NCCL and Gloo do not promise this. A wait for a send or a receive can be aborted from another thread, unlike a wait for a
+// collective of Gloo.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Logging.h>
@@ -33,28 +34,28 @@ struct mgt_rendezvous {
 
 namespace {
 
-// Elements of another rank that a rank holds at a time while it sums, and while they go through the host's memory. They bound a call's
-// memory. Gatherings during other calls, and rows to all ranks, are not cut.
+// The maximum number of elements of another rank that a rank keeps at a time while it sums, and while they go through host memory. It
+// limits the memory of a call. Gatherings during other calls, and rows to all ranks, are not divided.
 constexpr int64_t kPiece = 1 << 18, kGPUPiece = 1 << 20;
 // Shares begin at multiples of this, so they are aligned for kernels.
 constexpr int64_t kAlign = 64;
 
-// The calls, for tags.
+// The kinds of calls, which are part of the tags of messages.
 enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
-// Messages that were started together.
+// Messages that are started together.
 struct flight {
   uint32_t number = 0;  // equal at every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
-  uint64_t on_gpus = 0;  // the messages over NCCL: the result of nccl_link::start
+  uint64_t on_gpus = 0;  // the result of nccl_link::start, if the messages go over NCCL
 };
 
 // Elements of every rank's share, from `from` on, in transit to all others.
 struct gathering {
-  at::Tensor flat, host;  // [size, piece]: copies if flat is not in host memory
+  at::Tensor flat, host;  // host: [size, piece], copies if flat is not in host memory
   int64_t from, piece;
-  flight under_way;
+  flight in_transit;
 };
 
 }  // namespace
@@ -64,7 +65,7 @@ struct mgt_group {
   int rank, size;
   milliseconds timeout;
   uint32_t flights = 0;
-  std::deque<gathering> gatherings;  // started and not finished, in their order
+  std::deque<gathering> gatherings;  // those that are started and not finished, in order
 
   std::string over;  // transport of tensors on GPUs, with the reason if it is Gloo; empty before the first call with such a tensor
   std::atomic<bool> aborted{false};
@@ -84,7 +85,7 @@ struct mgt_group {
 namespace {
 
 // Throws the error of Gloo's transport. Gloo's exceptions have no types in common with LibTorch's.
-[[noreturn]] void lost(const std::exception &e, int peer, steady_clock::time_point deadline) {
+[[noreturn]] void throw_transport_error(const std::exception &e, int peer, steady_clock::time_point deadline) {
   bool late = steady_clock::now() >= deadline;
   throw group_error(late ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, peer, e.what());
 }
@@ -115,7 +116,7 @@ flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int
     } catch (const group_error &) {
       throw;
     } catch (const std::exception &e) {
-      lost(e, m.peer, f.deadline);
+      throw_transport_error(e, m.peer, f.deadline);
     }
     f.peers.push_back(m.peer);
   }
@@ -131,13 +132,13 @@ void mgt_group::finish(const flight &f) {
     works = flying[f.number];
   }
   for (size_t i = 0; i < f.peers.size(); i++) {
-    // Rounded up: a wait without result must not end before the deadline.
+    // The time is rounded up, because a wait must not time out before the deadline.
     const auto left = std::chrono::ceil<milliseconds>(f.deadline - steady_clock::now());
     bool whole = false;
     try {
       whole = works[i]->wait(std::max(left, milliseconds(1)));
     } catch (const std::exception &e) {
-      lost(e, f.peers[i], f.deadline);
+      throw_transport_error(e, f.peers[i], f.deadline);
     }
     if (!whole) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
   }
@@ -198,7 +199,7 @@ at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
 
 // A rank's description of its GPU.
 struct offer {
-  char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: the reason if it cannot use NCCL
+  char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: the reason if the rank cannot use NCCL
 };
 
 offer offer_of(int gpu) {
@@ -212,7 +213,7 @@ offer offer_of(int gpu) {
   return mine;
 }
 
-// Returns the reason if these ranks cannot use NCCL together; empty: they can.
+// Returns the reason if these ranks cannot use NCCL together, else "".
 std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
   std::vector<offer> all(size_t(g->size));
   std::memcpy(all.data(), said.const_data_ptr(), all.size() * sizeof(offer));
@@ -250,7 +251,7 @@ std::string link_up(mgt_group *g, int gpu) {
   return refusal_of(g, exchange(g, &outcome, sizeof outcome));
 }
 
-// At their first call with a tensor on a GPU the ranks agree on the transport of such tensors.
+// Agrees with the other ranks on the transport of tensors on GPUs. The ranks call it at their first call with such a tensor.
 void agree(mgt_group *g, int gpu) {
   const auto mine = offer_of(gpu);
   auto refusal = refusal_of(g, exchange(g, &mine, sizeof mine));
@@ -259,7 +260,7 @@ void agree(mgt_group *g, int gpu) {
   g->over = refusal.empty() ? std::string("NCCL ") + mine.version : "Gloo, through the host's memory: " + refusal;
 }
 
-// Before a call with a tensor.
+// Checks the thread and the tensor of a call, and agrees on the transport if necessary.
 void enter(mgt_device *d, mgt_group *g, const at::Tensor &x) {
   TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
   TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
@@ -277,13 +278,13 @@ mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
   });
 }
 
-// Whether messages contain the elements of flat itself and not copies in host memory.
+// Reports whether messages contain the elements of flat itself instead of copies in host memory.
 bool direct(const mgt_group *g, const at::Tensor &flat) { return flat.is_cpu() || g->link; }
 
-// Elements of another rank that a rank holds at a time while it sums.
+// Returns the maximum number of elements of another rank that a rank keeps at a time while it sums.
 int64_t piece_to_sum(const mgt_group *g, const at::Tensor &flat) { return flat.is_cuda() && g->link ? kGPUPiece : kPiece; }
 
-// A rank's share of a buffer.
+// Returns the share of a rank in a buffer.
 at::Tensor share(const at::Tensor &flat, int rank, int size) {
   int64_t from, to;
   mgt_group_share(flat.numel(), rank, size, &from, &to);
@@ -292,24 +293,24 @@ at::Tensor share(const at::Tensor &flat, int rank, int size) {
 
 int64_t longest_share(const mgt_group *g, const at::Tensor &flat) { return share(flat, 0, g->size).numel(); }
 
-at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
+at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t max_elements) {
   from = std::min(from, share.numel());
-  return share.narrow(0, from, std::min(most, share.numel() - from));
+  return share.narrow(0, from, std::min(max_elements, share.numel() - from));
 }
 
-// A buffer for a piece of every rank, which messages read or fill.
-at::Tensor room(mgt_group *g, const at::Tensor &flat, int64_t piece) {
+// Returns a buffer for one piece of every rank. Messages read or fill it.
+at::Tensor staging_buffer(mgt_group *g, const at::Tensor &flat, int64_t piece) {
   return at::empty({g->size, piece}, flat.options().device(direct(g, flat) ? flat.device() : at::Device(at::kCPU)));
 }
 
-// A piece of every rank's share: the others' values for this rank's share, and this rank's values for the others' shares.
-struct turn {
+// One step of a sum, for one piece of every share: the other ranks' values for this rank's share, and this rank's values for their shares.
+struct sum_step {
   at::Tensor theirs, ours;  // [size, piece]; ours if flat is not in host memory
   at::Tensor own;           // this rank's part of its own share
-  flight under_way;
+  flight in_transit;
 };
 
-void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from, int64_t piece) {
+void begin(mgt_group *g, sum_step &t, const at::Tensor &flat, int64_t from, int64_t piece) {
   t.own = piece_of(share(flat, g->rank, g->size), from, piece).clone();
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
@@ -319,7 +320,7 @@ void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from, int64_t 
     if (t.own.numel()) messages.push_back({r, t.theirs.select(0, r).narrow(0, 0, t.own.numel()), false});
     if (out.numel()) messages.push_back({r, out, true});
   }
-  t.under_way = g->begin(messages, kSum, flat.numel());
+  t.in_transit = g->begin(messages, kSum, flat.numel());
 }
 
 // Adds this rank's share of every rank's flat to sum, from rank 0 to the last. If sum is undefined, the sum replaces the share in flat.
@@ -330,18 +331,18 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
               into.scalar_type());
   const int64_t longest = longest_share(g, flat);
-  const int64_t piece = piece_to_sum(g, flat), room_for = std::min(piece, longest);
-  turn turns[2];
-  for (auto &t : turns) {
-    t.theirs = room(g, flat, room_for);
-    if (!direct(g, flat)) t.ours = room(g, flat, room_for);
+  const int64_t piece = piece_to_sum(g, flat), capacity = std::min(piece, longest);
+  sum_step steps[2];
+  for (auto &t : steps) {
+    t.theirs = staging_buffer(g, flat, capacity);
+    if (!direct(g, flat)) t.ours = staging_buffer(g, flat, capacity);
   }
-  if (longest) begin(g, turns[0], flat, 0, piece);
+  if (longest) begin(g, steps[0], flat, 0, piece);
   for (int64_t from = 0, i = 0; from < longest; from += piece, i++) {
-    if (from + piece < longest) begin(g, turns[(i + 1) % 2], flat, from + piece, piece);
-    const auto &t = turns[i % 2];
-    g->finish(t.under_way);
-    auto &next = turns[(i + 1) % 2].under_way;  // the others could not send it before this one
+    if (from + piece < longest) begin(g, steps[(i + 1) % 2], flat, from + piece, piece);
+    const auto &t = steps[i % 2];
+    g->finish(t.in_transit);
+    auto &next = steps[(i + 1) % 2].in_transit;  // the other ranks could not send it before this piece
     next.deadline = std::max(next.deadline, steady_clock::now() + g->timeout);
     const auto to = piece_of(into, from, piece);
     if (!sum.defined()) to.zero_();
@@ -349,7 +350,7 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   }
 }
 
-// The elements of rank r's share that x gathers, and their place for Gloo.
+// Return the elements of rank r's share that x gathers, and the memory that their messages use.
 at::Tensor gathered(const mgt_group *g, const gathering &x, int r) { return piece_of(share(x.flat, r, g->size), x.from, x.piece); }
 at::Tensor at_host(const mgt_group *g, const gathering &x, int r) {
   const auto of = gathered(g, x, r);
@@ -358,7 +359,7 @@ at::Tensor at_host(const mgt_group *g, const gathering &x, int r) {
 
 // Starts to send a piece of each rank's share to all others.
 gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, int64_t piece) {
-  gathering x{flat, direct(g, flat) ? at::Tensor() : room(g, flat, piece), from, piece, {}};
+  gathering x{flat, direct(g, flat) ? at::Tensor() : staging_buffer(g, flat, piece), from, piece, {}};
   const auto mine = at_host(g, x, g->rank);
   if (!direct(g, flat)) mine.copy_(gathered(g, x, g->rank));
   std::vector<message> messages;
@@ -368,33 +369,33 @@ gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, in
     if (in.numel()) messages.push_back({r, in, false});
     if (mine.numel()) messages.push_back({r, mine, true});
   }
-  x.under_way = g->begin(messages, kGather, flat.numel());
+  x.in_transit = g->begin(messages, kGather, flat.numel());
   return x;
 }
 
 void finish_gathering(mgt_group *g, const gathering &x) {
-  g->finish(x.under_way);
+  g->finish(x.in_transit);
   for (int r = 0; r < g->size && !direct(g, x.flat); r++)
     if (r != g->rank) gathered(g, x, r).copy_(at_host(g, x, r));
 }
 
-// At once, or where it goes through copies, a piece at a time.
+// Gathers all shares at once or, if they go through copies in host memory, a piece at a time.
 void all_gather(mgt_group *g, const at::Tensor &flat) {
   const int64_t longest = longest_share(g, flat), piece = direct(g, flat) ? longest : std::min(kPiece, longest);
   for (int64_t from = 0; from < longest; from += piece) finish_gathering(g, start_gathering(g, flat, from, piece));
 }
 
-// Finishes the oldest gathering, which must be flat's.
+// Finishes the gathering that was started first. It must be the gathering of flat.
 void finish_oldest(mgt_group *g, const at::Tensor &flat) {
   TORCH_CHECK(!g->gatherings.empty() && g->gatherings.front().flat.is_set_to(flat),
               "it is not the tensor whose gathering was started first");
   auto &x = g->gatherings.front();
-  x.under_way.deadline = std::max(x.under_way.deadline, steady_clock::now() + g->timeout);  // this rank itself may be late
+  x.in_transit.deadline = std::max(x.in_transit.deadline, steady_clock::now() + g->timeout);  // this rank itself may be late
   finish_gathering(g, x);
   g->gatherings.pop_front();
 }
 
-// At once, or where it goes through copies, a piece at a time.
+// Sends a tensor at once or, if it goes through copies in host memory, a piece at a time.
 void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   const bool out = g->rank == from, in = g->rank == to;
   const int64_t all = flat.numel(), step = direct(g, flat) ? std::max(all, int64_t(1)) : kPiece;

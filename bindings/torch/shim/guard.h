@@ -1,4 +1,4 @@
-// The border between C++ and C: handles, errors as messages, and the device whose thread may pass.
+// The common parts of the C functions: handles of tensors, errors as messages, and the check of the calling thread.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,7 +12,7 @@
 struct mgt_device {
   int64_t thread;  // mgt_thread() of the thread that may use this device
   c10::Device device;
-  int threads;  // OpenMP's, of CPU work
+  int threads;  // the number of OpenMP threads for work on the CPU
 };
 
 // Number of handles from own() that are not dropped yet.
@@ -29,7 +29,7 @@ struct kernel_error : std::runtime_error {
 // Returns an error in the form of the C functions: a pointer to the message, which the status precedes.
 char *failure(const char *message, int32_t status = MGRPO_OK) noexcept;
 
-// No C++ exception may leave through a C function.
+// Calls f and returns its error, or NULL. No C++ exception may leave a C function.
 template <class F>
 char *guard(F &&f) noexcept {
   try {

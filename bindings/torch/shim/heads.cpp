@@ -20,7 +20,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// mgt_heads with its tensors. Norms, cos and sin may be undefined.
+// mgt_heads, with tensors instead of handles. Norms, cos and sin may be undefined.
 struct Heads {
   int64_t rows, heads, kv_heads, hd;
   at::Tensor q_norm, k_norm, cos, sin, pos;
@@ -154,21 +154,21 @@ struct SplitHeads : torch::autograd::Function<SplitHeads> {
 };
 
 // Returns the heads x [T, heads, hd] after rotation. The rotation is in float32, like the tables.
-at::Tensor turned_composite(const at::Tensor &x, const Heads &h) {
+at::Tensor rotated_composite(const at::Tensor &x, const Heads &h) {
   if (!h.cos.defined()) return x;
   int64_t half = h.cos.size(1), rest = x.size(2) - 2 * half;
   auto wide = wide_of(x);
   auto c = h.cos.index_select(0, h.pos).unsqueeze(1).to(wide), s = h.sin.index_select(0, h.pos).unsqueeze(1).to(wide);
   auto a = x.narrow(2, 0, half).to(wide), b = x.narrow(2, half, half).to(wide);
-  auto turned = at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
-  return rest == 0 ? turned : at::cat({turned, x.narrow(2, 2 * half, rest)}, 2);
+  auto rotated = at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
+  return rest == 0 ? rotated : at::cat({rotated, x.narrow(2, 2 * half, rest)}, 2);
 }
 
-// Other dtypes and devices.
+// Splits heads of other dtypes and devices.
 variable_list split_composite(const at::Tensor &qkv, const Heads &h) {
   const auto heads = [&](int64_t from, int64_t n) { return qkv.narrow(1, from * h.hd, n * h.hd).reshape({-1, n, h.hd}); };
   const auto prepared = [&](const at::Tensor &x, const at::Tensor &w) {
-    return turned_composite(w.defined() ? rms_norm_composite(x.reshape({-1, w.size(0)}), w, h.offset, h.eps).view(x.sizes()) : x, h);
+    return rotated_composite(w.defined() ? rms_norm_composite(x.reshape({-1, w.size(0)}), w, h.offset, h.eps).view(x.sizes()) : x, h);
   };
   return {prepared(heads(0, h.heads), h.q_norm), prepared(heads(h.heads, h.kv_heads), h.k_norm), heads(h.heads + h.kv_heads, h.kv_heads)};
 }

@@ -21,21 +21,21 @@ inline int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); 
 // Returns the type in which LibTorch's operators compute a layer.
 inline at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// Whether our kernels of layers accept these tensors: of one dtype and device, float32, on a GPU also bfloat16.
+// Reports whether our kernels of layers accept these tensors: of one dtype and device, float32, on a GPU also bfloat16.
 template <class... T>
 bool ours(const at::Tensor &t, const T &...rest) {
   bool has = t.scalar_type() == at::kFloat ? t.is_cpu() || t.is_cuda() : t.is_cuda() && t.scalar_type() == at::kBFloat16;
   return has && ((rest.device() == t.device() && rest.scalar_type() == t.scalar_type()) && ...);
 }
 
-// Whether an operation on these must be recorded for the backward pass.
+// Reports whether an operation on these tensors must be recorded for the backward pass.
 template <class... T>
 bool recorded(const T &...t) {
   return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
 }
 
-// Whether this thread trains and products of float32 on the CPU round their factors in training. Passes of training without gradients
-// must round, too. Otherwise they would compute another policy than the passes with gradients.
+// Reports whether this thread trains and products of float32 on the CPU round their factors in training. Passes of training without
+// gradients must round, too. Otherwise they would compute another policy than the passes with gradients.
 bool rounds_factors();
 
 // Returns t as a factor of a product. A processor without bfloat16 instructions multiplies float32 a hundred times as fast, and products
@@ -54,7 +54,7 @@ inline at::ScalarType logits_type(const at::Tensor &x) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
 }
 
-// logits = x w^T, of logits_type(x).
+// Computes logits = x w^T. logits has the type logits_type(x).
 inline void head_product(at::Tensor &logits, const at::Tensor &x, const at::Tensor &w) {
   if (logits.scalar_type() == x.scalar_type())
     product_out(logits, x, w.t());

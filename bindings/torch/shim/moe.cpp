@@ -33,7 +33,7 @@ using torch::autograd::variable_list;
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// --- The choice.
+// --- The router's choice.
 
 at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Tensor &chosen, const at::Tensor &differs, bool normalise) {
   const int64_t tokens = logits.size(0), experts = logits.size(1), k = chosen.size(1);
@@ -82,7 +82,7 @@ struct Route : torch::autograd::Function<Route> {
   }
 };
 
-// --- Weights that are sigmoids.
+// --- Routing weights that are sigmoids.
 
 constexpr float kLeastSum = 1e-6f;  // added to the sum by which weights are divided
 
@@ -111,7 +111,7 @@ at::Tensor sigmoid_weights_composite(const at::Tensor &logits, const at::Tensor 
   return weight * scale;
 }
 
-// --- Rows by expert.
+// --- The order of rows by expert.
 
 struct Order {
   at::Tensor first, source, place;  // as in mgrpo/moe.h
@@ -177,11 +177,11 @@ at::Tensor weigh(at::Tensor &g, at::Tensor &a, const Order &o, const at::Tensor 
   return dweight;
 }
 
-// --- Products. w is [E out, in], as a leaf of the model.
+// --- Products with the experts' weights. w is [E out, in], a leaf of the model.
 
 at::Tensor of_each(const at::Tensor &w, int64_t experts) { return w.view({experts, w.size(0) / experts, w.size(1)}); }
 
-// x w^T by our kernels.
+// Returns x w^T, computed by our kernels.
 at::Tensor products(const at::Tensor &x, const at::Tensor &w, const Order &o) {
   const int64_t entries = x.size(0), in = x.size(1), out = w.size(0) / o.experts;
   auto y = at::empty({entries, out}, x.options());
@@ -230,7 +230,7 @@ at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Orde
   return y;
 }
 
-// The gradient of w: dy^T x of each expert's rows, added in place if w is a leaf with a gradient.
+// Returns the gradient of w, which is dy^T x of each expert's rows. If w is a leaf with a gradient, it is added there.
 at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const Order &o) {
   auto total = gradient_in_place(w);
   at::Tensor own = total.defined() ? at::Tensor() : at::zeros_like(w);
@@ -265,7 +265,7 @@ at::Tensor biases_of_rows(const at::Tensor &bias, const Order &o) { return bias.
 
 at::Tensor biased(at::Tensor y, const MaybeTensor &bias, const Order &o) { return bias ? y.add_(biases_of_rows(*bias, o)) : y; }
 
-// The gradient of a bias: the sum of dy's rows of each expert.
+// Returns the gradient of a bias, which is the sum of the rows of dy of each expert.
 at::Tensor bias_gradient(const at::Tensor &dy, const at::Tensor &bias, const Order &o) {
   auto own = at::zeros_like(bias), each = own.view({o.experts, -1});
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) { each[e].copy_(dy.narrow(0, from, rows).sum(0)); });
@@ -315,7 +315,7 @@ struct Experts : torch::autograd::Function<Experts> {
   }
 };
 
-// Other dtypes, by LibTorch's operators.
+// Computes other dtypes with LibTorch's operators.
 at::Tensor gather_composite(const at::Tensor &x, const Order &o) { return x.index_select(0, o.source.to(at::kLong).div(o.k, "floor")); }
 
 at::Tensor combine_composite(const at::Tensor &x, const Order &o, const at::Tensor &weight) {

@@ -14,17 +14,17 @@
 struct message {
   int peer;
   at::Tensor piece;
-  bool out;  // sent, else received
+  bool out;  // whether the message is sent; otherwise it is received
 };
 
-// The failure of a group's call because of another rank.
+// The failure of a call of a group because of another rank.
 struct group_error : std::runtime_error {
   int why, peer;
   group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
 };
 
-// The connections of one GPU to the GPUs of the other ranks. All ranks start the same flights of messages in the same order. One thread at
-// a time calls it; when `aborted` is set from another one, the call in progress fails.
+// The connections of one GPU to the GPUs of the other ranks. All ranks start the same flights of messages in the same order. Only one
+// thread may call it at a time. If another thread sets `aborted`, the call in progress fails.
 class nccl_link {
  public:
   using deadline = std::chrono::steady_clock::time_point;
@@ -37,8 +37,8 @@ class nccl_link {
   ~nccl_link();
   nccl_link(const nccl_link &) = delete;
 
-  // Sends and receives after the GPU's work until now, while it continues with later work. The messages' tensors must live until the
-  // messages are finished (by the number that start returned), or until the link ends.
+  // Sends and receives messages after the GPU's work until now. Meanwhile the GPU continues with later work. The messages' tensors must
+  // live until the messages are finished (by the number that start returned), or until the link ends.
   uint64_t start(const std::vector<message> &messages, deadline until);
   void finish(uint64_t flight, deadline until);
 
@@ -54,13 +54,13 @@ class nccl_link {
 
   struct under_way {
     std::vector<message> messages;
-    std::shared_ptr<void> mark;  // on the GPU's side stream, behind them
+    std::shared_ptr<void> mark;  // a mark on the side stream of the GPU after the messages
   };
 
   const std::atomic<bool> &aborted_;
   std::map<uint64_t, under_way> flights_;
   uint64_t started_ = 0;
-  void *const side_;  // of the GPU (cuda_part.h)
+  void *const side_;  // the side stream of the GPU (cuda_part.h)
   void *comm_ = nullptr;
   bool failed_ = false;
 };

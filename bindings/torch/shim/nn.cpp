@@ -285,7 +285,8 @@ at::Tensor gated(const at::Tensor &x) {
   return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
 }
 
-// Returns f(function, its context) for the function that made result number nr of node, if it can make it again; else undefined.
+// Returns f(function, context) for the function that computes result number nr of a node again. Returns an undefined tensor if there is no
+// such function.
 template <class F>
 auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
   using torch::autograd::CppNode;
@@ -309,7 +310,7 @@ at::Tensor remade(uint32_t i) {
   return of_maker(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
 }
 
-// Other dtypes and devices. An offset is added in float32, because bfloat16 numbers near 1 have fewer digits than the weights.
+// Computes other dtypes and devices. An offset is added in float32, because bfloat16 numbers near 1 have fewer digits than the weights.
 at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
   if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
   auto wide = wide_of(x);
@@ -338,7 +339,7 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
 mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type, double cap) {
   const auto &X = ref(x), &W = ref(w);
   const bool quantised = type != MGT_NOT_QUANTISED;
-  std::optional<at::NoGradGuard> alone;  // no gradient flows through capped logits
+  std::optional<at::NoGradGuard> alone;  // capped logits have no gradient
   if (cap > 0) alone.emplace();
   if (logits_type(X) == X.scalar_type() || recorded(X, W)) {
     auto r = quantised ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);

@@ -1,4 +1,4 @@
-// RMS norm of LibTorch's operators, for tensors that our kernels do not take.
+// The RMS norm with LibTorch's operators, for tensors that our kernels do not accept.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,4 +1,4 @@
-// Key-value caches in blocks.
+// Checks of paged key-value caches.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -17,15 +17,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Weights that a GPU widens at once for LibTorch's products.
+// The number of weights that a GPU dequantises at a time for LibTorch's products.
 constexpr int64_t kPiece = 1 << 24;
 
-// Calls f(first row, rows, their weights in x's type) for all rows of w on a GPU.
+// Calls f(first row, number of rows, weights in x's type) for pieces of w on a GPU.
 template <class F>
 void each_piece(const Blocks &w, const at::Tensor &x, F &&f) {
-  const int64_t most = std::max<int64_t>(kPiece / std::max<int64_t>(w.k, 1), 1);
-  for (int64_t from = 0; from < w.rows(); from += most) {
-    const int64_t n = std::min(most, w.rows() - from);
+  const int64_t rows_at_once = std::max<int64_t>(kPiece / std::max<int64_t>(w.k, 1), 1);
+  for (int64_t from = 0; from < w.rows(); from += rows_at_once) {
+    const int64_t n = std::min(rows_at_once, w.rows() - from);
     auto piece = at::empty({n, w.k}, x.options());
     check_status(the_cuda_part->dequantise(w.data.narrow(0, from, n).const_data_ptr(), w.type, nullptr, int32_t(x.scalar_type()),
                                            piece.mutable_data_ptr(), n, n, w.k, stream_of(x)));
@@ -33,7 +33,7 @@ void each_piece(const Blocks &w, const at::Tensor &x, F &&f) {
   }
 }
 
-// The first row's place and the distance of rows.
+// The address of the first row, and the distance between rows.
 template <class T>
 struct Strided {
   T *data;

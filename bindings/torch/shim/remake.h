@@ -5,7 +5,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-// Whether x is such a result. Its node can make the same bits again until that node's backward pass.
+// Reports whether x is such a result. Its node can make the same bits again until that node's backward pass.
 bool can_be_remade(const at::Tensor &x);
 
 // For a backward function: returns its input number i, which has a gradient, computed again by the node that made it.

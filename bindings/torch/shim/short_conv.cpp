@@ -100,17 +100,17 @@ std::array<at::Tensor, 3> thirds(const at::Tensor &x) {
   return {x.narrow(1, 0, d), x.narrow(1, d, d), x.narrow(1, 2 * d, d)};
 }
 
-// Returns the convolution. taken(n) is u of the row n before each row, zero where there is none.
+// Returns the convolution. row_before(n) is u of the rows n places before each row, or 0 before the beginning of a sequence.
 template <class Taken>
-at::Tensor convolved(const at::Tensor &u, const at::Tensor &w, const MaybeTensor &bias, const Taken &taken) {
+at::Tensor convolved(const at::Tensor &u, const at::Tensor &w, const MaybeTensor &bias, const Taken &row_before) {
   const auto wide = wide_of(u);
   const auto taps = w.reshape({w.size(0), -1}).to(wide);
   auto sum = bias ? bias->to(wide).expand(u.sizes()) : at::zeros(u.sizes(), u.options().dtype(wide));
-  for (int64_t n = taps.size(1) - 1; n >= 0; n--) sum = sum + taps.select(1, taps.size(1) - 1 - n) * taken(n).to(wide);
+  for (int64_t n = taps.size(1) - 1; n >= 0; n--) sum = sum + taps.select(1, taps.size(1) - 1 - n) * row_before(n).to(wide);
   return sum;
 }
 
-// Other dtypes. u has a last row of zeros, to which rows before the beginning of a sequence refer.
+// Computes other dtypes. u has an additional last row of zeros for the rows before the beginning of a sequence.
 at::Tensor packed_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu, const at::Tensor &cu,
                             const MaybeTensor &follows) {
   const int64_t rows = x.size(0);

@@ -1,4 +1,4 @@
-// Gated activations of our kernels, not recorded by autograd.
+// Gated activations with our kernels, which autograd does not record.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -9,7 +9,7 @@ at::Tensor geglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up);  // both 
 at::Tensor clamped_glu(const at::Tensor &gate_up);
 at::Tensor clamped_glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up);  // both contiguous
 
-// The clamped gate (mgrpo/glu.h) by LibTorch's operators, for other dtypes.
+// Returns the clamped activation (mgrpo/glu.h) with LibTorch's operators, for other dtypes.
 inline at::Tensor clamped_glu_composite(const at::Tensor &gate, const at::Tensor &up) {
   auto g = gate.clamp_max(7);
   return g * (g * 1.702).sigmoid() * (up.clamp(-7, 7) + 1);

@@ -1,4 +1,4 @@
-// Tensors: handles, copies, views, arithmetic.
+// Functions of tensors: handles, copies, views and arithmetic.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -30,7 +30,7 @@ at::ScalarType type(int dtype) {
   return at::ScalarType(dtype);
 }
 
-// A CPU tensor over the caller's memory, for the duration of one call.
+// Returns a CPU tensor over the caller's memory, for the duration of one call.
 at::Tensor borrow(const void *data, int dtype, at::IntArrayRef sizes) {
   static char nothing;
   return at::from_blob(data ? const_cast<void *>(data) : &nothing, sizes, at::TensorOptions(type(dtype)));
@@ -44,7 +44,7 @@ void fill_from(const at::Tensor &t, const void *data, int dtype) {
     t.copy_(borrow(data, dtype, t.sizes()));
 }
 
-// Without a recorded gradient the elements are widened piece by piece, never all at once.
+// The number of elements that are converted to float64 at a time if no gradient is recorded.
 constexpr int64_t kPiece = 1 << 20;
 
 template <class F>
