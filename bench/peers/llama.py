@@ -6,9 +6,10 @@ A case is {"suite": "decode", "file", "prompts": [[id]], "new_tokens", "reading"
 "completions", "log_probs": the log-probs of the first completion after the first prompt}.
 """
 import os
-import subprocess
 
 import torch
+
+from child import Child
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SITE = os.path.join(HERE, "..", "..", "build", "llama.cpp")
@@ -18,16 +19,15 @@ def joined(ids):
     return ",".join(map(str, ids))
 
 
-class Decode:
+class Decode(Child):
     checks_alone = True
 
     def __init__(self, case):
         self.case, threads = case, torch.get_num_threads()
         prompts, fresh = case["prompts"], case["new_tokens"]
-        self.process = subprocess.Popen(
-            [os.path.join(SITE, "decode"), case["file"], str(threads), str(len(prompts)), str(len(prompts[0]) + max(fresh, 2) + 1)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        system = self.process.stdout.readline().strip()
+        super().__init__(
+            "llama.cpp", [os.path.join(SITE, "decode"), case["file"], str(threads), str(len(prompts)), str(len(prompts[0]) + max(fresh, 2) + 1)])
+        system = self.answer().strip()
         self.ask(f"prompts {fresh - 1} {' '.join(map(joined, prompts))}")
         with open(os.path.join(SITE, "version"), encoding="utf-8") as version:
             self.version = version.read().strip()
@@ -35,14 +35,6 @@ class Decode:
                          "cache": "llama.cpp's defaults: float16, flash attention where it can", "sampling": "temperature 1",
                          "max_error_against": "mgrpo's forward pass in float32"}
         self.ready = False
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"llama.cpp ended with status {self.process.wait()}")
-        return answer
 
     def reset(self):
         if not self.ready and not self.case.get("reading"):
@@ -57,14 +49,6 @@ class Decode:
         got = [float(p) for p in self.ask(f"score {joined(prompt)} {joined(self.case['completions'][0])}").split()]
         self.ready = False
         return max(abs(g - w) for g, w in zip(got, want, strict=True)) / max(map(abs, want))
-
-    def peak(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def prepare(case, _):

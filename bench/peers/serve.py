@@ -109,8 +109,8 @@ def answer(request, state):
         if "clock" not in state:
             state["clock"] = Processor(torch, request["evict"]) if inputs.device == "cpu" else GPU(torch, inputs.device)
         case = request["case"]
-        special = {"kernels": "kernels", "decode": "llama"} | ({"rollout": "vllm_peer"} if request["provider"] == "vllm" else {})
-        module = importlib.import_module(special.get(case["suite"], "phases"))
+        by_suite = {"kernels": "kernels", "decode": "llama"}.get(case["suite"], "phases")
+        module = importlib.import_module("vllm_peer" if request["provider"] == "vllm" else by_suite)
         work = state["works"][number] = module.prepare(case, request["provider"])
         return {"ok": True, "version": work.version, "settings": work.settings}
     if op == "close":
