@@ -1,6 +1,6 @@
 """Trains the same team with mgrpo and with CoMLRL, from the same weights and for the same number of samples, and compares the accuracies.
 
-    make bench-peers && python3 bench/comlrl/main.py [--seeds N] [--out FILE]
+    make bench-peers && python3 bench/comlrl/main.py [--seeds N] [--rates R...] [--new-tokens N] [--out FILE]
 
 For each seed it makes two small models (models.py). mgrpo trains them as a run whose rollouts play.py plays, CoMLRL with its MAGRPOTrainer.
 Both are measured on the same held-out questions with transformers. README.md describes the result.
@@ -33,6 +33,8 @@ RATES = [3e-4, 1e-3, 3e-3]  # learning rates, tried with each program
 STEPS, QUERIES, ROLLOUTS = 40, 16, 8
 TOKEN = "comlrl-" + os.urandom(16).hex()
 THREADS = 1
+# 0.975 quantiles of Student's t distribution for 1 to 9 degrees of freedom.
+T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 
 def load(folder):
@@ -45,13 +47,15 @@ def free_port():
         return s.getsockname()[1]
 
 
-def mgrpo(folder, seed, rate):
+def mgrpo(folder, seed, rate, new_tokens):
     """Trains with mgrpo. Returns the folders of the models, by agent."""
     url, team = f"http://127.0.0.1:{(port := free_port())}", folder / "team.yaml"
     team.write_text((ROOT / "bench/comlrl/team.yaml").read_text())
     run = folder / f"mgrpo-{rate}"
     settings = {"run.dir": run, "run.seed": seed, "run.steps": STEPS, "run.threads": THREADS, "gateway.listen": f"127.0.0.1:{port}",
-                "task.queries_per_step": QUERIES, "grpo.rollouts": ROLLOUTS, **{f"agents.{a}.optimizer.lr": rate for a in task.AGENTS}}
+                "task.queries_per_step": QUERIES, "grpo.rollouts": ROLLOUTS}
+    for agent in task.AGENTS:
+        settings |= {f"agents.{agent}.optimizer.lr": rate, f"agents.{agent}.limits.max_new_tokens": new_tokens}
     command = [ROOT / "bin/mgrpo", "train", team, *(f"--set={k}={v}" for k, v in settings.items())]
     with open(folder / f"mgrpo-{rate}.log", "w") as log, concurrent.futures.ThreadPoolExecutor(ROLLOUTS) as players:
         training = subprocess.Popen(command, env=os.environ | {"MGRPO_PROGRAMS": TOKEN}, stdout=log, stderr=log)
@@ -64,13 +68,13 @@ def mgrpo(folder, seed, rate):
     return {agent: run / f"checkpoints/step-{STEPS:06d}" / agent for agent in task.AGENTS}
 
 
-def comlrl(folder, seed, rate):
+def comlrl(folder, seed, rate, new_tokens):
     """Trains with CoMLRL. Returns the folders of the models, by agent."""
     from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
     transformers.set_seed(seed)
     questions = [json.loads(line)["question"] for line in (folder / "train.jsonl").read_text().splitlines()]
     arguments = MAGRPOConfig(
-        num_agents=2, num_generations=ROLLOUTS, max_new_tokens=4, temperature=1.0, top_p=1.0, top_k=0, num_turns=1, joint_mode="aligned",
+        num_agents=2, num_generations=ROLLOUTS, max_new_tokens=new_tokens, temperature=1.0, top_p=1.0, top_k=0, num_turns=1, joint_mode="aligned",
         early_termination_threshold=None, eval_interval=0, agent_learning_rate=rate, rollout_buffer_size=QUERIES, num_train_epochs=1,
         agent_devices="cpu")
     draw = random.Random(seed)
@@ -91,7 +95,7 @@ def reward(*completions, batch_items):
 PROGRAMS = {"mgrpo": mgrpo, "comlrl": comlrl}
 
 
-def compared(seed, rates):
+def compared(seed, rates, new_tokens):
     """Returns the accuracies of a seed before and after training, by program and rate."""
     questions = task.questions(seed, 1200)
     train, held_out = questions[:1000], questions[1000:]
@@ -103,7 +107,7 @@ def compared(seed, rates):
         for rate in rates:
             for name, train_team in PROGRAMS.items():
                 began = time.perf_counter()
-                folders = train_team(folder, seed, rate)
+                folders = train_team(folder, seed, rate, new_tokens)
                 seconds = time.perf_counter() - began
                 after = models.accuracy({a: load(f) for a, f in folders.items()}, held_out)
                 row["runs"].append({"program": name, "rate": rate, "after": after, "seconds": seconds})
@@ -113,21 +117,33 @@ def compared(seed, rates):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, choices=range(1, 11), metavar="N", help="1 to 10")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--new-tokens", type=int, default=4, help="largest number of tokens of a reply")
     parser.add_argument("--out", default="bench/results/comlrl.json")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=8"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     result = {"commit": commit, "comlrl": importlib.metadata.version("comlrl"), "transformers": transformers.__version__,
-              "torch": torch.__version__, "steps": STEPS, "queries": QUERIES, "rollouts": ROLLOUTS, "seeds": []}
+              "torch": torch.__version__, "steps": STEPS, "queries": QUERIES, "rollouts": ROLLOUTS, "new_tokens": options.new_tokens, "seeds": []}
     for seed in range(options.seeds):
-        result["seeds"].append(compared(seed, options.rates))
+        result["seeds"].append(compared(seed, options.rates, options.new_tokens))
         pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
-    for rate in options.rates:
-        for name in PROGRAMS:
-            after = [r["after"] for s in result["seeds"] for r in s["runs"] if (r["program"], r["rate"]) == (name, rate)]
-            print(f"rate {rate}, {name}: mean {statistics.mean(after):.3f} of {len(after)} seeds")
+    report(result["seeds"], options.rates)
+
+
+def report(seeds, rates):
+    """Prints the means over the seeds and, with several seeds, the mean difference with its 95 % interval."""
+    print(f"before: mean {statistics.mean(s['before'] for s in seeds):.3f}")
+    for rate in rates:
+        ours, theirs = ([r["after"] for s in seeds for r in s["runs"] if (r["program"], r["rate"]) == (name, rate)] for name in PROGRAMS)
+        line = f"rate {rate}: mgrpo {statistics.mean(ours):.3f}, comlrl {statistics.mean(theirs):.3f}"
+        if len(seeds) > 1:
+            differences = torch.tensor([a - b for a, b in zip(ours, theirs, strict=True)])
+            mean, error = differences.mean().item(), differences.std().item() / len(seeds)**0.5
+            half = T95[len(seeds) - 2] * error
+            line += f", difference {mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+        print(line)
 
 
 main()
