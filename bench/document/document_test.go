@@ -31,7 +31,7 @@ func TestCurrent(t *testing.T) {
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil || string(got) != want {
-			t.Errorf("%s is not what bench/results says (%v): run go run ./bench/document", name, err)
+			t.Errorf("%s differs from the results in bench/results (%v): run go run ./bench/document", name, err)
 		}
 	}
 	drawn, err := filepath.Glob(filepath.Join(root, "docs", "*.svg"))

@@ -31,7 +31,7 @@ func withPart(root, name, part string) (string, error) {
 	return before + writtenBegin + part + writtenEnd + after, nil
 }
 
-// choice is a row of README's table: one case beside one peer.
+// choice is a row of README's table: a case and a peer.
 type choice struct{ work, suite, name, shape, peer, title string }
 
 // The cases of README's table, by the results' slug of the machine. They are chosen by what a user would use the peer for, not by who wins.
@@ -61,7 +61,7 @@ var choices = map[string][]choice{
 	},
 }
 
-// summary returns README's table of our times beside peers' times.
+// summary returns README's tables of the peers' times over ours.
 func summary(machines []*machine) (string, error) {
 	b := &strings.Builder{}
 	var problems []error

@@ -59,7 +59,7 @@ func (f *Findings) manifests(s Settings) {
 			first = data
 		}
 		if !bytes.Equal(first, data) {
-			f.broken("%s: its manifest differs from that of %s", agent, s.Agents[0])
+			f.broken("%s: its manifest differs from %s's", agent, s.Agents[0])
 		}
 		part, expected := m.part(agent), want.part(agent)
 		f.onDisk(s.Dirs[agent], agent, m.Step, part)

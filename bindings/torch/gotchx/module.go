@@ -123,7 +123,7 @@ func pair(tuple lib.Civalue) (parts [2]*ts.Tensor, err error) {
 			isPair = isPair && lib.AtiTag(v) == tensorTag
 		}
 	}
-	_ = ts.TorchErr() // of a value for which gotch has no tag
+	_ = ts.TorchErr() // clears the error of AtiTag for a value of a type without a tag
 	if !isPair {
 		return parts, errors.New("it did not return a tuple of two tensors, hidden states and state")
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// counted is a module that counts rows. It has no step unless steps is set.
+// counted is a module that counts rows. It has step only if steps is set.
 type counted struct {
 	*gotchx.Module
 	steps  bool
@@ -129,7 +129,7 @@ func TestStepSamples(t *testing.T) {
 	}
 }
 
-// A state is not used after the weights changed: the next token is that of the new weights, as without step.
+// A state is not used after the weights changed: the next token comes from the new weights, as without step.
 func TestStepAfterUpdate(t *testing.T) {
 	for _, published := range []bool{true, false} { // an update that is published but not announced yet, and one that is only announced
 		sample := func(steps bool) (policy.Completion, int) {
