@@ -1,9 +1,9 @@
-"""Trains the same team with mgrpo and with CoMLRL, from the same weights and for the same number of samples, and compares the accuracies.
+"""Trains the same team with mgrpo and CoMLRL, from the same weights and for as many samples, and compares the accuracies.
 
     make bench-peers && python3 bench/comlrl/main.py [--seeds N] [--rates R...] [--new-tokens N] [--out FILE]
 
-For each seed it makes two small models (models.py). mgrpo trains them as a run whose rollouts play.py plays, CoMLRL with its MAGRPOTrainer.
-Both are measured on the same held-out questions with transformers. README.md describes the result.
+For each seed it makes two small models (models.py). mgrpo trains them as a run whose rollouts play.py plays. CoMLRL trains them with its
+MAGRPOTrainer. Both are measured on the same held-out questions with transformers. README.md describes the result.
 """
 import argparse
 import concurrent.futures
