@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -69,7 +70,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 // openDevice opens the device, and has products round their factors as a run in this precision does.
 func (a *actor) openDevice(p precision, o Options) (err error) {
 	if a.device, err = torch.Open(o.Device, o.Threads); err == nil {
-		torch.RoundFactors(p != full && !a.device.IsCUDA())
+		torch.RoundFactors(p != full && !a.device.IsCUDA() && kernels.BF16IsFaster())
 	}
 	return err
 }

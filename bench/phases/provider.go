@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -49,6 +50,9 @@ func (a *actor) settings(w *workload) map[string]any {
 		"peak": "memory of the process, on a GPU that of tensors"}
 	if w.shared {
 		s["peak"] = "memory of its tensors"
+	}
+	if w.precision != full && !a.device.IsCUDA() {
+		s["rounded_factors"] = kernels.BF16IsFaster()
 	}
 	if w.Rank > 0 {
 		s["lora"] = map[string]any{"r": w.Rank, "alpha": loraAlpha, "targets": lora.AllLinear}

@@ -94,6 +94,15 @@ LinearBF16 linear_bf16([[maybe_unused]] int32_t round) {
 
 const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::name_of(mgrpo::cpu::layer_loops()); }
 
+int32_t mgrpo_cpu_bf16_is_faster(void) {
+#if defined(__x86_64__)
+  using namespace mgrpo::cpu;
+  return amx_usable() || (multiplies_bf16_pairs() && (!__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake")));
+#else
+  return 0;
+#endif
+}
+
 int32_t mgrpo_cpu_use(const char *isa) {
   using namespace mgrpo::cpu;
   for (const LayerLoops *loops : kAll) {

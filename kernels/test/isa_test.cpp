@@ -1,6 +1,8 @@
 #include "mgrpo/isa.h"
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "layer_testing.h"
@@ -33,6 +35,24 @@ TEST(Isa, CanBeChanged) {
   EXPECT_STREQ(mgrpo_cpu_isa(), "portable");
   EXPECT_EQ(mgrpo_cpu_use(before.c_str()), MGRPO_OK);
   EXPECT_EQ(mgrpo_cpu_isa(), before);
+}
+
+// Linux's description of the CPU decides, where it has one.
+TEST(Isa, BFloat16IsFaster) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string cpu{std::istreambuf_iterator<char>(file), {}};
+  const auto has = [&](const char *word) { return cpu.find(word) != std::string::npos; };
+  if (!has("vendor_id")) GTEST_SKIP() << "no description of the CPU";
+  if (has("amx_bf16")) return;  // Linux may forbid its use
+  const std::string before = mgrpo_cpu_isa();
+  if (!has("avx512_bf16") || mgrpo_cpu_use("avx512") != MGRPO_OK) {
+    EXPECT_EQ(mgrpo_cpu_bf16_is_faster(), 0);
+  } else if (has("AuthenticAMD")) {
+    EXPECT_EQ(mgrpo_cpu_bf16_is_faster(), 1);
+  } else if (has("GenuineIntel") && has("avx512_fp16")) {  // after Cooper Lake
+    EXPECT_EQ(mgrpo_cpu_bf16_is_faster(), 0);
+  }
+  EXPECT_EQ(mgrpo_cpu_use(before.c_str()), MGRPO_OK);
 }
 
 }  // namespace

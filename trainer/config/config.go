@@ -127,9 +127,10 @@ type Run struct {
 	// the run, which --resume keeps.
 	Date string `yaml:"date" change:"worker"`
 
-	// Matrix products in training on a CPU. bf16: if the processor has instructions for it (AMX or
-	// avx512_bf16), factors are rounded to bf16 and products summed in fp32, in about half the time.
-	// On other processors it is the same as fp32. Weights, activations and gradients stay fp32.
+	// Matrix products in training on a CPU. bf16: if the processor multiplies bf16 faster (with AMX, or
+	// the avx512_bf16 of AMD or Cooper Lake), factors are rounded to bf16 and products summed in fp32, in
+	// about half the time. On other processors, also those of Intel whose AMX is switched off, it is the
+	// same as fp32. Weights, activations and gradients stay fp32.
 	// Products with quantised weights are not rounded, nor, without AMX, products of adapters. With
 	// avx512_bf16 and without AMX, engines with dtype: bf16 also round their activations in products.
 	Matmul string `yaml:"matmul" default:"fp32" enum:"fp32|bf16"`

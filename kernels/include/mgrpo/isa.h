@@ -10,3 +10,7 @@ MGRPO_API const char *mgrpo_cpu_isa(void);
 // Changes the instruction set of all calls that begin afterwards. Returns MGRPO_UNSUPPORTED if the CPU lacks it,
 // MGRPO_INVALID_ARGUMENT if the name is unknown.
 MGRPO_API int32_t mgrpo_cpu_use(const char *isa);
+
+// Returns 1 if this CPU multiplies bfloat16 faster than float32, else 0. Both AMX and the avx512_bf16 of AMD and of Intel's Cooper Lake do.
+// Later CPUs of Intel have avx512_bf16 too, but each of its instructions takes as long as four of float32, for twice the products.
+MGRPO_API int32_t mgrpo_cpu_bf16_is_faster(void);

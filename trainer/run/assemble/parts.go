@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
@@ -148,8 +149,9 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 	}
 	p.divided = model.Options{Rank: spec.Rank, Size: spec.Size, Gathered: spec.Gathered}
 	load := func() (*model.Model, error) {
-		if rounds := spec.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && spec.Note != nil {
-			spec.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
+		wanted := spec.Config.Run.Matmul == "bf16"
+		if torch.RoundFactors(wanted && kernels.BF16IsFaster()) != wanted && spec.Note != nil {
+			spec.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
 		}
 		torch.Deterministic(spec.Config.Run.GPUDeterminism)
 		torch.ShareIdleThreads(threads(spec.Config, 1))
