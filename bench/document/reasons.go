@@ -7,8 +7,8 @@ const smallProducts = "The floor is computed from a large product, which is thre
 	"four times the floor, so four times as fast as HF would equal the floor."
 
 const halfWeights = "In the matrix unit (AMX) our rows are two rows of bf16 each, which keeps 16 bits of the activations. HF keeps 8. Attention, norms and " +
-	"the rest of a pass are float32 on both sides and take most of the time. With only avx512_bf16, activations are rounded to bf16. Without it, " +
-	"weights are widened to float32."
+	"the rest of a pass are float32 on both sides and take most of the time. With the avx512_bf16 of AMD and of Cooper Lake, activations are rounded to " +
+	"bf16. On other CPUs, weights are widened to float32."
 
 const roundedFactors = "Products take half of the time of an update with rounded factors. Attention, norms, AdamW and the loss are as in float32."
 
@@ -33,7 +33,7 @@ const oneRedis = "All invocations are answered as they arrive, half of them with
 
 const wholeStep = "The update is at its floor. Sampling is not: products of 16 rows reach a third of the rate that the floor assumes."
 
-const adaptedStep = "An update is 1.26 times as fast (learner), but sampling is half of a full step, and its adapters stay unmerged. So each token " +
+const adaptedStep = "An update is 1.26 to 1.29 times as fast (learner), but sampling is half of a full step, and its adapters stay unmerged. So each token " +
 	"needs two more products, with few rows and a small inner dimension, for each of 210 matrices."
 
 const adaptedMemory = "The peak consists of the base, the sampler's cache and activations. A full step also has gradients and moments."
@@ -44,7 +44,7 @@ const fromCache = "a pass finds a part of the weights in the last-level cache of
 const (
 	fewRows = "Matrix products are most of our time, and with 16 rows they reach 0.4 to 0.7 of the rate of large products. From the kernels' rates " +
 		"the model of a step's time (docs/roofline.md) gives 0.86 to 0.90 of our time, so the target needs faster products."
-	slowHalf       = "As in float32; this processor multiplies bf16 at half the rate of float32."
+	slowHalf       = "As in float32: this processor multiplies bf16 at half the rate of float32, so products are those of float32."
 	mostlyProducts = "Both spend most of the time in matrix products, at 0.7 to 0.9 of their largest rate."
 )
 
@@ -54,7 +54,6 @@ const busyCeiling = "other work on the machine slowed the measurement of the cei
 var fasterThanFloor = map[string]string{
 	"F32-1x128": fromCache, "F32-4x128": fromCache, "F32-1x1024": fromCache,
 	"recurrent-F32-1x128": busyCeiling, "recurrent-BF16-1x128": busyCeiling, "hybrid-F32-1x128": busyCeiling, "hybrid-BF16-1x128": busyCeiling,
-	"smollm2":        busyCeiling,
 	"swiglu fwd+bwd": "the cache's rate is measured in its last level, and the first levels hold a part of the inputs",
 	"linear": "the ceiling of reading varied from 9 to 19 GB/s on this machine within an hour, and the product itself " +
 		"reads 25 GB/s, so the ceiling is too low",

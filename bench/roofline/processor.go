@@ -24,13 +24,13 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 		Few32: m.flops("linear", "16 x 576 x 49152"), Few16: m.flops("linear, bf16 weights", "16 x 576 x 49152"),
 	}
 	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. If the
-	// results have a row with rounded input, run.matmul: bf16 rounds the rows to bf16.
+	// results have a row with rounded input, run.matmul: bf16 rounds the rows to bf16, unless products of bf16 are slower.
 	d.Prompts16 = d.FP32
 	if isa == "amx" {
 		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
 	}
 	const rounded, few = "linear, " + measure.BF16Factors, "16 x 576 x 49152"
-	if m.has(rounded, few) {
+	if d.BF16 > d.FP32 && m.has(rounded, few) {
 		d.RoundedPrompts16, d.RoundedFew16 = d.BF16, m.flops(rounded, few)
 	}
 	// Older results have no rows of recurrences. The rates of products and copies then give a lower bound of their time.
@@ -38,7 +38,7 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 	if rule := "gated_delta_rule"; m.has(rule, "") {
 		d.Recurrence, d.TrainedRecurrence, d.States = m.flops(rule, ""), m.flops(rule+" fwd+bwd", ""), m.bytes("gated_delta_step", "")
 	}
-	d.BF16 = max(d.BF16, d.FP32) // a CPU without bf16 instructions does not round factors
+	d.BF16 = max(d.BF16, d.FP32) // a CPU without fast products of bf16 does not round factors
 	return d, m.err
 }
 
