@@ -97,7 +97,8 @@ const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::name_of(mgrpo::cpu::layer_l
 int32_t mgrpo_cpu_bf16_is_faster(void) {
 #if defined(__x86_64__)
   using namespace mgrpo::cpu;
-  return amx_usable() || (multiplies_bf16_pairs() && (!__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake")));
+  static const bool in_tiles = amx_usable(), in_pairs = !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake");
+  return in_tiles || (in_pairs && multiplies_bf16_pairs());
 #else
   return 0;
 #endif

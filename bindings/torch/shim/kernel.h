@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 
 #include "guard.h"
+#include "mgrpo/isa.h"
 #include "mgrpo/status.h"
 #include "product.h"
 
@@ -38,11 +39,11 @@ bool recorded(const T &...t) {
 // gradients must round, too. Otherwise they would compute another policy than the passes with gradients.
 bool rounds_factors();
 
-// Returns t as a factor of a product. A processor without bfloat16 instructions multiplies float32 a hundred times as fast, and products
-// of bfloat16 are exact in it.
+// Returns t as a factor of a product. Some processors multiply float32 faster than bfloat16, and products of bfloat16 are exact in it.
+// Without bfloat16 instructions LibTorch needs a hundred times as long.
 inline at::Tensor factor(const at::Tensor &t) {
 #if defined(__x86_64__)
-  static const bool slow = !__builtin_cpu_supports("avx512bf16");
+  static const bool slow = mgrpo_cpu_bf16_is_faster() == 0;
   if (slow && t.is_cpu() && t.scalar_type() == at::kBFloat16) return t.to(at::kFloat);
 #endif
   return t;
