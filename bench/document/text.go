@@ -33,6 +33,8 @@ How to read the tables:
   more than two minutes.
 - **TRL** is its GRPOTrainer. The packing of common prefixes in its experimental AsyncGRPOTrainer (1.16) needs FlashAttention 3, so on a CPU no
   row has it. **vLLM** samples with its own build for CPUs, and a load before a row counts programs of idle priority, too.
+  Where each of 16 samples has a prompt of its own, 1.5 times vLLM's rate would need 93 % of the rates at which the CPU without AMX below reads
+  memory and multiplies large matrices.
 - **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
   almost nothing is written), and the operations at the rate of LibTorch's matrix product. Copy, read and matrix product are measured in the
   same run: before the suite (its table shows them), and before each row (the JSON has them, with the formulas of bytes and operations).
@@ -43,8 +45,9 @@ How to read the tables:
   the time of small cases.
   In rows marked † a cold call may have found a part of its inputs in the last-level cache: they were measured with an eviction of 96 MiB, which
   is less than that cache. Their share of the floor can be above 100 %.
-- **× peer** is the peer's median over ours: above 1 we are faster. If a peer computes in bf16 on a machine without
-  bf16 instructions, the ratio is marked *bf16 emulated*, and the row counts neither as a win nor for a target.
+- **× peer** is the peer's median over ours: above 1 we are faster. If a peer computes in bf16 on a machine whose products
+  of bf16 are slower than those of float32, the ratio is marked *bf16 emulated*, and the row counts neither as a win nor for a target. Ours
+  then multiplies float32, also in a row of bf16.
 - **Error** is the largest difference from float64 of any output, over that output's largest value, in the same run. For whole
   phases it is the error of log-probs. In the suites learner and step these come from the forward pass. In the suite decode, and for two
   agents, they are compared with our own pass in float32.
