@@ -25,6 +25,18 @@ func (s *Scope) Full(dt DType, v float64, shape ...int64) *Tensor {
 	return s.take("full", C.mgt_full(s.dev.native, C.int(dt), C.double(v), p, n))
 }
 
+// KeptEmpty makes a tensor with undefined contents that outlives the scope, as Keep does. A large one on a CPU is in large pages.
+func KeptEmpty(s *Scope, dt DType, shape ...int64) *Tensor { return kept(s, dt, false, shape) }
+
+// KeptZeros makes a tensor of zeros that outlives the scope, as Keep does. A large one on a CPU is in large pages.
+func KeptZeros(s *Scope, dt DType, shape ...int64) *Tensor { return kept(s, dt, true, shape) }
+
+func kept(s *Scope, dt DType, zeros bool, shape []int64) *Tensor {
+	s.current("empty")
+	p, n := sizes(shape)
+	return s.Keep(s.take("empty", C.mgt_lasting(s.dev.native, C.int(dt), p, n, cbool(zeros))))
+}
+
 // FromFloat32 copies v, in row-major order, into a new float32 tensor.
 func (s *Scope) FromFloat32(v []float32, shape ...int64) *Tensor {
 	return fromSlice(s, "from float32", Float32, v, shape)

@@ -3,9 +3,11 @@ package torch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,6 +190,51 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 	if after.Allocated != before.Allocated || after.Peak < with.Allocated || after.RSS <= 0 || after.PeakRSS < after.RSS {
 		t.Errorf("before %+v, with %+v, after %+v", before, with, after)
 	}
+}
+
+// Linux is asked for large pages for a large kept tensor, and only for it: the flag hg of its mapping.
+func TestKeptTensorsAreInLargePages(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
+		t.Skip("this Linux has no large pages")
+	}
+	d := openOn(t, "cpu")
+	do(t, d, func(s *Scope) {
+		zeros, empty, short := KeptZeros(s, Float32, 1<<22), KeptEmpty(s, Float32, 1<<22), s.Empty(Float32, 1<<22)
+		if v := float64s(zeros); slices.Min(v) != 0 || slices.Max(v) != 0 {
+			t.Error("KeptZeros made other numbers than 0")
+		}
+		for _, c := range []struct {
+			what  string
+			t     *Tensor
+			large bool
+		}{{"KeptZeros", zeros, true}, {"KeptEmpty", empty, true}, {"Empty", short, false}} {
+			if got := advisedLargePages(t, uintptr(c.t.Ptr())+8<<20); got != c.large {
+				t.Errorf("%s: in large pages: %v, want %v", c.what, got, c.large)
+			}
+		}
+		zeros.Drop()
+		empty.Drop()
+	})
+}
+
+// advisedLargePages reports whether the mapping of an address has the flag hg in /proc/self/smaps.
+func advisedLargePages(t *testing.T, address uintptr) bool {
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(smaps)) {
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			inside = from <= address && address < to
+		}
+		if flags, found := strings.CutPrefix(line, "VmFlags:"); found && inside {
+			return slices.Contains(strings.Fields(flags), "hg")
+		}
+	}
+	t.Fatalf("no mapping contains %x", address)
+	return false
 }
 
 // TestRecord checks that a replay computes from the current contents of the inputs, and that a CPU refuses to record.

@@ -30,7 +30,7 @@ type Buffer struct {
 // NewBuffer makes a buffer of n zeros, in host memory if inHost is set.
 func NewBuffer(s *torch.Scope, n int64, inHost bool) (*Buffer, error) {
 	if !inHost {
-		return On(s.Keep(s.Zeros(torch.Float32, n))), nil
+		return On(torch.KeptZeros(s, torch.Float32, n)), nil
 	}
 	mapped, err := unix.Mmap(-1, 0, int(4*max(n, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -33,7 +33,7 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 			"limits.max_tokens", sequences, length, entries)
 	}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
-		c.tables = s.Keep(s.Zeros(torch.Int32, int64(len(groups)), int64(sequences)+1, int64(arch.CacheBlocks(length))))
+		c.tables = torch.KeptZeros(s, torch.Int32, int64(len(groups)), int64(sequences)+1, int64(arch.CacheBlocks(length)))
 		for g, group := range groups {
 			for _, layer := range group.Layers {
 				c.group[layer] = g
@@ -52,11 +52,11 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeadsOf(layer)), arch.CacheBlock, int64(m.Config.HeadDimOf(layer))}
 			if m.Config.Convolves(layer) {
 				shape = []int64{int64(blocks[g]), 1, arch.CacheBlock, int64(m.Config.Hidden)}
-				c.k, c.v = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...))), append(c.v, nil)
+				c.k, c.v = append(c.k, torch.KeptZeros(s, m.Generation.norm.DType(), shape...)), append(c.v, nil)
 				continue
 			}
-			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
-			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
+			c.k = append(c.k, torch.KeptZeros(s, m.Generation.norm.DType(), shape...))
+			c.v = append(c.v, torch.KeptZeros(s, m.Generation.norm.DType(), shape...))
 		}
 		return nil
 	})

@@ -56,7 +56,7 @@ func (m *Model) wantWhole(op string) {
 func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
 	var size int64
 	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), ResidentLayers, ranks.Block.Gathered)
-	m.gathered.flat = s.Keep(s.Zeros(m.Compute.DType(), size))
+	m.gathered.flat = torch.KeptZeros(s, m.Compute.DType(), size)
 	for _, l := range m.Layout.Leaves {
 		var leaf *torch.Tensor
 		if l.Experts > 0 {

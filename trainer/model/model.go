@@ -224,7 +224,7 @@ func (m *Model) allocateBuffers(s *torch.Scope, opt Options) (err error) {
 		if opt.Gathered {
 			n = m.share.Numel()
 		}
-		m.Half = s.Keep(s.Empty(torch.BFloat16, n))
+		m.Half = torch.KeptEmpty(s, torch.BFloat16, n)
 	}
 	if half {
 		m.Compute = m.Half
@@ -263,7 +263,7 @@ func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	for i, l := range m.Layout.Leaves {
 		if l.Vector() {
 			all[i].Drop()
-			all[i] = s.Keep(s.Empty(torch.Float32, l.Shape...))
+			all[i] = torch.KeptEmpty(s, torch.Float32, l.Shape...)
 		}
 	}
 	return all

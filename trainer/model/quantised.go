@@ -93,7 +93,7 @@ func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l a
 		}
 		part := torch.QuantPart{Type: quantTypes[kind]}
 		err := dev.Do(ctx, func(s *torch.Scope) error {
-			part.Blocks = s.Keep(s.Empty(torch.Uint8, rows, kind.RowBytes(k)))
+			part.Blocks = torch.KeptEmpty(s, torch.Uint8, rows, kind.RowBytes(k))
 			parts = append(parts, part)
 			return nil
 		})
@@ -134,7 +134,7 @@ func copyBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, t a
 func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, dt torch.DType) (leaf *torch.Tensor, err error) {
 	var flat *torch.Tensor
 	err = m.Device.Do(ctx, func(s *torch.Scope) error {
-		flat = s.Keep(s.Empty(dt, l.Numel()))
+		flat = torch.KeptEmpty(s, dt, l.Numel())
 		leaf = s.Keep(flat.View(l.Shape...))
 		return nil
 	})

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <malloc.h>
 #include <omp.h>
+#include <sys/mman.h>
 #include <torch/version.h>
 
 #include <cstdlib>
@@ -55,6 +56,9 @@ struct CountingAllocator final : c10::Allocator {
 };
 CountingAllocator counting;
 
+thread_local bool in_large_pages = false;
+constexpr size_t kLargePage = size_t{2} << 20;
+
 void count_and_free(void *p) {
   if (!p) return;
   counting.live.fetch_sub(int64_t(malloc_usable_size(p)), std::memory_order_relaxed);
@@ -64,7 +68,9 @@ void count_and_free(void *p) {
 c10::DataPtr CountingAllocator::allocate(size_t n) {
   void *p = nullptr;
   if (n > 0) {
-    TORCH_CHECK(posix_memalign(&p, c10::gAlignment, n) == 0, "can't allocate memory: ", n, " bytes");
+    const bool large = in_large_pages && n >= 2 * kLargePage;
+    TORCH_CHECK(posix_memalign(&p, large ? kLargePage : c10::gAlignment, n) == 0, "can't allocate memory: ", n, " bytes");
+    if (large) madvise(p, n / kLargePage * kLargePage, MADV_HUGEPAGE);  // Linux may refuse
     auto size = int64_t(malloc_usable_size(p));
     auto now = live.fetch_add(size, std::memory_order_relaxed) + size;
     auto high = peak.load(std::memory_order_relaxed);
@@ -91,6 +97,9 @@ void wake_autograd(c10::Device device) {
   x.neg().backward();
 }
 }  // namespace
+
+LargePages::LargePages() { in_large_pages = true; }
+LargePages::~LargePages() { in_large_pages = false; }
 
 char *failure(const char *message, int32_t status) noexcept {
   size_t size = std::strlen(message) + 1;

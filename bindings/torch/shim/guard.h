@@ -18,6 +18,13 @@ struct mgt_device {
 // Number of handles from own() that are not dropped yet.
 extern std::atomic<int64_t> mgt_handles;
 
+// While it exists, large CPU tensors of this thread are allocated in large pages. Weights are read faster there. A tensor that is soon
+// freed loses more time than it saves, because whole pages are filled with zeros.
+struct LargePages {
+  LargePages();
+  ~LargePages();
+};
+
 inline at::Tensor &ref(void *handle) { return *static_cast<at::Tensor *>(handle); }
 
 // An error of one of our kernels.

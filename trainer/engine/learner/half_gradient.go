@@ -26,7 +26,7 @@ func newPartial(s *torch.Scope, l *Learner, byLayer bool) *partial {
 		turns = 1
 	}
 	p.places, size = ranks.Arrange(l.blocks, turns, func(b ranks.Block) int64 { return b.Computed(l.group.Rank(), l.group.Size()) })
-	p.flat = s.Keep(s.Zeros(l.model.Compute.DType(), size))
+	p.flat = torch.KeptZeros(s, l.model.Compute.DType(), size)
 	for _, q := range l.params.Leaves() {
 		if n := q.Leaf.Numel(); n > 0 { // there may be fewer experts than ranks
 			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.From), n).View(q.Leaf.Shape()...))

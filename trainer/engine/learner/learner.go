@@ -113,10 +113,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 			p.Leaf.RequireGrad(true)
 		}
 		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
-			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
+			l.grad = torch.KeptZeros(s, torch.Float32, l.share.Numel())
 			l.part = newPartial(s, l, opt.Checkpoint)
 		} else {
-			l.grad = s.Keep(s.Zeros(torch.Float32, n))
+			l.grad = torch.KeptZeros(s, torch.Float32, n)
 			for _, p := range leaves {
 				p.Leaf.SetGrad(l.grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 			}
