@@ -20,41 +20,32 @@ const maxKept = 8 << 20
 // refusals are not stored. Errors are stored, too, because the model reads them, except errors of a cancelled
 // conversation.
 func Cached(t Tool, c *recorded.Cache, service string, check func(args json.RawMessage) error) Tool {
-	return cached{t, c, service, check}
-}
-
-type cached struct {
-	Tool
-	cache   *recorded.Cache
-	service string
-	check   func(json.RawMessage) error
-}
-
-func (t cached) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	if t.check != nil {
-		if err := t.check(args); err != nil {
+	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+		if check != nil {
+			if err := check(args); err != nil {
+				return "", err
+			}
+		}
+		question, err := canonical(args)
+		if err != nil {
 			return "", err
 		}
-	}
-	question, err := canonical(args)
-	if err != nil {
-		return "", err
-	}
-	answer, err := t.cache.Answer(ctx, recorded.Question{Service: t.service, Text: question}, func(ctx context.Context) (recorded.Answer, error) {
-		out, err := t.Tool.Call(ctx, args)
-		switch {
-		case err == nil:
-			return recorded.Answer{Text: Truncate(out, maxKept)}, nil
-		case ctx.Err() != nil:
-			return recorded.Answer{}, err
+		answer, err := c.Answer(ctx, recorded.Question{Service: service, Text: question}, func(ctx context.Context) (recorded.Answer, error) {
+			out, err := t.Call(ctx, args)
+			switch {
+			case err == nil:
+				return recorded.Answer{Text: Truncate(out, maxKept)}, nil
+			case ctx.Err() != nil:
+				return recorded.Answer{}, err
+			}
+			kind, _ := kindOf(err)
+			return recorded.Answer{Error: Truncate(err.Error(), maxKept), Kind: kind}, nil
+		})
+		if err == nil && answer.Error != "" {
+			err = &callError{answer.Error, kinds[answer.Kind]}
 		}
-		kind, _ := kindOf(err)
-		return recorded.Answer{Error: Truncate(err.Error(), maxKept), Kind: kind}, nil
+		return answer.Text, err
 	})
-	if err == nil && answer.Error != "" {
-		err = &callError{answer.Error, kinds[answer.Kind]}
-	}
-	return answer.Text, err
 }
 
 // canonical writes arguments in a canonical form: keys sorted, without white space. Equal arguments give equal texts.
@@ -71,10 +62,7 @@ func canonical(args json.RawMessage) (string, error) {
 
 // Fingerprint returns a digest of settings, for the name of a service.
 func Fingerprint(settings ...string) string {
-	b, err := json.Marshal(settings)
-	if err != nil { // cannot happen: strings always marshal
-		return ""
-	}
+	b, _ := json.Marshal(settings) // strings always marshal
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8])
 }

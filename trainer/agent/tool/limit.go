@@ -38,43 +38,29 @@ func kindOf(err error) (name string, kind error) {
 // Failed wraps an error as ErrFailed and keeps its text.
 func Failed(err error) error { return &callError{err.Error(), ErrFailed} }
 
-// callError is an error with the text that the model reads, and its kind.
+// callError is an error with another text, which the model reads.
 type callError struct {
 	text string
-	kind error // ErrTimeout, ErrFailed, errRefused or nil
+	err  error // ErrTimeout, ErrFailed, errRefused, another error with its kind, or nil
 }
 
 func (e *callError) Error() string { return e.text }
-func (e *callError) Unwrap() error { return e.kind }
+func (e *callError) Unwrap() error { return e.err }
 
 // Limited wraps a tool. It refuses calls of a conversation beyond the limit, and truncates outputs and errors.
-func Limited(t Tool, l Limits) Tool { return limited{t, l} }
-
-type limited struct {
-	Tool
-	limits Limits
+func Limited(t Tool, l Limits) Tool {
+	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+		if o, ok := OriginOf(ctx); ok && l.Calls > 0 && o.Call >= l.Calls {
+			return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), l.Calls),
+				errRefused}
+		}
+		out, err := t.Call(ctx, args)
+		if err != nil {
+			return "", &callError{Truncate(err.Error(), l.Bytes), err}
+		}
+		return Truncate(out, l.Bytes), nil
+	})
 }
-
-func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	if o, ok := OriginOf(ctx); ok && t.limits.Calls > 0 && o.Call >= t.limits.Calls {
-		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls),
-			errRefused}
-	}
-	out, err := t.Tool.Call(ctx, args)
-	if err != nil {
-		return "", &reworded{err, Truncate(err.Error(), t.limits.Bytes)}
-	}
-	return Truncate(out, t.limits.Bytes), nil
-}
-
-// reworded is an error with a different text, which is shorter or contains no secrets.
-type reworded struct {
-	error
-	text string
-}
-
-func (e *reworded) Error() string { return e.text }
-func (e *reworded) Unwrap() error { return e.error }
 
 // Redact returns s as valid UTF-8 without secrets.
 func Redact(s string, secrets []string) string {
@@ -88,7 +74,7 @@ func Redact(s string, secrets []string) string {
 
 // RedactError returns an error that wraps err and whose text has no secrets.
 func RedactError(err error, secrets []string) error {
-	return &reworded{err, Redact(err.Error(), secrets)}
+	return &callError{Redact(err.Error(), secrets), err}
 }
 
 // Truncate cuts s, which must be valid UTF-8, to at most max bytes at a character boundary and appends a note with the

@@ -29,7 +29,42 @@ type Meter struct {
 }
 
 // Counted wraps t, which must already have all its other wrappers, and counts its calls.
-func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
+func (m *Meter) Counted(t Tool) Tool {
+	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+		since := time.Now()
+		out, err := t.Call(ctx, args)
+		verdict := err
+		switch {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time limit ended before the tool's
+			verdict = &callError{err.Error(), ErrTimeout}
+		case err != nil && ctx.Err() != nil: // the conversation was cancelled
+			return out, err
+		}
+		m.change(t.Name(), func(u *Usage) { u.add(time.Since(since), verdict) })
+		return out, err
+	})
+}
+
+// add counts a call that took a time and ended with an error, or without one.
+func (u *Usage) add(took time.Duration, err error) {
+	u.Calls++
+	u.Time += took
+	switch {
+	case errors.Is(err, errRefused):
+		u.Refused++
+		return
+	case errors.Is(err, ErrTimeout):
+		u.Timeouts++
+	case err != nil:
+		u.Errors++
+		if errors.Is(err, ErrFailed) {
+			u.Failures++
+		}
+	}
+	if err != nil {
+		u.Example = err.Error()
+	}
+}
 
 // Lost records that the connection to a tool's server was lost, and the reason. It is meant for mcp.Config.Lost.
 func (m *Meter) Lost(why string) {
@@ -51,47 +86,6 @@ func (m *Meter) Take() (usage map[string]Usage, lost []string) {
 	usage, lost = m.usage, m.lost
 	m.usage, m.lost = nil, nil
 	return usage, lost
-}
-
-type counted struct {
-	Tool
-	meter *Meter
-}
-
-func (t counted) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	since := time.Now()
-	out, err := t.Tool.Call(ctx, args)
-	verdict := err
-	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time limit ended before the tool's
-		verdict = &callError{err.Error(), ErrTimeout}
-	case err != nil && ctx.Err() != nil: // the conversation was cancelled
-		return out, err
-	}
-	t.meter.count(t.Name(), time.Since(since), verdict)
-	return out, err
-}
-
-func (m *Meter) count(name string, took time.Duration, err error) {
-	m.change(name, func(u *Usage) {
-		u.Calls++
-		u.Time += took
-		switch {
-		case errors.Is(err, errRefused):
-			u.Refused++
-			return
-		case errors.Is(err, ErrTimeout):
-			u.Timeouts++
-		case err != nil:
-			u.Errors++
-			if errors.Is(err, ErrFailed) {
-				u.Failures++
-			}
-		}
-		if err != nil {
-			u.Example = err.Error()
-		}
-	})
 }
 
 // change changes the counts of a tool.

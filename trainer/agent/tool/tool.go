@@ -20,14 +20,7 @@ type Tool interface {
 }
 
 // Named returns t under another name, for example to offer a search tool for each of two corpora.
-func Named(t Tool, name string) Tool { return named{t, name} }
-
-type named struct {
-	Tool
-	name string
-}
-
-func (n named) Name() string { return n.name }
+func Named(t Tool, name string) Tool { return function{name, t.Description(), t.Schema(), t.Call} }
 
 // Func returns a tool with one string argument that calls a function.
 func Func(name, description, argument, meaning string, call func(ctx context.Context, argument string) (string, error)) Tool {
@@ -36,33 +29,38 @@ func Func(name, description, argument, meaning string, call func(ctx context.Con
 		Description string `json:"description,omitempty"`
 	}
 	// A struct keeps the usual order of keys: models read the schema as text.
-	schema, err := json.Marshal(struct {
+	schema, _ := json.Marshal(struct { // strings always marshal
 		Type       string              `json:"type"`
 		Properties map[string]property `json:"properties"`
 		Required   []string            `json:"required"`
 	}{"object", map[string]property{argument: {"string", meaning}}, []string{argument}})
-	if err != nil { // cannot happen: strings always marshal
-		schema = json.RawMessage(`{"type":"object"}`)
-	}
-	return function{name, description, argument, schema, call}
+	return function{name, description, schema, func(ctx context.Context, args json.RawMessage) (string, error) {
+		text, err := StringArgument(args, argument)
+		if err != nil {
+			return "", err
+		}
+		return call(ctx, text)
+	}}
 }
 
+// function is a tool made of the results of its methods.
 type function struct {
-	name, description, argument string
-	schema                      json.RawMessage
-	call                        func(context.Context, string) (string, error)
+	name, description string
+	schema            json.RawMessage
+	call              caller
 }
+
+type caller = func(ctx context.Context, args json.RawMessage) (string, error)
+
+// wrapped returns t with another Call.
+func wrapped(t Tool, call caller) Tool { return function{t.Name(), t.Description(), t.Schema(), call} }
 
 func (f function) Name() string            { return f.name }
 func (f function) Description() string     { return f.description }
 func (f function) Schema() json.RawMessage { return f.schema }
 
 func (f function) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	text, err := StringArgument(args, f.argument)
-	if err != nil {
-		return "", err
-	}
-	return f.call(ctx, text)
+	return f.call(ctx, args)
 }
 
 // StringArgument returns the string argument `name` of a call.
