@@ -59,7 +59,8 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 	} else if start, end := argumentsIn(text, formValue); end > 0 {
 		form.Before, form.After = text[:start], text[end:]
 	} else {
-		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot constrain a reply to that notation", t.calls.Name())
+		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot constrain a reply to that notation",
+			strings.TrimSuffix(strings.TrimPrefix(t.calls.Hint(), "Write "), "."))
 	}
 	if read := t.calls.Read(text, t.functions).Calls; len(read) != 1 || read[0].Name != name || read[0].Problem != "" {
 		return CallForm{}, fmt.Errorf("the model's chat template prints a call of %s as %.200q, which mgrpo cannot read back", name, text)
@@ -123,10 +124,7 @@ func (t *Template) callsText(name string, each ...[]callformat.Argument) (string
 		for _, a := range list {
 			arguments[a.Key] = a.Value
 		}
-		raw, err := json.Marshal(arguments)
-		if err != nil {
-			return "", err
-		}
+		raw, _ := json.Marshal(arguments) // texts and whole numbers always marshal
 		calls = append(calls, callformat.Call{Name: name, Arguments: raw})
 	}
 	if !t.history.calls {

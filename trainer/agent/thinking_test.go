@@ -89,7 +89,7 @@ func FuzzPartial(f *testing.F) {
 			}
 			for i := range text {
 				if p := template.Partial(text[:i], offered); !strings.HasPrefix(reply.Thinking, p.Thinking) || !strings.HasPrefix(reply.Text, p.Text) || p.Thought && p.Thinking != reply.Thinking {
-					t.Fatalf("%s: %q: got %+v after %q, but %+v at the end", calls.Name(), text, p, text[:i], reply)
+					t.Fatalf("%s: %q: got %+v after %q, but %+v at the end", calls.Hint(), text, p, text[:i], reply)
 				}
 			}
 		}

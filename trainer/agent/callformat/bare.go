@@ -19,8 +19,6 @@ type bare struct{ tagged }
 // bareOpenings are marks that may precede the calls.
 var bareOpenings = []string{pythonTag, "<|python_start|>", "<|python_end|>"}
 
-func (b bare) Name() string { return "JSON that is the whole turn: " + b.example() }
-
 func (b bare) Hint() string { return "Write " + b.example() + " and nothing else." }
 
 // Mark implements Format. The notation has no mark.

@@ -165,7 +165,7 @@ func TestPrintedCallsAreReadBack(t *testing.T) {
 		read++
 		for seed := range uint64(seeds) {
 			if problem := readsBack(p, f, seed); problem != "" {
-				t.Errorf("%s (%s): %s", file, f.Name(), problem)
+				t.Errorf("%s (%s): %s", file, f.Hint(), problem)
 				break
 			}
 		}
@@ -199,18 +199,18 @@ func FuzzRead(f *testing.F) {
 		for _, format := range formats {
 			r := format.Read(text, functions)
 			if r.Start < 0 || r.Start > len(text) || r.End < 0 || r.End > len(text) {
-				t.Fatalf("%s: %q: got calls from byte %d to %d", format.Name(), text, r.Start, r.End)
+				t.Fatalf("%s: %q: got calls from byte %d to %d", format.Hint(), text, r.Start, r.End)
 			}
 			for _, c := range r.Calls {
 				if c.Problem == "" && (c.Name == "" || object(c.Arguments) == nil) {
-					t.Fatalf("%s: %q: a call without a problem has name %q and arguments %s", format.Name(), text, c.Name, c.Arguments)
+					t.Fatalf("%s: %q: a call without a problem has name %q and arguments %s", format.Hint(), text, c.Name, c.Arguments)
 				}
 			}
 			if _, channels := format.(Harmony); channels {
 				continue // Split returns the certain part
 			}
 			if cut = min(max(cut, 0), len(text)); format.SafeLen(text[:cut]) > r.Start {
-				t.Fatalf("%s: %q: the first call begins at %d, but of %q %d are certain", format.Name(), text, r.Start, text[:cut], format.SafeLen(text[:cut]))
+				t.Fatalf("%s: %q: the first call begins at %d, but of %q %d are certain", format.Hint(), text, r.Start, text[:cut], format.SafeLen(text[:cut]))
 			}
 		}
 	})

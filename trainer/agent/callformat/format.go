@@ -50,8 +50,6 @@ type Reading struct {
 
 // Format is a notation of calls.
 type Format interface {
-	// Name describes the notation for people.
-	Name() string
 	// Mark returns the text that begins the first call of a turn, or "" if the notation has no mark.
 	Mark() string
 	// Read returns the calls of a turn; the text must not contain the turn's thinking. The functions decide the types
@@ -125,17 +123,13 @@ func decode(text string) (json.RawMessage, int, error) {
 	return raw, int(dec.InputOffset()), nil
 }
 
-// jsonProblem explains why a text is not JSON.
-func jsonProblem(err error) string {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "it ends too early"
-	}
-	return err.Error()
-}
-
 // invalid returns the Call for JSON that cannot be read.
 func invalid(err error, hint string) Call {
-	return Call{Problem: "the tool call is not valid JSON (" + jsonProblem(err) + "). " + hint}
+	why := err.Error()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		why = "it ends too early"
+	}
+	return Call{Problem: "the tool call is not valid JSON (" + why + "). " + hint}
 }
 
 // callOf reads a call's JSON object; key is the key of its arguments.

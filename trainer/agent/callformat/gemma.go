@@ -10,8 +10,6 @@ const (
 // gemma is call:NAME{key:<|"|>text<|"|>,other:1} between <|tool_call> and <tool_call|>.
 type gemma struct{}
 
-func (gemma) Name() string { return "call:NAME{...} between " + gemmaOpen + " and " + gemmaClose }
-
 func (gemma) Hint() string { return gemmaHint }
 
 func (gemma) Mark() string { return gemmaOpen }

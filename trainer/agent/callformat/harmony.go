@@ -21,9 +21,6 @@ var harmonyEnds = []string{harmonyEnd, "<|call|>", "<|return|>"}
 // functions.NAME are calls. All others are text.
 type Harmony struct{}
 
-// Name implements Format.
-func (Harmony) Name() string { return "messages to=functions.NAME (harmony)" }
-
 // Hint implements Format.
 func (Harmony) Hint() string { return harmonyHint }
 

@@ -21,8 +21,6 @@ type hermes struct{}
 
 const hermesHint = `Write ` + HermesOpen + `{"name": "...", "arguments": {...}}` + HermesClose + `.`
 
-func (hermes) Name() string { return "JSON between " + HermesOpen + " and " + HermesClose }
-
 func (hermes) Hint() string { return hermesHint }
 
 func (hermes) Mark() string { return HermesOpen }

@@ -62,7 +62,7 @@ func TestQuotedMarks(t *testing.T) {
 			}
 			text := "Calls begin with " + quote + mark + quote + "."
 			if r := f.Read(text, FunctionsOf(definitions)); len(r.Calls) > 0 || r.Start != len(text) {
-				t.Errorf("%s: %q is read as %+v", f.Name(), text, r)
+				t.Errorf("%s: %q is read as %+v", f.Hint(), text, r)
 			}
 		}
 	}

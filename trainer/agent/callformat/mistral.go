@@ -17,13 +17,6 @@ const (
 //	[TOOL_CALLS]NAME[ARGS]{...}[TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}
 type mistral struct{ names bool } // the template prints the second form
 
-func (m mistral) Name() string {
-	if m.names {
-		return mistralMark + "NAME" + mistralArgs + "{...}"
-	}
-	return "a JSON list after " + mistralMark
-}
-
 func (m mistral) Hint() string {
 	if m.names {
 		return `Write ` + mistralMark + `NAME` + mistralArgs + `{...}.`

@@ -37,35 +37,22 @@ type named struct {
 	close string         // mark after the arguments; may be empty
 }
 
-func (n *named) Name() string { return "NAME and JSON: " + n.hint }
-
 func (n *named) SafeLen(text string) int { return SafeLen(text, n.open, n.mark) }
 
 func (n *named) Read(text string, _ Functions) Reading {
-	r := none(text)
-	for at := 0; ; {
-		i := IndexUnquoted(text, at, n.mark)
-		if i == len(text) {
-			break
+	r := readMarked(text, n.mark, func(at int) ([]Call, int) {
+		begin := at - len(n.mark)
+		m := n.call.FindStringSubmatchIndex(text[begin:])
+		if m == nil {
+			return []Call{{Problem: "the tool call has no name before its arguments. " + n.Hint()}}, at
 		}
-		if len(r.Calls) == 0 {
-			r.Start = i
-		}
-		m := n.call.FindStringSubmatchIndex(text[i:])
-		if m == nil || m[0] != 0 {
-			at = i + len(n.mark)
-			r.Calls, r.End = append(r.Calls, Call{Problem: "the tool call has no name before its arguments. " + n.Hint()}), at
-			continue
-		}
-		raw, length, err := decode(text[i+m[1]:])
+		name, at := text[begin+m[2]:begin+m[3]], begin+m[1]
+		raw, length, err := decode(text[at:])
 		if err != nil {
-			at = i + m[1]
-			r.Calls, r.End = append(r.Calls, invalid(err, n.Hint())), at
-			continue
+			return []Call{invalid(err, n.Hint())}, at
 		}
-		at = skipMark(text, i+m[1]+length, n.close)
-		r.Calls, r.End = append(r.Calls, withArguments(text[i+m[2]:i+m[3]], raw, "arguments", n.Hint())), at
-	}
+		return []Call{withArguments(name, raw, "arguments", n.Hint())}, skipMark(text, at+length, n.close)
+	})
 	return n.around(text, r)
 }
 

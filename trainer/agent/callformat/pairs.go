@@ -28,8 +28,6 @@ type Unquoted interface {
 
 func (f *pairs) ValueEnd() string { return f.valueEnd }
 
-func (f *pairs) Name() string { return "NAME, keys and values: " + f.hint }
-
 func (f *pairs) SafeLen(text string) int {
 	first, _, _ := strings.Cut(f.mark, "\n")
 	return SafeLen(text, f.open, strings.TrimSpace(first), f.inner)
@@ -48,18 +46,14 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 			continue
 		}
 		m := f.call.FindStringSubmatchIndex(text[i:])
+		at = end
+		if m == nil && (f.mark == HermesOpen && strings.HasPrefix(text[skipSpace(text, at):], "{") || text[i:end] == f.inner) {
+			continue // another notation
+		}
+		r.Start = min(r.Start, i)
 		if m == nil {
-			if at = end; f.mark == HermesOpen && strings.HasPrefix(text[skipSpace(text, at):], "{") || text[i:end] == f.inner {
-				continue // another notation
-			}
-			if len(r.Calls) == 0 {
-				r.Start = i
-			}
 			r.Calls, r.End = append(r.Calls, Call{Problem: "the tool call has no name. " + f.Hint()}), at
 			continue
-		}
-		if len(r.Calls) == 0 {
-			r.Start = i
 		}
 		name := text[i+m[2] : i+m[3]]
 		arguments, end, closed := f.arguments(text, i+m[1], functions[name])

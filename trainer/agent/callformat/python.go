@@ -5,8 +5,6 @@ import "strings"
 // python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()].
 type python struct{ open, close string }
 
-func (p python) Name() string { return "Python's calls between " + p.open + " and " + p.close }
-
 func (p python) Hint() string { return `Write ` + p.open + `[NAME(KEY="...")]` + p.close + `.` }
 
 func (p python) Mark() string { return p.open }

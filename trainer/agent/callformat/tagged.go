@@ -14,13 +14,6 @@ type tagged struct {
 	list        bool
 }
 
-func (t tagged) Name() string {
-	if t.close == "" {
-		return "JSON after " + t.open
-	}
-	return "JSON between " + t.open + " and " + t.close
-}
-
 func (t tagged) Hint() string { return "Write " + t.open + t.example() + t.close + "." }
 
 func (t tagged) example() string {
