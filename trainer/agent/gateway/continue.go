@@ -29,26 +29,21 @@ func (r *chatRequest) continues() bool {
 	return r.AddGenerationPrompt == nil || !*r.AddGenerationPrompt
 }
 
-// placeContinuation finds the turn that continues the last message. If that message is a turn that a limit cut off, the
+// placeContinuation adds the turn that continues the last message. If that message is a turn that a limit cut off, the
 // new turn follows its sampled tokens. Otherwise it follows the message as the template prints it. The caller must hold
 // the lock.
-func (at *attempt) placeContinuation(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
-	all := chains(messages)
+func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d *dialect, c call) (err error) {
 	n := len(messages) - 1
-	t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: messages[:n], continued: messages[n].Content}
-	if before := at.forest.answered(request{t.history, d.tools}, c); before != nil {
-		return before, true, nil
-	}
 	for _, before := range at.forest.known[all[n+1]] {
 		if before.out.Finish != policy.FinishStop && before.tools == d.tools {
 			t.parent = before
-			return t, false, before.root.add(t)
+			return before.root.add(t)
 		}
 	}
 	t.prompt.ids, t.prompt.text, err = d.Continue(rendered(messages, d.Neutral))
 	if err != nil {
-		return nil, false, invalid("messages", "%v", err)
+		return invalid("messages", "%v", err)
 	}
 	t.opening = opening{all[n], lastUser(t.messages)}
-	return t, false, at.begin(t, at.forest.rewritten(all), d, c)
+	return at.begin(t, at.forest.rewritten(all), d, c)
 }

@@ -19,30 +19,25 @@ func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c call) 
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
 		}
 	}
-	return a.answer(ctx, c, turnOptions{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
+	t := &turn{history: r.Prompt.chain()}
+	return a.answer(ctx, c, t, turnOptions{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
 		constraint: func(Rules) (policy.Constraint, error) { return nil, nil },
-		place: func(at *attempt, _ Rules) (*turn, bool, error) {
-			return at.placeText(&r.Prompt, a.Tokenizer, c)
-		}, read: func(t *turn) reply {
+		place:      func(at *attempt) error { return at.placeText(t, &r.Prompt, a.Tokenizer, c) },
+		read: func(t *turn) reply {
 			t.sampledText = a.Tokenizer.Decode(t.out.Tokens, false)
 			return reply{text: a.Tokenizer.Decode(t.out.Tokens, true)}
 		}})
 }
 
-// placeText finds or adds the turn that a prompt asks for. known is true if an earlier request asked for it. The caller
-// must hold the lock.
-func (at *attempt) placeText(p *prompt, tok *tokenizer.Tokenizer, c call) (t *turn, known bool, err error) {
-	t = &turn{history: p.chain()}
-	if before := at.forest.answered(request{t.history, ""}, c); before != nil {
-		return before, true, nil
-	}
+// placeText adds the turn that a prompt asks for. The caller must hold the lock.
+func (at *attempt) placeText(t *turn, p *prompt, tok *tokenizer.Tokenizer, c call) error {
 	if before, rest := at.forest.prefixOf(p); before != nil {
 		t.parent, t.prompt = before, rest.complete(tok)
-		return t, false, before.root.add(t)
+		return before.root.add(t)
 	}
 	t.prompt = p.complete(tok)
 	t.opening = opening{t.history, t.prompt.text}
-	return t, false, at.beginRoot(t, c)
+	return at.beginRoot(t, c)
 }
 
 // complete returns the prompt with both its text and its tokens.

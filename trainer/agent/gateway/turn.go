@@ -39,15 +39,18 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		return nil, err
 	}
 	opt := turnOptions{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
-	opt.constraint = func(rules Rules) (policy.Constraint, error) { return a.constraint(r, d, rules) }
-	opt.place = func(at *attempt, rules Rules) (*turn, bool, error) {
+	opt.constraint = func(rules Rules) (policy.Constraint, error) {
 		if err := a.checkKwargs(r, d, rules); err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		if r.continues() {
-			return at.placeContinuation(r.Messages, d, c)
-		}
-		return at.placeChat(r.Messages, d, c)
+		return a.constraint(r, d, rules)
+	}
+	all, n := chains(r.Messages), len(r.Messages)-1
+	t := &turn{history: all[n+1], tools: d.tools, messages: r.Messages}
+	opt.place = func(at *attempt) error { return at.placeChat(t, all, d, c) }
+	if r.continues() {
+		t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: r.Messages[:n], continued: r.Messages[n].Content}
+		opt.place = func(at *attempt) error { return at.placeContinuation(t, r.Messages, all, d, c) }
 	}
 	opt.read = func(t *turn) reply {
 		t.sampledText = d.Text(t.out.Tokens)
@@ -58,21 +61,22 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		out.broken = r.breaks(out)
 		return out
 	}
-	return a.answer(ctx, c, opt)
+	return a.answer(ctx, c, t, opt)
 }
 
-// turnOptions holds the options of a request, and the functions that find and read a request's turn.
+// turnOptions holds the options of a request, and the functions that place and read a request's turn.
 type turnOptions struct {
 	*options
-	prefix     string                                     // prefix of the reply's id
-	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: an earlier request asked for it
-	constraint func(Rules) (policy.Constraint, error)     // on its tokens
+	prefix     string                                 // prefix of the reply's id
+	place      func(*attempt) error                   // adds the turn
+	constraint func(Rules) (policy.Constraint, error) // on its tokens
 	read       func(*turn) reply
 	stops      []int32 // tokens that end the turn
 }
 
-// answer finds or adds the turn that a request asks for, samples it and makes the reply.
-func (a *AgentServer) answer(ctx context.Context, c call, opt turnOptions) (*turn, error) {
+// answer samples the turn that a request asks for, unless an earlier request asked for it, and makes the reply. The new
+// turn has its history and its tools, which identify it.
+func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnOptions) (*turn, error) {
 	at, rules, endRequest, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
@@ -89,7 +93,7 @@ func (a *AgentServer) answer(ctx context.Context, c call, opt turnOptions) (*tur
 	if c.constraint, err = opt.constraint(rules); err != nil {
 		return nil, err
 	}
-	t, known, err := at.find(ctx, a.Name, c, opt.prefix, func(at *attempt) (*turn, bool, error) { return opt.place(at, rules) })
+	t, known, err := at.find(ctx, a.Name, c, fresh, opt)
 	if err != nil || known {
 		return t, err
 	}
@@ -118,31 +122,18 @@ func (a *AgentServer) answer(ctx context.Context, c call, opt turnOptions) (*tur
 	return t, nil
 }
 
-// find finds or adds a request's turn. It waits for a turn that an earlier request asked for. If that request's client
-// goes away before the turn is sampled, find looks again.
-func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
+// find finds a request's turn, or adds a fresh one. It waits for a turn that an earlier request asked for. If that
+// request's client goes away before the turn is sampled, find looks again.
+func (at *attempt) find(ctx context.Context, name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	for {
-		at.mu.Lock()
-		if at.stored += c.size; at.stored > maxStored {
-			at.mu.Unlock()
-			return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxStored>>20)
-		}
-		t, known, err = place(at)
-		if err == nil && !known {
-			t.done, t.reply.id = make(chan struct{}), t.id(name, c.ticket, prefix)
-		}
-		var id string
-		if err == nil {
-			id = t.reply.id
-		}
-		at.mu.Unlock()
+		t, known, err = at.findNow(name, c, fresh, opt)
 		if err != nil || !known {
 			return t, known, err
 		}
 		select {
 		case <-t.done:
 			if t.err == nil && c.onTurn != nil {
-				c.onTurn(id)
+				c.onTurn(t.reply.id)
 			}
 			if !errors.Is(t.err, context.Canceled) {
 				return t, true, t.err
@@ -151,6 +142,22 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 			return nil, true, context.Cause(ctx)
 		}
 	}
+}
+
+// findNow finds a request's turn, or adds a fresh one. known is true if an earlier request asked for it.
+func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.stored += c.size; at.stored > maxStored {
+		return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxStored>>20)
+	}
+	if t = at.forest.answered(request{fresh.history, fresh.tools}, c); t != nil {
+		return t, true, nil
+	}
+	if err = opt.place(at); err == nil {
+		fresh.done, fresh.reply.id = make(chan struct{}), fresh.id(name, c.ticket, opt.prefix)
+	}
+	return fresh, false, err
 }
 
 // sample samples a turn with the policy.
@@ -236,33 +243,26 @@ func (a *AgentServer) fits(n, requested int) error {
 			"or leave max_tokens out", requested, n, a.Name, a.MaxTokens(), free)}
 }
 
-// placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.
-// The caller must hold the lock.
-func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
-	all := chains(messages)
-	history := all[len(messages)]
-	if t := at.forest.answered(request{history, d.tools}, c); t != nil {
-		return t, true, nil
-	}
-	t = &turn{history: history, tools: d.tools, messages: messages}
+// placeChat adds the turn that a chat's messages ask for. all has their chains. The caller must hold the lock.
+func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err error) {
 	rewritten := at.forest.rewritten(all)
 	if before := at.forest.continued(all); before != nil {
 		fits, err := before.extend(t, d.Template)
 		if err != nil {
-			return nil, false, err
+			return err
 		}
 		if fits {
 			t.parent = before
-			return t, false, before.root.add(t)
+			return before.root.add(t)
 		}
 		rewritten = before.root
 	}
-	t.prompt.ids, t.prompt.text, err = d.Prompt(rendered(messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.Prompt(rendered(t.messages, d.Neutral))
 	if err != nil {
-		return nil, false, invalid("messages", "%v", err)
+		return invalid("messages", "%v", err)
 	}
-	t.opening = opening{history, lastUser(messages)}
-	return t, false, at.begin(t, rewritten, d, c)
+	t.opening = opening{t.history, lastUser(t.messages)}
+	return at.begin(t, rewritten, d, c)
 }
 
 // begin adds a turn that begins a row. The row belongs to the root whose history the client or the template has
