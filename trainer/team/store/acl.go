@@ -102,7 +102,7 @@ func ACLRules(run, url string, u User) ([]string, error) {
 	}
 	all := slices.Clone(rights)
 	switch {
-	case isCluster(opts):
+	case opts.MasterName == "" && (opts.IsClusterMode || len(opts.Addrs) > 1): // redis.NewUniversalClient makes a client for a cluster
 		all = append(all, right{everyone, "cluster|slots command", ""})
 	case opts.DB != 0:
 		all = append(all, right{everyone, "select", ""})

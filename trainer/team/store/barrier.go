@@ -20,23 +20,14 @@ const (
 // agents that are missing.
 func (m *Member) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
-	key := m.key("met", string(p))
-	if _, err := m.write(ctx, barrierScript, "being "+string(p), values{"events": m.key("events"), "met": key, "topic": "met/" + string(p)}); err != nil {
+	what := "being " + string(p)
+	_, err := m.write(ctx, barrierScript, what, values{"events": m.key("events"), "met": m.key("met", string(p)), "topic": "met/" + string(p)})
+	if err != nil {
 		return err
 	}
 	failpoint.Here("meet", string(p), "after")
-	there := map[string]string{}
-	return m.wait(ctx, func(ctx context.Context) (bool, error) {
-		var err error
-		if there, err = m.rdb.HGetAll(ctx, key).Result(); err != nil {
-			return false, err
-		}
-		late := lacking(m.allAgents(), there)
-		if len(late) > 0 {
-			waiting(late)
-		}
-		return len(late) == 0, nil
-	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
+	_, err = gather(ctx, m.Store, what, func(_, epoch string) (string, error) { return epoch, nil }, waiting, "met", string(p))
+	return err
 }
 
 // ConfirmPlace returns a FencedError if the place no longer belongs to this member. A worker that was suspended detects

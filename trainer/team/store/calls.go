@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,15 +13,13 @@ import (
 // Submitting the same invocation again has no effect. If the id was used for another task, the error is a ConflictError.
 func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
 	defer failpoint.Around("rollout.call")()
-	if err := v.check(); err != nil {
-		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
-	}
-	value, err := encode(v)
-	if err != nil {
-		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
-	}
 	p := v.Phase.String()
-	reply, err := m.write(ctx, submitScript, "invocation "+v.ID()+" of "+p,
+	what := "invocation " + v.ID() + " of " + p
+	value, err := written(what, &v)
+	if err != nil {
+		return false, err
+	}
+	reply, err := m.write(ctx, submitScript, what,
 		values{"events": m.key("events", v.Agent), "hash": m.key("call", p), "phases": m.key("phases"), "stream": m.key("stream", p, v.Agent),
 			"field": v.ID(), "value": value, "topic": "call/" + p + "/" + v.Agent, "phase": p, "step": v.Phase.Step})
 	return word(reply, 0) == "new", err
@@ -69,15 +66,13 @@ func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, n
 // that the invocation already has another answer, and the caller must not train on the trajectory of this one.
 func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	defer failpoint.Around("rollout.answer")()
-	if err := errors.Join(v.check(), r.check()); err != nil {
-		return fmt.Errorf("store: the answer to %s: %w", v.ID(), err)
-	}
-	value, err := encode(r)
-	if err != nil {
-		return fmt.Errorf("store: the answer to %s: %w", v.ID(), err)
-	}
 	p := v.Phase.String()
-	_, err = m.write(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
+	what := "the answer to " + v.ID() + " of " + p
+	value, err := written(what, &r, &v)
+	if err != nil {
+		return err
+	}
+	_, err = m.write(ctx, completeScript, what,
 		values{"events": m.key("events", m.allAgents()[0]), "results": m.key("result", p), "claimed": m.key("claimed", m.agent),
 			"id": v.ID(), "value": value, "topic": answerTopic(v), "phase": p})
 	return err

@@ -37,6 +37,20 @@ func encode(v any) (string, error) {
 // checked is a value that can check its own bounds.
 type checked interface{ check() error }
 
+// written checks and encodes a value for a write, after it has checked others. what names the value in errors.
+func written(what string, v checked, others ...checked) (text string, err error) {
+	for _, c := range append(others, v) {
+		err = errors.Join(err, c.check())
+	}
+	if err == nil {
+		text, err = encode(v)
+	}
+	if err != nil {
+		return "", fmt.Errorf("store: %s: %w", what, err)
+	}
+	return text, nil
+}
+
 // decode reads a value that may come from any program. Unknown fields, text after the value and values out of bounds are a
 // MalformedError.
 func decode[T any, P interface {
@@ -71,6 +85,11 @@ func (p *Phase) check() error {
 	}
 	return nil
 }
+
+// ended is the value that marks the end of a phase.
+type ended bool
+
+func (*ended) check() error { return nil }
 
 func checkID(query string, numbers ...int) error {
 	if query == "" || len(query) > maxID {

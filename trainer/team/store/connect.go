@@ -57,7 +57,7 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 // password.
 func checkLocal(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
-	if err != nil || loopback(host) { // an address without host and port is the path of a socket
+	if err != nil || host == "" || host == "localhost" || net.ParseIP(host).IsLoopback() { // without a port: the path of a socket
 		return nil
 	}
 	return fmt.Errorf("store: %s has neither TLS nor a password, and is not on this machine: use rediss://, set store.password_env, "+
@@ -128,20 +128,6 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
 	}
 	return opts, nil
-}
-
-// loopback reports whether a host is always this machine.
-func loopback(host string) bool {
-	if host == "" || host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
-// isCluster reports whether redis.NewUniversalClient makes a client for a cluster.
-func isCluster(opts *redis.UniversalOptions) bool {
-	return opts.MasterName == "" && (opts.IsClusterMode || len(opts.Addrs) > 1)
 }
 
 // addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
@@ -29,21 +30,14 @@ var (
 // order of ids does not matter.
 func (m *Member) PublishTrajectories(ctx context.Context, p Phase, ids []string) error {
 	defer failpoint.Around("agree.trajectories")()
-	sorted := idList(slices.Sorted(slices.Values(ids)))
-	if sorted == nil {
-		sorted = idList{}
-	}
-	return publish(ctx, m, trajectoriesReport, p, sorted)
+	sorted := append(idList{}, ids...)
+	slices.Sort(sorted)
+	return publish(ctx, m, trajectoriesReport, p, &sorted)
 }
 
 // Trajectories waits until every agent has published its trajectories of a phase. It maps agents to sorted ids.
 func (s *Store) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
-	lists, err := gather[idList](ctx, s, trajectoriesReport, p)
-	out := map[string][]string{}
-	for agent, ids := range lists {
-		out[agent] = ids
-	}
-	return out, err
+	return reports(ctx, s, trajectoriesReport, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
 }
 
 // Part describes the files of a checkpoint that one agent's worker has written to its disk.
@@ -65,50 +59,46 @@ type Endpoint struct {
 // PublishPart publishes, once, the member's part of a version's checkpoint.
 func (m *Member) PublishPart(ctx context.Context, version int64, part Part) error {
 	defer failpoint.Around("checkpoint.part")()
-	return publish(ctx, m, partReport, checkpointOf(version), part)
+	return publish(ctx, m, partReport, checkpointOf(version), &part)
 }
 
 // Parts waits until every agent's worker has published its part of a version's checkpoint.
 func (s *Store) Parts(ctx context.Context, version int64) (map[string]Part, error) {
-	return gather[Part](ctx, s, partReport, checkpointOf(version))
+	return reports(ctx, s, partReport, checkpointOf(version), decode[Part])
 }
 
 // PublishManifest publishes, once, the digest of the manifest of a version's checkpoint, a SHA-256 in hexadecimal. The
 // member's worker must have the manifest on its disk.
 func (m *Member) PublishManifest(ctx context.Context, version int64, digest string) error {
 	defer failpoint.Around("checkpoint.confirm")()
-	return publish(ctx, m, manifestReport, checkpointOf(version), sha256Text(digest))
+	return publish(ctx, m, manifestReport, checkpointOf(version), (*sha256Text)(&digest))
 }
 
 // Manifests waits until every agent's worker has published its manifest of a version's checkpoint. It maps agents to
 // digests.
 func (s *Store) Manifests(ctx context.Context, version int64) (map[string]string, error) {
-	digests, err := gather[sha256Text](ctx, s, manifestReport, checkpointOf(version))
-	out := map[string]string{}
-	for agent, digest := range digests {
-		out[agent] = string(digest)
-	}
-	return out, err
+	return reports(ctx, s, manifestReport, checkpointOf(version), func(key, text string) (string, error) {
+		digest, err := decode[sha256Text](key, text)
+		return string(digest), err
+	})
 }
 
 // publish writes the member's report of a phase.
-func publish[T any, P interface {
-	*T
-	checked
-}](ctx context.Context, m *Member, r report, p Phase, said T) error {
-	if err := P(&said).check(); err != nil {
-		return fmt.Errorf("store: %s %s: %w", r.what, p, err)
-	}
-	return m.writeOnce(ctx, p, r.kind, m.agent, said, r.kind, m.agent+"'s "+r.kind)
+func publish(ctx context.Context, m *Member, r report, p Phase, said checked) error {
+	return m.writeOnce(ctx, p, r.kind, m.agent, said, m.agent+"'s "+r.kind)
 }
 
-// gather waits until every agent has published its report of a phase, and checks the values.
-func gather[T any, P interface {
-	*T
-	checked
-}](ctx context.Context, s *Store, r report, p Phase) (map[string]T, error) {
+// reports waits until every agent has published its report of a phase, and reads the values.
+func reports[T any](ctx context.Context, s *Store, r report, p Phase, read func(key, text string) (T, error)) (map[string]T, error) {
+	return gather(ctx, s, r.what+" "+p.String(), read, func([]string) {}, r.kind, p.String())
+}
+
+// gather waits until a hash has a value of every agent, and reads the values. The hash's name and its topic have the same
+// parts. After every read, late is called with the agents whose values are missing.
+func gather[T any](ctx context.Context, s *Store, what string, read func(key, text string) (T, error), late func(agents []string),
+	hash ...string) (map[string]T, error) {
 	out := map[string]T{}
-	key := s.key(r.kind, p.String())
+	key := s.key(hash...)
 	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
 		texts, err := s.rdb.HGetAll(ctx, key).Result()
 		if err != nil {
@@ -119,18 +109,17 @@ func gather[T any, P interface {
 			if !there {
 				continue
 			}
-			if out[agent], err = decode[T, P](key+" "+agent, text); err != nil {
+			if out[agent], err = read(key+" "+agent, text); err != nil {
 				return false, err
 			}
 		}
-		return len(lacking(s.allAgents(), out)) == 0, nil
-	}, func() ([]string, string) {
-		return lacking(s.allAgents(), out), r.what + " " + p.String()
-	}, r.kind+"/"+p.String())
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+		missing := lacking(s.allAgents(), out)
+		if len(missing) > 0 {
+			late(missing)
+		}
+		return len(missing) == 0, nil
+	}, func() ([]string, string) { return lacking(s.allAgents(), out), what }, strings.Join(hash, "/"))
+	return out, err
 }
 
 // lacking lists the agents that are not in a map.

@@ -46,7 +46,11 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 	defer failpoint.Around("join.place")()
 	since := time.Now()
 	for refused := false; ; {
-		if err := r.renew(); err != nil {
+		var err error
+		if r.Renew != nil {
+			r.Offers, r.Finished, err = r.Renew()
+		}
+		if err != nil {
 			return nil, err
 		}
 		j, err := s.joining(m, r)
@@ -87,13 +91,6 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 	return m, nil
 }
 
-func (r *JoinRequest) renew() (err error) {
-	if r.Renew != nil {
-		r.Offers, r.Finished, err = r.Renew()
-	}
-	return err
-}
-
 // joining is a request for a place, with the values for joinScript.
 type joining struct {
 	s         *Store
@@ -107,19 +104,16 @@ func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 	agent := m.agent
 	j := &joining{s: s, agent: agent, offers: r.Offers,
 		agreement: agreement{Protocol: ProtocolVersion, Agents: r.Agents, Config: r.Config, Deterministic: r.Deterministic}}
-	if err := errors.Join(j.agreement.check(), j.offers.check()); err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
 	if !slices.Contains(r.Agents, agent) {
 		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, r.Agents)
 	}
-	own, err := encode(j.agreement)
+	own, err := written("the agreement", &j.agreement)
 	if err != nil {
-		return nil, fmt.Errorf("store: the agreement: %w", err)
+		return nil, err
 	}
-	offered, err := encode(j.offers)
+	offered, err := written("the offers", &j.offers)
 	if err != nil {
-		return nil, fmt.Errorf("store: the offers: %w", err)
+		return nil, err
 	}
 	leases := make([]string, len(r.Agents))
 	for i, a := range r.Agents {
@@ -130,17 +124,9 @@ func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 		"stop": s.key("stop"), "offers": s.key("offers"), "record": s.key("record"), "claimed": s.key("claimed", agent),
 		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
 		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
-		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": bit(r.Deterministic), "ownVersions": strings.Join(j.offers.versions(), " "),
-		"process": s.opts.process, "nothingLeft": bit(r.Finished), "agents...": r.Agents}
+		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": r.Deterministic, "ownVersions": strings.Join(j.offers.versions(), " "),
+		"process": s.opts.process, "nothingLeft": r.Finished, "agents...": r.Agents} // the client writes a bool as 1 or 0
 	return j, nil
-}
-
-// bit converts a bool to the number that scripts read.
-func bit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // joinAnswer is a place, or the reason why the worker does not get one.

@@ -24,28 +24,23 @@ func (s *Store) allAgents() []string {
 	return s.agents
 }
 
-// writeOnce writes a value of a phase that is never changed, and publishes its topic.
-func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v any, topic, what string) error {
-	if err := p.check(); err != nil {
-		return fmt.Errorf("store: %s: %w", what, err)
-	}
-	value, err := encode(v)
+// writeOnce writes a value of a phase that is never changed, and publishes the topic of its kind.
+func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v checked, what string) error {
+	what += " of " + p.String()
+	value, err := written(what, v, &p)
 	if err != nil {
-		return fmt.Errorf("store: %s: %w", what, err)
+		return err
 	}
-	_, err = m.write(ctx, writeScript, what+" of "+p.String(), values{
+	_, err = m.write(ctx, writeScript, what, values{
 		"events": m.key("events"), "hash": m.key(kind, p.String()), "phases": m.key("phases"),
-		"field": field, "value": value, "topic": topic + "/" + p.String(), "phase": p.String(), "step": p.Step})
+		"field": field, "value": value, "topic": kind + "/" + p.String(), "phase": p.String(), "step": p.Step})
 	return err
 }
 
 // Begin publishes the plan of a phase.
 func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
 	defer failpoint.Around("rollout.begin")()
-	if err := plan.check(); err != nil {
-		return fmt.Errorf("store: plan of %s: %w", p, err)
-	}
-	return m.writeOnce(ctx, p, "plan", "plan", plan, "plan", "the plan")
+	return m.writeOnce(ctx, p, "plan", "plan", &plan, "the plan")
 }
 
 // Plan waits until a phase has begun, and returns its plan.
@@ -68,10 +63,7 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 
 // PublishFinalPlan publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
 func (m *Member) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) error {
-	if err := plan.check(); err != nil {
-		return fmt.Errorf("store: final plan of %s: %w", p, err)
-	}
-	return m.writeOnce(ctx, p, "plan", "settled", plan, "plan", "the final plan")
+	return m.writeOnce(ctx, p, "plan", "settled", &plan, "the final plan")
 }
 
 // FinalPlan returns the final plan of a phase that has ended. It returns an error if there is none.
@@ -91,16 +83,13 @@ func (s *Store) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 // are claimed.
 func (m *Member) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
-	return m.writeOnce(ctx, p, "plan", "ended", true, "plan", "the end")
+	return m.writeOnce(ctx, p, "plan", "ended", new(ended(true)), "the end")
 }
 
 // PublishOutcome publishes the outcome of a rollout, once.
 func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
 	defer failpoint.Around("rollout.outcome")()
-	if err := o.check(); err != nil {
-		return fmt.Errorf("store: outcome %s: %w", o.ID(), err)
-	}
-	return m.writeOnce(ctx, p, "outcome", o.ID(), o, "outcome", "outcome "+o.ID())
+	return m.writeOnce(ctx, p, "outcome", o.ID(), &o, "outcome "+o.ID())
 }
 
 // Outcomes waits until a phase has n outcomes, and returns them in the order of query ids and rollouts.

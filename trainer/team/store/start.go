@@ -40,20 +40,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		}
 		return start, err
 	}
-	there := map[string]offers{}
-	key := m.key("offers")
-	err = m.wait(ctx, func(ctx context.Context) (bool, error) {
-		texts, err := m.rdb.HGetAll(ctx, key).Result()
-		if err != nil {
-			return false, err
-		}
-		for agent, text := range texts {
-			if there[agent], err = decode[offers](key+" "+clip(agent), text); err != nil {
-				return false, err
-			}
-		}
-		return len(lacking(m.allAgents(), there)) == 0, nil
-	}, func() ([]string, string) { return lacking(m.allAgents(), there), "joining the run" }, "offers")
+	there, err := gather(ctx, m.Store, "joining the run", decode[offers], func([]string) {}, "offers")
 	if err != nil {
 		return Start{}, err
 	}

@@ -88,10 +88,7 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 	}
 	s := &Store{opts: o, rdb: redis.NewUniversalClient(opts)}
 	status, err := s.Status(ctx)
-	if err = errors.Join(err, s.rdb.Close()); err != nil {
-		return nil, err
-	}
-	return status, nil
+	return status, errors.Join(err, s.rdb.Close())
 }
 
 // Status reads the status of the run, as ReadStatus does.
@@ -316,16 +313,9 @@ func (s *Status) WaitsFor() []string {
 	}
 	say(where(func(a AgentStatus) bool { return !a.Alive && !a.Finished }), "a worker")
 	say(where(func(a AgentStatus) bool { return a.Alive && !a.Ready }), "its worker to be ready to begin")
+	all := where(func(AgentStatus) bool { return true })
 	for i := range s.Phases {
-		s.Phases[i].waits(say, s.main())
+		s.Phases[i].waits(say, all[:min(1, len(all))]) // the main agent begins and ends phases
 	}
 	return out
-}
-
-// main returns a list with only the main agent, which begins and ends phases.
-func (s *Status) main() []string {
-	if len(s.Agents) == 0 {
-		return nil
-	}
-	return []string{s.Agents[0].Agent}
 }

@@ -183,16 +183,10 @@ func (m *Member) write(ctx context.Context, script *script, what string, v value
 
 // word returns element i of a script's reply as text, or "" if the reply is shorter.
 func word(reply []any, i int) string {
-	if i >= len(reply) {
+	if i >= len(reply) || reply[i] == nil {
 		return ""
 	}
-	switch x := reply[i].(type) {
-	case string:
-		return x
-	case int64:
-		return fmt.Sprint(x)
-	}
-	return ""
+	return fmt.Sprint(reply[i])
 }
 
 // retry repeats an idempotent operation while the server cannot be reached, up to the store's timeout.
