@@ -23,7 +23,15 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 	}
 	r := archive.CheckpointsOf(dir)
 	for _, step := range steps {
-		if _, err := r.Save(archive.Manifest{Run: "x", Step: step}, agents); err != nil {
+		m := archive.Manifest{Run: "x", Step: step}
+		for _, a := range agents {
+			files, err := r.SaveAgent(step, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Agents = append(m.Agents, files)
+		}
+		if _, err := r.Commit(m); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.SetResults(step, json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {

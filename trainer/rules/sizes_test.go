@@ -110,7 +110,7 @@ var (
 		"trainer/model/weights.Source":           43,
 		"trainer/show/metrics/report.run":        33,
 		"trainer/team/archive.Archive":           36,
-		"trainer/team/archive.Checkpoints":       30,
+		"trainer/team/archive.Checkpoints":       28,
 		"trainer/team/store.Member":              77,
 		"trainer/team/store.Store":               42,
 	}}

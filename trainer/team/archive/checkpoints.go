@@ -91,22 +91,9 @@ func (c Checkpoints) reopen(step int64) error {
 	return c.fsys().SyncDir(dir)
 }
 
-// Save writes all agents' folders and commits m after filling in m.Agents. It returns the manifest.
-func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
-	m.Agents = nil
-	for _, a := range agents {
-		files, err := c.saveAgent(m.Step, a)
-		if err != nil {
-			return Manifest{}, err
-		}
-		m.Agents = append(m.Agents, files)
-	}
-	return c.Commit(m)
-}
-
-// saveAgent writes one agent's folder of a step that does not have a manifest yet. It replaces files that a crash left
+// SaveAgent writes one agent's folder of a step that does not have a manifest yet. It replaces files that a crash left
 // there. When it returns, the files are on disk. Each worker calls it for its own agent, and then Commit.
-func (c Checkpoints) saveAgent(step int64, a AgentState) (AgentFiles, error) {
+func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
 	}
@@ -208,7 +195,7 @@ func (c Checkpoints) prepareStep(step int64) error {
 }
 
 // Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents holds the
-// results of saveAgent of all workers, with the marks of their ledgers. All workers commit the same manifest, either in a
+// results of SaveAgent of all workers, with the marks of their ledgers. All workers commit the same manifest, either in a
 // shared folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the
 // manifest with its digest.
 func (c Checkpoints) Commit(m Manifest) (Manifest, error) {

@@ -42,10 +42,22 @@ func testManifest(step int64) Manifest {
 	return Manifest{Run: "test", Step: step, ConfigDigest: "abc", Results: json.RawMessage(`{"next":[1,2]}`)}
 }
 
+// save writes all agents' folders and commits m with their files.
+func (c Checkpoints) save(m Manifest, agents []AgentState) (Manifest, error) {
+	for _, a := range agents {
+		files, err := c.SaveAgent(m.Step, a)
+		if err != nil {
+			return Manifest{}, err
+		}
+		m.Agents = append(m.Agents, files)
+	}
+	return c.Commit(m)
+}
+
 func mustSave(t *testing.T, c Checkpoints, steps ...int64) {
 	t.Helper()
 	for _, step := range steps {
-		if _, err := c.Save(testManifest(step), testAgents(step)); err != nil {
+		if _, err := c.save(testManifest(step), testAgents(step)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,15 +123,15 @@ func TestSaveAndLoad(t *testing.T) {
 	if steps, err := c.List(); err != nil || !slices.Equal(steps, []int64{5, 20}) {
 		t.Errorf("%v %v", steps, err)
 	}
-	_, err = c.Save(testManifest(20), testAgents(20))
+	_, err = c.save(testManifest(20), testAgents(20))
 	golden.WantError(t, err, "step 20", "already complete")
 	bad := testAgents(21)
 	bad[0].Name = "../../x"
-	_, err = c.Save(testManifest(21), bad)
+	_, err = c.save(testManifest(21), bad)
 	golden.WantError(t, err, "name")
 	bad = testAgents(21)
 	bad[1].State = json.RawMessage("{")
-	_, err = c.Save(testManifest(21), bad)
+	_, err = c.save(testManifest(21), bad)
 	golden.WantError(t, err, "solver", "JSON")
 	mustBe(t, c, 20)
 }
@@ -157,7 +169,7 @@ func TestPrune(t *testing.T) {
 	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished and older than 5
 		t.Fatal(err)
 	}
-	if _, err := c.saveAgent(6, testAgents(6)[0]); err != nil { // still being written
+	if _, err := c.SaveAgent(6, testAgents(6)[0]); err != nil { // still being written
 		t.Fatal(err)
 	}
 	if err := c.Prune(2, 1); err != nil {

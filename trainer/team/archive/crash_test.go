@@ -52,7 +52,7 @@ func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 		if err := l.Append(testLine(step)); err != nil {
 			w.t.Fatal(err)
 		}
-		files, err := w.checkpoints(name).saveAgent(step, testAgents(step)[i])
+		files, err := w.checkpoints(name).SaveAgent(step, testAgents(step)[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}

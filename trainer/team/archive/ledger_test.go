@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -181,7 +182,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 		mustSave(t, c, 1)
 		full := c
 		full.FS = &fullDisk{room: room}
-		_, err := full.Save(testManifest(2), testAgents(2))
+		_, err := full.save(testManifest(2), testAgents(2))
 		if err == nil {
 			if room < 5000 {
 				t.Errorf("%d bytes are enough, so the test is useless", room)
@@ -209,7 +210,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 
 // readLedger reads and verifies the lines of a ledger up to a mark.
 func readLedger(path string, at LedgerMark) (lines []LedgerLine, err error) {
-	if err := at.verify(path); err != nil {
+	if _, err := at.copy(path, io.Discard); err != nil {
 		return nil, err
 	}
 	text, err := os.ReadFile(path)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -82,15 +83,6 @@ func readManifest(stepDir string) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%s is damaged: its digest does not match", manifestFile)
 	}
 	return m, m.check()
-}
-
-// Digest returns the digest of a step's manifest, without the results in results.json.
-func (c Checkpoints) Digest(step int64) (string, error) {
-	m, err := readManifest(c.StepDir(step))
-	if err != nil {
-		return "", fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)
-	}
-	return m.Digest, nil
 }
 
 // check checks the values of a manifest whose digest matches.
@@ -195,7 +187,7 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 			}
 		}
 		if ledgers != "" {
-			if err := a.Ledger.verify(ledgerPath(ledgers, a.Name)); err != nil {
+			if _, err := a.Ledger.copy(ledgerPath(ledgers, a.Name), io.Discard); err != nil {
 				faults = append(faults, err.Error())
 			}
 		}

@@ -78,7 +78,7 @@ func TestCommitTwice(t *testing.T) {
 	other.Agents[0].CPUFeatures = "other"
 	_, err := w.checkpoints("solver").Commit(other)
 	golden.WantError(t, err, "already complete, with other files")
-	_, err = w.checkpoints("solver").saveAgent(1, testAgents(1)[1])
+	_, err = w.checkpoints("solver").SaveAgent(1, testAgents(1)[1])
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("%v", err)
 	}
@@ -160,7 +160,7 @@ func TestGoBack(t *testing.T) {
 
 // commitOne makes a step of one agent.
 func (w testTeam) commitOne(c Checkpoints, step int64) error {
-	files, err := c.saveAgent(step, testAgents(step)[0])
+	files, err := c.SaveAgent(step, testAgents(step)[0])
 	if err != nil {
 		return err
 	}

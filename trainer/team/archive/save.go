@@ -62,7 +62,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	files := AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}
 	if a.settings.Endpoint == nil { // a hosted model has no files
 		var err error
-		if files, err = a.checkpoints.saveAgent(version, st); err != nil {
+		if files, err = a.checkpoints.SaveAgent(version, st); err != nil {
 			return err
 		}
 	}
@@ -114,11 +114,11 @@ func (a *Archive) Confirm(ctx context.Context) error {
 }
 
 func (a *Archive) confirm(ctx context.Context, version int64) error {
-	digest, err := a.checkpoints.Digest(version)
+	m, err := readManifest(a.checkpoints.StepDir(version)) // its digest does not include the results in results.json
 	if err != nil {
-		return err
+		return fmt.Errorf("checkpoint: %s: %w", a.checkpoints.StepDir(version), err)
 	}
-	return a.place.PublishManifest(ctx, version, digest)
+	return a.place.PublishManifest(ctx, version, m.Digest)
 }
 
 // complete waits until all workers have the manifest of a version. A worker that took over a place may have another

@@ -18,7 +18,7 @@ func TestUnchangedWeightsAreOneFile(t *testing.T) {
 		t.Helper()
 		agents := testAgents(step)
 		agents[1] = testAgents(1)[1] // the solver's weights never change
-		if _, err := files.Save(testManifest(step), agents); err != nil {
+		if _, err := files.save(testManifest(step), agents); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Verify(step); err != nil {
