@@ -100,10 +100,8 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	if !json.Valid(schema) {
 		return fmt.Errorf("tool %s: its JSON Schema is not JSON", name)
 	}
-	written, err := callformat.Plain(definition{"function", function{name, description, schema}})
-	if err != nil {
-		return fmt.Errorf("tool %s: %w", name, err)
-	}
+	// This cannot fail: the schema is valid, and texts can always be encoded.
+	written, _ := callformat.Plain(definition{"function", function{name, description, schema}})
 	c.names = append(c.names, name)
 	c.definitions = append(c.definitions, written)
 	// If the schema uses keywords or values of a draft that the validator does not support, only the tool checks its arguments,

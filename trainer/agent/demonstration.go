@@ -79,16 +79,15 @@ type UndemonstrableError struct{ Call Call }
 func (e *UndemonstrableError) Error() string { return e.Call.Problem }
 
 // DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations.
-func DelegationText(name, task string) (string, error) { return CallText(name, taskArgument, task) }
+func DelegationText(name, task string) string { return CallText(name, taskArgument, task) }
 
 // CallText returns a call of a function with one text argument in the Hermes format, for demonstrations. Every Template
 // can read it. The JSON has no spaces because a word-level vocabulary may have a token for each piece between the
 // values.
-func CallText(name, argument, value string) (string, error) {
-	arguments, err := callformat.Plain(map[string]string{argument: value})
-	if err != nil {
-		return "", err
-	}
-	quoted, err := callformat.Plain(name)
-	return callformat.HermesOpen + "\n" + `{"name":` + string(quoted) + `,"arguments":` + string(arguments) + "}\n" + callformat.HermesClose, err
+func CallText(name, argument, value string) string {
+	call, _ := callformat.Plain(struct { // texts can always be encoded
+		Name      string            `json:"name"`
+		Arguments map[string]string `json:"arguments"`
+	}{name, map[string]string{argument: value}})
+	return callformat.HermesOpen + "\n" + string(call) + "\n" + callformat.HermesClose
 }

@@ -22,10 +22,7 @@ func (j Job) query() json.RawMessage {
 	if j.Row != nil {
 		return j.Row
 	}
-	row, err := json.Marshal(map[string]string{"id": j.Ticket.Query, "question": j.Text})
-	if err != nil {
-		panic(err) // cannot happen: the value contains only two texts
-	}
+	row, _ := json.Marshal(map[string]string{"id": j.Ticket.Query, "question": j.Text}) // texts always marshal
 	return row
 }
 
@@ -39,10 +36,10 @@ type JobOutcome struct {
 
 // Result is a program's report.
 type Result struct {
-	Answer  string                  // the team's answer; the task verifies it if Correct is nil
-	Correct *float64                // its score in [0, 1]
-	Format  *bool                   // nil: valid if every turn of the main agent is valid
-	Experts map[string]ExpertScores // scores of the sub-agents' calls, by agent
+	Answer  string                  `json:"-"`       // the team's answer; the task verifies it if Correct is nil
+	Correct *float64                `json:"correct"` // its score in [0, 1]
+	Format  *bool                   `json:"format"`  // nil: valid if every turn of the main agent is valid
+	Experts map[string]ExpertScores `json:"experts"` // scores of the sub-agents' calls, by agent
 }
 
 // ExpertScores holds a program's own scores, in [0, 1], of an agent's calls.
@@ -72,11 +69,9 @@ func parseResult(line []byte) (Result, error) {
 		return Result{}, fmt.Errorf("the result has %d bytes, but the limit is %d", len(line), maxResult)
 	}
 	var fields struct {
-		Answer  any                     `json:"answer"`
-		Correct *float64                `json:"correct"`
-		Format  *bool                   `json:"format"`
-		Experts map[string]ExpertScores `json:"experts"`
-		Error   string                  `json:"error"`
+		Result
+		Answer any    `json:"answer"`
+		Error  string `json:"error"`
 	}
 	if line[0] != '{' {
 		return Result{Answer: string(line)}, nil
@@ -90,7 +85,7 @@ func parseResult(line []byte) (Result, error) {
 	if fields.Error != "" {
 		return Result{}, fmt.Errorf("the program reported: %.500s", fields.Error)
 	}
-	r := Result{Correct: fields.Correct, Format: fields.Format, Experts: fields.Experts}
+	r := fields.Result
 	switch answer := fields.Answer.(type) {
 	case nil:
 		if r.Correct == nil {

@@ -198,20 +198,12 @@ func (e *partsExpert) lookUp(p task.SubQuestion) string {
 
 // use calls a tool and appends the call and its result to the demonstrated conversation.
 func (e *partsExpert) use(t tool.Tool, argument, value string) string {
-	arguments, err := json.Marshal(map[string]string{argument: value})
-	if err != nil {
-		e.err = err
-		return ""
-	}
+	arguments, _ := json.Marshal(map[string]string{argument: value}) // texts always marshal
 	result, err := t.Call(context.Background(), arguments)
 	if err != nil {
 		e.err = errors.Join(e.err, fmt.Errorf("%s: %w", t.Name(), err))
 	}
-	text, err := agent.CallText(t.Name(), argument, value)
-	if err != nil {
-		e.err = errors.Join(e.err, err)
-	}
-	e.say(text)
+	e.say(agent.CallText(t.Name(), argument, value))
 	e.segments = append(e.segments, task.Segment{Role: "tool", Text: result})
 	return result
 }

@@ -18,8 +18,9 @@ func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent
 	var out []agent.Trajectory
 	for d := range source.Demonstrations(p.Role, n) {
 		t, err := p.teach(d)
-		if p.delegatesInVain(err) {
-			continue
+		var vain *agent.UndemonstrableError
+		if errors.As(err, &vain) && slices.Contains(p.Absent, vain.Call.Name) {
+			continue // it calls an agent that this run leaves out
 		}
 		if err != nil {
 			return nil, fmt.Errorf("demonstration %s: %w", d.Query, err)
@@ -42,17 +43,6 @@ func (p *Player) functions() []string {
 		names = append(names, t.Name())
 	}
 	return names
-}
-
-// knows reports whether the agent can call a function, or could call it in a run with all configured agents.
-func (p *Player) knows(name string) bool {
-	return slices.Contains(p.functions(), name) || slices.Contains(p.Absent, name)
-}
-
-// delegatesInVain reports whether a demonstration failed because it calls an agent that this run leaves out.
-func (p *Player) delegatesInVain(err error) bool {
-	var call *agent.UndemonstrableError
-	return errors.As(err, &call) && slices.Contains(p.Absent, call.Call.Name)
 }
 
 // demonstrable is a dialect that can turn a written conversation into tokens.
@@ -80,7 +70,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 		return t, fmt.Errorf("the task has its own dialect, which cannot read chats: use the task's own demonstrations (cold_start.demonstrations: task)")
 	}
 	for _, name := range d.Tools {
-		if !p.knows(name) {
+		if !slices.Contains(p.functions(), name) && !slices.Contains(p.Absent, name) {
 			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s",
 				name, p.Role.Agent, strings.Join(p.functions(), ", "))
 		}
@@ -137,7 +127,7 @@ func mask(sampled []bool, segments []task.Segment) {
 // textOf returns the text of a turn of the agent.
 func textOf(s task.Segment, writer demonstrable) (string, error) {
 	if s.Call != nil {
-		return agent.DelegationText(s.Call.Agent, s.Call.Subtask)
+		return agent.DelegationText(s.Call.Agent, s.Call.Subtask), nil
 	}
 	turn := agent.WrittenTurn{Thinking: s.Thinking, Text: s.Text}
 	for _, call := range s.Calls {

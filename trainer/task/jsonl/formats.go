@@ -140,10 +140,7 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 		for i, name := range names {
 			row[name] = values[i]
 		}
-		text, err := json.Marshal(row)
-		if err != nil {
-			return at, err
-		}
+		text, _ := json.Marshal(row) // texts always marshal
 		if err := r.add(at, text); err != nil {
 			return at, err
 		}

@@ -188,10 +188,7 @@ func seal(folder string) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(files, "", " ")
-	if err != nil {
-		return err
-	}
+	text, _ := json.MarshalIndent(files, "", " ") // texts and whole numbers always marshal
 	return durable.Replace(durable.OS{}, filepath.Join(folder, indexManifest), text)
 }
 
