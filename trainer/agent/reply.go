@@ -17,7 +17,10 @@ type Reply struct {
 
 // Reply reads a sampled turn.
 func (t *Template) Reply(turn []int32) Reply {
-	return t.read(t.Text(t.withoutStop(turn)))
+	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
+		turn = turn[:n-1] // without the token that ended it
+	}
+	return t.read(t.Text(turn))
 }
 
 // read reads the text of a turn.
@@ -30,24 +33,9 @@ func (t *Template) read(text string) Reply {
 	k := t.thinks
 	k.call = t.calls.Mark()
 	thought, answer, _ := k.split(text)
-	read := t.readCalls(answer)
+	read := t.calls.Read(answer, t.functions)
+	if len(read.Calls) == 0 && t.calls != callformat.Hermes { // demonstrations may use Hermes's notation
+		read = callformat.Hermes.Read(answer, t.functions)
+	}
 	return Reply{Text: answer[:read.Start], Whole: answer, Thinking: thought, Calls: read.Calls}
-}
-
-// readCalls reads calls in the template's notation. If it finds none, it tries Hermes's notation, because
-// demonstrations may use it.
-func (t *Template) readCalls(text string) callformat.Reading {
-	read := t.calls.Read(text, t.functions)
-	if len(read.Calls) == 0 && t.calls != callformat.Hermes {
-		read = callformat.Hermes.Read(text, t.functions)
-	}
-	return read
-}
-
-// withoutStop removes the token that ended a turn.
-func (t *Template) withoutStop(turn []int32) []int32 {
-	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
-		return turn[:n-1]
-	}
-	return turn
 }

@@ -130,10 +130,10 @@ func SafePrefix(text string, marks ...string) string {
 }
 
 // WithoutThinking removes the thinking of a reasoning model's answer: the text between <think> and </think> at its
-// beginning, or everything up to a lone </think>. opened reports whether the prompt ended with <think>.
-func WithoutThinking(text string, opened bool) string {
+// beginning, or everything up to a lone </think>.
+func WithoutThinking(text string) string {
 	k := plainThinking
-	k.opened, k.bare = opened, true
+	k.bare = true
 	_, rest, _ := k.split(text)
 	return rest
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,10 +97,7 @@ func (c *Client) play(ctx context.Context, o *Lease) error {
 	}
 	if err != nil {
 		c.note("rollout %s: %v\n%s", o.ID, err, stderr)
-		result, err = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, tail.LastLine(stderr))})
-		if err != nil {
-			return err
-		}
+		result, _ = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, tail.LastLine(stderr))}) // texts always marshal
 	}
 	return c.report(playing, o, result)
 }
@@ -132,7 +130,7 @@ func (c *Client) renew(ctx context.Context, o *Lease, lost context.CancelCauseFu
 		case <-every.C:
 		}
 		var refused *refusedError
-		if _, err := c.do(ctx, "POST", "/rollouts/"+o.ID+"/renew", o.Key, nil); errors.As(err, &refused) && refused.final() {
+		if _, err := c.do(ctx, "POST", "/rollouts/"+o.ID+"/renew", o.Key, nil); errors.As(err, &refused) && slices.Contains(lostStatuses, refused.status) {
 			lost(err)
 			return
 		}
@@ -147,11 +145,8 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.text }
 
-// final reports whether the refusal is permanent because another program has the rollout, rather than a temporary
-// failure of a proxy.
-func (e *refusedError) final() bool {
-	return e.status == http.StatusUnauthorized || e.status == http.StatusNotFound || e.status == http.StatusConflict
-}
+// lostStatuses are the statuses of the gateway if another program has the rollout. Others may be temporary failures of a proxy.
+var lostStatuses = []int{http.StatusUnauthorized, http.StatusNotFound, http.StatusConflict}
 
 // do sends a request and returns the body of the reply.
 func (c *Client) do(ctx context.Context, method, path, key string, body []byte) ([]byte, error) {

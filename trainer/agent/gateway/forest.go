@@ -268,7 +268,9 @@ func (r *root) rows() []agent.Trajectory {
 			role := agent.RoleObserved
 			if i == 0 {
 				role = agent.RolePrompt
-				row.Version = t.version()
+				if row.Version = t.out.Version; t.refused {
+					row.Version = math.MaxInt64 // it is never the oldest
+				}
 			}
 			row.AppendObserved(role, t.prompt.ids, t.prompt.text)
 			if trained[t] {
@@ -284,15 +286,6 @@ func (r *root) rows() []agent.Trajectory {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// version returns the policy version that sampled the turn. For a refused turn it returns the largest number, so that
-// it is never the oldest.
-func (t *turn) version() int64 {
-	if t.refused {
-		return math.MaxInt64
-	}
-	return t.out.Version
 }
 
 // ended reports whether the turn is sampled or has failed.

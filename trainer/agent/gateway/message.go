@@ -132,15 +132,12 @@ func chains(messages []message) []chain {
 
 // plainJSON returns a JSON text with standard spacing. It returns a text that is not JSON as it is.
 func plainJSON(text string) string {
-	v, err := ordered.Parse([]byte(text))
-	if err != nil {
-		return text
+	if v, err := ordered.Parse([]byte(text)); err == nil {
+		if plain, err := ordered.Dumps(v, ordered.Format{}); err == nil {
+			return plain
+		}
 	}
-	plain, err := ordered.Dumps(v, ordered.Format{})
-	if err != nil {
-		return text
-	}
-	return plain
+	return text
 }
 
 // rendered converts messages for a template. It breaks control tokens in texts of users, tools and assistants; system

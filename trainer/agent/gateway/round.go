@@ -36,16 +36,11 @@ func (s *Server) BeginRound(r Round, agents []*AgentServer) {
 	}
 }
 
-// now returns the round and the agents that work here.
-func (s *Server) now() (Round, map[string]*AgentServer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.round, s.agents
-}
-
 // admit checks the key of a request and returns its ticket.
 func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, error) {
-	round, agents := s.now()
+	s.mu.Lock()
+	round, agents := s.round, s.agents
+	s.mu.Unlock()
 	if len(agents) == 0 {
 		return Ticket{}, round, nil, busy("the run has not begun here yet")
 	}

@@ -122,7 +122,7 @@ func (c *conversation) count(u *openai.Usage) {
 func (c *conversation) meaning() agent.Action {
 	m := &c.messages[len(c.messages)-1]
 	if len(m.ToolCalls) == 0 {
-		return agent.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content, false))}
+		return agent.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content))}
 	}
 	var a agent.Action
 	for i := range m.ToolCalls {

@@ -62,27 +62,19 @@ func (m *Model) Close(context.Context) error {
 
 // complete requests a completion and counts the request.
 func (m *Model) complete(ctx context.Context, r openai.Request) (openai.Reply, error) {
-	m.begin()
-	r.Model = m.name
-	reply, err := m.client.Complete(ctx, r)
-	m.end(reply.Usage)
-	return reply, err
-}
-
-func (m *Model) begin() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.stats.Requests++
 	m.inFlight++
 	m.stats.MaxInFlight = max(m.stats.MaxInFlight, m.inFlight)
-}
-
-func (m *Model) end(u *openai.Usage) {
+	m.mu.Unlock()
+	r.Model = m.name
+	reply, err := m.client.Complete(ctx, r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inFlight--
-	if u != nil {
+	if u := reply.Usage; u != nil {
 		m.stats.PromptTokens += int64(u.Prompt)
 		m.stats.SampledTokens += int64(u.Completion)
 	}
+	return reply, err
 }

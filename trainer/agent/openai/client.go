@@ -99,7 +99,8 @@ func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
 	newName := c.newName.Load()
 	reply, err := c.post(ctx, r, newName)
 	var refused *StatusError
-	if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.wantsNewName() {
+	if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.Code == http.StatusBadRequest &&
+		strings.Contains(refused.body, "max_completion_tokens") {
 		c.newName.Store(true)
 		return c.post(ctx, r, true)
 	}

@@ -37,10 +37,6 @@ func TooLong(err error) bool {
 			strings.Contains(e.body, "exceed_context_size")) // llama.cpp
 }
 
-func (e *StatusError) wantsNewName() bool {
-	return e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_completion_tokens")
-}
-
 // refused returns the error of a reply with a status other than 200.
 func (c *Client) refused(resp *http.Response, body string) error {
 	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})

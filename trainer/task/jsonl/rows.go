@@ -159,14 +159,11 @@ func (r *Row) readOptional(object object, fields Fields) error {
 		{fields.ID, r.readID},
 	} {
 		raw, err := optional(object, f.name)
+		if err == nil && raw != nil {
+			err = wrapped(f.name, f.read(raw))
+		}
 		if err != nil {
 			return err
-		}
-		if raw == nil {
-			continue
-		}
-		if err := f.read(raw); err != nil {
-			return fmt.Errorf("field %q: %w", f.name, err)
 		}
 	}
 	return nil
@@ -245,7 +242,7 @@ func readOne(raw json.RawMessage) (answer string, err error) {
 	if err := scalar(raw, &text); err != nil {
 		return "", err
 	}
-	answer = agent.WithoutThinking(text, false)
+	answer = agent.WithoutThinking(text)
 	switch {
 	case answer == text:
 		return text, nil

@@ -200,9 +200,6 @@ func readDecimal(s string) *big.Rat {
 	if !decimal.MatchString(s) {
 		return nil
 	}
-	value, ok := new(big.Rat).SetString(s)
-	if !ok {
-		return nil
-	}
+	value, _ := new(big.Rat).SetString(s) // nil if it cannot be read
 	return value
 }

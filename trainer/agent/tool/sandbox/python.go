@@ -2,6 +2,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,22 +30,8 @@ type PythonConfig struct {
 }
 
 func (c PythonConfig) withDefaults() PythonConfig {
-	if c.Interpreter == "" {
-		c.Interpreter = "python3"
-	}
-	if c.Memory == 0 {
-		c.Memory = 512 << 20
-	}
-	if c.Files == 0 {
-		c.Files = 16 << 20
-	}
-	if c.Output == 0 {
-		c.Output = 64 << 10
-	}
-	if c.Time == 0 {
-		c.Time = 10 * time.Second
-	}
-	return c
+	return PythonConfig{cmp.Or(c.Interpreter, "python3"), cmp.Or(c.Memory, 512<<20), cmp.Or(c.Files, 16<<20), cmp.Or(c.Output, 64<<10),
+		cmp.Or(c.Time, 10*time.Second)}
 }
 
 // Python runs each program in its own process, in a sandbox of Linux namespaces, seccomp and resource limits. The

@@ -71,7 +71,7 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 	if err != nil {
 		return "", err
 	}
-	out, errs := newPrinted(cmd, output), newPrinted(cmd, 8<<10)
+	out, errs := &printed{cmd: cmd, max: output}, &printed{cmd: cmd, max: 8 << 10}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(program), out, errs
 	// The kernel kills the process when the thread that started it ends.
 	runtime.LockOSThread()
@@ -127,10 +127,7 @@ func (b pythonBox) command() (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings, err := json.Marshal(b)
-	if err != nil {
-		return nil, err
-	}
+	settings, _ := json.Marshal(b) // texts and whole numbers always marshal
 	cmd := exec.Command(self)
 	cmd.Env = []string{pythonEnv + "=" + string(settings), "GOMAXPROCS=1", "OMP_NUM_THREADS=1"}
 	if path, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
@@ -158,8 +155,6 @@ type printed struct {
 	max  int
 	full bool
 }
-
-func newPrinted(cmd *exec.Cmd, max int) *printed { return &printed{cmd: cmd, max: max} }
 
 func (p *printed) Write(text []byte) (int, error) {
 	p.mu.Lock()

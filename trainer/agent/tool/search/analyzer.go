@@ -176,7 +176,7 @@ func stems(word string, add func(string)) {
 
 // fold returns a lower-case word without marks and variants of letters.
 func fold(word string) string {
-	if isASCII(word) {
+	if !strings.ContainsFunc(word, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return word
 	}
 	var b strings.Builder
@@ -188,10 +188,6 @@ func fold(word string) string {
 		}
 	}
 	return norm.NFC.String(b.String())
-}
-
-func isASCII(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
 // removable reports whether a mark can be removed from a letter. The vowels of Indic scripts and the voicing of

@@ -180,7 +180,7 @@ func (s *Corpus) match(ctx context.Context, query, suffix, analyzer string) (*bl
 	title.Analyzer = analyzer
 	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
 	request.Fields = []string{titleField, textField}
-	request.SortByCustom(search.SortOrder{ranking(), &search.SortDocID{}})
+	request.SortByCustom(search.SortOrder{&byScore{descending: true}, &search.SortDocID{}})
 	return s.index.SearchInContext(ctx, request)
 }
 

@@ -7,11 +7,9 @@ import (
 	"github.com/blevesearch/bleve/v2/search"
 )
 
-// ranking orders passages by descending score, and passages with equal scores by id. Scores are compared as float32.
+// byScore orders passages by score, and passages with equal scores by id. Scores are compared as float32.
 // The last bits of bleve's float64 scores depend on the order of its additions, and so on a passage's place in an
 // index. With float64, two indexes of one corpus would order equally good passages differently.
-func ranking() search.SearchSort { return &byScore{descending: true} }
-
 type byScore struct{ descending bool }
 
 // Value returns the score as a text that sorts in the same order; scores are positive.

@@ -147,7 +147,7 @@ func (r *renderer) render(n *html.Node) {
 			r.word("~~" + text + "~~")
 		}
 		return
-	case n.DataAtom == atom.Tr && plainRow(n):
+	case n.DataAtom == atom.Tr && find(n, func(n *html.Node) bool { return n.DataAtom == atom.Table }) == nil:
 		r.line(1)
 		r.row(n)
 		r.line(1)

@@ -21,11 +21,6 @@ type reach struct {
 	text            string
 }
 
-// plainRow reports whether no cell of a row contains a table.
-func plainRow(n *html.Node) bool {
-	return find(n, func(n *html.Node) bool { return n.DataAtom == atom.Table }) == nil
-}
-
 // row writes a row of a table on one line. A cell that spans several columns or rows is repeated in each, so that each
 // value is below its heading. A cell that is the only one in its row is written once.
 func (r *renderer) row(n *html.Node) {
