@@ -19,7 +19,7 @@ var layouts = map[string]func(object) (object, error){
 	"musique":     musique,
 	"frames":      renamed(map[string][]string{"id": {"Unnamed: 0", "", "id"}, "question": {"Prompt"}, "answer": {"Answer"}, "kind": {"reasoning_types"}}),
 	"fanoutqa":    fanOutQA,
-	"webwalkerqa": webWalkerQA,
+	"webwalkerqa": renamed(map[string][]string{"id": {"id"}, "kind": {"info.hop"}, "level": {"info.difficulty_level"}}),
 	"gaia":        gaia,
 	"browsecomp":  browseComp,
 	"verl":        verl,
@@ -124,25 +124,6 @@ func verl(row object) (object, error) {
 		}
 		out["answer"] = parts["target"]
 	}
-	return out, nil
-}
-
-// webWalkerQA reads WebWalkerQA's rows. kind and level are info.hop and info.difficulty_level.
-func webWalkerQA(row object) (object, error) {
-	out, err := renamed(map[string][]string{"id": {"id"}})(row)
-	if err != nil {
-		return nil, err
-	}
-	var extra struct {
-		Info struct {
-			Hop   string `json:"hop"`
-			Level string `json:"difficulty_level"`
-		} `json:"info"`
-	}
-	if err := reread(row, &extra); err != nil {
-		return nil, err
-	}
-	out["kind"], out["level"] = quoted(extra.Info.Hop), quoted(extra.Info.Level)
 	return out, nil
 }
 
