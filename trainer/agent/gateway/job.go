@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 )
 
 // Job is a rollout for a program to play.
@@ -124,6 +123,3 @@ type Player interface {
 	// Play returns when the job has been played or has failed. It returns an error only if ctx has ended.
 	Play(ctx context.Context, j Job) (JobOutcome, error)
 }
-
-// deadline returns the Unix time in seconds after which an attempt's key is refused.
-func deadline(timeout time.Duration) int64 { return time.Now().Add(timeout).Unix() + 1 }

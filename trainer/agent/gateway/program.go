@@ -53,7 +53,7 @@ func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 		return JobOutcome{}, context.Cause(ctx)
 	}
 	t := j.Ticket
-	t.Attempt, t.Deadline = 1, deadline(p.Timeout)
+	t.Attempt, t.Deadline = 1, time.Now().Add(p.Timeout).Unix()+1
 	out := JobOutcome{Ticket: t}
 	line, stderr, err := p.start(ctx, j.query(), t.Rollout, p.Secret.Key(t))
 	if ctx.Err() != nil {

@@ -115,12 +115,9 @@ var otherFormats = []string{"ipv6", "uri-reference", "uri-template", "json-point
 // parsed returns a schema with its keywords in order.
 func parsed(schema json.RawMessage) (node, error) {
 	v, err := ordered.Parse(schema)
-	if err != nil {
-		return nil, err
-	}
-	n, _ := v.(node)
-	if n == nil {
+	n, ok := v.(node)
+	if !ok {
 		n = &ordered.Object{}
 	}
-	return n, nil
+	return n, err
 }
