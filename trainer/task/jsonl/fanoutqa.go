@@ -18,17 +18,13 @@ type step struct {
 
 // fanOutQA reads FanOutQA's rows. The parts are the steps of the decomposition; a step comes after its own sub-steps.
 // Answers that are lists or objects of texts and numbers become texts: "a, b" and "key: value, key: value".
-func fanOutQA(row object) (object, error) {
-	out, err := renamed(map[string][]string{"id": {"id"}})(row)
-	if err != nil {
-		return nil, err
-	}
+func fanOutQA(row, out object) (err error) {
 	var whole step
 	if err := reread(row, &whole); err != nil {
-		return nil, err
+		return err
 	}
 	if out["answer"], err = asText(whole.Answer); err != nil {
-		return nil, err
+		return err
 	}
 	var parts []part
 	var flatten func(steps []step) error
@@ -46,9 +42,9 @@ func fanOutQA(row object) (object, error) {
 		return nil
 	}
 	if err := flatten(whole.Steps); err != nil {
-		return nil, err
+		return err
 	}
-	return withParts(out, parts)
+	return setParts(out, parts)
 }
 
 // asText converts a JSON value into a JSON text. True and false become yes and no, as in FanOutQA's own evaluation.

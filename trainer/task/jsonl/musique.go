@@ -12,11 +12,7 @@ import (
 
 // musique reads MuSiQue's rows. Any of answer and answer_aliases is right. "#n" in a step of question_decomposition
 // stands for the answer of step n. The kind is the id's first word, such as 3hop1.
-func musique(row object) (object, error) {
-	out, err := renamed(map[string][]string{"id": {"id"}})(row)
-	if err != nil {
-		return nil, err
-	}
+func musique(row, out object) error {
 	var extra struct {
 		ID         string   `json:"id"`
 		Answer     string   `json:"answer"`
@@ -28,10 +24,10 @@ func musique(row object) (object, error) {
 		} `json:"question_decomposition"`
 	}
 	if err := reread(row, &extra); err != nil {
-		return nil, err
+		return err
 	}
 	if extra.Answerable != nil && !*extra.Answerable {
-		return nil, errors.New("answerable is false: there is no answer to compare with; use the files of answerable questions, musique_ans_*")
+		return errors.New("answerable is false: there is no answer to compare with; use the files of answerable questions, musique_ans_*")
 	}
 	accepted := []string{extra.Answer}
 	for _, alias := range extra.Aliases {
@@ -44,18 +40,18 @@ func musique(row object) (object, error) {
 		out["kind"] = quoted(kind)
 	}
 	if len(extra.Steps) > maxParts {
-		return nil, fmt.Errorf("question_decomposition: %w", tooManyParts(len(extra.Steps)))
+		return fmt.Errorf("question_decomposition: %w", tooManyParts(len(extra.Steps)))
 	}
 	parts, answers := make([]part, len(extra.Steps)), []string(nil)
 	room := maxLine
 	for i, step := range extra.Steps {
 		question, err := filledIn(step.Question, answers, &room)
 		if err != nil {
-			return nil, fmt.Errorf("question_decomposition: %w", err)
+			return fmt.Errorf("question_decomposition: %w", err)
 		}
 		parts[i], answers = part{question, quoted(step.Answer)}, append(answers, step.Answer)
 	}
-	return withParts(out, parts)
+	return setParts(out, parts)
 }
 
 var stepNumber = regexp.MustCompile(`#\d+`)

@@ -9,7 +9,7 @@ import (
 // Step 10 of a decomposition is not step 1 with a nought.
 func TestMuSiQueReferences(t *testing.T) {
 	steps := strings.Repeat(`{"question":"x","answer":"first"},`, 9) + `{"question":"y","answer":"tenth"},{"question":"#10 after #1","answer":"z"}`
-	row, err := readRows(write(t, `{"id":"a","question":"?","answer":"z","question_decomposition":[`+steps+`]}`), DefaultFields(), musique)
+	row, err := readRows(write(t, `{"id":"a","question":"?","answer":"z","question_decomposition":[`+steps+`]}`), DefaultFields(), layouts["musique"])
 	if err != nil || row[0].Parts[10].Question != "tenth after first" {
 		t.Errorf("%+v, %v", row, err)
 	}

@@ -305,8 +305,7 @@ type part struct {
 	Answer   json.RawMessage `json:"answer"`
 }
 
-func withParts(row object, parts []part) (object, error) {
-	raw, err := json.Marshal(parts)
-	row["parts"] = raw
-	return row, err
+func setParts(row object, parts []part) (err error) {
+	row["parts"], err = json.Marshal(parts)
+	return err
 }
