@@ -106,7 +106,7 @@ var (
 		"trainer/model/arch.metadata":            25,
 		"trainer/model/tokenizer.Tokenizer":      43,
 		"trainer/model/tokenizer/jinja.parser":   30,
-		"trainer/model/tokenizer/jinja.renderer": 33,
+		"trainer/model/tokenizer/jinja.renderer": 32,
 		"trainer/model/weights.Source":           43,
 		"trainer/show/metrics/report.run":        33,
 		"trainer/team/archive.Archive":           36,

@@ -313,7 +313,7 @@ func slice[T any](r *renderer, list []T, bounds [3]*int64) ([]T, error) {
 	if bounds[2] != nil {
 		step = min(max(*bounds[2], -n-1), n+1)
 	}
-	if step == 0 && bounds[2] != nil && *bounds[2] == 0 {
+	if step == 0 {
 		return nil, fmt.Errorf("slice step cannot be zero")
 	}
 	low, high := int64(0), n // where start and stop may be

@@ -56,9 +56,6 @@ func rangeFunction(r *renderer, args arguments) (any, error) {
 
 func dictFunction(r *renderer, args arguments) (any, error) {
 	o := &ordered.Object{}
-	if err := args.count(0, 1<<20); err != nil {
-		return nil, err
-	}
 	for _, v := range args.list {
 		from, ok := v.(*ordered.Object)
 		if !ok || len(args.list) > 1 {

@@ -114,11 +114,9 @@ var listMethods = map[string]methodOf[[]any]{
 		}
 		n := int64(0)
 		for _, v := range items {
-			same, err := r.equal(v, wanted)
-			if err != nil {
+			if same, err := r.equal(v, wanted); err != nil {
 				return nil, err
-			}
-			if same {
+			} else if same {
 				n++
 			}
 		}
@@ -132,8 +130,8 @@ var stringMethods = map[string]methodOf[string]{
 	"strip":        takes(0, 1, stripMethod(strings.TrimFunc)),
 	"lstrip":       takes(0, 1, stripMethod(strings.TrimLeftFunc)),
 	"rstrip":       takes(0, 1, stripMethod(strings.TrimRightFunc)),
-	"split":        takes(0, 2, splitMethod(strings.Index, false)),
-	"rsplit":       takes(0, 2, splitMethod(strings.LastIndex, true)),
+	"split":        takes(0, 2, splitMethod(false)),
+	"rsplit":       takes(0, 2, splitMethod(true)),
 	"splitlines":   takes(0, 1, (*renderer).lines),
 	"startswith":   takes(1, 1, affixMethod(strings.HasPrefix)),
 	"endswith":     takes(1, 1, affixMethod(strings.HasSuffix)),
@@ -225,64 +223,52 @@ func stripMethod(trim func(string, func(rune) bool) string) methodOf[string] {
 
 var errSeparator = errors.New("empty separator")
 
-func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string] {
+// splitMethod makes split and rsplit. Without a separator, white space separates, also several characters of it.
+func splitMethod(fromRight bool) methodOf[string] {
+	index, indexSpace, trimSpace := strings.Index, strings.IndexFunc, strings.TrimLeftFunc
+	if fromRight {
+		index, indexSpace, trimSpace = strings.LastIndex, strings.LastIndexFunc, strings.TrimRightFunc
+	}
 	return func(r *renderer, s string, args arguments) (any, error) {
 		limit, ok := integer(args.at(1, "maxsplit", int64(-1)))
 		if !ok {
 			return nil, fmt.Errorf("maxsplit is not an integer")
 		}
-		if args.at(0, "sep", nil) == nil {
-			return r.splitSpace(s, limit, fromRight)
+		find := func() (at, size int) {
+			s = trimSpace(s, isSpace)
+			at = indexSpace(s, isSpace)
+			_, size = utf8.DecodeRuneInString(s[max(at, 0):])
+			return at, size
 		}
-		sep, err := args.text(0, "sep")
-		if err != nil || sep == "" {
-			return nil, cmp.Or(err, errSeparator)
+		spaces := args.at(0, "sep", nil) == nil
+		if !spaces {
+			sep, err := args.text(0, "sep")
+			if err != nil || sep == "" {
+				return nil, cmp.Or(err, errSeparator)
+			}
+			find = func() (at, size int) { return index(s, sep), len(sep) }
 		}
 		parts := []any{}
-		for ; limit != 0; limit-- {
-			i := index(s, sep)
-			if i < 0 {
+		for {
+			at, size := find()
+			if limit == 0 || at < 0 {
 				break
 			}
+			limit--
 			if fromRight {
-				parts, s = append(parts, s[i+len(sep):]), s[:i]
+				parts, s = append(parts, s[at+size:]), s[:at]
 			} else {
-				parts, s = append(parts, s[:i]), s[i+len(sep):]
+				parts, s = append(parts, s[:at]), s[at+size:]
 			}
 		}
-		parts = append(parts, s)
+		if s != "" || !spaces {
+			parts = append(parts, s)
+		}
 		if fromRight {
 			slices.Reverse(parts)
 		}
 		return parts, r.spend(32 * len(parts))
 	}
-}
-
-// splitSpace implements split without a separator.
-func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error) {
-	parts := []any{}
-	trim, index := strings.TrimLeftFunc, strings.IndexFunc
-	if fromRight {
-		trim, index = strings.TrimRightFunc, strings.LastIndexFunc
-	}
-	for s = trim(s, isSpace); s != ""; s = trim(s, isSpace) {
-		i := index(s, isSpace)
-		if limit == 0 || i < 0 {
-			parts = append(parts, s)
-			break
-		}
-		if fromRight {
-			_, n := utf8.DecodeRuneInString(s[i:])
-			parts, s = append(parts, s[i+n:]), s[:i]
-		} else {
-			parts, s = append(parts, s[:i]), s[i:]
-		}
-		limit--
-	}
-	if fromRight {
-		slices.Reverse(parts)
-	}
-	return parts, r.spend(32 * len(parts))
 }
 
 // lines implements splitlines.
