@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding/unicode"
 )
 
 // TokenBytes returns the bytes that an id adds after other text. It returns nil for an id without a token.
@@ -160,25 +162,6 @@ func validUTF8(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}
-	var out strings.Builder
-	out.Grow(len(s) + 8)
-	for len(s) > 0 {
-		r, n := utf8.DecodeRuneInString(s)
-		if r == utf8.RuneError && n == 1 {
-			n = maximalSubpart(s)
-		}
-		out.WriteRune(r)
-		s = s[n:]
-	}
-	return out.String()
-}
-
-// maximalSubpart returns the length, at least 1, of the longest prefix of s that is the start of a character. s starts
-// with an ill-formed sequence, so the prefix has at most 3 bytes.
-func maximalSubpart(s string) int {
-	n := 1
-	for n < 3 && n < len(s) && !utf8.FullRuneInString(s[:n+1]) {
-		n++
-	}
-	return n
+	s, _ = unicode.UTF8.NewDecoder().String(s) // it fails for no text
+	return s
 }

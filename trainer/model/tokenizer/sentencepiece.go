@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -112,9 +111,4 @@ func (g *ggufTokenizer) scoredMerges() ([]any, error) {
 		merges[i] = []any{g.tokens[m.left], g.tokens[m.right]}
 	}
 	return merges, nil
-}
-
-// validPiece reports whether a token of a SentencePiece model can be in tokenizer.json.
-func validPiece(text string) bool {
-	return text != "" && len(text) <= maxTokenText && utf8.ValidString(text)
 }

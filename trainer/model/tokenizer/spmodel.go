@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -53,19 +54,16 @@ func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, 
 	case !m.byteFallback:
 		return nil, errors.New("a model without byte_fallback is not supported")
 	}
-	meta := map[string]any{"model": "llama", "tokens": m.tokens, "scores": m.scores, "token_type": m.types, "add_space_prefix": m.prefix,
-		"unknown_token_id": m.unk, "bos_token_id": m.bos, "eos_token_id": m.eos, "padding_token_id": m.pad}
+	meta := map[string]any{ggufPrefix + "model": "llama", ggufPrefix + "tokens": m.tokens, ggufPrefix + "scores": m.scores,
+		ggufPrefix + "token_type": m.types, ggufPrefix + "add_space_prefix": m.prefix, ggufPrefix + "unknown_token_id": m.unk,
+		ggufPrefix + "bos_token_id": m.bos, ggufPrefix + "eos_token_id": m.eos, ggufPrefix + "padding_token_id": m.pad}
 	for _, key := range []string{"add_bos_token", "add_eos_token"} {
 		if v, ok := config.Get(key); ok {
-			meta[key] = v
+			meta[ggufPrefix+key] = v
 		}
 	}
-	prefixed := map[string]any{}
-	for key, v := range meta {
-		prefixed[ggufPrefix+key] = v
-	}
 	legacy, found := config.Get("legacy")
-	g := ggufTokenizer{meta: prefixed, firstOnly: found && legacy == false}
+	g := ggufTokenizer{meta: meta, firstOnly: found && legacy == false}
 	return g.files()
 }
 
@@ -128,7 +126,7 @@ func (m *spModel) readPiece(data []byte) error {
 	if len(m.tokens) == maxID {
 		return fmt.Errorf("more than %d pieces", maxID)
 	}
-	if !validPiece(token) {
+	if token == "" || len(token) > maxTokenText || !utf8.ValidString(token) {
 		return fmt.Errorf("piece %d, %.60q, is not a text of at most %d bytes", len(m.tokens), token, maxTokenText)
 	}
 	m.tokens, m.scores, m.types = append(m.tokens, token), append(m.scores, score), append(m.types, int64(min(kind, 255)))
