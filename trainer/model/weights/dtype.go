@@ -50,8 +50,8 @@ var encodings = map[DType]encoding{
 	Q4_1: {32, 20, decodeQ4_1, false},
 	Q5_0: {32, 22, decodeQ5_0, false},
 	Q5_1: {32, 24, decodeQ5_1, false},
-	Q4_K: {256, 144, decodeQ4_K, false},
-	Q5_K: {256, 176, decodeQ5_K, false},
+	Q4_K: {256, 144, decodeK(false), false},
+	Q5_K: {256, 176, decodeK(true), false},
 	Q6_K: {256, 210, decodeQ6_K, false},
 
 	ggufMXFP4: {32, 17, decodeMXFP4Blocks, false},

@@ -30,16 +30,13 @@ type (
 	}
 )
 
-// pickleGlobals are the only names that a state dict may import.
-var pickleGlobals = map[string]bool{
-	"collections.OrderedDict":         true,
-	"torch._utils._rebuild_tensor_v2": true,
-	"torch.FloatStorage":              true,
-	"torch.HalfStorage":               true,
-	"torch.BFloat16Storage":           true,
-}
-
+// storageTypes, the constructor of ordered dicts and the one of tensors are the only globals that a state dict may import.
 var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.HalfStorage": F16, "torch.BFloat16Storage": BF16}
+
+const (
+	globalDict   pickleGlobal = "collections.OrderedDict"
+	globalTensor pickleGlobal = "torch._utils._rebuild_tensor_v2"
+)
 
 // scanPickle reads a pickled state dict (protocol 2, written by torch.save) without executing code. It accepts only the
 // opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
@@ -92,8 +89,20 @@ func (p *pickleScanner) step(op byte) error {
 		p.push(pickleTuple{})
 	case 0x88, 0x89: // NEWTRUE, NEWFALSE
 		p.push(op == 0x88)
-	case 'X', 'K', 'M', 'J', 0x8a:
-		return p.scalar(op)
+	case 'X': // BINUNICODE
+		return p.text()
+	case 'K': // BININT1
+		return p.integer(1, false)
+	case 'M': // BININT2
+		return p.integer(2, false)
+	case 'J': // BININT
+		return p.integer(4, true)
+	case 0x8a: // LONG1
+		width, err := p.byte()
+		if err != nil {
+			return err
+		}
+		return p.integer(int(width), true)
 	case 'c': // GLOBAL
 		return p.global()
 	case 'q', 'r', 'h', 'j':
@@ -114,43 +123,31 @@ func (p *pickleScanner) step(op byte) error {
 	return nil
 }
 
-// scalar pushes a string or an integer: BINUNICODE, BININT1, BININT2, BININT, LONG1.
-func (p *pickleScanner) scalar(op byte) error {
-	v, err := p.number(map[byte]int{'X': 4, 'K': 1, 'M': 2, 'J': 4, 0x8a: 1}[op])
+// text pushes a string.
+func (p *pickleScanner) text() error {
+	length, err := p.number(4)
 	if err != nil {
 		return err
 	}
-	switch op {
-	case 'K', 'M':
-		p.push(int64(v))
-	case 'J':
-		p.push(int64(int32(v)))
-	case 'X':
-		text, err := p.take(int(v))
-		if err != nil {
-			return err
-		}
-		if !utf8.Valid(text) {
-			return errors.New("string is not UTF-8")
-		}
-		p.push(string(text))
-	case 0x8a:
-		return p.long(int(v))
+	text, err := p.take(int(length))
+	if err == nil && !utf8.Valid(text) {
+		err = errors.New("string is not UTF-8")
 	}
-	return nil
+	p.push(string(text))
+	return err
 }
 
-func (p *pickleScanner) long(width int) error {
+// integer pushes an integer of the given number of bytes.
+func (p *pickleScanner) integer(width int, signed bool) error {
 	if width > 8 {
 		return fmt.Errorf("integer of %d bytes", width)
 	}
 	v, err := p.number(width)
-	if err != nil {
-		return err
+	if above := 64 - 8*width; signed { // bits that take the sign
+		v = uint64(int64(v<<above) >> above)
 	}
-	above := 64 - 8*width // bits that take the sign
-	p.push(int64(v<<above) >> above)
-	return nil
+	p.push(int64(v))
+	return err
 }
 
 func (p *pickleScanner) global() error {
@@ -163,11 +160,11 @@ func (p *pickleScanner) global() error {
 		parts[i] = string(line[:min(len(line), 200)])
 		p.at += len(line) + 1
 	}
-	name := parts[0] + "." + parts[1]
-	if !pickleGlobals[name] {
+	name := pickleGlobal(parts[0] + "." + parts[1])
+	if _, storage := storageTypes[name]; !storage && name != globalDict && name != globalTensor {
 		return fmt.Errorf("global %q is not used in a state dict of F32, F16 or BF16 tensors", name)
 	}
-	p.push(pickleGlobal(name))
+	p.push(name)
 	return nil
 }
 
@@ -248,10 +245,10 @@ func (p *pickleScanner) reduce() error {
 	}
 	args, isTuple := items[1].(pickleTuple)
 	switch {
-	case isTuple && items[0] == pickleGlobal("collections.OrderedDict") && len(args) == 0:
+	case isTuple && items[0] == globalDict && len(args) == 0:
 		p.push(&pickleDict{ordered: true})
 		return nil
-	case isTuple && items[0] == pickleGlobal("torch._utils._rebuild_tensor_v2"):
+	case isTuple && items[0] == globalTensor:
 		t, err := rebuildTensor(args)
 		if err != nil {
 			return err

@@ -80,18 +80,29 @@ func decodeMXFP4Blocks(dst []float32, src []byte) {
 	})
 }
 
-// decodeQ4_K: d, dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, 128 bytes of nibbles; value = d*scale*q -
-// dmin*min. Each run of 32 bytes holds group 2i in the low and group 2i+1 in the high nibbles.
-func decodeQ4_K(dst []float32, src []byte) {
-	for i := 0; i < len(dst)/256; i++ {
-		v, b := dst[256*i:256*i+256], src[144*i:144*i+144]
-		d, dmin, packed, quants := half(b), half(b[2:]), b[4:16], b[16:]
-		for g := range 8 {
-			scale, minimum := scaleMinK4(packed, g)
-			s, m := d*float32(scale), dmin*float32(minimum)
-			shift := 4 * (g & 1)
-			for j, q := range quants[32*(g/2) : 32*(g/2)+32] {
-				v[32*g+j] = float32(s*float32(q>>shift&15)) - m
+// decodeK returns the decoder of Q4_K and, with a fifth bit, of Q5_K: d, dmin, 12 bytes of 6-bit scales and minima for 8
+// groups of 32, 32 bytes of high bits in Q5_K, 128 bytes of nibbles; value = d*scale*q - dmin*min. Each run of 32 bytes of
+// nibbles holds group 2i in the low and group 2i+1 in the high nibbles. In each byte of high bits, bit g belongs to group g.
+func decodeK(fifth bool) func(dst []float32, src []byte) {
+	size := 144
+	if fifth {
+		size = 176
+	}
+	return func(dst []float32, src []byte) {
+		for i := 0; i < len(dst)/256; i++ {
+			v, b := dst[256*i:256*i+256], src[size*i:size*i+size]
+			d, dmin, packed, high, quants := half(b), half(b[2:]), b[4:16], b[16:48], b[size-128:]
+			for g := range 8 {
+				scale, minimum := scaleMinK4(packed, g)
+				s, m := d*float32(scale), dmin*float32(minimum)
+				shift := 4 * (g & 1)
+				for j, q := range quants[32*(g/2) : 32*(g/2)+32] {
+					q = q >> shift & 15
+					if fifth {
+						q |= high[j] >> g & 1 << 4
+					}
+					v[32*g+j] = float32(s*float32(q)) - m
+				}
 			}
 		}
 	}
@@ -104,23 +115,6 @@ func scaleMinK4(p []byte, g int) (scale, minimum byte) {
 		return p[g] & 63, p[g+4] & 63
 	}
 	return p[g+4]&15 | p[g-4]>>6<<4, p[g+4]>>4 | p[g]>>6<<4
-}
-
-// decodeQ5_K: d, dmin, 12 bytes of scales and minima as in Q4_K, 32 bytes of high bits, 128 bytes of nibbles as in Q4_K;
-// value = d*scale*q - dmin*min. In each byte of high bits, bit g belongs to group g.
-func decodeQ5_K(dst []float32, src []byte) {
-	for i := 0; i < len(dst)/256; i++ {
-		v, b := dst[256*i:256*i+256], src[176*i:176*i+176]
-		d, dmin, packed, high, quants := half(b), half(b[2:]), b[4:16], b[16:48], b[48:]
-		for g := range 8 {
-			scale, minimum := scaleMinK4(packed, g)
-			s, m := d*float32(scale), dmin*float32(minimum)
-			shift := 4 * (g & 1)
-			for j, q := range quants[32*(g/2) : 32*(g/2)+32] {
-				v[32*g+j] = float32(s*float32(q>>shift&15|high[j]>>g&1<<4)) - m
-			}
-		}
-	}
 }
 
 // decodeQ6_K: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d; value = d*scale*(q-32), with one
