@@ -19,7 +19,11 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 	if allowed := enumOf(tag); allowed != nil {
 		if !slices.Contains(allowed, v.String()) {
 			words := slices.DeleteFunc(allowed, func(s string) bool { return s == "" })
-			d.fail(n.pos, key, "%q is not possible; %s", clip(v.String()), suggestWord(v.String(), words))
+			help := didYouMean(v.String(), words)
+			if len(words) == 1 {
+				help = fmt.Sprintf("the only word is %q", words[0])
+			}
+			d.errs.add(n.pos, key, "%q is not possible; %s", clip(v.String()), help)
 		}
 		return
 	}
@@ -38,27 +42,20 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 	} {
 		text, ok := tag.Lookup(b.tag)
 		if ok && !b.holds(bound(text)) {
-			d.fail(n.pos, key, "must be %s %s; found %s", b.words, text, n.text)
+			d.errs.add(n.pos, key, "must be %s %s; found %s", b.words, text, n.text)
 		}
 	}
 }
 
 // numeric returns the value as a number; ok is false if the value is nil or not a number.
-func numeric(v reflect.Value) (float64, bool) {
-	switch {
-	case v.Type() == optionalType:
-		if v.IsNil() {
-			return 0, false
-		}
-		return v.Elem().Float(), true
-	case v.CanInt():
-		return float64(v.Int()), true
-	case v.CanUint():
-		return float64(v.Uint()), true
-	case v.CanFloat():
-		return v.Float(), true
+func numeric(v reflect.Value) (x float64, ok bool) {
+	if v.Type() == optionalType {
+		v = v.Elem()
 	}
-	return 0, false
+	if !v.IsValid() || !v.CanInt() && !v.CanUint() && !v.CanFloat() {
+		return 0, false
+	}
+	return v.Convert(reflect.TypeFor[float64]()).Float(), true
 }
 
 // bound reads a bound from a tag: a number or a duration.

@@ -16,13 +16,16 @@ type decoder struct {
 	errs Errors
 }
 
-func (d *decoder) fail(p position, key, format string, args ...any) {
-	d.errs = append(d.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
-}
-
 // failAt reports a mistake at a key or, if the key was not given, at the nearest given section around it.
 func (d *decoder) failAt(key, format string, args ...any) {
-	d.fail(nearestPlace(d.at, key), key, format, args...)
+	d.errs.add(nearestPlace(d.at, key), key, format, args...)
+}
+
+// refuseIf reports a mistake as failAt does, if it was made.
+func (d *decoder) refuseIf(made bool, key, format string, args ...any) {
+	if made {
+		d.failAt(key, format, args...)
+	}
 }
 
 // nearestPlace returns the position of a key or, if the key was not given, of the nearest given section around it.
@@ -43,12 +46,12 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 		n = &node{kind: mapKind, pos: n.pos}
 	}
 	if n.kind != mapKind {
-		d.fail(n.pos, key, "must be a section with keys such as %s; found %s", fs[0].key, n.describe())
+		d.errs.add(n.pos, key, "must be a section with keys such as %s; found %s", fs[0].key, n.describe())
 		return
 	}
 	for _, e := range n.keys {
 		if !slices.Contains(keyNames(fs), e.key) {
-			d.fail(e.pos, join(key, e.key), "unknown key; %s", suggestKey(e.key, key, keyNames(fs)))
+			d.errs.add(e.pos, join(key, e.key), "unknown key; %s", suggestKey(e.key, key, keyNames(fs)))
 		}
 	}
 	for _, f := range fs {
@@ -57,7 +60,7 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 			d.at[path] = n.keys[e].pos
 			d.value(path, n.keys[e].value, v.FieldByIndex(f.index), f.tag)
 		} else if f.tag.Get("required") == "true" {
-			d.fail(n.pos, path, "missing, but required")
+			d.errs.add(n.pos, path, "missing, but required")
 		}
 	}
 }
@@ -91,13 +94,13 @@ func (d *decoder) keyed(key string, n *node, v reflect.Value) {
 		return
 	}
 	if n.kind != mapKind {
-		d.fail(n.pos, key, "must be a mapping from names to their settings; found %s", n.describe())
+		d.errs.add(n.pos, key, "must be a mapping from names to their settings; found %s", n.describe())
 		return
 	}
 	for _, e := range n.keys {
 		path := join(key, e.key)
 		if !validName(e.key) {
-			d.fail(e.pos, path, "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
+			d.errs.add(e.pos, path, "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
 			continue
 		}
 		d.at[path] = e.pos
@@ -135,29 +138,26 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 	switch {
 	case n.kind == textKind && n.text != "":
 		v.Set(reflect.ValueOf(Model{Path: Path(n.text)}))
-	case n.kind == mapKind && n.get("kind") != nil:
-		endpoint := new(Endpoint)
-		setDefaults(reflect.ValueOf(endpoint).Elem())
-		d.section(key, n, reflect.ValueOf(endpoint).Elem())
-		v.Set(reflect.ValueOf(Model{Endpoint: endpoint}))
-	case n.kind == mapKind && n.get("torchscript") != nil:
-		module := new(Module)
-		d.section(key, n, reflect.ValueOf(module).Elem())
-		v.Set(reflect.ValueOf(Model{Module: module}))
 	case n.kind == mapKind:
-		shape := new(Shape)
-		setDefaults(reflect.ValueOf(shape).Elem())
-		d.section(key, n, reflect.ValueOf(shape).Elem())
-		v.Set(reflect.ValueOf(Model{Shape: shape}))
+		field := "Shape"
+		if n.get("kind") != nil {
+			field = "Endpoint"
+		} else if n.get("torchscript") != nil {
+			field = "Module"
+		}
+		section := v.FieldByName(field)
+		section.Set(reflect.New(section.Type().Elem()))
+		setDefaults(section.Elem())
+		d.section(key, n, section.Elem())
 	default:
-		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: "+
+		d.errs.add(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: "+
 			"2, heads: 4, ffn: 192}, a module, {torchscript: FILE}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
 	}
 }
 
 // scalar fills a value that is not a section.
 func (d *decoder) scalar(key string, n *node, v reflect.Value) {
-	want := func(what string) { d.fail(n.pos, key, "must be %s; found %s", what, n.describe()) }
+	want := func(what string) { d.errs.add(n.pos, key, "must be %s; found %s", what, n.describe()) }
 	switch v.Type() {
 	case durationType, variables, optionalType:
 		named(n, v, want)
@@ -247,9 +247,9 @@ func (d *decoder) list(key string, n *node, v reflect.Value) {
 	fixed := v.Kind() == reflect.Array
 	if n.kind != listKind || fixed && len(n.items) != v.Len() {
 		if fixed {
-			d.fail(n.pos, key, "must be a list of %d numbers; found %s", v.Len(), n.describe())
+			d.errs.add(n.pos, key, "must be a list of %d numbers; found %s", v.Len(), n.describe())
 		} else {
-			d.fail(n.pos, key, "must be a list such as [a, b]; found %s", n.describe())
+			d.errs.add(n.pos, key, "must be a list such as [a, b]; found %s", n.describe())
 		}
 		return
 	}

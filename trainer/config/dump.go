@@ -25,17 +25,6 @@ type leaf struct {
 // pathWriter rewrites a path for output. hub reports whether p may be a name on the Hugging Face Hub.
 type pathWriter func(p Path, hub bool) Path
 
-// leaves returns all values in the schema's order, with paths rewritten by path.
-func (c *Config) leaves(path pathWriter) []leaf {
-	var out []leaf
-	walk(reflect.ValueOf(*c), "", "", visitor{
-		leaf: func(l leaf) { out = append(out, l) },
-		open: func(string, string) {},
-		path: path,
-	})
-	return out
-}
-
 // visitor holds callbacks for each value, for each mapping before its values, and for rewriting paths.
 type visitor struct {
 	leaf func(leaf)
@@ -221,16 +210,19 @@ func (c *Config) fixed(path pathWriter) map[string]string {
 
 // values returns the leaves for which want(change) is true, and the order of agents.
 func (c *Config) values(path pathWriter, want func(change string) bool) map[string]string {
-	out := map[string]string{}
-	for _, l := range c.leaves(path) {
-		if want(l.change) {
-			out[l.key] = l.text
-		}
-	}
 	var names []string
 	for _, a := range c.Agents {
 		names = append(names, a.Name)
 	}
-	out["agents"] = "[" + strings.Join(names, ", ") + "]"
+	out := map[string]string{"agents": "[" + strings.Join(names, ", ") + "]"}
+	walk(reflect.ValueOf(*c), "", "", visitor{
+		open: func(string, string) {},
+		path: path,
+		leaf: func(l leaf) {
+			if want(l.change) {
+				out[l.key] = l.text
+			}
+		},
+	})
 	return out
 }

@@ -62,16 +62,16 @@ func (es Errors) Unwrap() []error {
 	return errs
 }
 
-// Err returns nil if there is no mistake, and otherwise es in the order of the file.
+// add appends a mistake.
+func (es *Errors) add(p position, key, format string, args ...any) {
+	*es = append(*es, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
+}
+
+// Err returns nil if there is no mistake. Otherwise it sorts es by place: the file first, then the arguments as given.
 func (es Errors) Err() error {
 	if len(es) == 0 {
 		return nil
 	}
-	return es.sorted()
-}
-
-// sorted orders mistakes by their place: the file first, then the arguments as given.
-func (es Errors) sorted() Errors {
 	slices.SortStableFunc(es, func(a, b *Error) int {
 		if (a.pos.line == 0) != (b.pos.line == 0) {
 			return cmp.Compare(b.pos.line, a.pos.line)

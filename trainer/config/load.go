@@ -70,9 +70,7 @@ const overrides = "--set "
 func override(root *node, arg string, errs *Errors) {
 	source := overrides + clip(arg)
 	pos := position{source: source}
-	fail := func(key, format string, args ...any) {
-		*errs = append(*errs, &Error{Where: source, Key: key, Msg: fmt.Sprintf(format, args...), pos: pos})
-	}
+	fail := func(key, format string, args ...any) { errs.add(pos, key, format, args...) }
 	key, text, ok := strings.Cut(arg, "=")
 	if !ok || key == "" {
 		fail("", "must be KEY=VALUE, such as run.steps=3")

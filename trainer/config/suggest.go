@@ -1,9 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // suggestKey returns the end of the message about an unknown key: the nearest key of the section, or the same key
 // elsewhere, or all keys of the section.
@@ -20,14 +17,6 @@ func suggestKey(word, section string, valid []string) string {
 		return "sections are " + strings.Join(valid, ", ")
 	}
 	return "valid are " + strings.Join(valid, ", ")
-}
-
-// suggestWord returns the end of the message about a word that is not allowed.
-func suggestWord(word string, allowed []string) string {
-	if len(allowed) == 1 {
-		return fmt.Sprintf("the only word is %q", allowed[0])
-	}
-	return didYouMean(word, allowed)
 }
 
 // nearest returns the candidate that word probably misspells. It is one edit away, two for words of

@@ -110,28 +110,24 @@ func clip(s string) string { return excerpt.Of(s, 60) }
 // parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs. It returns nil if
 // the text is not YAML.
 func parse(source string, text []byte, errs *Errors) (root *node) {
-	fail := func(p position, msg string) {
-		p.source = source
-		*errs = append(*errs, &Error{Where: p.String(), Msg: msg, pos: p})
-	}
 	if len(text) > maxFileBytes {
-		fail(position{}, fmt.Sprintf("%d bytes is too long for a configuration; at most %d are read", len(text), maxFileBytes))
+		errs.add(position{source: source}, "", "%d bytes is too long for a configuration; at most %d are read", len(text), maxFileBytes)
 		return nil
 	}
 	if line := tooDeep(text); line > 0 {
-		fail(position{line: line, col: 1}, fmt.Sprintf("nested deeper than %d levels", maxDepth))
+		errs.add(position{source, line, 1}, "", "nested deeper than %d levels", maxDepth)
 		return nil
 	}
 	// The parser panics on some malformed texts.
 	defer func() {
 		if r := recover(); r != nil {
-			fail(position{}, "not readable as YAML")
+			errs.add(position{source: source}, "", "not readable as YAML")
 			root = nil
 		}
 	}()
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		p, msg := position{}, err.Error()
+		p, msg := position{source: source}, err.Error()
 		var syntax yaml.Error
 		if errors.As(err, &syntax) {
 			msg = syntax.GetMessage()
@@ -139,12 +135,12 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 				p.line, p.col = t.Position.Line, t.Position.Column
 			}
 		}
-		fail(p, "not YAML: "+msg)
+		errs.add(p, "", "not YAML: %s", msg)
 		return nil
 	}
 	if len(file.Docs) > 1 && file.Docs[1].Body != nil {
 		t := file.Docs[1].Body.GetToken()
-		fail(position{line: t.Position.Line, col: t.Position.Column}, "a second YAML document; a configuration is one document")
+		errs.add(position{source, t.Position.Line, t.Position.Column}, "", "a second YAML document; a configuration is one document")
 		return nil
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
@@ -202,17 +198,13 @@ func (b *builder) pos(n ast.Node) position {
 	return position{source: b.source}
 }
 
-func (b *builder) fail(p position, key, format string, args ...any) {
-	*b.errs = append(*b.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
-}
-
 // build converts one value. key is its path, for messages.
 func (b *builder) build(n ast.Node, key string, depth int) *node {
 	out := &node{pos: b.pos(n)}
 	if b.nodes++; b.nodes > maxNodes || depth > maxDepth {
 		if b.nodes <= maxNodes+1 {
 			b.nodes = maxNodes + 1
-			b.fail(out.pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
+			b.errs.add(out.pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
 		}
 		return out
 	}
@@ -258,7 +250,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	case *ast.AliasNode:
 		return b.alias(n, out, key)
 	default:
-		b.fail(out.pos, key, "%s is not supported in a configuration", n.Type().YAMLName())
+		b.errs.add(out.pos, key, "%s is not supported in a configuration", n.Type().YAMLName())
 	}
 	return out
 }
@@ -268,7 +260,7 @@ func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 	name := n.Value.GetToken().Value
 	target, ok := b.anchors[name]
 	if !ok {
-		b.fail(out.pos, key, "no anchor &%s before this alias", clip(name))
+		b.errs.add(out.pos, key, "no anchor &%s before this alias", clip(name))
 		return out
 	}
 	b.nodes += size(target)
@@ -283,7 +275,7 @@ func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth in
 	case *ast.StringNode:
 		name = k.Value
 	case *ast.MergeKeyNode:
-		b.fail(p, key, "merge keys (<<) are not supported in a configuration; repeat the keys or use an alias for the whole value")
+		b.errs.add(p, key, "merge keys (<<) are not supported in a configuration; repeat the keys or use an alias for the whole value")
 		return
 	default:
 		name = v.Key.GetToken().Value
@@ -291,7 +283,7 @@ func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth in
 	path := join(key, name)
 	for _, e := range out.keys {
 		if e.key == name {
-			b.fail(p, path, "given twice; first at line %d", e.pos.line)
+			b.errs.add(p, path, "given twice; first at line %d", e.pos.line)
 			return
 		}
 	}

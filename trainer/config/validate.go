@@ -13,19 +13,15 @@ func (c *Config) validate(d *decoder) {
 	c.validateStore(d)
 	c.Health.validate(d)
 	c.Tracking.validate(d)
-	if c.Cache.Dir == "" && c.Cache.Mode == "replay" {
-		d.failAt("cache.dir", "missing; a replay needs the folder in which a run was recorded")
-	}
+	d.refuseIf(c.Cache.Dir == "" && c.Cache.Mode == "replay", "cache.dir", "missing; a replay needs the folder in which a run was recorded")
 	c.validateGateway(d)
 	c.validateTask(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
-	if c.ColdStart.Demonstrations == "parts" && c.Task.Kind != "jsonl" && c.Task.Kind != "go" {
-		d.failAt("cold_start.demonstrations", "the queries of the task %s have no parts; use task.kind: jsonl, or demonstrations: task", c.Task.Kind)
-	}
-	if c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }) {
-		d.failAt("cold_start.steps", "missing; demonstrations are given, but no agent learns from them")
-	}
+	d.refuseIf(c.ColdStart.Demonstrations == "parts" && c.Task.Kind != "jsonl" && c.Task.Kind != "go", "cold_start.demonstrations",
+		"the queries of the task %s have no parts; use task.kind: jsonl, or demonstrations: task", c.Task.Kind)
+	d.refuseIf(c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }), "cold_start.steps",
+		"missing; demonstrations are given, but no agent learns from them")
 	for i := range c.Tools {
 		c.Tools[i].validate(d)
 	}
@@ -39,29 +35,20 @@ func (c *Config) validateRun(d *decoder) {
 	if _, err := time.Parse(time.DateOnly, c.Run.Date); c.Run.Date != "" && err != nil {
 		d.failAt("run.date", "%q is not a date; use YYYY-MM-DD", clip(c.Run.Date))
 	}
-	if !validName(c.Run.Name) {
-		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
-	}
+	d.refuseIf(!validName(c.Run.Name), "run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
 }
 
 var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-func validEnv(s string) bool { return envForm.MatchString(s) }
-
-// validName reports whether s is a valid name of an agent, a tool or a run.
-func validName(s string) bool {
-	if s == "" || len(s) > 64 || !isLetter(s[0]) {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; !isLetter(c) && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
+// secretEnv checks the name of an environment variable, or "" for none. secret is what it holds: a key, a token or a password.
+func (d *decoder) secretEnv(key, name, secret string) {
+	d.refuseIf(name != "" && !envForm.MatchString(name), key, "must be the name of an environment variable, not the %s itself", secret)
 }
 
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+// validName reports whether s is a valid name of an agent, a tool or a run.
+func validName(s string) bool { return nameForm.MatchString(s) }
+
+var nameForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}$`)
 
 // hasUser reports whether an address contains a user, with or without a password.
 func hasUser(s string) bool {

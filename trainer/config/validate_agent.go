@@ -17,9 +17,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
 	c.validateDevices(d, a, key)
 	c.validateMachines(d, a, key+".machines")
-	if a.DType == "bf16" && a.Device == "cpu" {
-		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
-	}
+	d.refuseIf(a.DType == "bf16" && a.Device == "cpu", key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	if a.Quantised() {
 		c.validateQuantised(d, a, key)
 	}
@@ -37,26 +35,17 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if n := a.Engine.Conversations; n > 0 && n < c.Slots(a) {
 		d.failAt(key+".engine.conversations", "%d are fewer than can sample at once, %d (engine.slots)", n, c.Slots(a))
 	}
-	if a.Engine.DType == "bf16" && a.Device != "cpu" {
-		d.failAt(key+".engine.dtype", "bf16 with fp32 training is only for the CPU; on a GPU set dtype: bf16")
-	}
+	d.refuseIf(a.Engine.DType == "bf16" && a.Device != "cpu", key+".engine.dtype", "bf16 with fp32 training is only for the CPU; on a GPU set dtype: bf16")
 	a.LoRA.validate(d, key+".lora")
-	if a.Prompt != "" && a.PromptText != "" {
-		d.failAt(key+".prompt_text", "given in addition to prompt; keep one")
-	}
-	if a.PromptSingle != "" && !a.IsMain() {
-		d.failAt(key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
-	}
+	d.refuseIf(a.Prompt != "" && a.PromptText != "", key+".prompt_text", "given in addition to prompt; keep one")
+	d.refuseIf(a.PromptSingle != "" && !a.IsMain(), key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
 	a.validateTemplate(d, key+".template")
-	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
-		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
-	}
+	d.refuseIf(a.Limits.MaxNewTokens > a.Limits.MaxTokens, key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
 	c.validateFold(d, a)
 	c.validateDelegates(d, a)
 	c.validateTools(d, a)
-	if c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a) {
-		d.failAt("grpo.reference", "is cold_start, but %s has no cold start: set auto, or %s.reference", a.Name, key)
-	}
+	d.refuseIf(c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a), "grpo.reference",
+		"is cold_start, but %s has no cold start: set auto, or %s.reference", a.Name, key)
 	a.Optimizer.validate(d, key+".optimizer")
 	if a.ColdStart.Steps > 0 {
 		a.ColdStart.Optimizer.validate(d, key+".cold_start.optimizer")
@@ -85,24 +74,17 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 		d.failAt("agents."+a.Name+".devices", "several devices share the work of training, but %s is not trained and samples on servers; "+
 			"give one device", a.Name)
 	}
-	if m.KeyEnv != "" && !validEnv(m.KeyEnv) {
-		d.failAt(key+".key_env", "must be the name of an environment variable, not the key itself")
-	}
-	if m.KeyEnv != "" && m.KeyFile != "" {
-		d.failAt(key+".key_file", "given in addition to key_env; keep one")
-	}
+	d.secretEnv(key+".key_env", m.KeyEnv, "key")
+	d.refuseIf(m.KeyEnv != "" && m.KeyFile != "", key+".key_file", "given in addition to key_env; keep one")
 	if _, given := d.at[key+".count"]; !given && m.Address != "" {
 		d.failAt(key+".count", "missing; address is given, so give the number of machines, including the worker's")
 	}
 	if m.Count <= 1 {
 		return
 	}
-	if ranks > maxAllRanks {
-		d.failAt(key+".count", "%d machines with %d devices each are more than %d devices", m.Count, len(a.OnMachine()), maxAllRanks)
-	}
-	if m.KeyEnv == "" && m.KeyFile == "" {
-		d.failAt(key+".key_env", "missing; %d machines need a key to recognise each other: name a variable, or give key_file", m.Count)
-	}
+	d.refuseIf(ranks > maxAllRanks, key+".count", "%d machines with %d devices each are more than %d devices", m.Count, len(a.OnMachine()), maxAllRanks)
+	d.refuseIf(m.KeyEnv == "" && m.KeyFile == "", key+".key_env",
+		"missing; %d machines need a key to recognise each other: name a variable, or give key_file", m.Count)
 	host, port, err := net.SplitHostPort(m.Address)
 	number, bad := strconv.ParseUint(port, 10, 16)
 	ip := net.ParseIP(host)
@@ -118,9 +100,8 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 		if other.Name == a.Name {
 			return
 		}
-		if other.Machines.Count > 1 && other.Machines.Address == m.Address {
-			d.failAt(key+".address", "is also the address of %s; each agent's worker needs its own address", other.Name)
-		}
+		d.refuseIf(other.Machines.Count > 1 && other.Machines.Address == m.Address, key+".address",
+			"is also the address of %s; each agent's worker needs its own address", other.Name)
 	}
 }
 
@@ -142,9 +123,8 @@ func (a *Agent) validateShard(d *decoder, key string) {
 // validateDevices refuses invalid devices, and lists of devices on which an agent's processes cannot run.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
-	if a.State == "host" && a.Ranks()[0] == "cpu" {
-		d.failAt(key+".optimizer_state", "an agent on the CPU keeps all optimizer state in the host's memory; remove this key")
-	}
+	d.refuseIf(a.State == "host" && a.Ranks()[0] == "cpu", key+".optimizer_state",
+		"an agent on the CPU keeps all optimizer state in the host's memory; remove this key")
 	a.validateShard(d, key+".shard")
 	ranks := a.Devices
 	if len(ranks) == 0 {
@@ -155,12 +135,8 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 		}
 		return
 	}
-	if a.Device != ranks[0] {
-		d.failAt(key+".devices", "given in addition to device, which is %s; keep one", clip(a.Device))
-	}
-	if len(ranks) > maxRanks {
-		d.failAt(key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)
-	}
+	d.refuseIf(a.Device != ranks[0], key+".devices", "given in addition to device, which is %s; keep one", clip(a.Device))
+	d.refuseIf(len(ranks) > maxRanks, key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)
 	for i, device := range ranks {
 		item := fmt.Sprintf("%s.devices[%d]", key, i)
 		switch {
@@ -180,22 +156,14 @@ func (e *Engine) validate(d *decoder, key string) {
 		{"url", len(e.URL) > 0}, {"key_env", e.KeyEnv != ""}, {"weights.path", e.Weights.Path != ""},
 		{"weights.dtype", e.Weights.DType != "bf16"}, {"weights.tolerance", e.Weights.Tolerance != 0},
 	} {
-		if k.given && !e.Remote() {
-			d.failAt(key+"."+k.key, "only an engine of kind vllm or sglang has this key; this one is %s", e.Kind)
-		}
+		d.refuseIf(k.given && !e.Remote(), key+"."+k.key, "only an engine of kind vllm or sglang has this key; this one is %s", e.Kind)
 	}
 	if !e.Remote() {
 		return
 	}
-	if e.CacheTokens != 0 {
-		d.failAt(key+".cache_tokens", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
-	}
-	if !e.CUDAGraphs {
-		d.failAt(key+".cuda_graphs", "only an engine of kind local has this key; this one is %s, whose server decides this itself", e.Kind)
-	}
-	if len(e.URL) == 0 {
-		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
-	}
+	d.refuseIf(e.CacheTokens != 0, key+".cache_tokens", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
+	d.refuseIf(!e.CUDAGraphs, key+".cuda_graphs", "only an engine of kind local has this key; this one is %s, whose server decides this itself", e.Kind)
+	d.refuseIf(len(e.URL) == 0, key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
 	for i, u := range e.URL {
 		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
 			d.failAt(item, "must start with http:// or https://")
@@ -205,22 +173,15 @@ func (e *Engine) validate(d *decoder, key string) {
 			d.failAt(item, "is given twice")
 		}
 	}
-	if e.Weights.Path == "" {
-		d.failAt(key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
-	}
-	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
-		d.failAt(key+".key_env", "must be the name of an environment variable, not the key itself")
-	}
-	if e.DType != "auto" {
-		d.failAt(key+".dtype", "only an engine of kind local has this key; this one is %s, with the type that the server was started with", e.Kind)
-	}
+	d.refuseIf(e.Weights.Path == "", key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
+	d.secretEnv(key+".key_env", e.KeyEnv, "key")
+	d.refuseIf(e.DType != "auto", key+".dtype",
+		"only an engine of kind local has this key; this one is %s, with the type that the server was started with", e.Kind)
 }
 
 // validateTemplate refuses variables that a conversation sets itself, and variables for the template of a hosted model.
 func (a *Agent) validateTemplate(d *decoder, key string) {
-	if a.Template != "" && a.Model.Endpoint != nil {
-		d.failAt(key, "given for a hosted model, but its server applies its own chat template")
-	}
+	d.refuseIf(a.Template != "" && a.Model.Endpoint != nil, key, "given for a hosted model, but its server applies its own chat template")
 	var given map[string]any
 	if a.Template == "" || json.Unmarshal([]byte(a.Template), &given) != nil {
 		return

@@ -7,40 +7,25 @@ func (c *Config) validateGRPO(d *decoder) {
 	if g.Credit == mgrpo.RemovalCredit {
 		validateRemoval(c, d)
 	}
-	if g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0 {
-		d.failAt("grpo.max_length", "missing; aggregation constant divides by it")
-	}
-	if g.KL == mgrpo.KLNone && g.KLCoef > 0 {
-		d.failAt("grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
-	}
-	if g.TISCap != nil && g.Old != "recomputed" {
-		d.failAt("grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
-	}
-	if g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample" {
-		d.failAt("grpo.std_eps", "convention %s does not add it; only population and sample do", g.Convention)
-	}
-	if g.Minibatches > c.Task.QueriesPerStep {
-		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
-	}
+	d.refuseIf(g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0, "grpo.max_length", "missing; aggregation constant divides by it")
+	d.refuseIf(g.KL == mgrpo.KLNone && g.KLCoef > 0, "grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
+	d.refuseIf(g.TISCap != nil && g.Old != "recomputed", "grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
+	d.refuseIf(g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample", "grpo.std_eps",
+		"convention %s does not add it; only population and sample do", g.Convention)
+	d.refuseIf(g.Minibatches > c.Task.QueriesPerStep, "grpo.minibatches",
+		"must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
 		d.failAt("grpo.convention", "leave_one_out_std needs trajectories of weight 1, but grpo.align.mode %s gives other weights; set it to none",
 			g.Align.Mode)
 	}
-	if g.MaxLag > 0 && g.TISCap == nil {
-		d.failAt("grpo.max_lag", "rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")
-	}
+	d.refuseIf(g.MaxLag > 0 && g.TISCap == nil, "grpo.max_lag",
+		"rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")
 	if det := c.Run.Deterministic; g.Slack() > 0 && det != nil && *det {
 		d.failAt("grpo.max_lag", "the versions that sample then depend on the clock: run.deterministic cannot be true")
 	}
-	if g.ExactLag && g.MaxLag == 0 {
-		d.failAt("grpo.exact_lag", "needs grpo.max_lag above 0")
-	}
-	if g.RoutingStop < g.RoutingWarn {
-		d.failAt("grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
-	}
-	if g.GapStop < g.GapWarn {
-		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
-	}
+	d.refuseIf(g.ExactLag && g.MaxLag == 0, "grpo.exact_lag", "needs grpo.max_lag above 0")
+	d.refuseIf(g.RoutingStop < g.RoutingWarn, "grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
+	d.refuseIf(g.GapStop < g.GapWarn, "grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
 }
 
 // validateRemoval refuses grpo.credit: removal if the end of the main agent's conversation cannot be sampled again.
@@ -58,7 +43,5 @@ func validateRemoval(c *Config, d *decoder) {
 }
 
 func (o *Optimizer) validate(d *decoder, key string) {
-	if o.Schedule != ConstantSchedule && float64(o.Warmup) > float64(o.DecaySteps) {
-		d.failAt(key+".warmup", "must be at most decay_steps, %d", o.DecaySteps)
-	}
+	d.refuseIf(o.Schedule != ConstantSchedule && float64(o.Warmup) > float64(o.DecaySteps), key+".warmup", "must be at most decay_steps, %d", o.DecaySteps)
 }

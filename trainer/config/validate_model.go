@@ -32,9 +32,7 @@ type refusal struct {
 // refuse reports an error for each of the keys that is given.
 func (a *Agent) refuse(d *decoder, keys ...refusal) {
 	for _, r := range keys {
-		if r.given {
-			d.failAt("agents."+a.Name+"."+r.key, "the model of %s is %s; remove this key", a.Name, r.why)
-		}
+		d.refuseIf(r.given, "agents."+a.Name+"."+r.key, "the model of %s is %s; remove this key", a.Name, r.why)
 	}
 }
 
@@ -54,15 +52,10 @@ func (a *Agent) validateModule(d *decoder) {
 // validateHosted checks the address of a hosted model, and refuses settings of models on the team's own devices.
 func (c *Config) validateHosted(d *decoder, a *Agent) {
 	key, e := "agents."+a.Name, a.Model.Endpoint
-	if !webAddress(e.URL) || hasUser(e.URL) {
-		d.failAt(key+".model.url", "must start with http:// or https:// and contain no user; put the key into the environment variable that key_env names")
-	}
-	if e.Name == "" {
-		d.failAt(key+".model.name", "missing; the API needs the name of a model")
-	}
-	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
-		d.failAt(key+".model.key_env", "must be the name of an environment variable, not the key itself")
-	}
+	d.refuseIf(!webAddress(e.URL) || hasUser(e.URL), key+".model.url",
+		"must start with http:// or https:// and contain no user; put the key into the environment variable that key_env names")
+	d.refuseIf(e.Name == "", key+".model.name", "missing; the API needs the name of a model")
+	d.secretEnv(key+".model.key_env", e.KeyEnv, "key")
 	const hosted = "hosted, so this key does not apply"
 	a.refuse(d,
 		refusal{"device", a.Device != "cpu" && len(a.Devices) == 0, hosted},
@@ -72,9 +65,7 @@ func (c *Config) validateHosted(d *decoder, a *Agent) {
 		refusal{"reference", a.Reference != "", hosted},
 		refusal{"engine.kind", a.Engine.Remote(), hosted},
 		refusal{"lora", a.Adapts(), hosted})
-	if c.Task.Kind == "research" {
-		d.failAt(key+".model", "the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k")
-	}
+	d.refuseIf(c.Task.Kind == "research", key+".model", "the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k")
 }
 
 func (l LoRA) validate(d *decoder, key string) {
@@ -98,9 +89,7 @@ func (s *Shape) validate(d *decoder, key string) {
 	case s.HeadDim%2 != 0:
 		d.failAt(key+".head_dim", "must be even for the rotary embedding; it is %d", s.HeadDim)
 	}
-	if s.Heads%s.KVHeads != 0 {
-		d.failAt(key+".kv_heads", "must divide heads, %d; found %d", s.Heads, s.KVHeads)
-	}
+	d.refuseIf(s.Heads%s.KVHeads != 0, key+".kv_heads", "must divide heads, %d; found %d", s.Heads, s.KVHeads)
 	for name, value := range map[string]int{"experts": s.Experts, "experts_per_token": s.PerToken, "expert_ffn": s.ExpertFFN} {
 		if mixture := arch.HasExperts(s.Family); mixture && value < 1 {
 			d.failAt(key+"."+name, "missing; family %s is a mixture of experts", s.Family)
@@ -108,10 +97,6 @@ func (s *Shape) validate(d *decoder, key string) {
 			d.failAt(key+"."+name, "family %s has no experts", s.Family)
 		}
 	}
-	if s.PerToken > s.Experts {
-		d.failAt(key+".experts_per_token", "must be at most experts, %d; found %d", s.Experts, s.PerToken)
-	}
-	if s.Tokenizer == "" {
-		d.failAt(key+".tokenizer", "must be task or a folder with tokenizer.json")
-	}
+	d.refuseIf(s.PerToken > s.Experts, key+".experts_per_token", "must be at most experts, %d; found %d", s.Experts, s.PerToken)
+	d.refuseIf(s.Tokenizer == "", key+".tokenizer", "must be task or a folder with tokenizer.json")
 }

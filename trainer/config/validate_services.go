@@ -3,7 +3,6 @@ package config
 import (
 	"net"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,15 +10,9 @@ import (
 
 func (c *Config) validateStore(d *decoder) {
 	s := &c.Store
-	if s.PasswordEnv != "" && s.PasswordFile != "" {
-		d.failAt("store.password_file", "given in addition to store.password_env; keep one")
-	}
-	if s.PasswordEnv != "" && !validEnv(s.PasswordEnv) {
-		d.failAt("store.password_env", "must be the name of an environment variable, not the password itself")
-	}
-	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
-		d.failAt("store.tls", "cert and key go together")
-	}
+	d.refuseIf(s.PasswordEnv != "" && s.PasswordFile != "", "store.password_file", "given in addition to store.password_env; keep one")
+	d.secretEnv("store.password_env", s.PasswordEnv, "password")
+	d.refuseIf((s.TLS.Cert == "") != (s.TLS.Key == ""), "store.tls", "cert and key go together")
 	if s.URL == "" {
 		return
 	}
@@ -29,43 +22,33 @@ func (c *Config) validateStore(d *decoder) {
 		d.failAt("store.url", "must be redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
 		return
 	}
-	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
-		d.failAt("store.url", "must be redis://, rediss:// or unix://; found %s://", clip(u.Scheme))
-	}
+	d.refuseIf(!slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme), "store.url",
+		"must be redis://, rediss:// or unix://; found %s://", clip(u.Scheme))
 	_, inURL := u.User.Password()
-	if inURL || u.Query().Has("password") {
-		d.failAt("store.url", "contains a password; put it into an environment variable and name the variable in store.password_env")
-	}
-	if u.User.Username() != "" && s.Username != "" && u.User.Username() != s.Username {
-		d.failAt("store.username", "differs from the user in store.url; keep one")
-	}
-	if u.Scheme != "rediss" && s.TLS != (TLS{}) {
-		d.failAt("store.tls", "needs a store.url that starts with rediss://")
-	}
+	d.refuseIf(inURL || u.Query().Has("password"), "store.url",
+		"contains a password; put it into an environment variable and name the variable in store.password_env")
+	d.refuseIf(u.User.Username() != "" && s.Username != "" && u.User.Username() != s.Username, "store.username",
+		"differs from the user in store.url; keep one")
+	d.refuseIf(u.Scheme != "rediss" && s.TLS != (TLS{}), "store.tls", "needs a store.url that starts with rediss://")
 }
 
 func (h *Health) validate(d *decoder) {
-	if h.TokenEnv != "" && !validEnv(h.TokenEnv) {
-		d.failAt("health.token_env", "must be the name of an environment variable, not the token itself")
-	}
+	d.secretEnv("health.token_env", h.TokenEnv, "token")
 	if h.Address == "" {
-		if h.TokenEnv != "" {
-			d.failAt("health.address", "missing; a token has an effect only with an address")
-		}
+		d.refuseIf(h.TokenEnv != "", "health.address", "missing; a token has an effect only with an address")
 		return
 	}
-	if !d.listening("health.address", h.Address) && h.TokenEnv == "" {
-		d.failAt("health.token_env", "missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
-	}
+	d.refuseIf(!d.listening("health.address", h.Address) && h.TokenEnv == "", "health.token_env",
+		"missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
 }
 
 func (t *Tracking) validate(d *decoder) {
 	if !strings.Contains(t.MLflow, "://") {
 		return
 	}
-	u, err := url.Parse(t.MLflow)
+	u, _ := url.Parse(t.MLflow)
 	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || path.Base(u.Path) == "/" || strings.HasSuffix(u.Path, "/") || u.Path == "":
+	case !webAddress(t.MLflow) || u.Path == "" || strings.HasSuffix(u.Path, "/"):
 		d.failAt("tracking.mlflow", "must be URI/EXPERIMENT, such as http://127.0.0.1:5000/agents, or EXPERIMENT alone")
 	case u.User != nil:
 		d.failAt("tracking.mlflow", "contains a user or password; put them into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
@@ -74,24 +57,12 @@ func (t *Tracking) validate(d *decoder) {
 
 func (c *Config) validateGateway(d *decoder) {
 	g, p := &c.Gateway, &c.Task.Program
-	if p.Elsewhere && len(p.Command) > 0 {
-		d.failAt("task.program.elsewhere", "given in addition to task.program.command; keep one")
-	}
-	if p.Elsewhere && g.TokenEnv == "" {
-		d.failAt("gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")
-	}
-	if len(p.Command) > 0 && p.Command[0] == "" {
-		d.failAt("task.program.command", "its first word is empty; it must be a program")
-	}
-	if g.TokenEnv != "" && !validEnv(g.TokenEnv) {
-		d.failAt("gateway.token_env", "must be the name of an environment variable, not the token itself")
-	}
-	if (g.Cert == "") != (g.Key == "") {
-		d.failAt("gateway.cert", "cert and key go together")
-	}
-	if u, err := url.Parse(g.Advertise); g.Advertise != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		d.failAt("gateway.advertise", "must be http://HOST:PORT or https://HOST:PORT")
-	}
+	d.refuseIf(p.Elsewhere && len(p.Command) > 0, "task.program.elsewhere", "given in addition to task.program.command; keep one")
+	d.refuseIf(p.Elsewhere && g.TokenEnv == "", "gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")
+	d.refuseIf(len(p.Command) > 0 && p.Command[0] == "", "task.program.command", "its first word is empty; it must be a program")
+	d.secretEnv("gateway.token_env", g.TokenEnv, "token")
+	d.refuseIf((g.Cert == "") != (g.Key == ""), "gateway.cert", "cert and key go together")
+	d.refuseIf(g.Advertise != "" && !webAddress(g.Advertise), "gateway.advertise", "must be http://HOST:PORT or https://HOST:PORT")
 	if g.Listen == "" {
 		return
 	}
@@ -101,12 +72,10 @@ func (c *Config) validateGateway(d *decoder) {
 			d.failAt("gateway.advertise", "missing; gateway.listen %s does not name a host, so other processes cannot find this one", clip(g.Listen))
 		}
 	}
-	if !local && g.Cert == "" && g.AllowInsecure == "" {
-		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
-	}
-	if c.Health.Address != "" && c.Health.Address != g.Listen {
-		d.failAt("health.address", "differs from gateway.listen; both use one port: give the same address")
-	}
+	d.refuseIf(!local && g.Cert == "" && g.AllowInsecure == "", "gateway.cert",
+		"missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
+	d.refuseIf(c.Health.Address != "" && c.Health.Address != g.Listen, "health.address",
+		"differs from gateway.listen; both use one port: give the same address")
 }
 
 // listening checks an address to listen at, and reports whether only this machine can reach it.

@@ -37,13 +37,10 @@ func (m *Module) Folder() Path { return Path(filepath.Dir(string(m.TorchScript))
 
 // section returns the model's keys. ok is false for a path, which has no keys.
 func (m Model) section() (keys reflect.Value, ok bool) {
-	switch {
-	case m.Shape != nil:
-		return reflect.ValueOf(m.Shape).Elem(), true
-	case m.Module != nil:
-		return reflect.ValueOf(m.Module).Elem(), true
-	case m.Endpoint != nil:
-		return reflect.ValueOf(m.Endpoint).Elem(), true
+	for i, v := 0, reflect.ValueOf(m); i < v.NumField(); i++ {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			return f.Elem(), true
+		}
 	}
 	return reflect.Value{}, false
 }

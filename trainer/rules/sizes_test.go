@@ -95,7 +95,7 @@ var (
 		"trainer/agent.Chat":                     54,
 		"trainer/agent.Template":                 46,
 		"trainer/agent/gateway.AgentServer":      25,
-		"trainer/config.Config":                  56,
+		"trainer/config.Config":                  55,
 		"trainer/engine/learner.Learner":         63,
 		"trainer/engine/policy/local.Engine":     31,
 		"trainer/engine/policy/local.pages":      24,
