@@ -26,7 +26,9 @@ type Cache struct {
 // NewCache allocates blocks, one number for each of Config.CacheGroups, and tables for the given number of sequences
 // of up to length tokens. It also allocates the given number of recurrent states, which layers without them ignore.
 func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, states int) (*Cache, error) {
-	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
+	n := m.Config.Layers
+	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, n), k: make([]*torch.Tensor, n), v: make([]*torch.Tensor, n),
+		states: make([]*recurrent, n)}
 	groups := m.Config.CacheGroups()
 	if entries := len(groups) * (sequences + 1) * arch.CacheBlocks(length); entries > math.MaxInt32 {
 		return nil, fmt.Errorf("model: key-value cache for %d sequences of %d tokens: %d blocks do not fit in its tables: lower engine.slots or "+
@@ -41,22 +43,18 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
 		for layer, g := range c.group {
-			c.states = append(c.states, nil)
-			if m.Config.Recurs(layer) {
+			zeros := func(heads, dim int) *torch.Tensor {
+				return torch.KeptZeros(s, m.Generation.norm.DType(), int64(blocks[g]), int64(heads), arch.CacheBlock, int64(dim))
+			}
+			switch {
+			case m.Config.Recurs(layer):
 				c.states[layer] = m.newRecurrent(s, states)
+			case m.Config.Convolves(layer):
+				c.k[layer] = zeros(1, m.Config.Hidden)
+			case m.Config.KVLayer(layer) == layer:
+				c.k[layer] = zeros(m.Config.KVHeadsOf(layer), m.Config.HeadDimOf(layer))
+				c.v[layer] = zeros(m.Config.KVHeadsOf(layer), m.Config.HeadDimOf(layer))
 			}
-			if m.Config.KVLayer(layer) != layer || m.Config.Recurs(layer) {
-				c.k, c.v = append(c.k, nil), append(c.v, nil)
-				continue
-			}
-			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeadsOf(layer)), arch.CacheBlock, int64(m.Config.HeadDimOf(layer))}
-			if m.Config.Convolves(layer) {
-				shape = []int64{int64(blocks[g]), 1, arch.CacheBlock, int64(m.Config.Hidden)}
-				c.k, c.v = append(c.k, torch.KeptZeros(s, m.Generation.norm.DType(), shape...)), append(c.v, nil)
-				continue
-			}
-			c.k = append(c.k, torch.KeptZeros(s, m.Generation.norm.DType(), shape...))
-			c.v = append(c.v, torch.KeptZeros(s, m.Generation.norm.DType(), shape...))
 		}
 		return nil
 	})
