@@ -27,17 +27,17 @@ where it stopped. docs/tracking.md lists the forwarded records and the environme
 // Run forwards the records and prints their number.
 func (c *trackCmd) Run(ctx context.Context) error {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, "mgrpo: "+format+"\n", args...) }
-	open := track.MLflow(c.MLflow, c.Python)
+	to := track.Tracker{Package: "mlflow", To: c.MLflow, Python: c.Python}
 	switch {
 	case c.WandB != "":
-		open = track.WandB(c.WandB, c.Python)
+		to.Package, to.To = "wandb", c.WandB
 	case c.TensorBoard != "":
-		open = track.TensorBoard(c.TensorBoard, c.Python)
+		to.Package, to.To = "tensorboard", c.TensorBoard
 	}
 	if _, err := os.Stat(filepath.Join(c.Dir, metrics.FileName)); err != nil && c.Follow {
 		say("waiting for the run: %v", err)
 	}
-	sum, err := track.Forward(ctx, c.Dir, c.Follow, open)
+	sum, err := track.Forward(ctx, c.Dir, c.Follow, to)
 	if sum.Repeated > 0 {
 		say("%d records repeat earlier steps because the run went back: the tracker keeps the first of each", sum.Repeated)
 	}

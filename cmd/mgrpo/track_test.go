@@ -20,54 +20,56 @@ func isComplete(t *testing.T, dir string) bool {
 	return slices.ContainsFunc(log.Notes, func(l metrics.Line) bool { return l.Topic == metrics.TopicEnd })
 }
 
-// TestTrack forwards a whole run to a program that replaces Python and counts its input.
-func TestTrack(t *testing.T) {
-	dir := t.TempDir()
-	args := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
-	for _, s := range []string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=2", "eval.samples=1",
-		"cold_start.demonstrations=none"} {
+// trackable returns the arguments of a training with one step in the folder dir, after which forwarded returns the number of
+// rows that the stand-in for W&B received. Two agents make two evaluations and a step each.
+func trackable(t *testing.T, dir string, sets ...string) (args []string, forwarded func() int) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	standIn, err := filepath.Abs("../../trainer/show/metrics/track/testdata/standin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", standIn)
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	t.Setenv("STAND_IN_LOG", log)
+	args = []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
+	for _, s := range append([]string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=2", "eval.samples=1",
+		"cold_start.demonstrations=none"}, sets...) {
 		args = append(args, "--set", s)
 	}
+	return args, func() int {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.Count(string(text), `["log", `)
+	}
+}
+
+// TestTrack forwards a whole run.
+func TestTrack(t *testing.T) {
+	dir := t.TempDir()
+	args, forwarded := trackable(t, dir)
 	toTheEnd(t, args...)
 	if !isComplete(t, dir) {
 		t.Fatal("the file has no note of the run's end: mgrpo track --follow would wait forever")
 	}
-	counts := filepath.Join(dir, "counts")
-	script := "#!/bin/sh\necho '{\"next\": 0}'\ngrep -o '\"index\":' | wc -l >" + counts + "\n"
-	if err := os.WriteFile(counts+".sh", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// Two agents, each with two evaluations and a step.
-	if out := succeed(t, "", "track", dir, "--wandb", "agents", "--python", counts+".sh", "--follow"); out != "6 records forwarded\n" {
-		t.Errorf("printed %q", out)
-	}
-	if text, err := os.ReadFile(counts); err != nil || strings.TrimSpace(string(text)) != "6" {
-		t.Errorf("%q rows, %v, want 6", text, err)
+	if out := succeed(t, "", "track", dir, "--wandb", "agents", "--follow"); out != "6 records forwarded\n" || forwarded() != 6 {
+		t.Errorf("printed %q, %d rows", out, forwarded())
 	}
 }
 
 // TestTracking checks that a run whose configuration names a tracker forwards all its own
 // records. The run does not begin if the tracker cannot work.
 func TestTracking(t *testing.T) {
-	dir := t.TempDir()
-	counts := filepath.Join(dir, "counts")
-	script := "#!/bin/sh\ncase $2 in *find_spec*) exit $MISSING ;; esac\necho '{\"next\": 0}'\ngrep -o '\"index\":' | wc -l >" + counts + "\n"
-	if err := os.WriteFile(counts+".sh", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
-	for _, s := range []string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=2", "eval.samples=1",
-		"cold_start.demonstrations=none", "tracking.wandb=agents", "tracking.python=" + counts + ".sh"} {
-		args = append(args, "--set", s)
-	}
-	t.Setenv("MISSING", "1")
-	if _, errs, status := run(t, "", args...); status != exitFailed || !strings.Contains(errs, "does not have the package wandb") {
+	args, forwarded := trackable(t, t.TempDir(), "tracking.wandb=agents")
+	without := append([]string{"train"}, append(args, "--set", "tracking.python=/bin/false")...)
+	if _, errs, status := run(t, "", without...); status != exitFailed || !strings.Contains(errs, "does not have the package wandb") {
 		t.Errorf("without the package: status %d: %s", status, errs)
 	}
-	t.Setenv("MISSING", "0")
-	toTheEnd(t, args[1:]...)
-	if text, err := os.ReadFile(counts); err != nil || strings.TrimSpace(string(text)) != "6" { // two evaluations and a step of two agents
-		t.Errorf("%q rows, %v, want 6", text, err)
+	toTheEnd(t, args...)
+	if forwarded() != 6 {
+		t.Errorf("%d rows, want 6", forwarded())
 	}
 }
 

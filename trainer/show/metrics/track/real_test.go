@@ -165,8 +165,17 @@ func same(t *testing.T, name string, got tracked, dir string) {
 	}
 	want := map[string]float64{}
 	for _, l := range log.Records {
-		for key, v := range rowOf(l).Values {
-			want[fmt.Sprint(key, "@", l.Step)] = v
+		prefix := l.Agent + "/"
+		if l.Kind != metrics.KindStep {
+			prefix += l.Kind + "/"
+		}
+		for name, v := range l.Values {
+			want[fmt.Sprint(prefix, name, "@", l.Step)] = v
+		}
+		for _, of := range metrics.ByTool.Values {
+			for tool, n := range l.Counts[of.Name] {
+				want[fmt.Sprint(prefix, of.Name, "/", tool, "@", l.Step)] = float64(n)
+			}
 		}
 	}
 	if len(want) < 100 || want["planner/trajectories@1"] == 0 || len(want) != len(numbers(t, name, got, want)) {
@@ -204,7 +213,7 @@ func TestRealTensorBoard(t *testing.T) {
 	packages(t)
 	dir, board := three(t), t.TempDir()
 	for range 2 {
-		if _, err := Forward(t.Context(), dir, false, TensorBoard(board, "python3")); err != nil {
+		if _, err := Forward(t.Context(), dir, false, Tracker{"tensorboard", board, "python3"}); err != nil {
 			t.Fatal(err)
 		}
 		report(t, dir, step("solver", 4, .25))
@@ -262,7 +271,7 @@ func TestRealOnline(t *testing.T) {
 	dir := three(t)
 	forward := func() {
 		t.Helper()
-		if _, err := Forward(t.Context(), dir, false, WandB("agents", "python3")); err != nil {
+		if _, err := Forward(t.Context(), dir, false, wandb); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,125 +1,161 @@
-// Package track forwards the records of a run to an experiment tracker (Weights & Biases, MLflow or TensorBoard)
-// through its own Python package.
+// Package track forwards the records of a run to an experiment tracker (Weights & Biases, MLflow or TensorBoard).
 //
-// It reads metrics.jsonl, of a run in progress or of a finished one. It does not store any state: the file only grows, so
-// the n-th row is always the same, and the tracker reports which rows it already has.
+// The Python script forward.py reads metrics.jsonl, of a run in progress or of a finished one, and sends the records with
+// the tracker's own package.
 package track
 
 import (
+	"bufio"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// Run describes a run to a tracker.
-type Run struct {
-	ID     string            // 16 hex digits: the same after a resume or a move, and different for every other run
-	Name   string            // run.name
-	Dir    string            // the run's folder
-	Began  time.Time         // time of the first record
-	Params map[string]string // settings on which the workers agree, by key, as YAML
+//go:embed forward.py
+var script string
+
+// pause is the time between two looks for the first record.
+const pause = time.Second
+
+// Tracker is an experiment tracker. Its client has environment variables for everything else, such as WANDB_API_KEY and
+// MLFLOW_TRACKING_TOKEN.
+type Tracker struct {
+	Package string // its Python package: wandb, mlflow or tensorboard
+	To      string // project of W&B, experiment of MLflow (URI/EXPERIMENT or EXPERIMENT), or folder for TensorBoard
+	Python  string // name or path of a Python that has the package
 }
 
-// Row is the part of a record that a tracker receives.
-type Row struct {
-	Index      int64     // number of the row in its run, from 0
-	Step       int64     // the x axis
-	Time       time.Time // time of the record, UTC
-	Values     map[string]float64
-	Histograms map[string]map[string]int64 // by name, the number of occurrences of each integer
-}
-
-// Tracker is a run at an experiment tracker.
-type Tracker interface {
-	// Log sends rows in the order of their Index. It omits rows that the tracker already has. Every process that forwards a
-	// run starts with row 0.
-	Log(ctx context.Context, rows []Row) error
-	// Close waits until everything is delivered. complete means that the run has made its last step.
-	Close(ctx context.Context, complete bool) error
-}
-
-// Opener connects to a tracker: it continues the run with this ID, or begins it.
-type Opener func(ctx context.Context, run Run) (Tracker, error)
-
-// Sum counts the lines that were read.
+// Sum counts lines of metrics.jsonl.
 type Sum struct {
 	Rows     int64 // records that the tracker has
 	Repeated int64 // records of steps that were reported before
 	Damaged  int64 // unreadable lines
-	Complete bool  // the run has made its last step
 }
-
-const (
-	chunk = 1000 // largest number of rows that are read at once
-	pause = time.Second
-)
 
 // Forward forwards the records of the run in the folder dir. With follow it waits for further records until the run is
 // complete or ctx ends, which is not an error. It also waits for a run that has not begun yet.
-func Forward(ctx context.Context, dir string, follow bool, open Opener) (Sum, error) {
+func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, error) {
+	until, end := context.WithCancel(ctx)
+	defer end()
 	if !follow {
-		return forwardWhile(ctx, dir, nil, open)
+		end()
 	}
-	return forwardWhile(ctx, dir, func() bool { return sleep(ctx, pause) }, open)
+	began, err := begins(until, dir)
+	switch {
+	case began:
+		return to.forward(ctx, until, dir)
+	case follow && (err == nil || errors.Is(err, fs.ErrNotExist)):
+		return Sum{}, nil
+	case err == nil:
+		err = fmt.Errorf("%s does not contain a finished step or evaluation yet; --follow waits for them", dir)
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w: give the folder of a run, such as runs/NAME", err)
+	}
+	return Sum{}, err
 }
 
-// forwardWhile does the work of Forward. Whenever all records are forwarded it calls more, which waits and reports whether
-// to continue reading. If more is nil, it does not wait.
-func forwardWhile(ctx context.Context, dir string, more func() bool, open Opener) (sum Sum, err error) {
-	log := &tail{dir: dir}
-	defer func() { err = errors.Join(err, log.close()) }()
-	var to Tracker
-	defer func() {
-		if to != nil {
-			err = errors.Join(err, to.Close(context.WithoutCancel(ctx), log.sum.Complete && err == nil))
-		}
-	}()
+// begins waits for the first record of a run, which has written its configuration by then. It returns false if there is
+// none when until ends.
+func begins(until context.Context, dir string) (bool, error) {
 	for {
-		rows, err := log.next(chunk)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && more == nil:
-			return log.sum, fmt.Errorf("%w: give the folder of a run, such as runs/NAME", err)
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return log.sum, err
-		case len(rows) > 0:
-			if to == nil {
-				if to, err = begin(ctx, log, rows[0], open); err != nil {
-					return log.sum, err
-				}
-			}
-			if err := to.Log(ctx, rows); err != nil {
-				return log.sum, err
-			}
-		case to == nil && more == nil:
-			return log.sum, fmt.Errorf("%s does not contain a finished step or evaluation yet; --follow waits for them", dir)
-		case more == nil || log.sum.Complete || !more():
-			return log.sum, nil
+		last := until.Err() != nil // records that were written before are still read
+		log, err := metrics.Read(dir)
+		if last || len(log.Records) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err == nil && len(log.Records) > 0, err
+		}
+		select {
+		case <-until.Done():
+		case <-time.After(pause):
 		}
 	}
 }
 
-// begin opens the tracker when there is a record to forward, because the run has written its configuration by then.
-func begin(ctx context.Context, log *tail, first Row, open Opener) (Tracker, error) {
-	cfg, err := config.Load(filepath.Join(log.dir, "config.yaml"), nil)
+// forward runs the script. It forwards all records that the file has when until ends. The end of ctx kills a client that has not
+// begun the run yet.
+func (t Tracker) forward(ctx, until context.Context, dir string) (Sum, error) {
+	run, env, err := t.describe(dir)
 	if err != nil {
-		return nil, fmt.Errorf("reading the configuration in the run's folder: %w", err)
+		return Sum{}, err
+	}
+	cmd := exec.Command(t.Python, "-c", script)
+	cmd.Env = append(env, "PYTHONSAFEPATH=1", "PYTHONUNBUFFERED=1")
+	cmd.Stderr = os.Stderr
+	// Ctrl-C must reach this process only: the client still delivers the records.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return Sum{}, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return Sum{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return Sum{}, fmt.Errorf("%s: %w; --python names the Python that has the package %[1]s", t.Package, err)
+	}
+	kill := context.AfterFunc(ctx, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	_, _ = in.Write(run) // if this fails, the process has ended, and Wait returns the reason
+	defer context.AfterFunc(until, func() { _ = in.Close() })()
+	answers := bufio.NewReader(out)
+	first, _ := answers.ReadBytes('\n') // an empty line: the client has begun the run
+	kill()
+	rest, _ := io.ReadAll(answers)
+	err = cmd.Wait()
+
+	var answer struct {
+		Sum
+		Error string
+	}
+	text := append(first, rest...)
+	switch wrong := json.Unmarshal(text, &answer); {
+	case answer.Error != "":
+		err = errors.New(answer.Error)
+	case len(first) == 0 && ctx.Err() != nil:
+		return Sum{}, ctx.Err()
+	case err != nil:
+		err = fmt.Errorf("not everything was delivered, and the lines above give the reason; run the same command again to forward the rest: "+
+			"the client's Python process: %w", err)
+	case wrong != nil:
+		err = fmt.Errorf("the client's Python process answered %.100q instead of the number of records", text)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", t.Package, err)
+	}
+	return answer.Sum, err
+}
+
+// describe returns the line that describes a run to the script, and the environment of the script.
+func (t Tracker) describe(dir string) (line []byte, env []string, err error) {
+	env = os.Environ()
+	if t.Package == "mlflow" {
+		var uri string
+		if uri, t.To, err = server(t.To); err != nil {
+			return nil, nil, err
+		}
+		env = append(env, "MLFLOW_TRACKING_URI="+uri)
+	}
+	cfg, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the configuration in the run's folder: %w", err)
 	}
 	params := cfg.Shared()
 	delete(params, "agents") // a list of names in addition to the sections with these names
-	return open(ctx, Run{ID: log.id(cfg.Run.Name), Name: cfg.Run.Name, Dir: log.dir, Began: first.Time, Params: params})
-}
-
-// sleep waits for d. It returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
+	var byTool []string
+	for _, v := range metrics.ByTool.Values {
+		byTool = append(byTool, v.Name)
 	}
+	line, err = json.Marshal(map[string]any{"tracker": t.Package, "to": t.To, "dir": dir, "name": cfg.Run.Name, "params": params, "by_tool": byTool})
+	return append(line, '\n'), env, err
 }

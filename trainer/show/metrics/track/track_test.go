@@ -2,6 +2,7 @@ package track
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
@@ -36,6 +36,16 @@ func step(agent string, n int64, reward float64) metrics.Record {
 
 func evaluation(n int64, accuracy float64) metrics.Record {
 	return metrics.Record{Kind: metrics.KindEval, Step: n, Agent: "planner", Values: map[string]float64{"accuracy": accuracy}}
+}
+
+// three returns the folder of a run with three records.
+func three(t *testing.T) string {
+	t.Helper()
+	dir := runDir(t)
+	r := step("planner", 1, .5)
+	r.Counts = map[string]map[string]int64{"calls": {"1": 4, "3": 2}}
+	report(t, dir, r, step("planner", 2, .5), step("planner", 3, .5))
+	return dir
 }
 
 // report appends records to metrics.jsonl as a run does.
@@ -71,93 +81,109 @@ func write(t *testing.T, dir, text string) {
 	}
 }
 
-// notebook is a tracker that keeps the rows it receives.
-type notebook struct {
-	run      Run
-	rows     []Row
-	closed   int
-	complete bool
-	err      error
+// standIn makes Python import the packages that replace wandb and mlflow, with a behaviour. calls returns the calls that they have recorded
+// so far.
+func standIn(t *testing.T, behaviour string) (calls func() [][]any) {
+	t.Helper()
+	folder, err := filepath.Abs("testdata/standin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	t.Setenv("PYTHONPATH", folder)
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	t.Setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1/")
+	t.Setenv("STAND_IN", behaviour)
+	t.Setenv("STAND_IN_LOG", log)
+	return func() (out [][]any) {
+		text, err := os.ReadFile(log)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			var call []any
+			if strings.HasSuffix(line, "\n") && json.Unmarshal([]byte(line), &call) == nil {
+				out = append(out, call)
+			}
+		}
+		return out
+	}
 }
 
-func (n *notebook) open(_ context.Context, run Run) (Tracker, error) {
-	n.run = run
-	return n, nil
-}
-
-func (n *notebook) Log(_ context.Context, rows []Row) error {
-	n.rows = append(n.rows, rows...)
-	return n.err
-}
-
-func (n *notebook) Close(_ context.Context, complete bool) error {
-	n.closed++
-	n.complete = complete
-	return nil
-}
-
-// text returns the rows, one per line.
-func (n *notebook) text() string {
+// rows returns the rows that the stand-in for W&B received, one a line.
+func rows(calls [][]any) string {
 	var b strings.Builder
-	for _, r := range n.rows {
-		fmt.Fprintf(&b, "%d: %d", r.Index, r.Step)
-		for _, name := range slices.Sorted(maps.Keys(r.Values)) {
-			fmt.Fprintf(&b, " %s=%g", name, r.Values[name])
+	for _, c := range calls {
+		if c[0] != "log" {
+			continue
+		}
+		values := c[2].(map[string]any)
+		fmt.Fprintf(&b, "%v: %v", c[1], values["step"])
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			if strings.Contains(name, "/") {
+				fmt.Fprintf(&b, " %s=%v", name, values[name])
+			}
 		}
 		b.WriteByte('\n')
 	}
 	return b.String()
 }
 
-func forward(t *testing.T, dir string) (*notebook, Sum) {
+var wandb = Tracker{"wandb", "agents", "python3"}
+
+// forward forwards a run to the stand-in for W&B, and returns its calls.
+func forward(t *testing.T, dir string) ([][]any, Sum) {
 	t.Helper()
-	to := &notebook{}
-	sum, err := Forward(t.Context(), dir, false, to.open)
+	calls := standIn(t, "{}")
+	sum, err := Forward(t.Context(), dir, false, wandb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if to.closed != 1 {
-		t.Errorf("closed %d times", to.closed)
+	if all := calls(); all[len(all)-1][0] != "finish" {
+		t.Errorf("the last call is %v", all[len(all)-1])
 	}
-	return to, sum
+	return calls(), sum
 }
+
+// id returns the ID of the run in the calls.
+func id(calls [][]any) string { return calls[0][2].(map[string]any)["WANDB_RUN_ID"].(string) }
 
 func TestForward(t *testing.T) {
 	dir := runDir(t)
-	before := time.Now()
 	report(t, dir,
 		metrics.Record{Kind: metrics.KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 2}},
 		evaluation(0, .25), step("planner", 1, .5),
 		metrics.Record{Kind: metrics.KindStep, Step: 1, Agent: "researcher", Values: map[string]float64{"lr": 1e-3},
-			Counts: map[string]map[string]int64{"calls": {"2": 3}, metrics.ToolCalls: {"search": 7}}})
-	to, sum := forward(t, dir)
+			Counts: map[string]map[string]int64{"calls": {"2": 3}, "turns": nil, metrics.ToolCalls: {"search": 7}}})
+	calls, sum := forward(t, dir)
 	const want = `0: 0 planner/cold_start/loss=2
 1: 0 planner/eval/accuracy=0.25
 2: 1 planner/reward_mean=0.5
-3: 1 researcher/lr=0.001 researcher/tool_calls/search=7
+3: 1 researcher/calls=[[3] [1.5 2.5]] researcher/lr=0.001 researcher/tool_calls/search=7
 `
-	if got := to.text(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+	if got := rows(calls); got != want || sum != (Sum{Rows: 4}) {
+		t.Errorf("got\n%swant\n%s%+v", got, want, sum)
 	}
-	if h := to.rows[3].Histograms; len(h) != 1 || h["researcher/calls"]["2"] != 3 {
-		t.Errorf("histograms %v", h)
+}
+
+// TestCompatible: the rows and the ID of a file are those of earlier versions, so a run that one of them forwarded can be continued.
+func TestCompatible(t *testing.T) {
+	dir := runDir(t)
+	write(t, dir, `{"time":"2026-03-01T10:00:00.123456789Z","kind":"step","step":1,"agent":"planner","values":{"lr":1e-06,"n":7},"counts":{"calls":{"0":1,"512":2,"+100":4,"x":9}}}
+{"time":"2026-03-01T12:00:01+02:00","kind":"eval","step":1,"values":{"accuracy":1}}
+`)
+	calls, _ := forward(t, dir)
+	first, second := calls[3][2].(map[string]any), calls[4][2].(map[string]any)
+	if first["_timestamp"] != 1772359200.123456 || second["_timestamp"] != 1772359201. || second["team/eval/accuracy"] != 1. {
+		t.Errorf("got %v and %v", first, second)
 	}
-	if at := to.rows[0].Time; at.Before(before) || !at.Equal(to.run.Began) {
-		t.Errorf("the first row has the time %v, the run began at %v", at, to.run.Began)
+	bins := first["planner/calls"].([]any)
+	counts, edges := bins[0].([]any), bins[1].([]any)
+	if len(counts) != 257 || counts[0] != 1. || counts[50] != 4. || counts[256] != 2. || len(edges) != 258 || edges[0] != -.5 || edges[257] != 513.5 {
+		t.Errorf("%d bins %v, edges %v", len(counts), counts, edges)
 	}
-	if sum != (Sum{Rows: 4}) || to.complete {
-		t.Errorf("%+v, complete %v", sum, to.complete)
-	}
-	if p := to.run.Params; to.run.Name != "quickstart" || p["grpo.rollouts"] != "8" || p["agents"] != "" || p["agents.planner.role"] != "main" {
-		t.Errorf("run %q with %v", to.run.Name, p)
-	}
-	ends(t, dir)
-	if to, sum := forward(t, dir); !to.complete || !sum.Complete {
-		t.Error("the run is complete, but Close was called as if it were not")
-	}
-	report(t, dir, step("planner", 2, .5)) // run.steps was increased
-	if to, _ := forward(t, dir); to.complete {
-		t.Error("a prolonged run was closed as complete")
+	if id(calls) != "bb037c5f866e40ab" {
+		t.Errorf("the ID is %s", id(calls))
 	}
 }
 
@@ -168,26 +194,23 @@ func TestGoingBack(t *testing.T) {
 	first, _ := forward(t, dir)
 	report(t, dir, step("planner", 2, .7), evaluation(2, .7), step("researcher", 2, .3), step("planner", 3, .3))
 	again, sum := forward(t, dir)
-	if !strings.HasPrefix(again.text(), first.text()) {
-		t.Errorf("earlier rows changed:\n%s%s", first.text(), again.text())
-	}
 	const rest = "5: 2 researcher/reward_mean=0.3\n6: 3 planner/reward_mean=0.3\n"
-	if got := strings.TrimPrefix(again.text(), first.text()); got != rest || sum.Repeated != 2 {
-		t.Errorf("then\n%swant\n%sand 2 repeated: %+v", got, rest, sum)
+	if got := rows(again); got != rows(first)+rest || sum.Repeated != 2 {
+		t.Errorf("first\n%sthen\n%s%+v, want 2 repeated", rows(first), got, sum)
 	}
-	if first.run.ID != again.run.ID || len(first.run.ID) != 16 {
-		t.Errorf("ids %q and %q", first.run.ID, again.run.ID)
+	if id(first) != id(again) || len(id(first)) != 16 {
+		t.Errorf("ids %q and %q", id(first), id(again))
 	}
 	moved := filepath.Join(t.TempDir(), "moved")
 	if err := os.Rename(dir, moved); err != nil {
 		t.Fatal(err)
 	}
-	if to, _ := forward(t, moved); to.run.ID != first.run.ID {
+	if calls, _ := forward(t, moved); id(calls) != id(first) {
 		t.Error("the id of a run changed when its folder was moved")
 	}
 	other := runDir(t)
 	report(t, other, evaluation(0, .1))
-	if to, _ := forward(t, other); to.run.ID == first.run.ID {
+	if calls, _ := forward(t, other); id(calls) == id(first) {
 		t.Error("two runs with one name have the same id")
 	}
 }
@@ -196,16 +219,22 @@ func TestGoingBack(t *testing.T) {
 func TestDamage(t *testing.T) {
 	dir := runDir(t)
 	report(t, dir, step("planner", 1, .1))
-	write(t, dir, "{\"kind\":\"step\"\n\n[]\n{\"kind\":\"party\",\"step\":3}\n")
+	damaged := []string{`{"kind":"step"`, `[]`, `null`, `7`, `{"kind":"party","step":3}`, `{"kind":["step"],"step":3}`, `{"kind":"step","step":1.5}`,
+		`{"kind":"step","step":9223372036854775808}`, `{"kind":"step","step":3,"agent":7}`, `{"kind":"step","step":3,"agent":["planner"]}`,
+		`{"kind":"step","step":3,"values":{"x":"1"}}`, `{"kind":"step","step":3,"values":{"x":true}}`, `{"kind":"step","step":3,"values":{"x":1e999}}`,
+		`{"kind":"step","step":3,"values":{"x":NaN}}`, `{"kind":"step","step":3,"values":[1]}`, `{"kind":"step","step":3,"counts":{"calls":{"1":0.5}}}`,
+		`{"kind":"step","step":3,"counts":{"calls":[1]}}`, `{"kind":"step","step":3,"time":"yesterday"}`, `{"kind":"step","step":3,"time":7}`,
+		"\xff", strings.Repeat("[", 100_000)}
+	write(t, dir, strings.Join(damaged, "\n")+"\n\n \n")
 	report(t, dir, step("planner", 2, .2))
 	write(t, dir, `{"kind":"step","step":3,"agent":"planner","values":{"reward`)
-	to, sum := forward(t, dir)
-	if len(to.rows) != 2 || sum.Damaged != 3 {
-		t.Errorf("%+v\n%s", sum, to.text())
+	calls, sum := forward(t, dir)
+	if want := (Sum{Rows: 2, Damaged: int64(len(damaged))}); sum != want {
+		t.Errorf("%+v, want %+v\n%s", sum, want, rows(calls))
 	}
 	write(t, dir, "_mean\":1}}\n")
-	if to, _ := forward(t, dir); len(to.rows) != 3 {
-		t.Errorf("after the end of the line was written:\n%s", to.text())
+	if calls, sum := forward(t, dir); sum.Rows != 3 {
+		t.Errorf("after the end of the line was written:\n%s", rows(calls))
 	}
 }
 
@@ -217,68 +246,82 @@ func TestNothingToForward(t *testing.T) {
 		"no folder":    {func() string { return filepath.Join(t.TempDir(), "none") }, "give the folder of a run"},
 		"no record":    {func() string { d := runDir(t); ends(t, d); return d }, "does not contain a finished step"},
 		"no config":    {func() string { d := t.TempDir(); report(t, d, step("a", 1, 1)); return d }, "config.yaml"},
-		"no metrics":   {func() string { d := runDir(t); write(t, d, strings.Repeat("x", maxLine+2)); return d }, "not a file of metrics"},
+		"no metrics":   {func() string { d := runDir(t); write(t, d, strings.Repeat("x", 4<<20+2)); return d }, "not a file of metrics"},
 		"not a folder": {func() string { return "track_test.go" }, metrics.FileName},
 	} {
-		if _, err := Forward(t.Context(), c.dir(), false, (&notebook{}).open); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Forward(t.Context(), c.dir(), false, wandb); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 }
 
+// following forwards a run to the stand-in for W&B while it is written. received waits until the stand-in has a number of rows.
+func following(ctx context.Context, t *testing.T, dir string) (received func(want int), done <-chan error) {
+	t.Helper()
+	calls, end := standIn(t, "{}"), make(chan error, 1)
+	go func() {
+		_, err := Forward(ctx, dir, true, wandb)
+		end <- err
+	}()
+	return func(want int) {
+		t.Helper()
+		for strings.Count(rows(calls()), "\n") < want { // go test's time-out limits this loop
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := rows(calls()); strings.Count(got, "\n") != want {
+			t.Errorf("want %d rows:\n%s", want, got)
+		}
+	}, end
+}
+
 // TestFollow waits for a run that has not begun, and follows it until it is complete.
 func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := runDir(t)
-		to, done := &notebook{}, make(chan error, 1)
-		go func() {
-			_, err := Forward(t.Context(), dir, true, to.open)
-			done <- err
-		}()
-		seen := func(want int) {
-			t.Helper()
-			time.Sleep(2 * pause)
-			synctest.Wait()
-			if len(to.rows) != want {
-				t.Errorf("%d rows, want %d:\n%s", len(to.rows), want, to.text())
-			}
-		}
-		seen(0)
-		const many = 2*chunk + 1
-		var text strings.Builder
-		for n := range many {
-			fmt.Fprintf(&text, `{"kind":"step","step":%d,"agent":"planner","values":{"x":1}}`+"\n", n+1)
-		}
-		write(t, dir, text.String()[:40])
-		seen(0)
-		write(t, dir, text.String()[40:])
-		seen(many)
-		report(t, dir, step("researcher", 1, 1))
-		seen(many + 1)
-		ends(t, dir)
-		if err := <-done; err != nil || !to.complete {
-			t.Errorf("%v, complete %v", err, to.complete)
-		}
-	})
+	dir := runDir(t)
+	received, done := following(t.Context(), t, dir)
+	const many = 2001
+	var text strings.Builder
+	for n := range many {
+		fmt.Fprintf(&text, `{"kind":"step","step":%d,"agent":"planner","values":{"x":1}}`+"\n", n+1)
+	}
+	write(t, dir, text.String()[:40])
+	time.Sleep(pause + pause/2)
+	received(0)
+	write(t, dir, text.String()[40:len(text.String())-10])
+	received(many - 1)
+	write(t, dir, text.String()[len(text.String())-10:])
+	received(many)
+	report(t, dir, step("researcher", 1, 1))
+	received(many + 1)
+	ends(t, dir)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestFollowEndsOnSignal: after a signal, all existing records are forwarded and there is no error.
 func TestFollowEndsOnSignal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := runDir(t)
-		report(t, dir, step("planner", 1, 1))
-		ctx, cancel := context.WithCancel(t.Context())
-		to, done := &notebook{}, make(chan error, 1)
-		go func() {
-			_, err := Forward(ctx, dir, true, to.open)
-			done <- err
-		}()
-		time.Sleep(pause / 2)
-		cancel()
-		if err := <-done; err != nil || len(to.rows) != 1 || to.complete || to.closed != 1 {
-			t.Errorf("%v, %+v", err, to)
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := runDir(t)
+	report(t, dir, step("planner", 1, 1))
+	received, done := following(ctx, t, dir)
+	received(1)
+	report(t, dir, step("planner", 2, 1))
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	received(2)
+}
+
+// TestFollowWithoutRun: a signal ends the wait for a run that has not begun, without an error.
+func TestFollowWithoutRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for _, dir := range []string{runDir(t), filepath.Join(t.TempDir(), "none")} {
+		if sum, err := Forward(ctx, dir, true, wandb); err != nil || sum != (Sum{}) {
+			t.Errorf("%+v, %v", sum, err)
 		}
-	})
+	}
 }
 
 // TestReplaced: if the file is replaced while it is followed, Forward returns an error, because row numbers would change their meaning.
@@ -287,68 +330,79 @@ func TestReplaced(t *testing.T) {
 		"cut":     func(path string) error { return os.Truncate(path, 10) },
 		"renamed": func(path string) error { return os.Rename(path, path+".old") },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			dir := runDir(t)
+		dir := runDir(t)
+		report(t, dir, step("planner", 1, 1))
+		received, done := following(t.Context(), t, dir)
+		received(1)
+		if err := replace(filepath.Join(dir, metrics.FileName)); err != nil {
+			t.Fatal(err)
+		}
+		if name == "renamed" {
 			report(t, dir, step("planner", 1, 1))
-			done := make(chan error, 1)
-			go func() {
-				_, err := Forward(t.Context(), dir, true, (&notebook{}).open)
-				done <- err
-			}()
-			time.Sleep(pause / 2)
-			if err := replace(filepath.Join(dir, metrics.FileName)); err != nil {
-				t.Fatal(err)
-			}
-			report(t, dir)
-			if name == "renamed" {
-				report(t, dir, step("planner", 1, 1))
-			}
-			if err := <-done; err == nil || !strings.Contains(err.Error(), "was replaced") {
-				t.Errorf("%s: %v", name, err)
-			}
-		})
+		}
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "was replaced") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
-// TestFailure: if the tracker fails, Forward ends with an error and does not mark the run as complete.
-func TestFailure(t *testing.T) {
+// TestLongLine: a line that is written while the run is followed has a limit, too.
+func TestLongLine(t *testing.T) {
 	dir := runDir(t)
 	report(t, dir, step("planner", 1, 1))
-	ends(t, dir)
-	to := &notebook{err: errors.New("gone")}
-	if _, err := Forward(t.Context(), dir, true, to.open); !errors.Is(err, to.err) || to.closed != 1 || to.complete {
-		t.Errorf("%v, %+v", err, to)
-	}
-	refuses := func(context.Context, Run) (Tracker, error) { return nil, to.err }
-	if _, err := Forward(t.Context(), dir, true, refuses); !errors.Is(err, to.err) {
-		t.Errorf("%v", err)
+	received, done := following(t.Context(), t, dir)
+	received(1)
+	write(t, dir, strings.Repeat("x", 4<<20+2))
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "wandb: "+dir) || !strings.Contains(err.Error(), "not a file of metrics") {
+		t.Error(err)
 	}
 }
 
 // TestNames: names are changed so that trackers accept all of their characters.
 func TestNames(t *testing.T) {
-	l := metrics.Line{Record: metrics.Record{Kind: metrics.KindStep, Step: 1, Values: map[string]float64{"a b": 1},
-		Counts: map[string]map[string]int64{metrics.ToolErrors: {"../x": 1, "..": 2, "": 3, "né\x00": 4, "files.read-all": 5, strings.Repeat("y", 300): 6}}}}
-	want := map[string]float64{"team/a_b": 1, "team/tool_errors/.._x": 1, "team/tool_errors/___": 2, "team/tool_errors/_": 3,
-		"team/tool_errors/n__": 4, "team/tool_errors/files.read-all": 5, "team/tool_errors/" + strings.Repeat("y", maxName): 6}
-	if got := rowOf(l).Values; !maps.Equal(got, want) {
+	dir := runDir(t)
+	report(t, dir, metrics.Record{Kind: metrics.KindStep, Step: 1, Values: map[string]float64{"a b": 1},
+		Counts: map[string]map[string]int64{metrics.ToolErrors: {"../x": 1, "..": 2, "": 3, "né\x00": 4, "files.read-all": 5, strings.Repeat("y", 300): 6, "né\x01": 7}}})
+	calls, _ := forward(t, dir)
+	want := "0: 1 team/a_b=1 team/tool_errors/.._x=1 team/tool_errors/_=3 team/tool_errors/___=2 team/tool_errors/files.read-all=5 team/tool_errors/n__=11 " +
+		"team/tool_errors/" + strings.Repeat("y", 64) + "=6\n"
+	if got := rows(calls); got != want {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
 
-func FuzzRow(f *testing.F) {
-	f.Add(`{"kind":"step","step":1,"agent":"a","values":{"x":1},"counts":{"calls":{"1":2},"tool_calls":{"t":1}}}`)
-	f.Add(`{"kind":"eval","step":-9223372036854775808,"counts":{"calls":{"-9223372036854775808":1,"9223372036854775807":1}}}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		tail := &tail{newest: map[series]int64{}}
-		r, ok := tail.row([]byte(text))
-		for name := range r.Values {
-			if len(name) > 250 || strings.Contains(name, "//") || strings.Contains("/"+name+"/", "/../") {
-				t.Errorf("name %q", name)
-			}
+func TestBinned(t *testing.T) {
+	histograms := map[string]struct {
+		counts map[string]int64
+		bins   int
+		sum    float64
+	}{
+		"none":    {map[string]int64{"x": 3, "1_0": 2, " 1": 1, "9223372036854775808": 1}, 0, 0},
+		"one":     {map[string]int64{"7": 3}, 1, 3},
+		"gap":     {map[string]int64{"0": 1, "511": 2}, 512, 3},
+		"wide":    {map[string]int64{"0": 1, "512": 2, "100": 4}, 257, 7},
+		"extreme": {map[string]int64{"-9223372036854775808": 1, "9223372036854775807": 2}, 512, 3},
+	}
+	r := step("planner", 1, 1)
+	r.Counts = map[string]map[string]int64{}
+	for name, h := range histograms {
+		r.Counts[name] = h.counts
+	}
+	dir := runDir(t)
+	report(t, dir, r)
+	calls, _ := forward(t, dir)
+	for name, h := range histograms {
+		var bins [2][]float64
+		text, _ := json.Marshal(calls[3][2].(map[string]any)["planner/"+name])
+		if err := json.Unmarshal(text, &bins); err != nil {
+			t.Error(err)
 		}
-		if ok {
-			sent(r)
+		var sum float64
+		for _, n := range bins[0] {
+			sum += n
 		}
-	})
+		if len(bins[0]) != h.bins || sum != h.sum || h.bins > 0 && len(bins[1]) != h.bins+1 || !slices.IsSorted(bins[1]) {
+			t.Errorf("%s: %d bins of %v, %d edges", name, len(bins[0]), sum, len(bins[1]))
+		}
+	}
 }

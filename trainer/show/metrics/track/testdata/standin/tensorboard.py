@@ -1,0 +1,3 @@
+"""Replaces a package that is not installed."""
+
+raise ImportError("not installed")
