@@ -147,7 +147,7 @@ func (d decode) file(ctx context.Context, folder string, o Options) (path string
 	params := model.All(a.model)
 	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
 	path, config = filepath.Join(folder, "model.gguf"), a.model.Config
-	vocabulary := map[string]any{"tokenizer.ggml.model": "no_vocab", arch.GGUFName(config.Family) + ".vocab_size": uint32(config.VocabSize)}
+	vocabulary := map[string]any{"tokenizer.ggml.model": "no_vocab", arch.GGUFName(config.Family) + ".vocab_size": int64(config.VocabSize)}
 	return path, config, weights.WriteGGUF(path, config, vocabulary, params.Reader(ctx, read), d.dtype)
 }
 

@@ -179,7 +179,7 @@ func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
 	if weight == nil {
 		return x
 	}
-	return torch.RMSNorm(x, weight, c.NormOffset(), c.RMSEps)
+	return torch.RMSNorm(x, weight, c.Features().NormOffset, c.RMSEps)
 }
 
 // addNorm returns x + out and its norm, computed in one pass; without a weight both results are the sum. out may be nil.
@@ -191,7 +191,7 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 		sum = x.Add(out)
 		return sum, sum
 	}
-	return torch.AddRMSNorm(x, out, weight, c.NormOffset(), c.RMSEps)
+	return torch.AddRMSNorm(x, out, weight, c.Features().NormOffset, c.RMSEps)
 }
 
 // forward computes one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
@@ -237,12 +237,13 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
-	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
-		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
+	f := l.cfg.Features()
+	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: f.NormOffset, Eps: l.cfg.RMSEps,
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: f.NormsAfterRope, Order: l.order, Growth: l.growth}
 	switch {
 	case l.cfg.KVLayer(l.index) != l.index:
 		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
-	case l.cfg.ValueNorms():
+	case f.ValueNorms:
 		h.VNorm = l.vNorm
 	}
 	return h
@@ -262,7 +263,7 @@ func (l *layer) mlp(x, h *torch.Tensor, pass Pass) *torch.Tensor {
 // gated applies the gated MLP to h [T, Hidden].
 func (l *layer) gated(h *torch.Tensor, pass Pass) *torch.Tensor {
 	gateUp := l.gateUp.apply(h, pass.Adapters)
-	if l.cfg.GELU() {
+	if l.cfg.Features().GELU {
 		return l.down.apply(torch.GeGLU(gateUp), pass.Adapters)
 	}
 	return l.down.apply(torch.SwiGLU(gateUp), pass.Adapters)

@@ -32,7 +32,8 @@ type columns struct {
 }
 
 func columnsOf(cfg *arch.Config, layer int) columns {
-	return columns{cfg.HeadDimOf(layer), cfg.KVHeadsOf(layer), cfg.RotaryPairs(), cfg.KeysAreValues(layer), cfg.KVLayer(layer) != layer, cfg.GatedAttention()}
+	return columns{cfg.HeadDimOf(layer), cfg.KVHeadsOf(layer), cfg.Features().RotaryPairs, cfg.KeysAreValues(layer), cfg.KVLayer(layer) != layer,
+		cfg.GatedAttention()}
 }
 
 func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
@@ -52,7 +53,7 @@ func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
 		if _, made := t.orders[c]; !made {
 			t.orders[c] = orderOf(s, cfg, c, i)
 		}
-		if cfg.ValueNorms() {
+		if cfg.Features().ValueNorms {
 			t.addOnes(s, cfg.HeadDimOf(i))
 		}
 	}

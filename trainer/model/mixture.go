@@ -61,9 +61,9 @@ func (b *parallelWeights) scaled(chosen, weight *torch.Tensor) *torch.Tensor {
 
 func gatesOf(c *arch.Config) torch.Gates {
 	switch {
-	case c.ClampedGates():
+	case c.Features().ClampedGates:
 		return torch.ClampedGates
-	case c.GELU():
+	case c.Features().GELU:
 		return torch.GeGLUGates
 	}
 	return torch.SwiGLUGates

@@ -105,7 +105,7 @@ func initial(cfg *arch.Config, l arch.Leaf) (mean float32, std float64) {
 	case arch.Bias:
 		return 0, 0
 	case arch.Norm:
-		return float32(1 - cfg.NormOffset()), 0
+		return float32(1 - cfg.Features().NormOffset), 0
 	case arch.Scale:
 		return 1, 0
 	case arch.Decay:

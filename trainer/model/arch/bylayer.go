@@ -131,9 +131,6 @@ func (c Config) LayerInputs() int { return c.settings().Inputs }
 // LayerInputScale returns the factor of these embeddings.
 func (c Config) LayerInputScale() float64 { return math.Sqrt(float64(c.LayerInputs())) }
 
-// ValueNorms reports whether heads of values are normalised, without weights.
-func (c Config) ValueNorms() bool { return families[c.Family].valueNorms }
-
 func (c Config) validateByLayer(f *family) error {
 	b := c.settings()
 	switch {

@@ -68,27 +68,21 @@ type Config struct {
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
 
-// NormOffset returns the value that is added to the weights of norms: 1 in families whose files store weights minus 1,
-// otherwise 0.
-func (c Config) NormOffset() float64 {
-	if families[c.Family].normsFromOne {
-		return 1
-	}
-	return 0
+// Features are the parts of the forward pass that only some families have.
+type Features struct {
+	NormOffset     float64 // added to the weights of norms: 1 in families whose files store weights minus 1
+	NormsAfterRope bool    // norms of query and key heads are applied after rotation, not before it
+	ValueNorms     bool    // heads of values are normalised, without weights; products of queries and keys are then not scaled
+	GELU           bool    // MLPs have the tanh form of GELU in place of SiLU, and the embedding is multiplied by the square root of Hidden
+	ClampedGates   bool    // experts have the gates of gpt-oss (torch.ClampedGLU) in place of SwiGLU
+
+	// A plane of the rotary embedding consists of neighbouring dimensions of a head. Otherwise its two dimensions are half
+	// of the rotated dimensions apart.
+	RotaryPairs bool
 }
 
-// NormsAfterRope reports whether norms of query and key heads are applied after rotation, not before it.
-func (c Config) NormsAfterRope() bool { return families[c.Family].normsAfterRope }
-
-// RotaryPairs reports whether a plane of the rotary embedding consists of neighbouring dimensions of a head. Otherwise the
-// two dimensions of a plane are half of the rotated dimensions apart.
-func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
-
-// GELU reports whether the gates of MLPs use the tanh form of GELU instead of SiLU.
-func (c Config) GELU() bool { return families[c.Family].gelu }
-
-// ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU) instead of SwiGLU.
-func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
+// Features returns the features of the family.
+func (c Config) Features() Features { return families[c.Family].Features }
 
 // WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads),
 // RMSEps (1e-6) and RopeTheta (10000). In families that have them it also fills LocalTheta (the family's),
@@ -105,14 +99,9 @@ func (c Config) WithDefaults() Config {
 	if f == nil {
 		return c
 	}
-	if f.localTheta {
-		c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
-	}
+	c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
 	if f.shortConv && c.ShortConv == nil {
-		c.ShortConv = &ShortConv{Layers: make([]bool, boundedLayers(c.Layers)), Width: 3}
-		for i := range c.ShortConv.Layers {
-			c.ShortConv.Layers[i] = i%3 != 2
-		}
+		c.ShortConv = &ShortConv{Layers: eachLayer(c.Layers, func(i int) bool { return i%3 != 2 }), Width: 3}
 	}
 	if f.gatedDelta {
 		c = c.withGatedDelta()
@@ -122,7 +111,7 @@ func (c Config) WithDefaults() Config {
 		if f.sigmoidRouter() {
 			m.Sigmoid = cmp.Or(m.Sigmoid, f.defaults.Mixture.Sigmoid)
 		}
-		if f.sharedExpert {
+		if f.sharedExpert() {
 			m.Shared = cmp.Or(m.Shared, c.FFN)
 		}
 		c.Mixture = &m
@@ -168,11 +157,11 @@ func (c Config) Validate() error {
 		{"mlp_bias", c.MLPBias, f.mlpBias || f.useBias},
 		{"sliding_window", c.Windows != nil, f.windows},
 		{"no_rope_layers", c.NoRope != nil, f.noRope},
-		{"rope_local_base_freq", c.LocalTheta != 0, f.localTheta},
+		{"rope_local_base_freq", c.LocalTheta != 0, f.defaults.LocalTheta != 0},
 		{"query_pre_attn_scalar", c.Queries.Scalar != 0, f.queryScalar},
 		{"llama_4_scaling_beta", c.Queries.Growth != QueryGrowth{}, f.queryGrowth},
 		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
-		{"final_logit_softcapping", c.LogitCap != 0, f.logitCap},
+		{"final_logit_softcapping", c.LogitCap != 0, f.byLayer},
 	} {
 		if s.set && !s.has {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)

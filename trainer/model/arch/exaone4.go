@@ -39,9 +39,7 @@ func (k *keys) exaone4Windows(c *Config) {
 			k.fail("sliding_window_pattern %q is not supported without layer_types", strictjson.Brief(name))
 		}
 		pattern := interval(k, "sliding_window_pattern", 4)
-		for i := range boundedLayers(c.Layers) {
-			slides = append(slides, (i+1)%pattern != 0)
-		}
+		slides = eachLayer(c.Layers, func(i int) bool { return (i+1)%pattern != 0 })
 	}
 	if k.err != nil || slides == nil {
 		return
@@ -54,10 +52,7 @@ func (k *keys) exaone4Windows(c *Config) {
 
 // turnWhereSliding leaves positions to layers with a window.
 func (c *Config) turnWhereSliding() {
-	c.NoRope = make([]bool, boundedLayers(c.Layers))
-	for i := range c.NoRope {
-		c.NoRope[i] = c.Window(i) == 0
-	}
+	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Window(i) == 0 })
 }
 
 // exaone4GGUF reads windows. llama.cpp applies them only if the model has 64 layers, so windows of other models are refused.

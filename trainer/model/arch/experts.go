@@ -76,3 +76,15 @@ func (l *layer) sharedExpert(m *Mixture) {
 	l.linear("shared_down", Residual, m.Shared, module{name: "mlp.shared_expert.down_proj", gguf: "ffn_down_shexp", rows: l.c.Hidden})
 	l.linear("shared_gate", Matrix, l.c.Hidden, module{name: "mlp.shared_expert_gate", gguf: "ffn_gate_inp_shexp", rows: 1})
 }
+
+// expertsOrMLP adds the experts of a layer that has them, and the dense MLP of any other layer.
+func (l *layer) expertsOrMLP(names expertNames) {
+	if !l.c.HasExperts(l.index) {
+		l.gatedMLP(false)
+		return
+	}
+	l.experts(l.c.Mixture, names, false)
+	if l.c.Mixture.Shared > 0 {
+		l.sharedExpert(l.c.Mixture)
+	}
+}

@@ -17,36 +17,24 @@ type family struct {
 	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
 
 	// Keys that only some families have.
-	attentionBias, mlpBias  bool    // attention_bias, mlp_bias
-	useBias, qkvBias        bool    // use_bias replaces both; qkv_bias replaces attention_bias, on q, k and v
-	windows                 bool    // sliding_window
-	noRope                  bool    // layers without rotary positions
-	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
-	byLayer, logitCap       bool    // see ByLayer, final_logit_softcapping
-	partialRotary           float64 // partial_rotary_factor if the key is absent; 0: the family does not have this key
-	longRope                bool    // rope_scaling must be a RopeLong
-	rope                    string  // rope_parameters if the key is absent, as JSON; "": none
-	queryGrowth             bool    // llama_4_scaling_beta
-	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha
-	multipliers             bool    // see Multipliers
-	sharedExpert            bool    // shared_expert_intermediate_size
-	expertsAlone            bool    // every layer has experts, of size intermediate_size
-	shortConv               bool    // see ShortConv
-	gatedDelta              bool    // see GatedDelta
-	expertsEverywhere       bool    // every layer has experts, with normalised weights
-	expertsBeside           bool    // enable_moe_block: every layer has experts and an MLP
+	attentionBias, mlpBias bool    // attention_bias, mlp_bias
+	useBias, qkvBias       bool    // use_bias replaces both; qkv_bias replaces attention_bias, on q, k and v
+	windows                bool    // sliding_window
+	noRope                 bool    // layers without rotary positions
+	queryScalar            bool    // query_pre_attn_scalar
+	byLayer                bool    // see ByLayer; also final_logit_softcapping, and enable_moe_block: experts in addition to the MLPs
+	partialRotary          float64 // partial_rotary_factor if the key is absent; 0: the family does not have this key
+	longRope               bool    // rope_scaling must be a RopeLong
+	rope                   string  // rope_parameters if the key is absent, as JSON; "": none
+	queryGrowth            bool    // llama_4_scaling_beta
+	alpha                  bool    // alpha of rope_type dynamic, see RopeAlpha
+	multipliers            bool    // see Multipliers
+	expertsAlone           bool    // every layer has experts, of size intermediate_size
+	shortConv              bool    // see ShortConv
+	gatedDelta             bool    // see GatedDelta; in a mixture, every layer has experts, with normalised weights
 
-	// Features of the forward pass that only some families have.
-	scaledEmbedding bool // multiplied by the square root of Hidden
-	unscaledScores  bool // queries times keys are not scaled
-	valueNorms      bool // norms of value heads, without weights
-	normsFromOne    bool // files store the weights of norms minus 1
-	gelu            bool // GELU (tanh form) instead of SiLU; the key is hidden_activation
-	anyGELU         bool // the key may also name GELU's exact form, which stands for the tanh form
-	clampedGates    bool // see ClampedGates
-	normsAfterRope  bool // norms of heads
-	gatedAttention  bool // see GatedAttention
-	pairs           bool // planes of the rotary embedding are neighbouring dimensions of a head, not dimensions half a head apart
+	Features
+	anyGELU bool // with GELU: the key may also name its exact form, which stands for the tanh form
 
 	read  func(k *keys, c *Config)      // reads or refuses the family's own keys; may be nil
 	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil

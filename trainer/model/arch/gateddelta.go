@@ -37,7 +37,7 @@ func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recur
 // GatedAttention reports whether the result of attention is multiplied by the sigmoid of a
 // gate, which the projection of queries computes. The projection's rows are a head's queries,
 // then that head's gates.
-func (c Config) GatedAttention() bool { return families[c.Family].gatedAttention }
+func (c Config) GatedAttention() bool { return c.GatedDelta != nil }
 
 // RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule,
 // and the size of the inputs of their convolutions.
@@ -63,11 +63,8 @@ func (c Config) withGatedDelta() Config {
 	if c.GatedDelta != nil {
 		return c
 	}
-	c.GatedDelta = &GatedDelta{Layers: make([]bool, boundedLayers(c.Layers)), KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim,
-		ValueDim: c.HeadDim, Width: 4}
-	for i := range c.GatedDelta.Layers {
-		c.GatedDelta.Layers[i] = (i+1)%4 != 0 && i != c.Layers-1
-	}
+	c.GatedDelta = &GatedDelta{Layers: eachLayer(c.Layers, func(i int) bool { return (i+1)%4 != 0 && i != c.Layers-1 }),
+		KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim, ValueDim: c.HeadDim, Width: 4}
 	return c
 }
 
@@ -134,7 +131,7 @@ func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
 // gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all
 // except every full_attention_interval-th.
 func (k *keys) gatedDelta(c *Config) {
-	g := &GatedDelta{Layers: make([]bool, boundedLayers(c.Layers)), KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
+	g := &GatedDelta{KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
 	k.integer("linear_num_key_heads", &g.KeyHeads)
 	k.integer("linear_num_value_heads", &g.ValueHeads)
 	k.integer("linear_key_head_dim", &g.KeyDim)
@@ -146,9 +143,7 @@ func (k *keys) gatedDelta(c *Config) {
 		return
 	}
 	full := interval(k, "full_attention_interval", 4)
-	for i := range g.Layers {
-		g.Layers[i] = (i+1)%full != 0
-	}
+	g.Layers = eachLayer(c.Layers, func(i int) bool { return (i+1)%full != 0 })
 }
 
 // writeGatedDelta writes the keys that gatedDelta reads.

@@ -9,20 +9,12 @@ func init() {
 		architecture: "GemmaForCausalLM",
 		defaults: Config{VocabSize: 256000, Hidden: 3072, Layers: 28, Heads: 16, KVHeads: 16, HeadDim: 256, FFN: 24576, RMSEps: 1e-6, RopeTheta: 10000,
 			MaxPosition: 8192, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
-		attentionBias:   true,
-		scaledEmbedding: true,
-		normsFromOne:    true,
-		gelu:            true,
-		anyGELU:         true,
-		read:            func(k *keys, _ *Config) { k.bidirectional() },
-		write:           func(Config) map[string]any { return map[string]any{"hidden_act": "gelu_pytorch_tanh"} },
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(false)
-		},
-		gguf: &gguf{},
+		attentionBias: true,
+		Features:      Features{NormOffset: 1, GELU: true},
+		anyGELU:       true,
+		read:          func(k *keys, _ *Config) { k.bidirectional() },
+		write:         func(Config) map[string]any { return map[string]any{"hidden_act": "gelu_pytorch_tanh"} },
+		layer:         llamaLayer,
+		gguf:          &gguf{},
 	})
 }

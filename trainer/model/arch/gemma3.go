@@ -6,16 +6,13 @@ const Gemma3 = "gemma3_text"
 
 func init() {
 	register(&family{
-		name:            Gemma3,
-		architecture:    "Gemma3ForCausalLM",
-		defaults:        gemmaDefaults(262208, 26),
-		attentionBias:   true,
-		windows:         true,
-		localTheta:      true,
-		queryScalar:     true,
-		scaledEmbedding: true,
-		normsFromOne:    true,
-		gelu:            true,
+		name:          Gemma3,
+		architecture:  "Gemma3ForCausalLM",
+		defaults:      gemmaDefaults(262208, 26),
+		attentionBias: true,
+		windows:       true,
+		queryScalar:   true,
+		Features:      Features{NormOffset: 1, GELU: true},
 		read: func(k *keys, c *Config) {
 			k.gemma3Scalars(c)
 			k.gemma3Windows(c)
@@ -102,7 +99,7 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 
 func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	writeWindowGGUF(c, set)
-	set("rope.freq_base_swa", float32(c.LocalTheta))
+	set("rope.freq_base_swa", c.LocalTheta)
 }
 
 // slidingPattern reads which layers have a window. The key is a list with one value per layer, which slidingPattern

@@ -14,21 +14,15 @@ const Gemma4 = "gemma4_text"
 
 func init() {
 	register(&family{
-		name:            Gemma4,
-		architecture:    "Gemma4ForCausalLM",
-		defaults:        gemmaDefaults(262144, 30),
-		attentionBias:   true,
-		windows:         true,
-		localTheta:      true,
-		byLayer:         true,
-		logitCap:        true,
-		scaledEmbedding: true,
-		unscaledScores:  true,
-		valueNorms:      true,
-		gelu:            true,
-		read:            (*keys).gemma4,
-		write:           writeGemma4,
-		expertsBeside:   true,
+		name:          Gemma4,
+		architecture:  "Gemma4ForCausalLM",
+		defaults:      gemmaDefaults(262144, 30),
+		attentionBias: true,
+		windows:       true,
+		byLayer:       true,
+		Features:      Features{ValueNorms: true, GELU: true},
+		read:          (*keys).gemma4,
+		write:         writeGemma4,
 		layer: func(l *layer, c Config) {
 			l.gemma(c)
 			if c.Mixture != nil {

@@ -28,7 +28,10 @@ func gemma4GGUF(m *metadata, prefix string, c *Config) {
 	b.KeysAreValues = m.keysAreValues(c)
 	m.sharedLayers(prefix+"attention.shared_kv_layers", c)
 	c.ByLayer = b.normal(c)
-	m.expertsBeside(prefix, c)
+	experts := 0 // beside the dense MLP
+	if m.integer(prefix+"expert_count", &experts); experts > 0 {
+		m.experts(prefix, c)
+	}
 }
 
 // keyValueHeads reads the number of heads of keys in layers with a window and without.
@@ -87,17 +90,4 @@ func (m *metadata) keysAreValues(c *Config) bool {
 		}
 	}
 	return false
-}
-
-// expertsBeside reads the experts beside the dense MLP, if there are any.
-func (m *metadata) expertsBeside(prefix string, c *Config) {
-	mixture := &Mixture{Normalise: true, Step: 1}
-	m.integer(prefix+"expert_count", &mixture.Experts)
-	if mixture.Experts == 0 {
-		return
-	}
-	m.require(prefix+"expert_used_count", prefix+"expert_feed_forward_length")
-	m.integer(prefix+"expert_used_count", &mixture.PerToken)
-	m.integer(prefix+"expert_feed_forward_length", &mixture.FFN)
-	c.Mixture = mixture
 }

@@ -96,8 +96,8 @@ func (f *family) ggufName() string { return cmp.Or(f.gguf.name, f.name) }
 func (m *metadata) architecture(c *Config) {
 	arch := families[c.Family].ggufName() + "."
 	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"context_length")
-	if families[c.Family].expertsEverywhere {
-		c.FFN = families[c.Family].defaults.FFN // no layer has this MLP
+	if f := families[c.Family]; f.gatedDelta && f.defaults.Mixture != nil {
+		c.FFN = f.defaults.FFN // no layer has this MLP
 	} else {
 		m.require(arch + "feed_forward_length")
 	}
@@ -115,11 +115,7 @@ func (m *metadata) architecture(c *Config) {
 	m.integer(arch+"attention.key_length", &c.HeadDim)
 	m.rope(arch+"rope.", c)
 	if HasExperts(c.Family) {
-		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
-		c.Mixture = &Mixture{Normalise: true, Step: 1} // ggml computes every model of this architecture in this way
-		m.integer(arch+"expert_count", &c.Mixture.Experts)
-		m.integer(arch+"expert_used_count", &c.Mixture.PerToken)
-		m.integer(arch+"expert_feed_forward_length", &c.Mixture.FFN)
+		m.experts(arch, c)
 	}
 	if read := families[c.Family].gguf.read; read != nil {
 		read(m, arch, c)
@@ -127,6 +123,15 @@ func (m *metadata) architecture(c *Config) {
 	c.BOS = m.tokens(c.VocabSize, "tokenizer.ggml.bos_token_id")
 	c.EOS = m.tokens(c.VocabSize, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
 	c.Pad = m.tokens(c.VocabSize, "tokenizer.ggml.padding_token_id")
+}
+
+// experts reads a mixture of experts. ggml divides the weights of chosen experts by their sum, except in qwen2moe.
+func (m *metadata) experts(prefix string, c *Config) {
+	m.require(prefix+"expert_count", prefix+"expert_used_count", prefix+"expert_feed_forward_length")
+	c.Mixture = &Mixture{Normalise: true, Step: 1}
+	m.integer(prefix+"expert_count", &c.Mixture.Experts)
+	m.integer(prefix+"expert_used_count", &c.Mixture.PerToken)
+	m.integer(prefix+"expert_feed_forward_length", &c.Mixture.FFN)
 }
 
 // refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
@@ -270,7 +275,7 @@ func (m *metadata) windows(prefix string, n int, c *Config) {
 // writeWindowGGUF writes the window. Readers know by the architecture which layers have it.
 func writeWindowGGUF(c Config, set func(key string, value any)) {
 	if c.Windows != nil {
-		set("attention.sliding_window", uint32(c.window()))
+		set("attention.sliding_window", c.window())
 	}
 }
 

@@ -85,9 +85,7 @@ const deltaEps = 1e-6
 func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int) {
 	full := interval(m, prefix+"full_attention_interval", 4)
 	list := m.slidingPattern(prefix+"attention.recurrent_layers", new(int), blocks)
-	for i := range boundedLayers(layers) {
-		g.Layers = append(g.Layers, list != nil && list[i] || list == nil && (i+1)%full != 0)
-	}
+	g.Layers = eachLayer(layers, func(i int) bool { return list != nil && list[i] || list == nil && (i+1)%full != 0 })
 }
 
 // textSections refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of
@@ -119,8 +117,8 @@ func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
 	g, planes := c.GatedDelta, cmp.Or(c.RotaryDim, c.HeadDim)/2
 	for key, size := range map[string]int{"conv_kernel": g.Width, "state_size": g.KeyDim, "group_count": g.KeyHeads, "time_step_rank": g.ValueHeads,
 		"inner_size": g.Values()} {
-		set("ssm."+key, uint32(size))
+		set("ssm."+key, size)
 	}
 	set("attention.recurrent_layers", g.Layers)
-	set("rope.dimension_sections", []int32{int32(planes+2) / 3, int32(planes+1) / 3, int32(planes) / 3, 0})
+	set("rope.dimension_sections", []int64{int64(planes+2) / 3, int64(planes+1) / 3, int64(planes) / 3, 0})
 }

@@ -24,7 +24,7 @@ func (m *metadata) rope(prefix string, c *Config) {
 	m.float(prefix+"scaling.attn_factor", &attention)
 	m.integer(prefix+"scaling.original_context_length", &original)
 	read := []string{"freq_base", "scaling.type", "scale_linear", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
-	if families[c.Family].localTheta {
+	if families[c.Family].defaults.LocalTheta != 0 {
 		m.float(prefix+"freq_base_swa", &c.LocalTheta)
 		read = append(read, "freq_base_swa")
 	}

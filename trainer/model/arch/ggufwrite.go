@@ -3,15 +3,14 @@ package arch
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 )
 
-// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool,
-// uint32, float32, []bool, []int32). It also returns the values of GGUFRopeFactors, which are nil without
-// the scaling of Llama 3. GGUF has no key for some settings, and llama.cpp derives others from the size
-// of the model. GGUF therefore reads the metadata again: a difference is an error that names the setting.
+// GGUF returns the metadata of the architecture for a GGUF file, in the types that FromGGUF reads, with numbers of 32 bits.
+// It also returns the values of GGUFRopeFactors, which are nil without the scaling of Llama 3. GGUF has no key for some
+// settings, and llama.cpp derives others from the size of the model. GGUF therefore reads the metadata again: a difference is
+// an error that names the setting.
 func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, nil, err
@@ -23,24 +22,34 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	c = c.withoutAlpha()
 	name := f.ggufName()
 	meta = map[string]any{"general.architecture": name}
-	set := func(key string, value any) { meta[name+"."+key] = value }
-	count := func(key string, n int) { set(key, uint32(n)) }
-	count("vocab_size", c.VocabSize)
-	count("embedding_length", c.Hidden)
-	count("block_count", c.Layers)
-	count("attention.head_count", c.Heads)
-	count("attention.head_count_kv", c.KVHeads)
-	count("attention.key_length", c.HeadDim)
-	count("attention.value_length", c.HeadDim)
-	count("feed_forward_length", c.FFN)
-	count("context_length", c.MaxPosition)
-	set("attention.layer_norm_rms_epsilon", float32(c.RMSEps))
-	count("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
-	set("rope.freq_base", float32(c.RopeTheta))
+	set := func(key string, value any) {
+		switch v := value.(type) {
+		case int:
+			value = int64(v)
+		case float64:
+			value = float64(float32(v))
+		}
+		meta[name+"."+key] = value
+	}
+	set("vocab_size", c.VocabSize)
+	set("embedding_length", c.Hidden)
+	set("block_count", c.Layers)
+	set("attention.head_count", c.Heads)
+	set("attention.head_count_kv", c.KVHeads)
+	set("attention.key_length", c.HeadDim)
+	set("attention.value_length", c.HeadDim)
+	set("feed_forward_length", c.FFN)
+	set("context_length", c.MaxPosition)
+	set("attention.layer_norm_rms_epsilon", c.RMSEps)
+	set("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
+	set("rope.freq_base", c.RopeTheta)
 	if m := c.Mixture; m != nil {
-		count("expert_count", m.Experts)
-		count("expert_used_count", m.PerToken)
-		count("expert_feed_forward_length", m.FFN)
+		set("expert_count", m.Experts)
+		set("expert_used_count", m.PerToken)
+		set("expert_feed_forward_length", m.FFN)
+		if m.Shared > 0 {
+			set("expert_shared_feed_forward_length", m.Shared)
+		}
 	}
 	if f.gguf.write != nil {
 		f.gguf.write(c, set)
@@ -48,11 +57,11 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	switch scaling := c.RopeScaling.(type) {
 	case *RopeLinear:
 		set("rope.scaling.type", "linear")
-		set("rope.scaling.factor", float32(scaling.Factor))
+		set("rope.scaling.factor", scaling.Factor)
 	case *RopeYaRN:
 		set("rope.scaling.type", "yarn")
-		set("rope.scaling.factor", float32(scaling.Factor))
-		count("rope.scaling.original_context_length", scaling.OriginalMaxPosition)
+		set("rope.scaling.factor", scaling.Factor)
+		set("rope.scaling.original_context_length", scaling.OriginalMaxPosition)
 	case *RopeLlama3:
 		for _, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
 			ropeFactors = append(ropeFactors, float32(1/scaling.scale(frequency)))
@@ -70,22 +79,7 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 			shapes[t.GGUF] = append([]int64{t.Stack}, t.Shape...)
 		}
 	}
-	read := maps.Clone(meta)
-	for key, v := range read {
-		switch v := v.(type) {
-		case uint32:
-			read[key] = int64(v)
-		case float32:
-			read[key] = float64(v)
-		case []int32:
-			list := make([]int64, len(v))
-			for i := range v {
-				list[i] = int64(v[i])
-			}
-			read[key] = list
-		}
-	}
-	back, err := FromGGUF(read, shapes, ropeFactors)
+	back, err := FromGGUF(meta, shapes, ropeFactors)
 	if err != nil {
 		return fmt.Errorf("GGUF: %w", err)
 	}

@@ -30,10 +30,10 @@ func TestGGUFOfFamilies(t *testing.T) {
 			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
 			c.LocalTheta = c.RopeTheta
 		}
-		var heads any = uint32(2) // number of key heads
+		var heads any = int64(2) // number of key heads
 		if families[name].shortConv {
 			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
-			heads = []int32{0, 2}
+			heads = []int64{0, 2}
 		}
 		if HasExperts(name) && c.Mixture == nil {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}

@@ -12,7 +12,7 @@ func init() {
 			MaxPosition: 131072, AttentionBias: true, EOS: []int32{151329, 151336, 151338}, Pad: []int32{151329}},
 		attentionBias: true,
 		partialRotary: 0.5,
-		pairs:         true,
+		Features:      Features{RotaryPairs: true},
 		write:         func(c Config) map[string]any { return map[string]any{"partial_rotary_factor": c.rotaryFactor()} },
 		layer: func(l *layer, c Config) {
 			l.inputNorm()

@@ -16,7 +16,7 @@ func init() {
 		attentionBias: true,
 		windows:       true,
 		expertsAlone:  true,
-		clampedGates:  true,
+		Features:      Features{ClampedGates: true},
 		rope: `{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
 			"original_max_position_embeddings": 4096}`,
 		read:  (*keys).gptOSS,

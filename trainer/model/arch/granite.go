@@ -41,6 +41,6 @@ func graniteGGUF(m *metadata, prefix string, c *Config) {
 
 func writeGraniteGGUF(c Config, set func(key string, value any)) {
 	for i, k := range c.multiplierKeys() {
-		set(ggufMultipliers[i], float32(cmp.Or(*k.value, k.neutral)))
+		set(ggufMultipliers[i], cmp.Or(*k.value, k.neutral))
 	}
 }

@@ -60,7 +60,7 @@ func fromKeys(k *keys) (Config, error) {
 	switch {
 	case f.defaults.Mixture != nil:
 		k.mixture(f, &c)
-	case !f.expertsBeside: // which reads its experts itself
+	case !f.byLayer: // which reads its experts itself
 		k.refuseExperts()
 	}
 	if err := k.heads(&c); err != nil {
@@ -118,7 +118,7 @@ func (k *keys) refuseUnimplemented(f *family) {
 		k.refuseWindows(f)
 	}
 	refused := []string{"clip_qkv", "attn_logit_softcapping"}
-	if !f.logitCap {
+	if !f.byLayer {
 		refused = append(refused, "use_bidirectional_attention", "final_logit_softcapping")
 	}
 	if !f.multipliers {
@@ -145,7 +145,7 @@ func (k *keys) refuseExperts() {
 // activation reads the activation function of the MLPs' gates.
 func (k *keys) activation(f *family) {
 	wanted := []string{"silu", "swish"}
-	if f.gelu {
+	if f.GELU {
 		wanted = []string{"gelu_pytorch_tanh"}
 	}
 	if f.anyGELU {
@@ -187,15 +187,20 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	if c.Wrapper != "" {
 		return c.wrappedJSON(torchDType)
 	}
-	if c.Module != nil {
-		return moduleJSON(c, torchDType)
+	object := map[string]any{}
+	if c.Module == nil {
+		object = map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	}
-	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	if c.Raw != nil {
 		var err error
 		if object, err = strictjson.Object(c.Raw); err != nil {
 			return nil, err
 		}
+	}
+	object["torch_dtype"] = torchDType
+	if c.Module != nil {
+		maps.Copy(object, c.moduleKeys())
+		return indented(object)
 	}
 	delete(object, "dtype")           // both versions read torch_dtype
 	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
@@ -206,7 +211,6 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	}
 	delete(object, "per_layer_config") // both versions read the keys of layers without a window
 	maps.Copy(object, c.keys())
-	object["torch_dtype"] = torchDType
 	return indented(object)
 }
 
@@ -234,7 +238,7 @@ func (c Config) keys() map[string]any {
 	if c.RopeScaling != nil {
 		object["rope_scaling"] = c.RopeScaling.json()
 	}
-	if f.gelu {
+	if f.GELU {
 		object["hidden_activation"] = "gelu_pytorch_tanh"
 	} else {
 		object["hidden_act"] = "silu"

@@ -49,7 +49,7 @@ func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {
 // norm adds the weight of an RMSNorm over size values.
 func (l *layer) norm(leaf, name, gguf string, size int) {
 	t := l.tensor(module{name: name, gguf: gguf, rows: size}, "weight", 0)
-	t.GGUFOffset = float32(l.c.NormOffset())
+	t.GGUFOffset = float32(l.c.Features().NormOffset)
 	l.add(leaf, Norm, t)
 }
 

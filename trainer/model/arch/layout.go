@@ -40,7 +40,7 @@ func (c Config) Layout() *Layout {
 	if f.gguf != nil {
 		ggufNorm = cmp.Or(f.gguf.finalNorm, ggufNorm)
 	}
-	l.add("norm", Norm, Tensor{Name: "model." + norm + ".weight", GGUF: ggufNorm + ".weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
+	l.add("norm", Norm, Tensor{Name: "model." + norm + ".weight", GGUF: ggufNorm + ".weight", Shape: []int64{d}, GGUFOffset: float32(c.Features().NormOffset)})
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
@@ -92,4 +92,13 @@ func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
 		l.Numel += t.Numel()
 	}
 	l.Leaves = append(l.Leaves, leaf)
+}
+
+// eachLayer returns is(i) for each layer i. The number of layers may be unchecked.
+func eachLayer(layers int, is func(layer int) bool) []bool {
+	all := make([]bool, boundedLayers(layers))
+	for i := range all {
+		all[i] = is(i)
+	}
+	return all
 }

@@ -15,16 +15,13 @@ func init() {
 		finalNorm: "embedding_norm",
 		read:      (*keys).lfm2,
 		write:     writeLFM2,
-		layer: func(l *layer, c Config) {
-			l.lfm2(c)
-			l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
-		},
-		gguf: &gguf{finalNorm: "token_embd_norm", read: shortConvGGUF, write: writeShortConvGGUF}, // without biases
+		layer:     lfm2Layer,
+		gguf:      &gguf{finalNorm: "token_embd_norm", read: shortConvGGUF, write: writeShortConvGGUF}, // without biases
 	})
 }
 
-// lfm2 adds attention or a convolution, and the norms before it and before the MLP.
-func (l *layer) lfm2(c Config) {
+// lfm2Layer adds attention or a convolution, experts or an MLP, and the norms before them.
+func lfm2Layer(l *layer, c Config) {
 	l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
 	if c.Convolves(l.index) {
 		l.shortConv()
@@ -34,13 +31,16 @@ func (l *layer) lfm2(c Config) {
 		l.outputNamed("self_attn.out_proj", false)
 	}
 	l.normBeforeMLP("ffn_norm")
+	if !c.HasExperts(l.index) {
+		l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
+		return
+	}
+	l.experts(c.Mixture, lfm2Experts, false)
+	l.choiceBias(c.Mixture, "feed_forward")
 }
 
-// lfm2 reads the keys that have other names in this family, and which layers convolve.
+// lfm2 reads the width of the MLPs, and the keys of both families.
 func (k *keys) lfm2(c *Config) {
-	c.RMSEps = 1e-5
-	k.float("norm_eps", &c.RMSEps)
-	k.booleanOrNull("tie_embedding", &c.Tied)
 	k.integerOrNull("block_ff_dim", &c.FFN)
 	k.adjustFFN(c)
 	k.convolutions(c)

@@ -4,8 +4,9 @@ package arch
 // with a dense MLP, the others with experts whose weights are sigmoids.
 const LFM2MoE = "lfm2_moe"
 
+var lfm2Experts = expertNames{router: "feed_forward.gate", experts: "feed_forward.experts", gate: "w1", up: "w3", down: "w2", fused: "feed_forward.experts"}
+
 func init() {
-	names := expertNames{router: "feed_forward.gate", experts: "feed_forward.experts", gate: "w1", up: "w3", down: "w2", fused: "feed_forward.experts"}
 	register(&family{
 		name:         LFM2MoE,
 		architecture: "Lfm2MoeForCausalLM",
@@ -16,25 +17,14 @@ func init() {
 		finalNorm: "embedding_norm",
 		read:      (*keys).lfm2MoE,
 		write:     writeConvolutions,
-		layer: func(l *layer, c Config) {
-			l.lfm2(c)
-			if !c.HasExperts(l.index) {
-				l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
-				return
-			}
-			l.experts(c.Mixture, names, false)
-			l.choiceBias(c.Mixture, "feed_forward")
-		},
+		layer:     lfm2Layer,
 		// Without biases of convolutions.
 		gguf: &gguf{name: "lfm2moe", finalNorm: "token_embd_norm", read: lfm2MoEGGUF, write: writeLFM2MoEGGUF},
 	})
 }
 
-// lfm2MoE reads the keys that have other names in this family, and which layers convolve. Only layer_types lists these layers here.
+// lfm2MoE reads the keys of both families. Here only layer_types lists the layers that convolve.
 func (k *keys) lfm2MoE(c *Config) {
-	c.RMSEps = 1e-5
-	k.float("norm_eps", &c.RMSEps)
-	k.booleanOrNull("tie_embedding", &c.Tied)
 	if k.values["layer_types"] == nil {
 		k.fail("layer_types is missing")
 	}
@@ -69,6 +59,6 @@ func lfm2MoEGGUF(m *metadata, prefix string, c *Config) {
 // writeLFM2MoEGGUF writes the keys that lfm2MoEGGUF reads.
 func writeLFM2MoEGGUF(c Config, set func(key string, value any)) {
 	writeShortConvGGUF(c, set)
-	set("expert_gating_func", uint32(ggufSigmoid))
-	set("leading_dense_block_count", uint32(len(c.Mixture.Dense)))
+	set("expert_gating_func", ggufSigmoid)
+	set("leading_dense_block_count", len(c.Mixture.Dense))
 }

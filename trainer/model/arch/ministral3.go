@@ -40,14 +40,14 @@ func ministral3GGUF(m *metadata, prefix string, c *Config) {
 
 func writeMinistral3GGUF(c Config, set func(key string, value any)) {
 	if c.Queries.Growth != (QueryGrowth{}) {
-		set("attention.temperature_scale", float32(c.Queries.Growth.Beta))
-		set("rope.scaling.original_context_length", uint32(c.Queries.Growth.Positions))
+		set("attention.temperature_scale", c.Queries.Growth.Beta)
+		set("rope.scaling.original_context_length", c.Queries.Growth.Positions)
 	}
 	if yarn, ok := c.RopeScaling.(*RopeYaRN); ok {
 		if yarn.AttentionFactor == 1 {
-			set("rope.scaling.yarn_log_multiplier", float32(1))
+			set("rope.scaling.yarn_log_multiplier", 1.0)
 		}
-		set("rope.scaling.yarn_beta_fast", float32(yarn.BetaFast))
-		set("rope.scaling.yarn_beta_slow", float32(yarn.BetaSlow))
+		set("rope.scaling.yarn_beta_fast", yarn.BetaFast)
+		set("rope.scaling.yarn_beta_slow", yarn.BetaSlow)
 	}
 }

@@ -43,7 +43,7 @@ func (c Config) HasExperts(layer int) bool {
 }
 
 // ExpertsBesideMLP reports whether each layer has both a dense MLP and experts, and norms after them.
-func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].expertsBeside }
+func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].byLayer }
 
 // DividesExperts reports whether ranks that hold shares of a model compute their own experts only. It is false if a norm follows the
 // experts: then each rank computes all experts of a layer.
@@ -87,20 +87,18 @@ func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 
 func (c Config) validateMixture(f *family) error {
 	m := c.Mixture
-	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.expertsBeside {
+	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.byLayer {
 		return fmt.Errorf("model_type %s with a mixture of experts is %v, but for this family it must be %v", f.name, m != nil, has)
 	}
 	if m == nil {
 		return nil
 	}
 	switch {
-	case f.sharedExpert != (m.Shared > 0):
+	case f.sharedExpert() != (m.Shared > 0):
 		return fmt.Errorf("shared_expert_intermediate_size is %d in model_type %s", m.Shared, f.name)
 	case m.Shared < 0 || m.Shared > maxFFN:
 		return fmt.Errorf("shared_expert_intermediate_size is %d: must be 1 to %d", m.Shared, maxFFN)
-	case f.expertsBeside && (m.Step != 1 || m.Dense != nil || !m.Normalise):
-		return fmt.Errorf("model_type %s has experts in all layers, with normalised weights", f.name)
-	case f.expertsEverywhere && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
+	case (f.byLayer || f.gatedDelta) && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
 		return fmt.Errorf("decoder_sparse_step, mlp_only_layers or norm_topk_prob: model_type %s has experts in all layers, with normalised weights", f.name)
 	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
 		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)
@@ -109,7 +107,7 @@ func (c Config) validateMixture(f *family) error {
 		return err
 	}
 	perToken := "num_experts_per_tok"
-	if f.expertsBeside {
+	if f.byLayer {
 		perToken = "top_k_experts"
 	}
 	err := validSizes(

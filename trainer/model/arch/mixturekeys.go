@@ -25,7 +25,7 @@ func (k *keys) mixture(f *family, c *Config) {
 	}
 	k.integer("decoder_sparse_step", &m.Step)
 	m.Dense = k.integers("mlp_only_layers")
-	if f.sharedExpert {
+	if f.sharedExpert() {
 		k.integer("shared_expert_intermediate_size", &m.Shared)
 	}
 }
@@ -46,7 +46,7 @@ func (k *keys) besideExperts(c *Config) {
 
 // keys writes the keys that mixture and besideExperts read.
 func (m *Mixture) keys(f *family) map[string]any {
-	if f.expertsBeside {
+	if f.byLayer {
 		return map[string]any{"enable_moe_block": true, "num_experts": m.Experts, "top_k_experts": m.PerToken, "moe_intermediate_size": m.FFN}
 	}
 	object := map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken}
@@ -63,7 +63,7 @@ func (m *Mixture) keys(f *family) map[string]any {
 		dense = []int{}
 	}
 	maps.Copy(object, map[string]any{"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "decoder_sparse_step": m.Step, "mlp_only_layers": dense})
-	if f.sharedExpert {
+	if f.sharedExpert() {
 		object["shared_expert_intermediate_size"] = m.Shared
 	}
 	return object

@@ -56,7 +56,7 @@ func writeMultipliers(c Config) map[string]any {
 
 // AttentionScale returns the factor of the products of queries and keys.
 func (c Config) AttentionScale() float64 {
-	if families[c.Family].unscaledScores {
+	if c.Features().ValueNorms {
 		return 1
 	}
 	scalar := cmp.Or(c.Queries.Scalar, float64(c.HeadDim))
@@ -65,7 +65,7 @@ func (c Config) AttentionScale() float64 {
 
 // EmbeddingScale returns the factor by which the embedding's rows are multiplied before the first layer.
 func (c Config) EmbeddingScale() float64 {
-	if families[c.Family].scaledEmbedding {
+	if c.Features().GELU {
 		return math.Sqrt(float64(c.Hidden))
 	}
 	return cmp.Or(c.Multipliers.Embedding, 1)

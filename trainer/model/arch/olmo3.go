@@ -11,7 +11,6 @@ func init() {
 			LocalTheta: 500000, MaxPosition: 2048, EOS: []int32{50279}, Pad: []int32{1}},
 		attentionBias: true,
 		windows:       true,
-		localTheta:    true,
 		read:          (*keys).olmo3Windows,
 		write:         writeOLMo3,
 		layer:         olmoLayer,

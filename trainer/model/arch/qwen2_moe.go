@@ -10,34 +10,23 @@ func init() {
 		architecture: "Qwen2MoeForCausalLM",
 		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 16, KVHeads: 16, FFN: 5632, RMSEps: 1e-6, MaxPosition: 32768,
 			Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}},
-		qkvBias:      true,
-		windows:      true,
-		sharedExpert: true,
-		read:         (*keys).everyOtherLayerSlides,
-		write:        writeUpperLayers,
+		qkvBias: true,
+		windows: true,
+		read:    (*keys).everyOtherLayerSlides,
+		write:   writeUpperLayers,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(c.AttentionBias)
 			l.output(false)
 			l.postNorm()
-			if c.HasExperts(l.index) {
-				l.experts(c.Mixture, mlpExperts, false)
-				l.sharedExpert(c.Mixture)
-			} else {
-				l.gatedMLP(false)
-			}
+			l.expertsOrMLP(mlpExperts)
 		},
-		gguf: &gguf{name: "qwen2moe", read: qwen2MoEGGUF, write: func(c Config, set func(key string, value any)) {
-			set("expert_shared_feed_forward_length", uint32(c.Mixture.Shared))
-		}},
+		gguf: &gguf{name: "qwen2moe", read: qwen2MoEGGUF},
 	})
 }
 
 // qwen2MoEGGUF reads the width of the expert for all tokens. llama.cpp normalises no weights of this architecture.
 func qwen2MoEGGUF(m *metadata, prefix string, c *Config) {
-	if c.Mixture == nil {
-		return
-	}
 	c.Mixture.Normalise, c.Mixture.Shared = false, c.FFN
 	m.integer(prefix+"expert_shared_feed_forward_length", &c.Mixture.Shared)
 }
@@ -45,11 +34,7 @@ func qwen2MoEGGUF(m *metadata, prefix string, c *Config) {
 // everyOtherLayerSlides reads the windows of Qwen2MoE. With use_sliding_window, layer_types lists the layers that have a
 // window. If that key is absent, every other layer below max_window_layers has one, beginning with the first.
 func (k *keys) everyOtherLayerSlides(c *Config) {
-	use, last, window := false, 28, k.slidingWindow(4096)
-	k.booleanOrNull("use_sliding_window", &use)
+	last, window := 28, usedWindow(k)
 	k.integerOrNull("max_window_layers", &last)
-	if !use {
-		window = 0
-	}
 	slideByType(k, c, window, func(i int) bool { return window > 0 && i%2 == 0 && i < last })
 }

@@ -13,14 +13,17 @@ func init() {
 		windows:       true,
 		read:          upperLayersSlide,
 		write:         writeUpperLayers,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.headNorms()
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(false)
-		},
-		gguf: &gguf{},
+		layer:         qwen3Layer,
+		gguf:          &gguf{},
 	})
+}
+
+// qwen3Layer adds the parts of a layer of Llama with norms of heads, and with experts if it has them.
+func qwen3Layer(l *layer, c Config) {
+	l.inputNorm()
+	l.qkv(c.AttentionBias)
+	l.headNorms()
+	l.output(c.AttentionBias)
+	l.postNorm()
+	l.expertsOrMLP(mlpExperts)
 }

@@ -10,32 +10,29 @@ func init() {
 		architecture: "Qwen3_5ForCausalLM",
 		defaults: Config{VocabSize: 248320, Hidden: 4096, Layers: 32, Heads: 16, KVHeads: 4, HeadDim: 256, FFN: 12288, RMSEps: 1e-6,
 			MaxPosition: 32768},
-		attentionBias:  true,
-		normsFromOne:   true,
-		partialRotary:  0.25,
-		gatedDelta:     true,
-		gatedAttention: true,
-		read:           (*keys).qwen35,
-		write:          writeQwen35,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qwen35(c)
-			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
-			l.gatedMLP(false)
-		},
-		gguf: &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases
+		attentionBias: true,
+		Features:      Features{NormOffset: 1},
+		partialRotary: 0.25,
+		gatedDelta:    true,
+		read:          (*keys).qwen35,
+		write:         writeQwen35,
+		layer:         qwen35Layer,
+		gguf:          &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases
 	})
 }
 
-// qwen35 adds a gated delta rule or gated attention.
-func (l *layer) qwen35(c Config) {
+// qwen35Layer adds a gated delta rule or gated attention, and experts or an MLP.
+func qwen35Layer(l *layer, c Config) {
+	l.inputNorm()
 	if c.Recurs(l.index) {
 		l.gatedDelta()
-		return
+	} else {
+		l.qkv(c.AttentionBias)
+		l.headNorms()
+		l.output(c.AttentionBias)
 	}
-	l.qkv(c.AttentionBias)
-	l.headNorms()
-	l.output(c.AttentionBias)
+	l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
+	l.expertsOrMLP(qwen35Experts)
 }
 
 func (k *keys) qwen35(c *Config) {

@@ -13,26 +13,14 @@ func init() {
 		architecture: "Qwen3_5MoeForCausalLM",
 		defaults: Config{VocabSize: 248320, Hidden: 2048, Layers: 40, Heads: 16, KVHeads: 2, HeadDim: 256, FFN: 512, RMSEps: 1e-6, MaxPosition: 32768,
 			Mixture: &Mixture{Experts: 256, PerToken: 8, FFN: 512, Shared: 512, Normalise: true, Step: 1}},
-		attentionBias:     true,
-		normsFromOne:      true,
-		partialRotary:     0.25,
-		gatedDelta:        true,
-		gatedAttention:    true,
-		sharedExpert:      true,
-		expertsEverywhere: true,
-		read:              (*keys).qwen35,
-		write:             writeQwen35,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qwen35(c)
-			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
-			l.experts(c.Mixture, qwen35Experts, false)
-			l.sharedExpert(c.Mixture)
-		},
-		gguf: &gguf{name: "qwen35moe", read: qwen35MoEGGUF, write: func(c Config, set func(key string, value any)) {
-			writeGatedDeltaGGUF(c, set)
-			set("expert_shared_feed_forward_length", uint32(c.Mixture.Shared))
-		}},
+		attentionBias: true,
+		Features:      Features{NormOffset: 1},
+		partialRotary: 0.25,
+		gatedDelta:    true,
+		read:          (*keys).qwen35,
+		write:         writeQwen35,
+		layer:         qwen35Layer,
+		gguf:          &gguf{name: "qwen35moe", read: qwen35MoEGGUF, write: writeGatedDeltaGGUF},
 	})
 }
 

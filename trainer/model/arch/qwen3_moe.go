@@ -15,18 +15,7 @@ func init() {
 		write: func(c Config) map[string]any {
 			return map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.windowOrNull()}
 		},
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.headNorms()
-			l.output(c.AttentionBias)
-			l.postNorm()
-			if c.HasExperts(l.index) {
-				l.experts(c.Mixture, mlpExperts, false)
-			} else {
-				l.gatedMLP(false)
-			}
-		},
-		gguf: &gguf{name: "qwen3moe"},
+		layer: qwen3Layer,
+		gguf:  &gguf{name: "qwen3moe"},
 	})
 }

@@ -19,7 +19,7 @@ func (k *keys) rope(f *family, c *Config) {
 	if f.byLayer {
 		return // its read does
 	}
-	if f.localTheta {
+	if f.defaults.LocalTheta != 0 {
 		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
 		k.ropeByLayerType(f, c)
 		return

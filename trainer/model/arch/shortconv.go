@@ -65,23 +65,20 @@ func (l *layer) shortConv() {
 	l.linear("conv_out", Residual, d, module{name: "conv.out_proj", gguf: "shortconv.out_proj", rows: d, bias: s.Bias})
 }
 
-// convolutions reads which layers have a convolution: those that layer_types names, or that full_attn_idxs omits. If both are absent, all
-// layers attend.
+// convolutions reads the keys of both families of LFM2, some of which have other names in other families. A convolution is in the layers
+// that layer_types names, or that full_attn_idxs omits. If both are absent, all layers attend.
 func (k *keys) convolutions(c *Config) {
-	s := &ShortConv{Layers: make([]bool, boundedLayers(c.Layers)), Width: 3}
+	c.RMSEps = 1e-5
+	k.float("norm_eps", &c.RMSEps)
+	k.booleanOrNull("tie_embedding", &c.Tied)
+	s := &ShortConv{Width: 3}
 	k.integer("conv_L_cache", &s.Width)
 	k.boolean("conv_bias", &s.Bias)
 	if convolves, given := k.layerTypes(c, convolution); given || k.err != nil {
 		s.Layers = convolves
 	} else if k.values["full_attn_idxs"] != nil {
-		for i := range s.Layers {
-			s.Layers[i] = true
-		}
-		for _, i := range k.integers("full_attn_idxs") {
-			if i >= 0 && i < len(s.Layers) {
-				s.Layers[i] = false
-			}
-		}
+		attends := k.integers("full_attn_idxs")
+		s.Layers = eachLayer(c.Layers, func(i int) bool { return !slices.Contains(attends, i) })
 	}
 	if slices.Contains(s.Layers, true) {
 		c.ShortConv = s
@@ -117,15 +114,15 @@ func shortConvGGUF(m *metadata, prefix string, c *Config) {
 
 // writeShortConvGGUF writes the keys that shortConvGGUF reads.
 func writeShortConvGGUF(c Config, set func(key string, value any)) {
-	heads, width := make([]int32, c.Layers), 3
+	heads, width := make([]int64, c.Layers), 3
 	for i := range heads {
 		if !c.Convolves(i) {
-			heads[i] = int32(c.KVHeads)
+			heads[i] = int64(c.KVHeads)
 		}
 	}
 	if c.ShortConv != nil {
 		width = c.ShortConv.Width
 	}
 	set("attention.head_count_kv", heads)
-	set("shortconv.l_cache", uint32(width))
+	set("shortconv.l_cache", width)
 }

@@ -11,6 +11,11 @@ type SigmoidRouter struct {
 // String returns the settings, for errors.
 func (s *SigmoidRouter) String() string { return fmt.Sprintf("{bias %v, scale %g}", s.Bias, s.Scale) }
 
+// sharedExpert reports whether the mixtures of the family have an expert for all tokens.
+func (f *family) sharedExpert() bool {
+	return f.defaults.Mixture != nil && f.defaults.Mixture.Shared > 0
+}
+
 // sigmoidRouter reports whether the mixtures of the family have a SigmoidRouter.
 func (f *family) sigmoidRouter() bool {
 	return f.defaults.Mixture != nil && f.defaults.Mixture.Sigmoid != nil

@@ -41,25 +41,23 @@ func init() {
 // noRopeLayers reads no_rope_layers, in which 1 stands for a layer with rotary positions. If the key is absent, it reads
 // no_rope_layer_interval n: each n-th layer has no rotary positions.
 func (k *keys) noRopeLayers(c *Config) {
-	without := make([]bool, boundedLayers(c.Layers))
+	var without []bool
 	if k.values["no_rope_layers"] == nil {
 		n := interval(k, "no_rope_layer_interval", 4)
-		for i := range without {
-			without[i] = (i+1)%n == 0
-		}
+		without = eachLayer(c.Layers, func(i int) bool { return (i+1)%n == 0 })
 	} else {
 		list, _ := k.values["no_rope_layers"].([]any)
-		if len(list) < len(without) {
-			k.fail("no_rope_layers must list at least %d layers", len(without))
+		if least := boundedLayers(c.Layers); len(list) < least {
+			k.fail("no_rope_layers must list at least %d layers", least)
 			return
 		}
-		for i := range without {
+		without = eachLayer(c.Layers, func(i int) bool {
 			text := strictjson.Show(list[i])
 			if text != "0" && text != "1" {
 				k.fail("no_rope_layers[%d] is %s: must be 1, for a layer with rotary positions, or 0", i, text)
 			}
-			without[i] = text == "0"
-		}
+			return text == "0"
+		})
 	}
 	if slices.Contains(without, true) {
 		c.NoRope = without

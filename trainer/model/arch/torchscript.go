@@ -125,23 +125,15 @@ func (p *Module) layout() *Layout {
 	return l
 }
 
-// moduleJSON returns the config.json of a module. Keys of Raw that Config does not have are copied.
-func moduleJSON(c Config, torchDType string) ([]byte, error) {
-	object := map[string]any{}
-	if c.Raw != nil {
-		var err error
-		if object, err = strictjson.Object(c.Raw); err != nil {
-			return nil, err
-		}
-	}
+// moduleKeys returns the keys of a module's config.json.
+func (c Config) moduleKeys() map[string]any {
 	shapes := map[string][]int64{}
 	for _, p := range c.Module.Parameters {
 		shapes[p.Name] = p.Shape
 	}
-	maps.Copy(object, map[string]any{
+	return map[string]any{
 		"model_type": TorchScript, "vocab_size": c.VocabSize, "hidden_size": c.Hidden, "max_position_embeddings": c.MaxPosition,
-		"head": c.Module.Head, "parameters": shapes, "torch_dtype": torchDType,
+		"head": c.Module.Head, "parameters": shapes,
 		"bos_token_id": oneOrList(c.BOS), "eos_token_id": oneOrList(c.EOS), "pad_token_id": oneOrList(c.Pad),
-	})
-	return indented(object)
+	}
 }

@@ -93,13 +93,15 @@ func everyLayerSlides(absent int) func(k *keys, c *Config) {
 }
 
 // everyLayerMaySlide reads sliding_window if use_sliding_window is true.
-func everyLayerMaySlide(k *keys, c *Config) {
+func everyLayerMaySlide(k *keys, c *Config) { k.slideEverywhere(c, usedWindow(k)) }
+
+// usedWindow reads sliding_window; it is 0 unless use_sliding_window is true.
+func usedWindow(k *keys) int {
 	use, window := false, k.slidingWindow(4096)
-	k.booleanOrNull("use_sliding_window", &use)
-	if !use {
-		window = 0
+	if k.booleanOrNull("use_sliding_window", &use); !use {
+		return 0
 	}
-	k.slideEverywhere(c, window)
+	return window
 }
 
 // slideEverywhere sets a window for all layers, or for none if it is 0.
@@ -116,12 +118,8 @@ func (k *keys) slideEverywhere(c *Config, window int) {
 // upperLayersSlide reads the windows of Qwen 2 and 3: with use_sliding_window, the layers of layer_types have one. If that
 // key is absent, the layers from max_window_layers up have one.
 func upperLayersSlide(k *keys, c *Config) {
-	use, first, window := false, 28, k.slidingWindow(4096)
-	k.booleanOrNull("use_sliding_window", &use)
+	first, window := 28, usedWindow(k)
 	k.integerOrNull("max_window_layers", &first)
-	if !use {
-		window = 0
-	}
 	slideByType(k, c, window, func(i int) bool { return window > 0 && i >= first })
 }
 

@@ -78,7 +78,8 @@ func (k *keys) unwrapped() (text *keys, kind string) {
 	case text == nil:
 		text = &keys{values: k.values}
 	}
-	for _, a := range list(k.values["architectures"]) {
+	named, _ := k.values["architectures"].([]any)
+	for _, a := range named {
 		if name, _ := a.(string); !strings.HasSuffix(name, "ForConditionalGeneration") && !strings.HasSuffix(name, "ForCausalLM") {
 			k.fail("architectures names %s: for models with %s, only ...ForConditionalGeneration is supported", strictjson.Show(a), textConfig)
 		}
@@ -89,8 +90,6 @@ func (k *keys) unwrapped() (text *keys, kind string) {
 	text.takeOutside(k, w)
 	return text, kind
 }
-
-func list(v any) []any { l, _ := v.([]any); return l }
 
 // textType replaces model_type by the family's. It also replaces rotary positions with three coordinates by positions with
 // one, which are the same for text.

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
@@ -73,9 +74,9 @@ func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object, err erro
 	if err != nil {
 		return nil, nil, err
 	}
-	pre, ok := ggufPres[name]
-	if !ok {
-		return nil, nil, fmt.Errorf("%spre is %q: the supported ones are %s", ggufPrefix, name, ggufPreNames())
+	pre, err := ggufPreNamed(name)
+	if err != nil {
+		return nil, nil, err
 	}
 	if config, err = g.config(nil); err != nil {
 		return nil, nil, err
@@ -248,19 +249,15 @@ func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) (a
 		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{id}, "tokens", []any{v}))
 		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0))), err
 	}
-	if addBOS {
-		part, err := around("bos_token")
+	for i, add := range []bool{addBOS, addEOS} {
+		if !add {
+			continue
+		}
+		part, err := around([]string{"bos_token", "eos_token"}[i])
 		if err != nil {
 			return nil, err
 		}
-		single, pair = append([]any{part}, single...), append([]any{part}, pair...)
-	}
-	if addEOS {
-		part, err := around("eos_token")
-		if err != nil {
-			return nil, err
-		}
-		single, pair = append(single, part), append(pair, part)
+		single, pair = slices.Insert(single, i*len(single), any(part)), slices.Insert(pair, i*len(pair), any(part))
 	}
 	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special), nil
 }

@@ -1,7 +1,7 @@
 package tokenizer
 
 import (
-	"maps"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,31 +26,40 @@ const (
 	patternBailing = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
 )
 
-var ggufPres = func() map[string]ggufPre {
-	pres := map[string]ggufPre{}
-	add := func(names string, pre ggufPre) {
-		for name := range strings.FieldsSeq(names) {
-			pres[name] = pre
-		}
-	}
-	add("gpt-2 phi-2 mpt exaone4 gigachat a.x-4.0 mellum trillion", ggufPre{})
-	add("smollm starcoder refact codeshell exaone minerva-7b mellum2", ggufPre{digits: true})
-	add("command-r", ggufPre{digits: true, nfc: true})
-	add("qwen2 deepseek-r1-qwen megrez", ggufPre{patterns: []string{patternQwen2}, nfc: true})
-	add("qwen35", ggufPre{patterns: []string{patternQwen35}, nfc: true})
-	add("stablelm2 hunyuan solar-open grok-2", ggufPre{patterns: []string{patternQwen2}})
-	add("llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2", ggufPre{patterns: []string{patternLlama3}, ignoreMerges: true, addBOS: true})
-	add("glm4 chatglm-bpe dbrx smaug-bpe", ggufPre{patterns: []string{patternLlama3}})
-	add("tekken", ggufPre{patterns: []string{patternTekken}, ignoreMerges: true, addBOS: true})
-	add("gpt-4o llama4 kanana2 minimax-m2", ggufPre{patterns: []string{patternO200k}})
-	add("deepseek-v3 hunyuan-dense", ggufPre{patterns: []string{patternDigits3, patternCJK, patternDeepSeek}})
-	add("seed-coder", ggufPre{patterns: []string{patternSeedCoder}})
-	add("bailingmoe bailingmoe2 llada-moe", ggufPre{patterns: []string{patternBailing}})
-	return pres
-}()
+// ggufPres lists the kinds with their values of tokenizer.ggml.pre. The first value of a kind is written; the others mean the
+// same to programs that read the vocabulary.
+var ggufPres = []struct {
+	names string
+	pre   ggufPre
+}{
+	{"gpt-2 phi-2 mpt exaone4 gigachat a.x-4.0 mellum trillion", ggufPre{}},
+	{"smollm starcoder refact codeshell exaone minerva-7b mellum2", ggufPre{digits: true}},
+	{"command-r", ggufPre{digits: true, nfc: true}},
+	{"qwen2 deepseek-r1-qwen megrez", ggufPre{patterns: []string{patternQwen2}, nfc: true}},
+	{"qwen35", ggufPre{patterns: []string{patternQwen35}, nfc: true}},
+	{"stablelm2 hunyuan solar-open grok-2", ggufPre{patterns: []string{patternQwen2}}},
+	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2", ggufPre{patterns: []string{patternLlama3}, ignoreMerges: true, addBOS: true}},
+	{"glm4 chatglm-bpe dbrx smaug-bpe", ggufPre{patterns: []string{patternLlama3}}},
+	{"tekken", ggufPre{patterns: []string{patternTekken}, ignoreMerges: true, addBOS: true}},
+	{"gpt-4o llama4 kanana2 minimax-m2", ggufPre{patterns: []string{patternO200k}}},
+	{"deepseek-v3 hunyuan-dense", ggufPre{patterns: []string{patternDigits3, patternCJK, patternDeepSeek}}},
+	{"seed-coder", ggufPre{patterns: []string{patternSeedCoder}}},
+	{"bailingmoe bailingmoe2 llada-moe", ggufPre{patterns: []string{patternBailing}}},
+}
 
-// ggufPreNames returns the supported values, for an error.
-func ggufPreNames() string { return strings.Join(slices.Sorted(maps.Keys(ggufPres)), ", ") }
+// ggufPreNamed returns the kind of a value of tokenizer.ggml.pre.
+func ggufPreNamed(name string) (ggufPre, error) {
+	var known []string
+	for _, p := range ggufPres {
+		names := strings.Fields(p.names)
+		if slices.Contains(names, name) {
+			return p.pre, nil
+		}
+		known = append(known, names...)
+	}
+	slices.Sort(known)
+	return ggufPre{}, fmt.Errorf("%spre is %q: the supported ones are %s", ggufPrefix, name, strings.Join(known, ", "))
+}
 
 func (p ggufPre) preTokenizer() *ordered.Object {
 	steps := []any{}

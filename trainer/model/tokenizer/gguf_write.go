@@ -5,12 +5,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
-
-// ggufPreferred lists the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean
-// the same to programs that read the vocabulary.
-var ggufPreferred = []string{"gpt-2", "smollm", "command-r", "qwen2", "qwen35", "stablelm2", "llama-bpe", "glm4", "tekken", "gpt-4o", "deepseek-v3",
-	"seed-coder", "bailingmoe"}
 
 // ggufSamples are texts whose ids must not change when the written vocabulary is read: contractions, digits, spaces, lines,
 // other scripts, marks.
@@ -20,10 +16,10 @@ var ggufSamples = []string{
 	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
 }
 
-// GGUF returns the metadata of the tokenizer for a GGUF file, in the types of such files (text, bool, uint32, []string,
-// []int32). rows is the number of rows of the embedding. Only byte-level BPE is supported. GGUF returns an error that names
-// the vocabulary, pre-tokenizer or setting for which the format has no key. It also returns an error if a reader of the
-// metadata would split a text differently.
+// GGUF returns the metadata of the tokenizer for a GGUF file, in the types that FromGGUF reads. rows is the number of rows
+// of the embedding. Only byte-level BPE is supported. GGUF returns an error that names the vocabulary, pre-tokenizer or
+// setting for which the format has no key. It also returns an error if a reader of the metadata would split a text
+// differently.
 func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
@@ -51,7 +47,7 @@ func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	meta[ggufPrefix+"merges"] = merges
 	for key, id := range map[string]int32{"bos_token_id": t.BOS(), "eos_token_id": t.EOS(), "unknown_token_id": t.Unk(), "padding_token_id": t.Pad()} {
 		if id != NoID {
-			meta[ggufPrefix+key] = uint32(id)
+			meta[ggufPrefix+key] = int64(id)
 		}
 	}
 	whole, plain := t.EncodeWithSpecial("a"), t.Encode("a")
@@ -130,10 +126,10 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
 		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: only byte-level BPE can be written")
 	}
-	for _, name := range ggufPreferred {
-		known := ggufPres[name]
-		known.addBOS = false
-		if regex == (len(known.patterns) == 0) && reflect.DeepEqual(known, is) {
+	for _, kind := range ggufPres {
+		kind.pre.addBOS = false
+		if regex == (len(kind.pre.patterns) == 0) && reflect.DeepEqual(kind.pre, is) {
+			name, _, _ := strings.Cut(kind.names, " ")
 			return name, nil
 		}
 	}
@@ -150,8 +146,8 @@ func (c component) isolates() bool {
 
 // ggufTokens sets the tokens by id, and their types. Rows of the embedding without a token get an unused token.
 func ggufTokens(s *spec, rows int, meta map[string]any) error {
-	tokens, types := make([]string, rows), make([]int32, rows)
-	put := func(text string, id, kind int32) error {
+	tokens, types := make([]string, rows), make([]int64, rows)
+	put := func(text string, id int32, kind int64) error {
 		if int(id) >= rows {
 			return fmt.Errorf("token %d, %.60q: the embedding has %d rows", id, text, rows)
 		}
@@ -167,7 +163,7 @@ func ggufTokens(s *spec, rows int, meta map[string]any) error {
 		if a.lstrip || a.rstrip || a.singleWord {
 			return fmt.Errorf("there is no key for lstrip, rstrip and single_word of the added token %.60q", a.content)
 		}
-		kind := int32(ggufUserDefined)
+		kind := int64(ggufUserDefined)
 		if a.special {
 			kind = ggufControl
 		}
@@ -186,20 +182,7 @@ func ggufTokens(s *spec, rows int, meta map[string]any) error {
 
 // sameAsGGUF reads the metadata again, and compares the ids of some texts.
 func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
-	read := maps.Clone(meta)
-	for key, v := range read {
-		switch v := v.(type) {
-		case uint32:
-			read[key] = int64(v)
-		case []int32:
-			wide := make([]int64, len(v))
-			for i, n := range v {
-				wide[i] = int64(n)
-			}
-			read[key] = wide
-		}
-	}
-	files, err := FromGGUF(read)
+	files, err := FromGGUF(meta)
 	if err != nil {
 		return err
 	}

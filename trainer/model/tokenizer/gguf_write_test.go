@@ -15,7 +15,7 @@ func TestWriteGGUF(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int32)
+		tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int64)
 		if meta["tokenizer.ggml.pre"] != pre || len(tokens) != rows || types[rows-1] != ggufUnused || types[tok.EOS()] != ggufControl || types[1000] != ggufNormal {
 			t.Errorf("%s: pre %v, %d tokens, types %v", name, meta["tokenizer.ggml.pre"], len(tokens), types[rows-4:])
 		}

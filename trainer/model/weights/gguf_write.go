@@ -15,7 +15,7 @@ import (
 const ggufAlignment = 32 // of tensors' data in bytes, unless general.alignment is set
 
 // ggufFileTypes holds general.file_type for files whose matrices all have one type.
-var ggufFileTypes = map[DType]uint32{F32: 0, F16: 1, Q8_0: 7, BF16: 32}
+var ggufFileTypes = map[DType]int64{F32: 0, F16: 1, Q8_0: 7, BF16: 32}
 
 // ggufOut is a tensor to write. If it has several parts, they are stacked.
 type ggufOut struct {
@@ -50,7 +50,7 @@ func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name
 	}
 	all := maps.Clone(meta)
 	maps.Copy(all, own)
-	all["general.file_type"], all["general.quantization_version"], all["general.alignment"] = fileType, uint32(2), uint32(ggufAlignment)
+	all["general.file_type"], all["general.quantization_version"], all["general.alignment"] = fileType, int64(2), int64(ggufAlignment)
 	tensors := ggufTensors(cfg, ropeFactors, dtype)
 	err = durable.ReplaceWith(durable.OS{}, path, func(to io.Writer) error {
 		w := &ggufEncoder{to: &durable.Counter{W: to}}
@@ -163,6 +163,7 @@ func ggufNumber(dtype DType) uint32 {
 	panic("weights: GGUF has no tensor type " + string(dtype))
 }
 
+// keyValue writes a value, numbers in 32 bits.
 func (w *ggufEncoder) keyValue(key string, value any) {
 	w.text(key)
 	switch v := value.(type) {
@@ -172,18 +173,18 @@ func (w *ggufEncoder) keyValue(key string, value any) {
 	case bool:
 		w.u32(ggufBool)
 		w.boolean(v)
-	case uint32:
+	case int64:
 		w.u32(ggufUint32)
-		w.u32(v)
-	case float32:
+		w.u32(uint32(v))
+	case float64:
 		w.u32(ggufFloat32)
-		w.u32(math.Float32bits(v))
+		w.u32(math.Float32bits(float32(v)))
 	case []string:
 		writeArray(w, ggufString, v, w.text)
 	case []bool:
 		writeArray(w, ggufBool, v, w.boolean)
-	case []int32:
-		writeArray(w, ggufInt32, v, func(n int32) { w.u32(uint32(n)) })
+	case []int64:
+		writeArray(w, ggufInt32, v, func(n int64) { w.u32(uint32(n)) })
 	default:
 		w.err = fmt.Errorf("metadata %s is of type %T", key, value)
 	}

@@ -44,10 +44,10 @@ func recurrentBytes(g *arch.GatedDelta) int64 {
 // heads before their norms, and queries before they are scaled. Further ones are terms of the residual
 // stream before they are scaled, values before their norm, and the results of adding a layer's embedding.
 func extraValues(c arch.Config) (n int64) {
-	if c.RotaryPairs() {
+	if c.Features().RotaryPairs {
 		n += qkvWidth(c)
 	}
-	if c.NormsAfterRope() {
+	if c.Features().NormsAfterRope {
 		n += qkvWidth(c) - kvWidth(c)
 	}
 	if c.Queries.Growth != (arch.QueryGrowth{}) {
@@ -56,7 +56,7 @@ func extraValues(c arch.Config) (n int64) {
 	if c.ResidualScale() != 1 {
 		n += 2 * int64(c.Hidden)
 	}
-	if c.ValueNorms() {
+	if c.Features().ValueNorms {
 		n += kvWidth(c) + 2*int64(c.Hidden) // and two sums for the factor of a layer
 	}
 	if width := int64(c.LayerInputs()); width > 0 {
