@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
+	"github.com/mgrpo/mgrpo/cmd/mgrpo/chat"
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/chat"
 )
 
 type chatCmd struct {
@@ -46,10 +46,11 @@ func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
+	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
 	if c.Model == "" {
-		return c.withTeam(context.WithoutCancel(ctx), interrupts)
+		return c.withTeam(context.WithoutCancel(ctx), terminal)
 	}
-	return c.withModel(ctx, interrupts)
+	return c.withModel(ctx, terminal)
 }
 
 // refuse returns an error that names a flag of the other form of the command.
@@ -72,7 +73,7 @@ func prompt() string {
 	return ""
 }
 
-func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (err error) {
+func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal) (err error) {
 	sampling, err := c.sampling()
 	if err != nil {
 		return err
@@ -90,15 +91,13 @@ func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (e
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Prompt: prompt(), Out: plain{os.Stdout},
-		Notes: os.Stderr}
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
 	defer stop()
-	return s.Run(ctx, os.Stdin, interrupts)
+	s := chat.Session{Terminal: terminal, Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed}
+	return s.Run(ctx)
 }
 
-func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) error {
+func (c *chatCmd) withTeam(ctx context.Context, terminal chat.Terminal) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
@@ -106,12 +105,10 @@ func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) err
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	return trainer.Chat(ctx, cfg, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
-		s := chat.Team{Ask: func(ctx context.Context, question string, tell func(string)) (string, error) {
+		s := chat.Team{Terminal: terminal, HeldOut: team.HeldOut, Questions: team.Questions}
+		s.Ask = func(ctx context.Context, question string, tell func(string)) (string, error) {
 			return team.Ask(ctx, question, func(m trainer.Message) { tell(fmt.Sprintf("%s -> %s: %s", m.From, m.To, m.Text)) })
-		}, HeldOut: func(n int) (question, reference string) {
-			q := team.HeldOut(n)
-			return q.Text, q.Answer
-		}, Questions: team.Questions, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
-		return s.Run(ctx, os.Stdin, interrupts)
+		}
+		return s.Run(ctx)
 	})
 }

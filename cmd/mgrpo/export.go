@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type exportCmd struct {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/offline"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type generateCmd struct {
@@ -47,12 +47,11 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	progress := offline.StartProgress(os.Stderr, "sampled", progressAfter)
+	progress := standalone.StartProgress(os.Stderr, "sampled", progressAfter)
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := offline.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
-		tally, err := offline.Generate(ctx, p, engine, opt, r, w)
+		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
+		tally, err := standalone.Generate(ctx, p, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type mergeCmd struct {

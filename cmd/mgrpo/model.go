@@ -8,8 +8,8 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.

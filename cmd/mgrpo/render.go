@@ -3,8 +3,8 @@ package main
 import (
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type renderCmd struct {

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/offline"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type scoreCmd struct {
@@ -34,11 +34,11 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	progress := offline.StartProgress(os.Stderr, "scored", progressAfter)
+	progress := standalone.StartProgress(os.Stderr, "scored", progressAfter)
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := offline.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
-		tally, err := offline.Score(ctx, p, opt, r, w)
+		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
+		tally, err := standalone.Score(ctx, p, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

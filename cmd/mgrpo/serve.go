@@ -127,7 +127,6 @@ func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, tok
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
 	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)

@@ -1,4 +1,4 @@
-package offline
+package standalone
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
@@ -33,7 +32,7 @@ const headRows = 512
 // they are its log-prob under softmax(logits / temperature) given the ids before it, and the entropy of
 // that distribution, in nats. Lines that have already arrived share a forward pass, packed without
 // padding. Score returns an error if reading, writing or the device fails; the Tally counts refused lines.
-func Score(ctx context.Context, p *standalone.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Score(ctx context.Context, p *Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines, ended := readLines(ctx, r, 64)
@@ -69,7 +68,7 @@ type scored struct {
 }
 
 type scorer struct {
-	policy *standalone.Policy
+	policy *Policy
 	opt    ScoreOptions
 }
 

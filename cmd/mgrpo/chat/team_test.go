@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // TestTeam: each line is a question to the team. A held-out question is printed with its
@@ -13,8 +15,9 @@ import (
 func TestTeam(t *testing.T) {
 	var out, notes strings.Builder
 	var asked []string
-	team := Team{Out: &out, Notes: &notes, Questions: 2,
-		HeldOut: func(n int) (string, string) { return []string{"first?", "second?"}[n], "two" },
+	in := strings.NewReader("why?\n/ask 2\n/ask 3\nfail\n/what\n\n/exit\nnever\n")
+	team := Team{Terminal: Terminal{In: in, Out: &out, Notes: &notes}, Questions: 2,
+		HeldOut: func(n int) task.Query { return task.Query{Text: []string{"first?", "second?"}[n], Answer: "two"} },
 		Ask: func(_ context.Context, question string, tell func(string)) (string, error) {
 			asked = append(asked, question)
 			if question == "fail" {
@@ -23,8 +26,7 @@ func TestTeam(t *testing.T) {
 			tell("planner -> solver: " + question)
 			return "an answer", nil
 		}}
-	in := strings.NewReader("why?\n/ask 2\n/ask 3\nfail\n/what\n\n/exit\nnever\n")
-	if err := team.Run(t.Context(), in, nil); err != nil {
+	if err := team.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if want := "why? second? fail"; strings.Join(asked, " ") != want {
@@ -44,7 +46,8 @@ func TestTeam(t *testing.T) {
 func TestTeamInterrupted(t *testing.T) {
 	var out, notes strings.Builder
 	interrupts := make(chan os.Signal)
-	team := Team{Out: &out, Notes: &notes, Ask: func(ctx context.Context, question string, _ func(string)) (string, error) {
+	terminal := Terminal{In: strings.NewReader("long\nshort\n"), Interrupts: interrupts, Out: &out, Notes: &notes}
+	team := Team{Terminal: terminal, Ask: func(ctx context.Context, question string, _ func(string)) (string, error) {
 		if question == "short" {
 			return "done", nil
 		}
@@ -52,7 +55,7 @@ func TestTeamInterrupted(t *testing.T) {
 		<-ctx.Done()
 		return "", ctx.Err()
 	}}
-	if err := team.Run(t.Context(), strings.NewReader("long\nshort\n"), interrupts); err != nil {
+	if err := team.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "done\n" || notes.String() != "(cut short)\n" {

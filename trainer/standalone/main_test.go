@@ -1,7 +1,6 @@
-package offline
+package standalone
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
@@ -19,23 +17,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const vocabulary = 320 // of llama-tiny
 
-// open loads llama-tiny. If words is set, it has a word-level tokenizer with the words w0, w1, ... and a chat template.
-func open(t testing.TB, words bool) *standalone.Policy {
+// openTiny loads llama-tiny. If words is set, it has a word-level tokenizer with the words w0, w1, ... and a chat template.
+func openTiny(t testing.TB, words bool) *Policy {
 	t.Helper()
-	dir := filepath.Join("..", "..", "..", "..", "testdata", "models", "llama-tiny")
+	dir := filepath.Join(testdata, "models", "llama-tiny")
 	if words {
 		dir = withWords(t, dir)
 	}
-	p, err := standalone.Open(context.Background(), dir, standalone.Options{Device: "cpu", Threads: 2, DType: "auto"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return open(t, dir, Options{Device: "cpu", Threads: 2, DType: "auto"})
 }
 
 func withWords(t testing.TB, weights string) string {

@@ -1,11 +1,10 @@
-package offline
+package standalone
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -20,7 +19,7 @@ type request struct {
 // parseRequest reads {"ids"}, {"text"} or, if chat is true, {"messages", ...} with the other inputs of a chat template.
 // Text gets the tokens that the tokenizer's post-processor adds, such as a beginning-of-text token. Messages end with
 // the template's generation prompt unless the line sets add_generation_prompt: false. Other keys are ignored.
-func parseRequest(p *standalone.Policy, in input, chat bool) (q request, err error) {
+func parseRequest(p *Policy, in input, chat bool) (q request, err error) {
 	if in.err != nil {
 		return q, in.err
 	}
@@ -54,7 +53,7 @@ func parseRequest(p *standalone.Policy, in input, chat bool) (q request, err err
 	return q, nil
 }
 
-func tokens(p *standalone.Policy, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
+func tokens(p *Policy, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
 	keys := []string{"ids", "text"}
 	if chat {
 		keys = append(keys, "messages")

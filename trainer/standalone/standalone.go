@@ -1,5 +1,6 @@
-// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device, and the tokenizer,
-// if there is one.
+// Package standalone uses one checkpoint without a run. It loads the weights onto a device, and the tokenizer, if there is
+// one. A Policy then samples (Engine), continues and scores JSON lines (Generate, Score), and writes checkpoints (Merge,
+// Export).
 package standalone
 
 import (
@@ -39,6 +40,7 @@ type Policy struct {
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // may be nil
+	engines []*local.Tenant
 	path    string
 	dtype   weights.DType // of the checkpoint's weights
 }
@@ -153,13 +155,17 @@ func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error)
 	return tokenizer.Parse(files)
 }
 
-// Engine starts a rollout engine with the given number of slots on the policy's weights. Close it before the policy.
+// Engine starts a rollout engine with the given number of slots on the policy's weights. Close also closes it.
 func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
 	var tenantOpt local.TenantOptions
 	if p.Tokenizer != nil {
 		tenantOpt.TokenBytes = p.Tokenizer.TokenBytes
 	}
-	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, tenantOpt)
+	engine, err := local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, tenantOpt)
+	if err == nil {
+		p.engines = append(p.engines, engine)
+	}
+	return engine, err
 }
 
 // mostCached is the number of tokens of all conversations whose keys and values an engine keeps, unless a single
@@ -194,11 +200,14 @@ func (p *Policy) NoTokenizer() error {
 	return fmt.Errorf("%s does not contain tokenizer.json: give token ids, or put the tokenizer's files next to the weights", p.path)
 }
 
-// Close frees the weights and the device.
+// Close ends the engines, and frees the weights and the device.
 func (p *Policy) Close(ctx context.Context) error {
 	var err error
+	for _, e := range p.engines {
+		err = errors.Join(err, e.Close(ctx))
+	}
 	if p.adapter != nil {
-		err = p.adapter.Close(ctx)
+		err = errors.Join(err, p.adapter.Close(ctx))
 	}
 	return errors.Join(err, p.base.Close(ctx), p.device.Close())
 }

@@ -68,7 +68,7 @@ func (w *terminal) Write(p []byte) (int, error) {
 func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-chan os.Signal) (said, notes string, err error) {
 	t.Helper()
 	out, beside := &terminal{t: t}, &strings.Builder{}
-	s.Engine, s.Out, s.Notes = e, out, beside
+	s.Engine, s.In, s.Interrupts, s.Out, s.Notes = e, in, interrupts, out, beside
 	if s.Tokenizer == nil {
 		s.Tokenizer = tokenizertest.Golden(t, "smollm2")
 	}
@@ -78,7 +78,7 @@ func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-ch
 	if e.context == 0 {
 		e.context = 1000
 	}
-	err = s.Run(context.Background(), in, interrupts)
+	err = s.Run(context.Background())
 	return out.text.String(), beside.String(), err
 }
 
@@ -88,9 +88,9 @@ func TestStreamsWholeCharacters(t *testing.T) {
 	answer := "naïve 日本語 🦙🏽 ok"
 	ids := tok.Encode(answer + "<|im_end|>")
 	out := &terminal{t: t}
-	s := Session{Engine: &script{answers: [][]int32{ids, ids[:len(ids)-5]}, context: 1000}, Tokenizer: tok, Out: out, Notes: io.Discard,
-		Sampling: policy.Sampling{MaxNew: 100}}
-	if err := s.Run(context.Background(), strings.NewReader("hi\n"), nil); err != nil {
+	s := Session{Engine: &script{answers: [][]int32{ids, ids[:len(ids)-5]}, context: 1000}, Tokenizer: tok, Sampling: policy.Sampling{MaxNew: 100},
+		Terminal: Terminal{In: strings.NewReader("hi\n"), Out: out, Notes: io.Discard}}
+	if err := s.Run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.text.String(); got != answer+"\n" {
@@ -105,7 +105,7 @@ func TestStreamsWholeCharacters(t *testing.T) {
 func TestHistory(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	e := &script{answers: [][]int32{tok.Encode("Hello!<|im_end|>"), tok.Encode("Fine."), tok.Encode("Who?")}}
-	said, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "Be brief.", Prompt: "> ", Seed: 5},
+	said, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "Be brief.", Terminal: Terminal{Prompt: "> "}, Seed: 5},
 		strings.NewReader("Hi\n\nHow are you?\n/reset\nDo you know me?\n/what\n/exit\nnever read\n"), nil)
 	if err != nil {
 		t.Fatal(err)

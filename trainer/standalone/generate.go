@@ -1,4 +1,4 @@
-package offline
+package standalone
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 )
 
 // GenerateOptions are the options of Generate.
@@ -33,7 +32,7 @@ type completion struct {
 // "finish_reason"} of the sampled tokens. The ids include a stop token; the text omits all special tokens. A line's "id" is
 // copied to its reply. A reply depends on the line number, the seed and the prompt alone. Generate returns an error if
 // reading, writing or the engine fails; the Tally counts refused lines.
-func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Generate(ctx context.Context, p *Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -95,7 +94,7 @@ type answer struct {
 }
 
 type generator struct {
-	policy *standalone.Policy
+	policy *Policy
 	engine policy.Sampler
 	opt    GenerateOptions
 }

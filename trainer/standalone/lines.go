@@ -1,6 +1,4 @@
-// Package offline implements `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the order of the
-// input. A line that cannot be answered gets the reply {"error"}; the other lines are not affected.
-package offline
+package standalone
 
 import (
 	"bufio"

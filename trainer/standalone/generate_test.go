@@ -1,4 +1,4 @@
-package offline
+package standalone
 
 import (
 	"bufio"
@@ -12,16 +12,14 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 )
 
-func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
+func generate(t *testing.T, p *Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
 	t.Helper()
 	engine, err := p.Engine(context.Background(), slots)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer engine.Close(context.Background())
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: p.StopIDs()}, Seed: seed, InFlight: inFlight}
 	var out strings.Builder
 	tally, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &out)
@@ -34,7 +32,7 @@ func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint
 // TestGenerateInOrder: the bytes of the answers do not depend on the number of lines in flight.
 // A bad line does not change the other answers.
 func TestGenerateInOrder(t *testing.T) {
-	p := open(t, true)
+	p := openTiny(t, true)
 	var in strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&in, "{\"id\":%d,\"ids\":[%d,%d,5]}\n", i, i%7, 30+i%3)
@@ -81,7 +79,7 @@ func TestGenerateInOrder(t *testing.T) {
 // TestGenerateText: a line with text or messages has the same answer as a line with the ids of
 // its tokens. The text of an answer does not have the stop token.
 func TestGenerateText(t *testing.T) {
-	p := open(t, true)
+	p := openTiny(t, true)
 	for _, c := range []struct{ in, same string }{
 		{`{"text":"w7 w8"}`, `{"ids":[7,8]}`},
 		{`{"messages":[{"role":"user","content":"w7 w8"}]}`, `{"ids":[3,7,8,4]}`},
@@ -106,7 +104,7 @@ func TestGenerateText(t *testing.T) {
 }
 
 func TestGenerateRefusesLines(t *testing.T) {
-	p := open(t, true)
+	p := openTiny(t, true)
 	lines := hostile[:len(hostile):len(hostile)]
 	lines = append(lines, struct{ line, want string }{`{"messages":[{"role":"user","content":` + strings.Repeat(" ", 3) + `null}]}`, ""},
 		struct{ line, want string }{`{"messages":{}}`, `"messages" is of type dict`},
@@ -129,7 +127,7 @@ func TestGenerateRefusesLines(t *testing.T) {
 		t.Errorf("the good line at the end: got answer %+v", last)
 	}
 
-	bare := open(t, false)
+	bare := openTiny(t, false)
 	out, _ = generate(t, bare, 1, 1, 0, `{"text":"w1"}`+"\n"+`{"ids":[1]}`)
 	got = replies(t, out)
 	if !strings.Contains(got[0].Error, "does not contain tokenizer.json") || got[1].Error != "" || got[1].Text != nil {
@@ -139,7 +137,7 @@ func TestGenerateRefusesLines(t *testing.T) {
 
 // TestLongLine: a line that is too long is refused, and the next line is read.
 func TestLongLine(t *testing.T) {
-	p := open(t, false)
+	p := openTiny(t, false)
 	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
 	out, tally := generate(t, p, 1, 1, 0, in)
 	got := replies(t, out)
@@ -150,7 +148,7 @@ func TestLongLine(t *testing.T) {
 
 // TestGenerateAnswersAtOnce: a program that writes one line and waits for its answer before it writes the next gets the answer.
 func TestGenerateAnswersAtOnce(t *testing.T) {
-	p := open(t, false)
+	p := openTiny(t, false)
 	engine, err := p.Engine(context.Background(), 4)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +190,7 @@ func (b *broken) Write(p []byte) (int, error) {
 
 // TestGenerateEnds: if the reader of the answers ends or the caller cancels, all requests in flight end.
 func TestGenerateEnds(t *testing.T) {
-	p := open(t, false)
+	p := openTiny(t, false)
 	engine, err := p.Engine(context.Background(), 4)
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +218,7 @@ func FuzzParseRequest(f *testing.F) {
 		f.Add(h.line)
 	}
 	f.Add(`{"messages":[{"role":"user","content":"w1"}],"tools":null,"id":[1,{"a":"b"}]}`)
-	p := open(f, true)
+	p := openTiny(f, true)
 	f.Fuzz(func(t *testing.T, line string) {
 		q, err := parseRequest(p, input{number: 1, data: []byte(line)}, true)
 		if err == nil && len(q.ids) == 0 {

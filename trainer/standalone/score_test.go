@@ -1,4 +1,4 @@
-package offline
+package standalone
 
 import (
 	"context"
@@ -9,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-func scores(t *testing.T, p *standalone.Policy, temperature float64, batch int, in string) ([]reply, Tally) {
+func scores(t *testing.T, p *Policy, temperature float64, batch int, in string) ([]reply, Tally) {
 	t.Helper()
 	var out strings.Builder
 	tally, err := Score(context.Background(), p, ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
@@ -29,7 +28,7 @@ func TestScoreGoldens(t *testing.T) {
 	folders := golden.Computed(golden.Models(t, arch.Families()))
 	for _, dir := range folders {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			p, err := standalone.Open(context.Background(), golden.Checkpoint(dir), standalone.Options{Device: "cpu", Threads: 2, DType: "fp32"})
+			p, err := Open(context.Background(), golden.Checkpoint(dir), Options{Device: "cpu", Threads: 2, DType: "fp32"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +39,7 @@ func TestScoreGoldens(t *testing.T) {
 	golden.CountModels("score", folders, 2)
 }
 
-func compareScores(t *testing.T, p *standalone.Policy, dir string, want golden.Tensors) {
+func compareScores(t *testing.T, p *Policy, dir string, want golden.Tensors) {
 	ids, lengths := want["input_ids"], want["lengths"].Int32s()
 	width := int(ids.Shape[1])
 	var in strings.Builder
@@ -71,7 +70,7 @@ func compareScores(t *testing.T, p *standalone.Policy, dir string, want golden.T
 
 // TestScorePacking: a line's scores have the same bits with any other lines in its forward pass.
 func TestScorePacking(t *testing.T) {
-	p := open(t, true)
+	p := openTiny(t, true)
 	var in strings.Builder
 	for i := range 30 {
 		ids := make([]string, 1+i%11)
@@ -103,7 +102,7 @@ func TestScorePacking(t *testing.T) {
 }
 
 func TestScoreRefusesLines(t *testing.T) {
-	p := open(t, true)
+	p := openTiny(t, true)
 	lines := slices.Clone(hostile)
 	lines = append(lines, struct{ line, want string }{`{"messages":[]}`, "exactly one of"},
 		struct{ line, want string }{`{"ids":[` + strings.Repeat("1,", 5000) + `1]}`, "more than the context"})

@@ -1,30 +1,24 @@
-// Package chat implements `mgrpo chat`: a person and a model take turns, and the model's words appear as they are
-// sampled.
+// Package chat implements `mgrpo chat`: a person and a model, or a trained team, take turns.
 package chat
 
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// Session is one conversation. Every turn renders all messages so far; the engine reuses the prefix that is in its
-// key-value cache.
+// Session is one conversation with a model, whose words appear as they are sampled. Every turn renders all messages so
+// far; the engine reuses the prefix that is in its key-value cache.
 type Session struct {
+	Terminal
 	Engine    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer // with a chat template
 	System    string               // system message; "": none, or the template's own
 	Sampling  policy.Sampling
 	Seed      uint64
-
-	Prompt string // printed before a person's turn, such as "> "; "" if the input is not a terminal
-	Out    io.Writer
-	Notes  io.Writer // messages about the session, such as a cut answer
 
 	messages []tokenizer.Message
 	turn     int64
@@ -32,19 +26,17 @@ type Session struct {
 
 const help = "/reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer short"
 
-// Run reads one message a line from in until the end of in, /exit, or the end of ctx. A value on interrupts stops the
-// answer that is being sampled.
-func (s *Session) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
+// Run reads one message a line until the end of the input, /exit, or the end of ctx.
+func (s *Session) Run(ctx context.Context) error {
 	if !s.Tokenizer.HasTemplate() {
 		return tokenizer.ErrNoTemplate
 	}
 	s.reset()
-	l := Lines{Prompt: s.Prompt, Out: s.Out, Notes: s.Notes, Help: help}
-	return l.Run(ctx, in, interrupts, func(ctx context.Context, line string) (bool, error) { return s.take(ctx, line, interrupts) })
+	return s.run(ctx, help, s.take)
 }
 
 // take handles one line from the person.
-func (s *Session) take(ctx context.Context, line string, interrupts <-chan os.Signal) (known bool, err error) {
+func (s *Session) take(ctx context.Context, line string) (known bool, err error) {
 	switch command := strings.TrimSpace(line); {
 	case command == "/reset":
 		s.reset()
@@ -53,7 +45,7 @@ func (s *Session) take(ctx context.Context, line string, interrupts <-chan os.Si
 	case strings.HasPrefix(command, "/"):
 		return false, nil
 	}
-	return true, s.answer(ctx, line, interrupts)
+	return true, s.answer(ctx, line)
 }
 
 func (s *Session) reset() {
@@ -64,7 +56,7 @@ func (s *Session) reset() {
 }
 
 // answer samples the model's turn. If the context does not have enough room for it, the question is also dropped.
-func (s *Session) answer(ctx context.Context, question string, interrupts <-chan os.Signal) error {
+func (s *Session) answer(ctx context.Context, question string) error {
 	asked := append(s.messages[:len(s.messages):len(s.messages)], tokenizer.Message{Role: "user", Content: question})
 	prompt, err := s.Tokenizer.Render(tokenizer.Chat{Messages: tokenizer.Messages(asked...), AddGenerationPrompt: true})
 	if err != nil {
@@ -75,26 +67,19 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 		fmt.Fprintf(s.Notes, "(the conversation has %d tokens, and the context is %d: /reset starts over, --context makes it longer)\n", len(tokens), limit)
 		return nil
 	}
-	text, finish, err := s.sample(ctx, tokens, interrupts)
-	if err != nil {
-		return err
-	}
+	text, finish, err := s.sample(ctx, tokens)
 	switch finish {
 	case policy.FinishLength:
 		fmt.Fprintf(s.Notes, "(cut at %d tokens: --max-new allows more)\n", s.Sampling.MaxNew)
 	case policy.FinishContext:
 		fmt.Fprintf(s.Notes, "(the context of %d tokens is full: /reset starts over)\n", s.Engine.ContextLimit())
-	case policy.FinishCancelled:
-		fmt.Fprintln(s.Notes, "(cut short)")
 	}
-	s.messages = append(asked, tokenizer.Message{Role: "assistant", Content: text})
-	return nil
+	s.messages = append(asked, tokenizer.Message{Role: "assistant", Content: text}) // also if it was cut short
+	return err
 }
 
 // sample prints the turn while the engine samples it.
-func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, policy.Finish, error) {
-	turn, cut := context.WithCancel(ctx)
-	defer cut()
+func (s *Session) sample(ctx context.Context, tokens []int32) (string, policy.Finish, error) {
 	// Room for the whole turn, so that the engine never waits for the terminal.
 	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit()))
 	var out policy.Completion
@@ -102,7 +87,7 @@ func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan 
 	go func() {
 		defer close(sampled)
 		s.turn++
-		out, err = s.Engine.Generate(turn, policy.Request{
+		out, err = s.Engine.Generate(ctx, policy.Request{
 			Tokens: tokens, Sampling: s.Sampling, Key: policy.Key{RunSeed: s.Seed, Step: s.turn, Query: "chat"},
 			OnToken: func(id int32) { sampled <- id },
 		})
@@ -113,21 +98,10 @@ func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan 
 		fmt.Fprint(s.Out, piece)
 	}
 	stream := s.Tokenizer.NewStream(true)
-	for open := true; open; {
-		var id int32
-		select {
-		case id, open = <-sampled:
-			if open {
-				say(stream.Push(id))
-			}
-		case <-interrupts:
-			cut()
-		}
+	for id := range sampled {
+		say(stream.Push(id))
 	}
 	say(stream.Flush())
 	fmt.Fprintln(s.Out)
-	if err != nil && turn.Err() != nil && ctx.Err() == nil {
-		return text.String(), policy.FinishCancelled, nil
-	}
 	return text.String(), out.Finish, err
 }

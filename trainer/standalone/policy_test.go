@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-var testdata = filepath.Join("..", "..", "..", "..", "testdata")
+var testdata = filepath.Join("..", "..", "testdata")
 
-func open(t *testing.T, path string, opt Options) *Policy {
+func open(t testing.TB, path string, opt Options) *Policy {
 	t.Helper()
 	p, err := Open(context.Background(), path, opt)
 	if err != nil {
