@@ -6,10 +6,21 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool/sandbox"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
+
+// ServeChild checks whether a run started this process as one of its children. If so, it does the child's work and
+// does not return; otherwise it returns at once. A run starts its own program again in two cases. The tool python
+// runs each program in a sandbox. An agent with several devices has a process, called a follower, for each device
+// except the first. A program that trains or evaluates calls ServeChild first in main, and in TestMain.
+func ServeChild() {
+	sandbox.Serve()
+	assemble.ServeFollower()
+}
 
 // listenForMachines waits for the further machines of each agent here that has several, until done is closed, and adds them
 // to machines. A stop that is requested at one of them stops this process.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
@@ -204,7 +205,7 @@ func TestMachinesLost(t *testing.T) {
 // can explain the requirements of several machines.
 func TestFollowerReportsMissingFile(t *testing.T) {
 	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
-	if told := refusal(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
+	if told := launch.Failed(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
 		t.Errorf("for %v it reports %+v", err, told)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
@@ -82,7 +81,7 @@ func (t *team) recordCause(agent string, err error) retryCause {
 
 // memoryFull adds a remedy to an agent's error if memory ran out.
 func memoryFull(cfg *config.Config, name string, err error) error {
-	if !outOfMemory(err) {
+	if !launch.OutOfMemory(err) {
 		return err
 	}
 	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name})
@@ -94,13 +93,4 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
 	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; continue with --resume", err, name, needs[0].Device, strings.Join(keys, " or "))
-}
-
-// outOfMemory reports whether an allocation failed, here or at a follower.
-func outOfMemory(err error) bool {
-	var op *torch.Error
-	var kernel *kernels.Error
-	var follower *launch.FailedError
-	return errors.As(err, &op) && op.OutOfMemory() || errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory ||
-		errors.As(err, &follower) && follower.Memory
 }

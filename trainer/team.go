@@ -167,7 +167,9 @@ func (t *team) load(ctx context.Context, s setup) error {
 	for _, m := range t.members {
 		err := assemble.Files(s.Config, s.Config.Agent(m.Agent()))
 		if err == nil {
-			err = selfTest(ctx, s.Config, s.Config.Agent(m.Agent()), s.Observer)
+			err = assemble.SelfTest(ctx, s.Config, s.Config.Agent(m.Agent()), func(text string) {
+				s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
+			})
 		}
 		if err != nil {
 			return t.withRemedy(m.Agent(), t.start.Version, err)

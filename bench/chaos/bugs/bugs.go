@@ -172,7 +172,7 @@ redis.call('ZADD', phases, step, phase)
 		Suite: files("TestLedgerOfSleeper"),
 	}, {
 		Name: "a follower samples with keys and values of older weights",
-		File: "trainer/follower.go",
+		File: "trainer/run/assemble/follower.go",
 		Old:  "		err = f.engine.UpdateWeights(ctx, o.Version)\n", New: "",
 		Suite: training("TestRanksRepeat"),
 	}, {

@@ -1,8 +1,13 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
 // LostError reports a follower that is gone or no longer answers. The cause may be unrelated to the order that it was
@@ -51,4 +56,19 @@ type AbsentError struct {
 
 func (e *AbsentError) Error() string {
 	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
+}
+
+// Failed returns the reply for an order or a request that failed.
+func Failed(err error) Reply {
+	var alone *torch.GroupError
+	return Reply{Error: err.Error(), Memory: OutOfMemory(err), Alone: errors.As(err, &alone), Missing: errors.Is(err, fs.ErrNotExist)}
+}
+
+// OutOfMemory reports whether an allocation failed, here or at a follower.
+func OutOfMemory(err error) bool {
+	var op *torch.Error
+	var kernel *kernels.Error
+	var follower *FailedError
+	return errors.As(err, &op) && op.OutOfMemory() || errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory ||
+		errors.As(err, &follower) && follower.Memory
 }

@@ -12,9 +12,10 @@ import (
 // 0's own part of the work. Close frees rank 0's buffers only, after the followers have ended.
 type RankedLearner struct {
 	*learner.Learner
-	group *RankGroup
-	adam  learner.Adam
-	at    map[string]int // index of each sequence in the prepared batch, by ID
+	group    *RankGroup
+	adam     learner.Adam
+	prepared []*learner.Sequence
+	at       map[string]int // index of each prepared sequence, by ID
 }
 
 // NewLearner returns the learner of all ranks. g may be nil if there are no followers. adam must equal
@@ -25,7 +26,7 @@ func (g *RankGroup) NewLearner(own *learner.Learner, adam learner.Adam) *RankedL
 
 // Prepare calls learner.Prepare on all ranks.
 func (l *RankedLearner) Prepare(ctx context.Context, batch []*learner.Sequence) error {
-	l.at = make(map[string]int, len(batch))
+	l.prepared, l.at = batch, make(map[string]int, len(batch))
 	for i, q := range batch {
 		l.at[q.ID] = i
 	}
@@ -116,6 +117,49 @@ func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64
 func (l *RankedLearner) Release(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
 	return err
+}
+
+// Obey executes a follower's part of an order to the learners of all ranks. A refused update is refused on all ranks; rank 0
+// reports it.
+func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequence) (r Reply, err error) {
+	if o.AdamW != nil {
+		l.Learner.SetAdam(o.AdamW.Adam)
+		l.Learner.SetSteps(o.AdamW.Steps)
+	}
+	switch o.Kind {
+	case Prepare:
+		err = l.Prepare(ctx, batch)
+	case Update:
+		var minibatch []*learner.Sequence
+		for _, i := range o.Which {
+			if i < 0 || i >= len(l.prepared) {
+				return r, fmt.Errorf("sequence %d does not exist: %d were prepared", i, len(l.prepared))
+			}
+			minibatch = append(minibatch, l.prepared[i])
+		}
+		_, err = l.Learner.Update(ctx, minibatch, o.AdamW.LR)
+	case ColdStartUpdate:
+		_, err = l.Learner.ColdStartUpdate(ctx, batch, o.AdamW.LR)
+	case Reset:
+		err = l.Learner.ResetOptimizer(ctx)
+	case Gather:
+		err = l.Learner.Copy(ctx, nil, nil, nil)
+	case Read:
+		err = l.Learner.Read(ctx, o.Span.From, o.Span.N, nil)
+	case JoinForward:
+		err = l.Learner.JoinForward(ctx)
+	case Restore:
+		err = l.Learner.RestoreMoments(ctx, nil, nil)
+	case SetWeights:
+		if err = l.Learner.RestoreWeights(ctx, nil); err == nil {
+			r.Digest, err = l.Learner.Digest(ctx)
+		}
+	case Release:
+		err = l.Learner.Close(ctx)
+	default:
+		err = fmt.Errorf("launch: %s is not an order to a learner", o.Kind)
+	}
+	return r, err
 }
 
 // Agree compares the digests of the followers' weights with rank 0's.

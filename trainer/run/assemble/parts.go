@@ -60,8 +60,8 @@ type AgentSpec struct {
 
 	// For a learning agent with several devices: this process's rank, the number of processes with a share of the trained
 	// weights, and whether no process has more than its share.
-	Rank, Size int
-	Gathered   bool
+	rank, size int
+	gathered   bool
 
 	Note func(text string) // receives notes on servers that sample and waits for them, and on tools that open slowly
 }
@@ -147,7 +147,7 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 	if o.source != nil {
 		p.SaveDType = saveDType(spec.Config, a, o.source.DType())
 	}
-	p.divided = model.Options{Rank: spec.Rank, Size: spec.Size, Gathered: spec.Gathered}
+	p.divided = model.Options{Rank: spec.rank, Size: spec.size, Gathered: spec.gathered}
 	load := func() (*model.Model, error) {
 		wanted := spec.Config.Run.Matmul == "bf16"
 		if torch.RoundFactors(wanted && kernels.BF16IsFaster()) != wanted && spec.Note != nil {

@@ -20,7 +20,7 @@ import (
 func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if spec.Learns {
-		spec.Size, spec.Gathered = len(all), a.Shard == "full"
+		spec.size, spec.gathered = len(all), a.Shard == "full"
 	}
 	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(),
 		Machines: spec.Process.Machines[a.Name], Lease: spec.Config.Store.Lease, Without: spec.Config.SecretEnv()})
@@ -29,7 +29,7 @@ func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent
 	}
 	open := func(rank int) launch.Order {
 		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(spec, a, all[rank]), Agent: a.Name, Weights: spec.Weights,
-			NoTraining: !spec.Learns, Gathered: spec.Gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
+			NoTraining: !spec.Learns, Gathered: spec.gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
 	}
 	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, spec, a) }); err != nil || !spec.Learns {
 		return err
@@ -46,7 +46,7 @@ func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent
 	}
 	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} },
 		func(ctx context.Context) error {
-			return p.Join(ctx, spec, group(0), 0, len(all))
+			return p.join(ctx, spec, group(0))
 		})
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (p *Parts) Compare(ctx context.Context) error {
 	}
 	var digest uint32
 	replies, err := p.group.Do(ctx, launch.Order{Kind: launch.DigestWeights}, nil, func(ctx context.Context) (err error) {
-		digest, err = p.Digest(ctx)
+		digest, err = p.digest(ctx)
 		return err
 	})
 	if err != nil {
@@ -107,17 +107,12 @@ func (p *Parts) Compare(ctx context.Context) error {
 	return p.group.Agree(digest, replies)
 }
 
-// Digest returns a checksum of the weights used for sampling.
-func (p *Parts) Digest(ctx context.Context) (uint32, error) {
+// digest returns a checksum of the weights used for sampling.
+func (p *Parts) digest(ctx context.Context) (uint32, error) {
 	if adapters, adapts := p.Params.(*model.Adapters); adapts {
 		return adapters.Digest(ctx)
 	}
 	return p.Model.Digest(ctx)
-}
-
-// OpenEngine opens the engine of a follower.
-func (p *Parts) OpenEngine(ctx context.Context, spec AgentSpec) (policy.Policy, error) {
-	return makerOf(spec.Config, spec.Config.Agent(spec.Agent)).open(ctx, p, spec)
 }
 
 // Freeze frees the buffers for training. Further ranks end if they neither sample nor hold a share of the weights.
@@ -135,22 +130,11 @@ func (p *Parts) Freeze(ctx context.Context) error {
 // Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
 func (p *Parts) Lost() error { return p.group.Err() }
 
-// OpenFollower loads the weights of a follower. cfg is the configuration in o; spec is the argument for Join.
-func OpenFollower(ctx context.Context, cfg *config.Config, o launch.OpenOrder) (p *Parts, spec AgentSpec, err error) {
-	spec = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
-	if !o.NoTraining {
-		spec.Rank, spec.Size, spec.Gathered = o.Rank, o.Size, o.Gathered
-	}
-	cfg.Run.Threads = threads(cfg, o.Beside)
-	p = &Parts{}
-	return p, spec, p.load(ctx, spec, cfg.Agent(o.Agent))
-}
-
-// Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *Parts) Join(ctx context.Context, spec AgentSpec, g launch.Rendezvous, rank, size int) error {
+// join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
+func (p *Parts) join(ctx context.Context, spec AgentSpec, g launch.Rendezvous) error {
 	timeout := spec.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
-		Rank: rank, Size: size, Join: timeout, Timeout: timeout})
+		Rank: spec.rank, Size: spec.size, Join: timeout, Timeout: timeout})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package trainer
+package assemble
 
 import (
 	"context"
@@ -7,12 +7,11 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// selfTest checks the device and the kernels of an agent before anything is computed there. It leaves out an instruction set
+// SelfTest checks the device and the kernels of an agent before anything is computed there. It leaves out an instruction set
 // that fails, with a note, and returns an error if none is left.
-func selfTest(ctx context.Context, cfg *config.Config, a *config.Agent, observer metrics.Observer) error {
+func SelfTest(ctx context.Context, cfg *config.Config, a *config.Agent, note func(text string)) error {
 	if a.Model.Endpoint != nil {
 		return nil // a hosted model
 	}
@@ -28,7 +27,7 @@ func selfTest(ctx context.Context, cfg *config.Config, a *config.Agent, observer
 		return fmt.Errorf("agents.%s.device: %w", a.Name, err)
 	}
 	for _, r := range left {
-		observer.Note(metrics.Warnf(a.Name, metrics.TopicSettings, "%s", r.LeftOut()))
+		note(r.LeftOut())
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package trainer
+package assemble
 
 import (
 	"os"
@@ -16,7 +16,7 @@ import (
 func TestWrongKernelIsLeftOut(t *testing.T) {
 	best := kernels.ISA()
 	if os.Getenv("MGRPO_WRONG") == "" {
-		library, err := filepath.Abs("../build/lib/libmgrpo_kernels_wrong.so")
+		library, err := filepath.Abs("../../../build/lib/libmgrpo_kernels_wrong.so")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,15 +29,15 @@ func TestWrongKernelIsLeftOut(t *testing.T) {
 		}
 		return
 	}
-	seen := &recorder{}
-	err := selfTest(t.Context(), &config.Config{}, &config.Agent{Name: "planner", Device: "cpu"}, seen)
+	var notes []string
+	err := SelfTest(t.Context(), &config.Config{}, &config.Agent{Name: "planner", Device: "cpu"}, func(text string) { notes = append(notes, text) })
 	if os.Getenv("MGRPO_WRONG_ISA") == "" || best == "portable" {
 		if err == nil || !strings.Contains(err.Error(), "agents.planner.device: cpu computes wrong results: rms_norm on "+best) {
 			t.Errorf("got %v", err)
 		}
 		return
 	}
-	if note := seen.String(); err != nil || kernels.ISA() == best || strings.Count(note, best+" is not used, the kernels use "+kernels.ISA()) != 1 || !strings.Contains(note, "rms_norm on "+best) {
+	if note := strings.Join(notes, "\n"); err != nil || kernels.ISA() == best || strings.Count(note, best+" is not used, the kernels use "+kernels.ISA()) != 1 || !strings.Contains(note, "rms_norm on "+best) {
 		t.Errorf("%v, %s is in use, notes: %s", err, kernels.ISA(), note)
 	}
 }
