@@ -145,7 +145,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
-	team, err := openTeam(ctx, setup{Gateway: opt.Gateway, Offers: offeredCheckpoints{points: []archive.Manifest{from}}, Date: dateOf(cfg, true),
+	team, err := openTeam(ctx, setup{opt: Options{Gateway: opt.Gateway}, offers: offeredCheckpoints{points: []archive.Manifest{from}}, date: dateOf(cfg, true),
 		Setup: worker.Setup{Config: aside, Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true, Task: opt.Task, Observer: observer,
 			Process: &assemble.Process{Agents: names}}})
 	if err != nil {

@@ -108,7 +108,7 @@ func TestLostGPU(t *testing.T) {
 			t.Errorf("version %d: the researcher ended with %v", c.version, researcher)
 		}
 	}
-	if err := (&team{cfg: load(t, dir, noColdStart...), dir: dir}).withRemedy("planner", 5, follower); err != error(follower) {
+	if err := (&team{setup: setup{Setup: worker.Setup{Config: load(t, dir, noColdStart...), Dir: dir}}}).withRemedy("planner", 5, follower); err != error(follower) {
 		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }

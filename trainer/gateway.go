@@ -29,22 +29,22 @@ type Gateway struct {
 
 // openGateway opens the gateway: it publishes this process's address to the other workers, and the main agent's worker
 // starts the programs that play rollouts, or leases rollouts to them.
-func (t *team) openGateway(ctx context.Context, s setup) error {
-	if !s.Config.HasGateway() {
+func (t *team) openGateway(ctx context.Context) error {
+	g := t.opt.Gateway
+	if !t.Config.HasGateway() {
 		return nil
 	}
-	if s.Gateway == nil {
+	if g == nil {
 		return errors.New("the configuration has a gateway, but this program does not serve one: set Gateway in the options")
 	}
-	t.gateway = s.Gateway
-	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token,
-		Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
+	round := gateway.Round{Run: t.Config.Run.Name, Open: g.Open, Token: g.Token,
+		Agents: t.Config.AgentNames(), Transport: g.Transport, Hosted: map[string]gateway.Upstream{}}
 	fresh := make([]byte, gateway.SecretSize)
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
-		if w.Parts().Gateway == nil && s.Gateway.Open {
-			to, err := upstreamOf(s.Config.Agent(w.Name()).Model.Endpoint)
+		if w.Parts().Gateway == nil && g.Open {
+			to, err := upstreamOf(t.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
 			}
@@ -55,7 +55,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, base64.StdEncoding.EncodeToString(fresh))
+		secret, err := w.Member().PublishGateway(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
@@ -69,11 +69,11 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 		round.Address = t.addressOf
 	}
 	for _, w := range t.workers {
-		if err := s.Gateway.openPrograms(s.Config, w, round.Secret); err != nil {
+		if err := g.openPrograms(t.Config, w, round.Secret); err != nil {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
-	s.Gateway.Server.BeginRound(round, agents)
+	g.Server.BeginRound(round, agents)
 	return nil
 }
 

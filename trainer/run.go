@@ -162,7 +162,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
 	s := setupOf(cfg, opt, state, dir, offers)
-	s.Date = dateOf(cfg, opt.Resume)
+	s.date = dateOf(cfg, opt.Resume)
 	team, err := openTeam(opening, s)
 	opened()
 	if err != nil {

@@ -97,7 +97,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 }
 
 // goBack reports where and with which settings the team continues, and renames newer checkpoints, since their steps will be repeated.
-func (t *team) goBack(ctx context.Context, s setup) error {
+func (t *team) goBack(ctx context.Context) error {
 	confirm := func() error { // newer checkpoints may belong to a successor
 		for _, m := range t.members {
 			if err := m.ConfirmPlace(ctx); err != nil {
@@ -106,32 +106,32 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 		}
 		return nil
 	}
-	for _, n := range s.Offers.notes {
-		s.Observer.Note(n)
+	for _, n := range t.offers.notes {
+		t.Observer.Note(n)
 	}
 	for _, why := range t.start.Refused {
-		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
+		t.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
-	checkpoints := archive.CheckpointsOf(s.Dir)
-	if s.From == nil {
-		if at := s.Offers.points; len(at) > 0 {
-			s.Observer.Note(metrics.Warnf("", metrics.TopicStart,
+	checkpoints := archive.CheckpointsOf(t.Dir)
+	if t.From == nil {
+		if at := t.offers.points; len(at) > 0 {
+			t.Observer.Note(metrics.Warnf("", metrics.TopicStart,
 				"starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh}, confirm)
 	}
-	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
-	deterministic, err := assemble.Deterministic(s.Config)
+	t.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(t.From.Step), t.From.Step, t.Config.Run.Steps))
+	deterministic, err := assemble.Deterministic(t.Config)
 	if err != nil {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
+		if part, _ := t.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
+			t.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
 				"the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
-	return checkpoints.GoBack(*s.From, confirm)
+	return checkpoints.GoBack(*t.From, confirm)
 }
 
 // dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.

@@ -14,8 +14,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
-	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -23,52 +21,43 @@ import (
 
 // team holds the workers of this process in a round of the run, and the data they share.
 type team struct {
-	cfg     *config.Config
+	setup
 	store   *store.Store
 	members []*store.Member // the places of the agents here
 	start   store.Start
 	workers []*worker.Worker
-	gateway *Gateway // gateway of this process; may be nil
 
-	dir    string     // folder of the run, or of the evaluation
-	before retryCause // the cause of the previous round's end
-	first  sync.Once
-	cause  retryCause // the cause of the first error; see recordCause
+	first sync.Once
+	cause retryCause // the cause of the first error; see recordCause
 }
 
-// setup holds the data that a team needs in addition to its configuration.
+// setup holds the data with which a team is opened.
 type setup struct {
 	worker.Setup
-	Offers offeredCheckpoints // the available checkpoints
-	Date   string             // YYYY-MM-DD, the date of the run, if this process has it
-	Before retryCause         // the cause of the previous round's end
-
-	// As in Options.
-	Health     *health.Server
-	Dashboard  *dashboard.Page
-	Gateway    *Gateway
-	BeforeLoad func()
+	opt    Options            // Health, Dashboard, Gateway and BeforeLoad; the others are in Setup
+	offers offeredCheckpoints // the available checkpoints
+	date   string             // YYYY-MM-DD, the date of the run, if this process has it
+	before retryCause         // the cause of the previous round's end
 }
 
-// setupOf returns the setup of a team that trains in the folder dir. The caller sets Date.
+// setupOf returns the setup of a team that trains in the folder dir. The caller sets date.
 func setupOf(cfg *config.Config, opt Options, state roundState, dir string, offers offeredCheckpoints) setup {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return setup{
-		Setup:  worker.Setup{Config: cfg, Dir: dir, Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
-		Health: opt.Health, Dashboard: opt.Dashboard, Gateway: opt.Gateway, BeforeLoad: opt.BeforeLoad, Offers: offers, Before: state.before,
+		Setup: worker.Setup{Config: cfg, Dir: dir, Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
+		opt:   opt, offers: offers, before: state.before,
 	}
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
-// loads it. s.Offers holds the available states. If the team does not open, only its cause is set.
+// loads it. s.offers holds the available states. If the team does not open, only its cause is set.
 func openTeam(ctx context.Context, s setup) (*team, error) {
-	cfg, names := s.Config, s.Process.Agents
-	t := &team{cfg: cfg, dir: s.Dir, before: s.Before}
-	options, err := assemble.Store(cfg)
+	t := &team{setup: s}
+	options, err := assemble.Store(s.Config)
 	if err != nil {
 		return t, err
 	}
-	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
+	if options.URL == "" && len(s.Process.Agents) < len(s.Config.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
 	if s.NoTraining {
@@ -78,8 +67,8 @@ func openTeam(ctx context.Context, s setup) (*team, error) {
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
-	if err = t.enter(ctx, &s, names); err == nil {
-		err = t.load(ctx, s)
+	if err = t.enter(ctx); err == nil {
+		err = t.load(ctx)
 	}
 	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, ErrStopped) {
 		err = cause // context.Canceled does not contain a reason
@@ -99,25 +88,25 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 }
 
 // enter joins the run for all agents of this process and sets the state from which it starts. When the process has its
-// places, enter reads the states of s.Offers again.
-func (t *team) enter(ctx context.Context, s *setup, names []string) error {
-	deterministic, err := assemble.Deterministic(s.Config)
+// places, enter reads the states of t.offers again.
+func (t *team) enter(ctx context.Context) error {
+	deterministic, err := assemble.Deterministic(t.Config)
 	if err != nil {
 		return err
 	}
 	// A program may behave differently when it is played again, so a lost worker's rollouts cannot be repeated. Rollouts
 	// that were made ahead with earlier weights cannot be repeated either: a worker that continues at a version has the
 	// weights of that version only.
-	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
-	shared := s.Config.Shared()
-	if s.NoTraining { // all have the same checkpoint and start from it
-		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
+	deterministic = deterministic && !t.Config.PlayedByProgram() && t.Config.GRPO.MaxLag == 0
+	shared := t.Config.Shared()
+	if t.NoTraining { // all have the same checkpoint and start from it
+		shared["checkpoint"] = fmt.Sprintf("step %d, %s", t.offers.points[0].Step, t.offers.points[0].Digest)
 	}
-	request := store.JoinRequest{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
-	for _, name := range names {
-		m, err := t.store.Join(ctx, name, request, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
+	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.states}
+	for _, name := range t.Process.Agents {
+		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrOver) {
-			return nothingLeft(s.Config, s.Offers.points[0])
+			return nothingLeft(t.Config, t.offers.points[0])
 		}
 		if err != nil {
 			return err
@@ -130,70 +119,70 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 			return err
 		}
 	}
-	if given := s.Config.Run.Date; given != "" && given != t.start.Date {
+	if given := t.Config.Run.Date; given != "" && given != t.start.Date {
 		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given,
 			t.start.Date)
 	}
-	s.Config.Run.Date = t.start.Date
+	t.Config.Run.Date = t.start.Date
 	return nil
 }
 
 // states returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
 // of them.
-func (s *setup) states() (offers []store.Offer, over bool, err error) {
-	if err := s.Offers.renew(); err != nil {
+func (t *team) states() (offers []store.Offer, over bool, err error) {
+	if err := t.offers.renew(); err != nil {
 		return nil, false, err
 	}
-	at := s.Offers.points
-	return archive.StatesOf(at, s.Date), !s.NoTraining && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
+	at := t.offers.points
+	return archive.StatesOf(at, t.date), !t.NoTraining && len(at) > 0 && finished(t.Config, at[0], t.Task), nil
 }
 
 // load opens the workers with the state from which the team starts.
-func (t *team) load(ctx context.Context, s setup) error {
-	at := s.Offers.points
+func (t *team) load(ctx context.Context) error {
+	at := t.offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
-		s.From = &at[i]
+		t.From = &at[i]
 	}
-	if s.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be renamed
-		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(s.Dir))
+	if t.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be renamed
+		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(t.Dir))
 	}
-	if s.From != nil && !s.NoTraining && finished(s.Config, *s.From, s.Task) { // all workers reach this together
+	if t.From != nil && !t.NoTraining && finished(t.Config, *t.From, t.Task) { // all workers reach this together
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
-		return nothingLeft(s.Config, *s.From)
+		return nothingLeft(t.Config, *t.From)
 	}
 	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
 	for _, m := range t.members {
-		err := assemble.Files(s.Config, s.Config.Agent(m.Agent()))
+		err := assemble.Files(t.Config, t.Config.Agent(m.Agent()))
 		if err == nil {
-			err = assemble.SelfTest(ctx, s.Config, s.Config.Agent(m.Agent()), func(text string) {
-				s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
+			err = assemble.SelfTest(ctx, t.Config, t.Config.Agent(m.Agent()), func(text string) {
+				t.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
 			})
 		}
 		if err != nil {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 	}
-	if s.BeforeLoad != nil {
-		s.BeforeLoad()
+	if t.opt.BeforeLoad != nil {
+		t.opt.BeforeLoad()
 	}
-	if !s.NoTraining {
-		if err := t.goBack(ctx, s); err != nil {
+	if !t.NoTraining {
+		if err := t.goBack(ctx); err != nil {
 			return err
 		}
 	}
 	for _, m := range t.members {
-		w, err := worker.Open(ctx, s.Setup, m)
+		w, err := worker.Open(ctx, t.Setup, m)
 		if err != nil {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
 		probe := worker.ProbeOf(w)
-		s.Health.Joined(w.Name(), probe, m)
-		s.Dashboard.Joined(w.Name(), probe, m)
+		t.opt.Health.Joined(w.Name(), probe, m)
+		t.opt.Dashboard.Joined(w.Name(), probe, m)
 	}
-	return t.openGateway(ctx, s)
+	return t.openGateway(ctx)
 }
 
 // finish waits at the last barrier, for the agents of this process, until all agents have finished the run.
@@ -237,11 +226,11 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 
 // withRemedy returns the error of an agent that has reached a version, with a remedy.
 func (t *team) withRemedy(name string, version int64, err error) error {
-	err = memoryFull(t.cfg, name, err)
+	err = memoryFull(t.Config, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
-	return lostGPU(t.dir, name, version, err)
+	return lostGPU(t.Dir, name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.
@@ -293,8 +282,8 @@ func (t *team) releasePlace(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	if t.gateway != nil { // the round is over for the programs
-		t.gateway.Server.BeginRound(gateway.Round{}, nil)
+	if g := t.opt.Gateway; g != nil && t.Config.HasGateway() { // the round is over for the programs
+		g.Server.BeginRound(gateway.Round{}, nil)
 	}
 	for _, w := range t.workers {
 		errs = append(errs, w.Close(ctx))
