@@ -65,7 +65,7 @@ func TestRunStartsFromAdapter(t *testing.T) {
 	if kl := seen.find(t, "step", 1, "planner").Values["ref_kl_mean"]; kl > kl0 {
 		t.Errorf("the run does not begin at its reference: KL %v", kl)
 	}
-	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), CheckpointOptions{})
+	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), Options{})
 	if err != nil || len(evaluated.Records) == 0 {
 		t.Errorf("evaluating adapters: %v", err)
 	}

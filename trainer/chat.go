@@ -35,7 +35,7 @@ type Message struct{ From, To, Text string }
 // Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
 // that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut]
 // chooses another.
-func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk func(context.Context, *TeamChat) error) error {
+func Chat(ctx context.Context, cfg *config.Config, opt Options, talk func(context.Context, *TeamChat) error) error {
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}

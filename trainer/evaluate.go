@@ -22,18 +22,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// CheckpointOptions are options of Evaluate, Serve and Chat in addition to the run's configuration.
-type CheckpointOptions struct {
-	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
-	Checkpoint string           // folder of a step; "": the run's newest complete one
-	Task       task.Task        // replaces the configured task; may be nil
-	Observer   metrics.Observer // receives records and notes; may be nil
-	Gateway    *Gateway         // as in Options
-	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
-}
-
-// check returns an error if the options do not fit the configuration.
-func (o CheckpointOptions) check(cfg *config.Config) error {
+// checkUse returns an error if the options for a use of a checkpoint do not fit the configuration.
+func (o Options) checkUse(cfg *config.Config) error {
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
@@ -48,7 +38,7 @@ func (o CheckpointOptions) check(cfg *config.Config) error {
 
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
 // a separate store, so the numbers are the same.
-func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e Evaluation, err error) {
+func Evaluate(ctx context.Context, cfg *config.Config, opt Options) (e Evaluation, err error) {
 	records := &lastRecords{Observer: observed(opt.Observer), byAgent: map[string]metrics.Record{}}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
@@ -100,9 +90,9 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
-func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptions, what string,
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what string,
 	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
-	if err := opt.check(cfg); err != nil {
+	if err := opt.checkUse(cfg); err != nil {
 		return err
 	}
 	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), agentsOf(cfg, opt.Agents)

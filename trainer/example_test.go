@@ -32,7 +32,7 @@ func ExampleEvaluate() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := trainer.Evaluate(context.Background(), cfg, trainer.CheckpointOptions{})
+	e, err := trainer.Evaluate(context.Background(), cfg, trainer.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

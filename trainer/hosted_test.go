@@ -394,7 +394,7 @@ func TestHostedEvaluates(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := a.count()
-	e, err := Evaluate(t.Context(), cfg, CheckpointOptions{})
+	e, err := Evaluate(t.Context(), cfg, Options{})
 	if err != nil || len(e.Records) != 2 || a.count() == before {
 		t.Errorf("%v, %d records, %d requests", err, len(e.Records), a.count()-before)
 	}

@@ -14,7 +14,7 @@ func TestTaskFromGoProgram(t *testing.T) {
 	if err := Train(t.Context(), cfg, Options{Task: own}); err != nil {
 		t.Fatal(err)
 	}
-	e, err := Evaluate(t.Context(), cfg, CheckpointOptions{Task: own})
+	e, err := Evaluate(t.Context(), cfg, Options{Task: own})
 	if err != nil || len(e.Records) != 2 {
 		t.Fatalf("%+v, %v", e, err)
 	}
@@ -28,7 +28,7 @@ func TestTaskFromGoProgram(t *testing.T) {
 	}
 	for _, err := range []error{
 		Train(t.Context(), cfg, Options{Resume: true}),
-		func() error { _, err := Evaluate(t.Context(), cfg, CheckpointOptions{}); return err }(),
+		func() error { _, err := Evaluate(t.Context(), cfg, Options{}); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go must come from a Go program") {
 			t.Errorf("without the program's task: %v", err)

@@ -77,18 +77,11 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
 
-// MachineOptions are the options of a further machine in addition to the run's configuration.
-type MachineOptions struct {
-	Agent    string
-	Machine  int              // number of the machine, counted from 1
-	Observer metrics.Observer // receives notes; may be nil
-	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
-}
-
 // ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is
-// over. It needs no store. Resumable also reports for its error whether the same command can continue.
-func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) error {
-	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
+// over. machine is its number, counted from 1. ServeMachine needs no store, and uses Observer and Stop of the options only.
+// Resumable also reports for its error whether the same command can continue.
+func ServeMachine(ctx context.Context, cfg *config.Config, agent string, machine int, opt Options) error {
+	a, err := cfg.OfMachine(machine, agent)
 	if err != nil {
 		return err
 	}
@@ -96,7 +89,7 @@ func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) e
 	if err != nil {
 		return err
 	}
-	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: opt.Machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
+	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
 	if errors.Is(err, launch.ErrStopped) {
 		return ErrStopped
 	}

@@ -70,7 +70,7 @@ func TestRanksRepeat(t *testing.T) {
 		}
 	}
 	for _, size := range []int{1, 3} {
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), CheckpointOptions{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
@@ -22,18 +23,24 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Options are the options of a run in addition to its configuration.
+// Options are the options of the functions of this package in addition to the configuration.
 type Options struct {
-	Agents     []string             // agents to run in this process; nil: all
+	Agents   []string         // agents in this process, which meet the others in the run's Redis; nil: all
+	Task     task.Task        // replaces the configured task; may be nil
+	Observer metrics.Observer // receives records and notes; may be nil
+	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
+
+	// Only for training. ServeMachine also uses Stop.
 	Resume     bool                 // continue from the newest complete checkpoint
-	Observer   metrics.Observer     // receives records and notes; may be nil
-	Health     *health.Server       // publishes the workers' state; may be nil
-	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
-	Task       task.Task            // replaces the configured task; may be nil
-	Gateway    *Gateway             // gives programs access to the agents, if the configuration has a gateway
 	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint, after the current step or in the cold start
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
+	Health     *health.Server       // publishes the workers' state; may be nil
+	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
 	BeforeLoad func()               // called in each round when the configuration is usable here, before models are loaded; may be nil
+
+	// Only for Evaluate, Serve and Chat.
+	Checkpoint string          // folder of a step; "": the run's newest complete one
+	Against    []score.Answers // Evaluate: answers of an earlier evaluation of the same questions to compare with; may be nil
 }
 
 // agentsOf returns the names of the agents to run in this process: the given ones, or all.

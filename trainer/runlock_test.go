@@ -62,7 +62,7 @@ func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer train.Release()
-	e, err := Evaluate(t.Context(), cfg, CheckpointOptions{})
+	e, err := Evaluate(t.Context(), cfg, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +71,6 @@ func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Release()
-	_, err = Evaluate(t.Context(), cfg, CheckpointOptions{})
+	_, err = Evaluate(t.Context(), cfg, Options{})
 	refusedAs(t, err, "the folder of the evaluation")
 }

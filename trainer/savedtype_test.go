@@ -31,7 +31,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	}
 	said := map[int]string{}
 	for _, size := range []int{1, 2} { // a rank that does not learn reads the fp32 weights itself
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), CheckpointOptions{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

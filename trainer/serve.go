@@ -14,7 +14,7 @@ import (
 // Serve gives programs access to the agents of a checkpoint, all in this process, until ctx ends.
 // opt.Gateway must be set. Requests may set temperature and truncation; the defaults are the same as
 // in evaluations. Serve calls ready when the agents can answer, with the folder of the checkpoint.
-func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready func(stepDir string, agents []ServedAgent)) error {
+func Serve(ctx context.Context, cfg *config.Config, opt Options, ready func(stepDir string, agents []ServedAgent)) error {
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {

@@ -54,6 +54,5 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	}
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
-	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine,
-		Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
+	return trainer.ServeMachine(ctx, cfg, agent, machine, trainer.Options{Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
 }

@@ -70,7 +70,7 @@ func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (a
 	if err := trainer.Train(ctx, cfg, trainer.Options{Task: t, Observer: progress{}, Resume: steps > 0}); err != nil {
 		return 0, err
 	}
-	e, err := trainer.Evaluate(ctx, cfg, trainer.CheckpointOptions{Task: t})
+	e, err := trainer.Evaluate(ctx, cfg, trainer.Options{Task: t})
 	if err != nil {
 		return 0, err
 	}
