@@ -6,8 +6,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // ErrNothingTrained is the error of a run whose steps did not change any weight.
@@ -38,4 +45,85 @@ func (t *team) checkTrained(o metrics.Observer) error {
 		o.Note(n)
 	}
 	return nil
+}
+
+// retryKind is a kind of cause that ends a round and after which another round may succeed.
+type retryKind int
+
+const (
+	noRetry      retryKind = iota
+	valueDiffers           // a worker's values differed from its predecessor's
+	followerLost           // a follower was lost
+)
+
+// retryCause is the cause of a round's end if another round may succeed. The zero value means that there was no such
+// cause.
+type retryCause struct {
+	kind    retryKind
+	version int64 // valueDiffers: the version at which the round began; followerLost: the version reached
+}
+
+// retryCauseOf returns the cause behind an error, in a round that began at version start and reached version reached.
+func retryCauseOf(err error, start, reached int64) retryCause {
+	var conflict *store.ConflictError
+	var lost *launch.LostError
+	switch {
+	case errors.As(err, &conflict):
+		return retryCause{valueDiffers, start}
+	case errors.As(err, &lost):
+		return retryCause{followerLost, reached}
+	}
+	return retryCause{}
+}
+
+// mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
+func (c retryCause) mayRetry(before retryCause) bool { return c.kind != noRetry && c != before }
+
+// lostGPU returns err. If the previous process also lost one of the agent's GPUs at this version, the returned error
+// states that another process will not help, and it is not a LostError.
+func lostGPU(dir, name string, version int64, err error) error {
+	var own *torch.LostError
+	var follower *launch.LostError
+	if !errors.As(err, &own) && !(errors.As(err, &follower) && follower.GPU) {
+		return err
+	}
+	again, unknown := archive.LostGPU(dir, name, version)
+	switch {
+	case unknown != nil: // it is unknown whether another process would help
+		return fmt.Errorf("%v; %w", err, unknown)
+	case again:
+		return fmt.Errorf("%v; again at version %d, so another start does not help", err, version)
+	}
+	return err
+}
+
+// recordCause returns the cause of the first error of this team. The first call stores it in t.cause, and err must then
+// come from agent's worker. Later calls ignore their arguments.
+func (t *team) recordCause(agent string, err error) retryCause {
+	t.first.Do(func() {
+		reached := t.start.Version
+		for _, w := range t.workers {
+			if w.Name() == agent {
+				reached = w.Parts().Policy.Version()
+			}
+		}
+		t.cause = retryCauseOf(err, t.start.Version, reached)
+	})
+	return t.cause
+}
+
+// memoryFull adds a remedy to an agent's error if memory ran out.
+func memoryFull(cfg *config.Config, name string, err error) error {
+	if !launch.OutOfMemory(err) {
+		return err
+	}
+	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name})
+	if uncounted != nil {
+		return errors.Join(err, uncounted)
+	}
+	var keys []string
+	for _, l := range memory.Levers(needs[:1]) { // needs of followers are among them
+		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
+	}
+	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; continue with --resume", err, name, needs[0].Device, strings.Join(keys, " or "))
 }
