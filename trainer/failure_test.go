@@ -35,7 +35,7 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 		wg.Go(func() {
 			cfg := load(t, dir, append(noColdStart, "store.url="+url)...)
 			opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}
-			team, err := openTeam(t.Context(), setupOf(cfg, opt, roundState{before: before}, dir, offeredCheckpoints{}))
+			team, err := openTeam(t.Context(), setupOf(cfg, opt, roundState{before: before}))
 			if err == nil {
 				err = errors.Join(run(name, team), team.close(t.Context()))
 			}
@@ -400,7 +400,7 @@ func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)
 	cfg := load(t, dir, append(noColdStart, "run.checkpoint_every=1")...)
-	team, err := openTeam(t.Context(), setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, dir, offeredCheckpoints{}))
+	team, err := openTeam(t.Context(), setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}))
 	if err != nil {
 		t.Fatal(err)
 	}

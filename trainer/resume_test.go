@@ -372,8 +372,9 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	offers := offeredCheckpoints{points: []archive.Manifest{from}}
-	team, err := openTeam(t.Context(), setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}, dir, offers))
+	s := setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
+	s.offers.points = []archive.Manifest{from}
+	team, err := openTeam(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,30 +156,29 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 	own := *cfg // a copy, which gets the date that the team agrees on, and the earlier ends of schedules
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
-	dir := cfg.RunDir()
-	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) {
-		points, notes, err := startingPoints(cfg, dir, opt)
+	s := setupOf(cfg, opt, state)
+	s.date = dateOf(cfg, opt.Resume)
+	s.offers.read = func() ([]archive.Manifest, []metrics.Note, error) {
+		points, notes, err := startingPoints(cfg, opt)
 		if state.again { // the first round has reported the notes
 			notes = nil
 		}
 		return points, notes, err
-	}}
-	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
+	}
+	if err := s.renewOffers(); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return cause, err
 	}
-	if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
+	if err := durable.MkdirAll(durable.OS{}, s.Dir); err != nil {
 		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	s := setupOf(cfg, opt, state, dir, offers)
-	s.date = dateOf(cfg, opt.Resume)
 	team, err := openTeam(opening, s)
 	opened()
 	if err != nil {
 		return team.cause, err
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
-	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
+	if err := durable.ReplaceFile(filepath.Join(s.Dir, configFile), cfg.Dump(s.Dir)); err != nil {
 		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
 	err = team.forEachWorker(ctx, (*worker.Worker).Run)

@@ -27,17 +27,17 @@ var ErrFinished = errors.New("the run is complete")
 type offeredCheckpoints struct {
 	points  []archive.Manifest
 	notes   []metrics.Note // on settings, for a run that continues from one of them
-	dir     string         // folder of the run; "": points never change
 	listing string
-	read    func() ([]archive.Manifest, []metrics.Note, error)
+	read    func() ([]archive.Manifest, []metrics.Note, error) // reads points and notes; nil: points never change
 }
 
-// renew reads the checkpoints again if their manifests have changed since the last time.
-func (b *offeredCheckpoints) renew() error {
-	if b.dir == "" {
+// renewOffers reads the checkpoints again if their manifests have changed since the last time.
+func (s *setup) renewOffers() error {
+	b := &s.offers
+	if b.read == nil {
 		return nil
 	}
-	listing, err := archive.CheckpointsOf(b.dir).Listing()
+	listing, err := archive.CheckpointsOf(s.Dir).Listing()
 	if err != nil || listing == b.listing {
 		return err
 	}
@@ -49,7 +49,8 @@ func (b *offeredCheckpoints) renew() error {
 // startingPoints returns the checkpoints from which a worker of this process can continue, newest first, and notes on settings
 // for a run that continues. The list is empty in a fresh run. A run never starts over in a folder with checkpoints, and a
 // resumed run keeps its settings.
-func startingPoints(cfg *config.Config, dir string, opt Options) (points []archive.Manifest, notes []metrics.Note, err error) {
+func startingPoints(cfg *config.Config, opt Options) (points []archive.Manifest, notes []metrics.Note, err error) {
+	dir := cfg.RunDir()
 	checkpoints := archive.CheckpointsOf(dir, agentsOf(cfg, opt.Agents)...)
 	steps, err := checkpoints.List()
 	if err != nil {

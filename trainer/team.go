@@ -40,12 +40,12 @@ type setup struct {
 	before retryCause         // the cause of the previous round's end
 }
 
-// setupOf returns the setup of a team that trains in the folder dir. The caller sets date.
-func setupOf(cfg *config.Config, opt Options, state roundState, dir string, offers offeredCheckpoints) setup {
+// setupOf returns the setup of a team that trains. The caller sets date and offers.
+func setupOf(cfg *config.Config, opt Options, state roundState) setup {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return setup{
-		Setup: worker.Setup{Config: cfg, Dir: dir, Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
-		opt:   opt, offers: offers, before: state.before,
+		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
+		opt:   opt, before: state.before,
 	}
 }
 
@@ -130,7 +130,7 @@ func (t *team) enter(ctx context.Context) error {
 // states returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
 // of them.
 func (t *team) states() (offers []store.Offer, over bool, err error) {
-	if err := t.offers.renew(); err != nil {
+	if err := t.renewOffers(); err != nil {
 		return nil, false, err
 	}
 	at := t.offers.points
