@@ -132,7 +132,7 @@ func (t Tracker) follow(ctx, until context.Context, dir string) error {
 	if locked, _ := durable.TryLock(lock, durable.Exclusive); !locked {
 		return nil
 	}
-	_, err = t.forward(ctx, until, dir)
+	_, err = t.forward(ctx, until, dir, true)
 	return err
 }
 

@@ -83,6 +83,25 @@ func TestFollowersReadTheEnd(t *testing.T) {
 	}
 }
 
+// TestFollowersExtend: if run.steps of a complete run was increased, the records of the further steps are delivered, too.
+func TestFollowersExtend(t *testing.T) {
+	calls, dir := standIn(t, "{}"), three(t)
+	ends(t, dir)
+	f, err := Follow(t.Context(), followed(t, dir, "agents"), t.Errorf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(metricsOf(calls())) < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(pause + pause/2) // the script looks for further records
+	report(t, dir, step("planner", 4, 0.5))
+	f.Finish()
+	if got := metricsOf(calls()); len(got) != 4 {
+		t.Errorf("forwarded %v, want 4 records", got)
+	}
+}
+
 // TestFollowersRefuse: a tracker that cannot work is an error before the run begins. A tracker that fails later is only noted.
 func TestFollowersRefuse(t *testing.T) {
 	t.Setenv("MLFLOW_TRACKING_URI", "")

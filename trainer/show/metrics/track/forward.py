@@ -2,9 +2,9 @@
 
 Standard input has one line, a JSON object: the tracker; "to", its project, experiment or folder; the run's folder and name; its settings
 by key, as YAML; and the names of counts by tool, which are not histograms. While the input is open, the script waits for further records
-until the run is complete. It prints an empty line when the tracker has begun the run, and at the end a JSON object with the numbers of
-rows, of repeated records and of damaged lines, and an error for the user. The environment has the server's address and credentials, as
-the client documents it.
+until the run is complete, or until the input ends if "more" is true. It prints an empty line when the tracker has begun the run, and at
+the end a JSON object with the numbers of rows, of repeated records and of damaged lines, and an error for the user. The environment has
+the server's address and credentials, as the client documents it.
 
 The script does not store any state: metrics.jsonl only grows, so the n-th row is always the same, and the tracker reports how many rows
 it has.
@@ -257,7 +257,7 @@ def forward(run, records):
     """Forwards rows until the run is complete, or until the end of the file after the end of the input."""
     tracker, ended, complete = None, False, False
     try:
-        while (rows := records.next()) or not (ended or records.complete):
+        while (rows := records.next()) or not (ended or records.complete and not run["more"]):
             if not rows:
                 ended = bool(select.select([sys.stdin], [], [], 1)[0])
                 continue

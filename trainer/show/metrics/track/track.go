@@ -55,7 +55,7 @@ func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, err
 	began, err := begins(until, dir)
 	switch {
 	case began:
-		return to.forward(ctx, until, dir)
+		return to.forward(ctx, until, dir, false)
 	case follow && (err == nil || errors.Is(err, fs.ErrNotExist)):
 		return Sum{}, nil
 	case err == nil:
@@ -83,9 +83,9 @@ func begins(until context.Context, dir string) (bool, error) {
 }
 
 // forward runs the script. It forwards all records that the file has when until ends. The end of ctx kills a client that has not
-// begun the run yet.
-func (t Tracker) forward(ctx, until context.Context, dir string) (Sum, error) {
-	run, env, err := t.describe(dir)
+// begun the run yet. more means that a complete run may be continued until then.
+func (t Tracker) forward(ctx, until context.Context, dir string, more bool) (Sum, error) {
+	run, env, err := t.describe(dir, more)
 	if err != nil {
 		return Sum{}, err
 	}
@@ -137,7 +137,7 @@ func (t Tracker) forward(ctx, until context.Context, dir string) (Sum, error) {
 }
 
 // describe returns the line that describes a run to the script, and the environment of the script.
-func (t Tracker) describe(dir string) (line []byte, env []string, err error) {
+func (t Tracker) describe(dir string, more bool) (line []byte, env []string, err error) {
 	env = os.Environ()
 	if t.Package == "mlflow" {
 		var uri string
@@ -156,6 +156,7 @@ func (t Tracker) describe(dir string) (line []byte, env []string, err error) {
 	for _, v := range metrics.ByTool.Values {
 		byTool = append(byTool, v.Name)
 	}
-	line, err = json.Marshal(map[string]any{"tracker": t.Package, "to": t.To, "dir": dir, "name": cfg.Run.Name, "params": params, "by_tool": byTool})
+	line, err = json.Marshal(map[string]any{"tracker": t.Package, "to": t.To, "dir": dir, "name": cfg.Run.Name, "params": params, "by_tool": byTool,
+		"more": more})
 	return append(line, '\n'), env, err
 }
