@@ -9,9 +9,9 @@ import (
 )
 
 // RankedLearner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
-// 0's own part of the work. Close frees rank 0's buffers only, after the followers have ended.
+// 0's own part of the work. The field Rank0 is for reading and for work that concerns rank 0 alone.
 type RankedLearner struct {
-	*learner.Learner
+	Rank0    *learner.Learner
 	group    *RankGroup
 	adam     learner.Adam
 	prepared []*learner.Sequence
@@ -21,7 +21,7 @@ type RankedLearner struct {
 // NewLearner returns the learner of all ranks. g may be nil if there are no followers. adam must equal
 // own's constants.
 func (g *RankGroup) NewLearner(own *learner.Learner, adam learner.Adam) *RankedLearner {
-	return &RankedLearner{Learner: own, group: g, adam: adam}
+	return &RankedLearner{Rank0: own, group: g, adam: adam}
 }
 
 // Prepare calls learner.Prepare on all ranks.
@@ -30,7 +30,7 @@ func (l *RankedLearner) Prepare(ctx context.Context, batch []*learner.Sequence) 
 	for i, q := range batch {
 		l.at[q.ID] = i
 	}
-	_, err := l.group.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Learner.Prepare(ctx, batch) })
+	_, err := l.group.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Rank0.Prepare(ctx, batch) })
 	return err
 }
 
@@ -45,7 +45,7 @@ func (l *RankedLearner) Update(ctx context.Context, minibatch []*learner.Sequenc
 		o.Which = append(o.Which, i)
 	}
 	_, err = l.group.Do(ctx, o, nil, func(ctx context.Context) (err error) {
-		r, err = l.Learner.Update(ctx, minibatch, lr)
+		r, err = l.Rank0.Update(ctx, minibatch, lr)
 		return err
 	})
 	return r, err
@@ -54,45 +54,45 @@ func (l *RankedLearner) Update(ctx context.Context, minibatch []*learner.Sequenc
 // ColdStartUpdate calls learner.ColdStartUpdate on all ranks.
 func (l *RankedLearner) ColdStartUpdate(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
 	_, err = l.group.Do(ctx, Order{Kind: ColdStartUpdate, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
-		r, err = l.Learner.ColdStartUpdate(ctx, demonstrations, lr)
+		r, err = l.Rank0.ColdStartUpdate(ctx, demonstrations, lr)
 		return err
 	})
 	return r, err
 }
 
 func (l *RankedLearner) adamW(lr float64) *AdamW {
-	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Learner.Steps()}
+	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Rank0.Steps()}
 }
 
 // SetAdam changes the optimizer's constants of all ranks; followers receive them with the next update.
 func (l *RankedLearner) SetAdam(a learner.Adam) {
 	l.adam = a
-	l.Learner.SetAdam(a)
+	l.Rank0.SetAdam(a)
 }
 
 // ResetOptimizer calls learner.ResetOptimizer on all ranks.
 func (l *RankedLearner) ResetOptimizer(ctx context.Context) error {
-	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
+	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Rank0.ResetOptimizer)
 	return err
 }
 
 // Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
 func (l *RankedLearner) Copy(ctx context.Context, master, m, v []float32) error {
-	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Rank0.Copy(ctx, master, m, v) })
 	return err
 }
 
 // Read copies n weights, beginning with element `from`, to dst. It also works after Release.
 func (l *RankedLearner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil,
-		func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
+		func(ctx context.Context) error { return l.Rank0.Read(ctx, from, n, dst) })
 	return err
 }
 
 // Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Release.
 func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	_, err = l.group.Do(ctx, Order{Kind: JoinForward}, nil, func(ctx context.Context) (err error) {
-		logits, err = l.Learner.Logits(ctx, ids, ends)
+		logits, err = l.Rank0.Logits(ctx, ids, ends)
 		return err
 	})
 	return logits, err
@@ -100,13 +100,13 @@ func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (lo
 
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Rank0.RestoreMoments(ctx, m, v) })
 	return err
 }
 
 // RestoreWeights gives all ranks new weights. read fills dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
-	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
+	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Rank0.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
 	}
@@ -115,16 +115,19 @@ func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64
 
 // Release frees the buffers that all ranks need for training. The followers may continue to sample.
 func (l *RankedLearner) Release(ctx context.Context) error {
-	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
+	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Rank0.Close)
 	return err
 }
+
+// Close frees rank 0's buffers, after the followers have ended.
+func (l *RankedLearner) Close(ctx context.Context) error { return l.Rank0.Close(ctx) }
 
 // Obey executes a follower's part of an order to the learners of all ranks. A refused update is refused on all ranks; rank 0
 // reports it.
 func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequence) (r Reply, err error) {
 	if o.AdamW != nil {
-		l.Learner.SetAdam(o.AdamW.Adam)
-		l.Learner.SetSteps(o.AdamW.Steps)
+		l.Rank0.SetAdam(o.AdamW.Adam)
+		l.Rank0.SetSteps(o.AdamW.Steps)
 	}
 	switch o.Kind {
 	case Prepare:
@@ -137,25 +140,25 @@ func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequ
 			}
 			minibatch = append(minibatch, l.prepared[i])
 		}
-		_, err = l.Learner.Update(ctx, minibatch, o.AdamW.LR)
+		_, err = l.Rank0.Update(ctx, minibatch, o.AdamW.LR)
 	case ColdStartUpdate:
-		_, err = l.Learner.ColdStartUpdate(ctx, batch, o.AdamW.LR)
+		_, err = l.Rank0.ColdStartUpdate(ctx, batch, o.AdamW.LR)
 	case Reset:
-		err = l.Learner.ResetOptimizer(ctx)
+		err = l.Rank0.ResetOptimizer(ctx)
 	case Gather:
-		err = l.Learner.Copy(ctx, nil, nil, nil)
+		err = l.Rank0.Copy(ctx, nil, nil, nil)
 	case Read:
-		err = l.Learner.Read(ctx, o.Span.From, o.Span.N, nil)
+		err = l.Rank0.Read(ctx, o.Span.From, o.Span.N, nil)
 	case JoinForward:
-		err = l.Learner.JoinForward(ctx)
+		err = l.Rank0.JoinForward(ctx)
 	case Restore:
-		err = l.Learner.RestoreMoments(ctx, nil, nil)
+		err = l.Rank0.RestoreMoments(ctx, nil, nil)
 	case SetWeights:
-		if err = l.Learner.RestoreWeights(ctx, nil); err == nil {
-			r.Digest, err = l.Learner.Digest(ctx)
+		if err = l.Rank0.RestoreWeights(ctx, nil); err == nil {
+			r.Digest, err = l.Rank0.Digest(ctx)
 		}
 	case Release:
-		err = l.Learner.Close(ctx)
+		err = l.Rank0.Close(ctx)
 	default:
 		err = fmt.Errorf("launch: %s is not an order to a learner", o.Kind)
 	}
@@ -167,7 +170,7 @@ func (l *RankedLearner) Agree(ctx context.Context, replies []Reply) error {
 	if len(replies) == 0 {
 		return nil
 	}
-	digest, err := l.Learner.Digest(ctx)
+	digest, err := l.Rank0.Digest(ctx)
 	if err != nil {
 		return err
 	}

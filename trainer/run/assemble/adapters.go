@@ -105,5 +105,5 @@ func (p *Parts) loadAdapterReference(ctx context.Context, folder string) error {
 		return err
 	}
 	p.Reference = adapted.Model()
-	return p.Learner.SetReference(ctx, p.Reference)
+	return p.Learner.Rank0.SetReference(ctx, p.Reference)
 }

@@ -216,7 +216,7 @@ func (p *Parts) learns(ctx context.Context, spec AgentSpec, a *config.Agent, gro
 			return p.loadAdapterReference(ctx, cfg.Resolve(folder))
 		}
 		p.Reference = p.base.model // new adapters add nothing
-		return p.Learner.SetReference(ctx, p.Reference)
+		return p.Learner.Rank0.SetReference(ctx, p.Reference)
 	}
 	o, err := openReference(cfg, a, spec.Task)
 	if err != nil {
@@ -250,7 +250,7 @@ func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.
 	opt.Frozen, opt.MaxPosition = true, positions([]*config.Agent{a})
 	if p.Reference, err = o.model(ctx, p.Device, cfg, a, opt); err == nil {
 		p.frees = append(p.frees, p.Reference.Close)
-		err = p.Learner.SetReference(ctx, p.Reference)
+		err = p.Learner.Rank0.SetReference(ctx, p.Reference)
 	}
 	return err
 }

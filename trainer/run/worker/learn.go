@@ -67,7 +67,7 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 		return nil, nil
 	}
 	s.watchPasses(metrics.LogProbs, 0, 1)
-	defer s.learner.Watch(nil)
+	defer s.learner.Rank0.Watch(nil)
 	if err := s.learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 // watchPasses reports the progress of one of several updates, or of the work before them. It assumes the same number of
 // passes for each.
 func (s *steps) watchPasses(a metrics.Activity, before, updates int) {
-	s.learner.Watch(func(done, of int) {
+	s.learner.Rank0.Watch(func(done, of int) {
 		s.observer.Progress(metrics.Progress{Agent: s.name, Activity: a, Done: before*of + done, Total: updates * of})
 	})
 }
