@@ -24,6 +24,9 @@ import (
 
 // checkUse returns an error if the options for a use of a checkpoint do not fit the configuration.
 func (o Options) checkUse(cfg *config.Config) error {
+	if o.Resume || o.Stop != nil || o.Terms != nil || o.Health != nil || o.Dashboard != nil || o.BeforeLoad != nil {
+		return errors.New("trainer: Options.Resume, Stop, Terms, Health, Dashboard and BeforeLoad are for training, not for checkpoints")
+	}
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))

@@ -3,6 +3,11 @@ package trainer
 import (
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // TestTaskFromGoProgram trains and evaluates a Go program's own task, without an observer. The numbers equal the ones of the same task in a
@@ -32,6 +37,24 @@ func TestTaskFromGoProgram(t *testing.T) {
 	} {
 		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go must come from a Go program") {
 			t.Errorf("without the program's task: %v", err)
+		}
+	}
+}
+
+// TestOptionsOfOtherFunctions: an option that a function does not use is refused.
+func TestOptionsOfOtherFunctions(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	for name, opt := range map[string]Options{"Checkpoint": {Checkpoint: "step-000001"}, "Against": {Against: []score.Answers{}}} {
+		if err := Train(t.Context(), cfg, opt); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "are for Evaluate") {
+			t.Errorf("Train with %s: %v", name, err)
+		}
+	}
+	for name, opt := range map[string]Options{
+		"Resume": {Resume: true}, "Stop": {Stop: make(chan struct{})}, "Terms": {Terms: map[string]term.Term{}}, "Health": {Health: &health.Server{}},
+		"Dashboard": {Dashboard: &dashboard.Page{}}, "BeforeLoad": {BeforeLoad: func() {}},
+	} {
+		if _, err := Evaluate(t.Context(), cfg, opt); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "are for training") {
+			t.Errorf("Evaluate with %s: %v", name, err)
 		}
 	}
 }

@@ -39,7 +39,7 @@ type Options struct {
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
 	Health     *health.Server       // publishes the workers' state; may be nil
 	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
-	BeforeLoad func()               // called in each round when the configuration is usable here, before models are loaded; may be nil
+	BeforeLoad func()               // called once a round, after all checks and before models are loaded; may be nil
 
 	// Only for Evaluate, Serve and Chat.
 	Checkpoint string          // folder of a step; "": the run's newest complete one
@@ -100,6 +100,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
+	if opt.Checkpoint != "" || opt.Against != nil {
+		return errors.New("trainer: Options.Checkpoint and Against are for Evaluate, Serve and Chat; to begin with a checkpoint, name it in agents.NAME.model")
+	}
 	if err = checkTerms(cfg, opt.Terms); err != nil {
 		return err
 	}
