@@ -33,8 +33,8 @@ How to read the tables:
   more than two minutes.
 - **TRL** is its GRPOTrainer. The packing of common prefixes in its experimental AsyncGRPOTrainer (1.16) needs FlashAttention 3, so on a CPU no
   row has it. **vLLM** samples with its own build for CPUs, and a load before a row counts programs of idle priority, too.
-  Where each of 16 samples has a prompt of its own, 1.5 times vLLM's rate would need 93 % of the rates at which the CPU without AMX below reads
-  memory and multiplies large matrices.
+  With 16 different prompts, 1.5 times vLLM's speed would need 93 % of the rates at which the CPU without AMX below reads memory and
+  multiplies large matrices.
 - **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
   almost nothing is written), and the operations at the rate of LibTorch's matrix product. Copy, read and matrix product are measured in the
   same run: before the suite (its table shows them), and before each row (the JSON has them, with the formulas of bytes and operations).

@@ -131,7 +131,7 @@ type Run struct {
 	// the avx512_bf16 of AMD or Cooper Lake), factors are rounded to bf16 and products summed in fp32, in
 	// about half the time. On other processors, also those of Intel whose AMX is switched off, it is the
 	// same as fp32. Weights, activations and gradients stay fp32.
-	// Products with quantised weights are not rounded, nor, without AMX, products of adapters. With
+	// Two kinds of products are never rounded: those with quantised weights and, without AMX, those of adapters. With
 	// avx512_bf16 and without AMX, engines with dtype: bf16 also round their activations in products.
 	Matmul string `yaml:"matmul" default:"fp32" enum:"fp32|bf16"`
 

@@ -67,8 +67,8 @@ type Objective struct {
 	// Weight of the entropy bonus.
 	EntropyCoef float64 `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0"`
 
-	// Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. If this key is
-	// absent, an agent's engine is vllm or sglang, and old is recomputed: 2.
+	// Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. Its default is 2 if an
+	// agent samples on vllm or sglang and old is recomputed, otherwise none.
 	TISCap *float64 `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0"`
 }
 

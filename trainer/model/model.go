@@ -25,7 +25,7 @@ type Model struct {
 
 	Master *Buffer     // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
 	share  ranks.Share // the share in Master; with Options.Gathered, the share in all buffers
-	// bf16 copy of Master, or of all weights if Master is a share; the weights themselves if there is no Master; nil if unused.
+	// bf16 weights. With a Master they are a copy of all weights. Without one they are the weights themselves. nil: none.
 	Half    *torch.Tensor
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
