@@ -44,7 +44,7 @@ const fromCache = "a pass finds a part of the weights in the last-level cache of
 const (
 	fewRows = "Matrix products are most of our time, and with 16 rows they reach 0.4 to 0.7 of the rate of large products. From the kernels' rates " +
 		"the model of a step's time (docs/roofline.md) gives 0.86 to 0.90 of our time, so the target needs faster products."
-	slowHalf       = "As in float32: this processor multiplies bf16 at half the rate of float32, so products are those of float32."
+	slowHalf       = "The reason is the same as in float32. This processor multiplies bf16 at half the rate of float32."
 	mostlyProducts = "Both spend most of the time in matrix products, at 0.7 to 0.9 of their largest rate."
 )
 
