@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -30,6 +29,7 @@ type actor struct {
 	steps   int64
 	sampled []policy.Completion // in the last rollout
 	before  int64               // bytes of the process's tensors when the device was opened
+	rounds  bool                // products on the CPU round their factors to bf16
 }
 
 // updater is a learner with one device or several.
@@ -70,7 +70,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 // openDevice opens the device, and has products round their factors as a run in this precision does.
 func (a *actor) openDevice(p precision, o Options) (err error) {
 	if a.device, err = torch.Open(o.Device, o.Threads); err == nil {
-		torch.RoundFactors(p != full && !a.device.IsCUDA() && kernels.BF16IsFaster())
+		a.rounds = torch.RoundFactorsIfFaster(p != full && !a.device.IsCUDA())
 	}
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/model"
@@ -172,7 +171,7 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	switch d.dtype {
 	case weights.BF16:
 		opt.HalfCopy = true
-		torch.RoundFactors(kernels.BF16IsFaster())
+		torch.RoundFactorsIfFaster(true)
 	case weights.Q8_0, "":
 		opt.Quantised = true
 	}

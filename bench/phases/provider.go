@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -52,7 +51,7 @@ func (a *actor) settings(w *workload) map[string]any {
 		s["peak"] = "memory of its tensors"
 	}
 	if w.precision != full && !a.device.IsCUDA() {
-		s["rounded_factors"] = kernels.BF16IsFaster()
+		s["rounded_factors"] = a.rounds
 	}
 	if w.Rank > 0 {
 		s["lora"] = map[string]any{"r": w.Rank, "alpha": loraAlpha, "targets": lora.AllLinear}

@@ -76,6 +76,9 @@ func RoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(cbool(on)) != 0
 }
 
+// RoundFactorsIfFaster does the same on a CPU that multiplies bf16 faster than fp32. On other CPUs factors are not rounded.
+func RoundFactorsIfFaster(on bool) (inForce bool) { return RoundFactors(on && kernels.BF16IsFaster()) }
+
 // Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the
 // whole process. An operation without such an algorithm then is an *Error. Call it before the first product on a GPU.
 func Deterministic(on bool) { C.mgt_deterministic(cbool(on)) }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
@@ -150,7 +149,7 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 	p.divided = model.Options{Rank: spec.rank, Size: spec.size, Gathered: spec.gathered}
 	load := func() (*model.Model, error) {
 		wanted := spec.Config.Run.Matmul == "bf16"
-		if torch.RoundFactors(wanted && kernels.BF16IsFaster()) != wanted && spec.Note != nil {
+		if torch.RoundFactorsIfFaster(wanted) != wanted && spec.Note != nil {
 			spec.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
 		}
 		torch.Deterministic(spec.Config.Run.GPUDeterminism)
