@@ -235,10 +235,8 @@ func (t *team) withRemedy(name string, version int64, err error) error {
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.
 func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	place := w.Member().Context()
-	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
+	ctx, cancel := store.WithPlace(ctx, w.Member())
+	defer cancel()
 	err := f(w, ctx)
 	if errors.Is(err, context.Canceled) { // context.Canceled does not contain a reason
 		if cause := context.Cause(ctx); cause != nil {

@@ -99,6 +99,12 @@ redis.call('ZADD', phases, step, phase)
 		Old:  "	if r.Renew != nil {\n", New: "	if r.Renew != nil && r.Offers == nil {\n",
 		Suite: storeTests("TestOffersAreRenewed"),
 	}, {
+		Name:  "a worker that was replaced waits for the agents of its round, which is over",
+		File:  "trainer/team/store/member.go",
+		Old:   "	stop := context.AfterFunc(m.ctx, func() { end(context.Cause(m.ctx)) })\n",
+		New:   "	stop := context.AfterFunc(context.Background(), func() {})\n",
+		Suite: storeTests("TestReplacedWhileItWaits"),
+	}, {
 		Name:  "the team starts from checkpoints of one step, not of one digest",
 		File:  "trainer/team/store/start.go",
 		Old:   "			if !slices.ContainsFunc(there[a], o.same) {\n",

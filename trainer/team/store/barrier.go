@@ -17,8 +17,10 @@ const (
 
 // Barrier publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
 // that takes over a place later finds the points of the round in the store. After every read, waiting is called with the
-// agents that are missing.
+// agents that are missing. The wait ends with the member's place.
 func (m *Member) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
+	ctx, cancel := WithPlace(ctx, m)
+	defer cancel()
 	failpoint.Here("meet", string(p), "before")
 	what := "being " + string(p)
 	_, err := m.write(ctx, barrierScript, what, values{"events": m.key("events"), "met": m.key("met", string(p)), "topic": "met/" + string(p)})

@@ -52,6 +52,14 @@ func (m *Member) Nonce() string { return m.nonce }
 // *FencedError or ErrClosed.
 func (m *Member) Context() context.Context { return m.ctx }
 
+// WithPlace returns a context that ends with ctx or with the member's place, and then has the cause of the end. The caller must
+// call cancel.
+func WithPlace(ctx context.Context, m *Member) (_ context.Context, cancel context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(m.ctx, func() { end(context.Cause(m.ctx)) })
+	return ctx, func() { stop(); end(nil) }
+}
+
 // Leave gives up the place, so that another worker can take it at once.
 func (m *Member) Leave(ctx context.Context) error {
 	m.cancel(ErrClosed)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -132,6 +133,46 @@ func TestRewind(t *testing.T) {
 				must(t, again.Leave(ctx))
 			}
 			must(t, boss2.Leave(ctx))
+		}
+	})
+}
+
+// TestReplacedWhileItWaits: a worker waits for the others, and its lease expires. Another worker begins a new round. The first
+// worker must not wait on: it has no place in the new round, and the other worker waits for it.
+func TestReplacedWhileItWaits(t *testing.T) {
+	waits := map[string]func(context.Context, *Member) error{
+		"start":   func(ctx context.Context, m *Member) error { _, err := m.Start(ctx); return err },
+		"barrier": func(ctx context.Context, m *Member) error { return m.Barrier(ctx, Ready, func([]string) {}) },
+	}
+	three := team
+	three.Agents = []string{"boss", "help", "show"} // show never joins, so both wait
+	backends(t, func(t *testing.T, b backend) {
+		for name, wait := range waits {
+			join := func(agent string) *Member {
+				m, err := b.open(t, Options{Run: name}).Join(t.Context(), agent, three, silent)
+				must(t, err)
+				return m
+			}
+			m := join("help")
+			ended := make(chan error)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				ended <- wait(ctx, m)
+			}()
+			boss := m
+			for boss.Nonce() == m.Nonce() { // again if m renewed its lease before boss joined
+				must(t, m.rdb.Del(t.Context(), m.key("lease", "help")).Err())
+				if boss != m {
+					must(t, boss.Leave(t.Context()))
+				}
+				boss = join("boss")
+			}
+			_ = m.ConfirmPlace(t.Context()) // notices it now, not with the next renewal of the lease
+			if err := <-ended; !errors.As(err, new(*FencedError)) {
+				t.Errorf("%s: got error %v, want that the worker was replaced", name, err)
+			}
+			must(t, boss.Leave(t.Context()))
 		}
 	})
 }

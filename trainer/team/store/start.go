@@ -21,8 +21,10 @@ type Start struct {
 
 // Start waits until every agent has offered its states, and chooses the newest state that all agents offer. If there is
 // none, the error lists the offers. A worker that took over a place in the middle of a round continues from the agent's
-// version in the store.
+// version in the store. The wait ends with the member's place.
 func (m *Member) Start(ctx context.Context) (Start, error) {
+	ctx, cancel := WithPlace(ctx, m)
+	defer cancel()
 	version, err := m.field(ctx, m.key("versions"), m.agent, "the version of "+m.agent)
 	if err != nil {
 		return Start{}, err
