@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"context"
-	"math"
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -114,37 +113,15 @@ func bytesOf(v []float64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 8*len(v))
 }
 
-// apart accumulates the error of an output: the largest difference over the largest expected value.
-type apart struct{ difference, scale float64 }
-
-func (a *apart) add(got, want float64) {
-	d := math.Abs(got - want)
-	if math.IsNaN(d) { // the maximum must keep a NaN
-		d = math.Inf(1)
-	}
-	a.difference, a.scale = max(a.difference, d), max(a.scale, math.Abs(want))
-}
-
-func (a *apart) join(b apart) {
-	a.difference, a.scale = max(a.difference, b.difference), max(a.scale, b.scale)
-}
-
-func (a *apart) error() float64 {
-	if a.scale == 0 {
-		return a.difference
-	}
-	return a.difference / a.scale
-}
-
 // between returns the error of a whole output. want is float64.
 func between(s *torch.Scope, got, want *torch.Tensor) (worst float64) {
 	s.Scoped(func() {
-		var a apart
+		var e measure.MaxError
 		g, w := float64s(got.To(torch.Float64)), float64s(want)
 		for i := range w {
-			a.add(g[i], w[i])
+			e.Add(g[i], w[i])
 		}
-		worst = a.error()
+		worst = e.Value()
 	})
 	return worst
 }

@@ -43,20 +43,20 @@ func tokenLogProb(d *deviceTensors, n dims) *measure.Native {
 		}
 	}
 	p.Error = func() (float64, error) {
-		var lp, h, dz apart
+		var lp, h, dz measure.MaxError
 		gotLogp, gotEntropy := values(logp), values(entropy)
 		for i := int64(0); i < rows; i += stride(rows) {
 			z, y := d.rows(pristine, i, 1), targets[i]
 			r := softmax(z, y)
-			lp.add(float64(gotLogp[i]), r.logp)
-			h.add(float64(gotEntropy[i]), r.entropy)
+			lp.Add(float64(gotLogp[i]), r.logp)
+			h.Add(float64(gotEntropy[i]), r.entropy)
 			if dlogp != nil {
 				for v, got := range d.rows(logits, i, 1) {
-					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, float64(dlogp[i]), float64(dentropy[i])))
+					dz.Add(float64(got), r.gradient(float64(z[v]), int32(v) == y, float64(dlogp[i]), float64(dentropy[i])))
 				}
 			}
 		}
-		return max(lp.error(), h.error(), dz.error()), nil
+		return max(lp.Value(), h.Value(), dz.Value()), nil
 	}
 	return p
 }
@@ -173,17 +173,17 @@ func policyLossFromLogits(d *deviceTensors, n dims) *measure.Native {
 			return err
 		},
 		Error: func() (float64, error) {
-			var dz, l apart
+			var dz, l measure.MaxError
 			want := 0.0
 			for from := int64(0); from < rows; from += checkedRows {
 				count := min(checkedRows, rows-from)
 				z := d.rows(pristine, from, count)
 				want += sum(count, func(i int64) float64 { return t.loss(from+i, z[i*vocab:(i+1)*vocab]) })
 				i := from / checkedRows % count // one row of each block
-				dz.join(t.gradientError(from+i, z[i*vocab:(i+1)*vocab], d.rows(logits, from+i, 1)))
+				t.addGradient(&dz, from+i, z[i*vocab:(i+1)*vocab], d.rows(logits, from+i, 1))
 			}
-			l.add(loss, want)
-			return max(dz.error(), l.error()), nil
+			l.Add(loss, want)
+			return max(dz.Value(), l.Value()), nil
 		},
 	}
 }
@@ -209,15 +209,14 @@ func (t *tokens) loss(i int64, z []float32) float64 {
 	return loss
 }
 
-// gradientError returns the error of row i's gradient.
-func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
+// addGradient adds row i's gradient to an error.
+func (t *tokens) addGradient(dz *measure.MaxError, i int64, z, got []float32) {
 	y := t.targets[i]
 	r := softmax(z, y)
 	_, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
 	for v, g := range got {
-		dz.add(float64(g), r.gradient(float64(z[v]), int32(v) == y, dlogp, dentropy))
+		dz.Add(float64(g), r.gradient(float64(z[v]), int32(v) == y, dlogp, dentropy))
 	}
-	return dz
 }
 
 // linearPolicyLoss makes the provider of the loss and both gradients from hidden states and a head's weights. As in training, the weights'
@@ -267,7 +266,7 @@ func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, l
 	rows, vocab := h.Size(0), w.Size(0)
 	wide := w.Detach().To(torch.Float64)
 	dw, want, worst := s.Zeros(torch.Float64, w.Shape()...), 0.0, 0.0
-	var l apart
+	var l measure.MaxError
 	for from := int64(0); from < rows; from += checkedRows {
 		count := min(checkedRows, rows-from)
 		s.Scoped(func() {
@@ -280,8 +279,8 @@ func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, l
 			dw.AddScaled_(logits.Transpose(0, 1).MatMul(x), 1)
 		})
 	}
-	l.add(loss, want)
-	return max(worst, l.error(), between(s, gotDW, dw))
+	l.Add(loss, want)
+	return max(worst, l.Value(), between(s, gotDW, dw))
 }
 
 // rowGradient overwrites row i of the logits by the loss's gradient and returns the row's share of the loss.

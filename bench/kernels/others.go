@@ -62,7 +62,7 @@ func groupAdvantageOnGPU(d *deviceTensors, rewards []float32, offsets []int64) *
 }
 
 func advantageError(got, rewards []float32, offsets []int64) float64 {
-	var worst apart
+	var worst measure.MaxError
 	for g, from := range offsets[:len(offsets)-1] {
 		group := rewards[from:offsets[g+1]]
 		mean, deviation := moments(group)
@@ -71,10 +71,10 @@ func advantageError(got, rewards []float32, offsets []int64) float64 {
 			if deviation >= mgrpo.DefaultConvention().SigmaMin {
 				want = (float64(r) - mean) / deviation
 			}
-			worst.add(float64(got[int(from)+i]), want)
+			worst.Add(float64(got[int(from)+i]), want)
 		}
 	}
-	return worst.error()
+	return worst.Value()
 }
 
 func moments(v []float32) (mean, deviation float64) {
@@ -110,14 +110,14 @@ func adamW(d *deviceTensors, n dims) *measure.Native {
 			}
 			scale := min(1, c.MaxNorm/(math.Sqrt(squares)+1e-6))
 			gotP, gotM, gotV := values(p), values(m), values(v)
-			var ep, em, ev apart
+			var ep, em, ev measure.MaxError
 			for i, x := range before {
 				grad := float64(gradient[i]) * scale
-				ep.add(float64(gotP[i]), float64(x)*(1-c.LR*c.WeightDecay)-c.LR*grad/(math.Abs(grad)+c.Eps))
-				em.add(float64(gotM[i]), (1-c.Beta1)*grad)
-				ev.add(float64(gotV[i]), (1-c.Beta2)*grad*grad)
+				ep.Add(float64(gotP[i]), float64(x)*(1-c.LR*c.WeightDecay)-c.LR*grad/(math.Abs(grad)+c.Eps))
+				em.Add(float64(gotM[i]), (1-c.Beta1)*grad)
+				ev.Add(float64(gotV[i]), (1-c.Beta2)*grad*grad)
 			}
-			return max(ep.error(), em.error(), ev.error()), nil
+			return max(ep.Value(), em.Value(), ev.Value()), nil
 		},
 	}
 }
@@ -137,13 +137,13 @@ func sample(d *deviceTensors, n dims) *measure.Native {
 			return kernels.Sample(on, z, settings, token.Ptr(), logp.Ptr())
 		},
 		Error: func() (float64, error) {
-			var worst apart
+			var worst measure.MaxError
 			got, tokens := values(logp), int32s(token)
 			for i := range rows {
 				r := softmax(d.rows(logits, i, 1), tokens[i])
-				worst.add(float64(got[i]), r.logp)
+				worst.Add(float64(got[i]), r.logp)
 			}
-			return worst.error(), nil
+			return worst.Value(), nil
 		},
 	}
 }

@@ -49,16 +49,6 @@ func testQuick(t *testing.T, device string) {
 	}
 }
 
-// A wrong output is seen: the error compares the output of the run with the reference, not the reference with itself.
-func TestErrorSeesMistakes(t *testing.T) {
-	var a apart
-	a.add(1, 1)
-	a.add(-2.5, -2)
-	if a.error() != 0.25 {
-		t.Errorf("error %v, want 0.5 of 2", a.error())
-	}
-}
-
 // TestQuickHasNoShares: a quick run compares nothing with a floor, and its table has a dash in that column.
 func TestQuickHasNoShares(t *testing.T) {
 	r, err := Run(t.Context(), Options{Device: "cpu", Threads: 1, Quick: true, Only: "swiglu", Log: t.Logf}, Shape{})

@@ -347,3 +347,16 @@ func TestCompareFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestMaxError(t *testing.T) {
+	var e MaxError
+	e.Add(1, 1)
+	e.Add(-2.5, -2)
+	if e.Value() != 0.25 {
+		t.Errorf("error %v, want 0.5 of 2", e.Value())
+	}
+	e.Add(math.NaN(), 1)
+	if !math.IsNaN(e.Value()) {
+		t.Errorf("the error with a NaN is %v", e.Value())
+	}
+}

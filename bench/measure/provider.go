@@ -47,7 +47,7 @@ type Opener struct {
 }
 
 // Native is a provider in this process. Around calls f in the work's context, such as inside a device's Do; Clock is called there, too.
-// A nil Clock is the clock of this process's threads.
+// A nil Around only calls f. A nil Clock is the clock of this process's threads.
 type Native struct {
 	Around func(ctx context.Context, f func() error) error
 	Clock  func() (Clock, error)
@@ -55,11 +55,23 @@ type Native struct {
 	Work   func() error
 	Error  func() (float64, error) // after a run: returns its error against float64
 	Done   func() error            // may be nil
+
+	// Memory calls run, which takes samples, and returns the provider's memory in bytes. If it is nil, the clock measures the memory.
+	Memory func(ctx context.Context, run func() error) (int64, error)
 }
 
 // Run takes `repeat` samples with the given state of the cache. An error of the work ends it.
 func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, err error) {
-	err = n.timed(ctx, func(clock Clock) error {
+	if n.Memory == nil {
+		err = n.take(ctx, repeat, cache, &s)
+		return s, err
+	}
+	s.PeakExtraBytes, err = n.Memory(ctx, func() error { return n.take(ctx, repeat, cache, &s) })
+	return s, err
+}
+
+func (n *Native) take(ctx context.Context, repeat int, cache Cache, s *Samples) error {
+	return n.timed(ctx, func(clock Clock) error {
 		if cache == Hot {
 			if _, err := n.once(clock, Hot); err != nil {
 				return err
@@ -75,12 +87,11 @@ func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, e
 		}
 		return nil
 	})
-	return s, err
 }
 
 // timed calls f with a clock, inside Around.
 func (n *Native) timed(ctx context.Context, f func(Clock) error) error {
-	return n.Around(ctx, func() (err error) {
+	run := func() (err error) {
 		var clock Clock = processor{}
 		if n.Clock != nil {
 			if clock, err = n.Clock(); err != nil {
@@ -88,7 +99,11 @@ func (n *Native) timed(ctx context.Context, f func(Clock) error) error {
 			}
 		}
 		return errors.Join(f(clock), clock.Close())
-	})
+	}
+	if n.Around == nil {
+		return run()
+	}
+	return n.Around(ctx, run)
 }
 
 func (n *Native) once(clock Clock, cache Cache) (timing, error) {

@@ -32,3 +32,19 @@ func ofSorted(s []float64, q float64) float64 {
 	i := int(x)
 	return s[i] + (x-math.Floor(x))*(s[min(i+1, len(s)-1)]-s[i])
 }
+
+// MaxError accumulates the error of an output: the largest difference over the largest expected value.
+type MaxError struct{ difference, scale float64 }
+
+// Add adds an element of the output. A NaN makes the error NaN.
+func (e *MaxError) Add(got, want float64) {
+	e.difference, e.scale = max(e.difference, math.Abs(got-want)), max(e.scale, math.Abs(want))
+}
+
+// Value returns the error. It is not divided if all expected values are 0.
+func (e *MaxError) Value() float64 {
+	if e.scale == 0 {
+		return e.difference
+	}
+	return e.difference / e.scale
+}

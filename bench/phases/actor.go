@@ -48,11 +48,7 @@ const (
 
 func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a *actor, err error) {
 	a = &actor{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
-		}
-	}()
+	defer closeOnError(ctx, &err, a.close)
 	if err := a.openDevice(w.precision, o); err != nil {
 		return a, err
 	}

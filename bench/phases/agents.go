@@ -51,16 +51,16 @@ func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err er
 // opener returns a provider that runs work with the agents of d.
 func (d *duo) opener(name string, work func(context.Context) error) measure.Opener {
 	return measure.Opener{Name: name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+		weights := 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())
 		native := &measure.Native{
-			Around: func(_ context.Context, f func() error) error { return f() },
 			Reset:  d.forget,
 			Work:   func() error { return work(ctx) },
 			Error:  func() (float64, error) { return d.sampledError(ctx) },
+			Memory: func(_ context.Context, run func() error) (int64, error) { return weights, run() },
 		}
 		settings := map[string]any{"device": d.base.device.Spec(), "threads": d.base.device.Threads(),
 			"memory": "bytes of the weights that generation reads", "max_error_against": "the trainer's forward pass"}
-		return weighed{native, 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())},
-			measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+		return native, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
 	}}
 }
 
@@ -74,11 +74,7 @@ type duo struct {
 
 func openDuo(ctx context.Context, r agents, o Options) (d *duo, err error) {
 	d = &duo{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: r.shape.newTokens}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.close(context.WithoutCancel(ctx)))
-		}
-	}()
+	defer closeOnError(ctx, &err, d.close)
 	if d.base.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return d, err
 	}
@@ -167,16 +163,4 @@ func (d *duo) close(ctx context.Context) error {
 		all = append(all, a.adapters.Close(ctx))
 	}
 	return errors.Join(append(all, d.base.close(ctx))...)
-}
-
-// weighed reports the size of the weights as the memory.
-type weighed struct {
-	*measure.Native
-	bytes int64
-}
-
-func (p weighed) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
-	s, err := p.Native.Run(ctx, repeat, cache)
-	s.PeakExtraBytes = p.bytes
-	return s, err
 }

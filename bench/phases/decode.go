@@ -61,11 +61,7 @@ func (w *sweep) open(ctx context.Context, o Options) (err error) {
 		return nil
 	}
 	a := &actor{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
-		}
-	}()
+	defer closeOnError(ctx, &err, a.close)
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return err
 	}
@@ -164,32 +160,32 @@ func (c *cached) take(ctx context.Context, tokens int) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// Run times all tokens except the first. The first token's pass also computes the ends of the prompts.
+// Run times the reading of prompts, or all tokens except the first. The first token's pass also computes the ends of the prompts.
 func (c *cached) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
-	if err := c.actor.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
-		return s, err
-	}
-	for range repeat {
-		if c.workload.Reading {
-			c.actor.forget()
+	s.PeakExtraBytes, err = c.actor.tensorPeak(ctx, func() error {
+		for range repeat {
+			took, err := c.once(ctx)
+			if err != nil {
+				return err
+			}
+			s.Seconds = append(s.Seconds, took.Seconds())
 		}
-		first, err := c.take(ctx, 1)
-		if err != nil {
-			return s, err
-		}
-		if c.workload.Reading {
-			s.Seconds = append(s.Seconds, first.Seconds())
-			continue
-		}
-		all, err := c.take(ctx, c.workload.NewTokens)
-		if err != nil {
-			return s, err
-		}
-		s.Seconds = append(s.Seconds, max(all-first, time.Microsecond).Seconds())
-	}
-	m, err := c.actor.device.Memory(ctx)
-	s.PeakExtraBytes = m.Peak
+		return nil
+	})
 	return s, err
+}
+
+func (c *cached) once(ctx context.Context) (time.Duration, error) {
+	if c.workload.Reading {
+		c.actor.forget()
+		return c.take(ctx, 1)
+	}
+	first, err := c.take(ctx, 1)
+	if err != nil {
+		return 0, err
+	}
+	all, err := c.take(ctx, c.workload.NewTokens)
+	return max(all-first, time.Microsecond), err
 }
 
 func (c *cached) Check(ctx context.Context) (float64, error) {

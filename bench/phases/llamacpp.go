@@ -154,11 +154,7 @@ func (d decode) file(ctx context.Context, folder string, o Options) (path string
 // llama.cpp is compared.
 func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Provider, _ measure.Setup, err error) {
 	a := &actor{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
-		}
-	}()
+	defer closeOnError(ctx, &err, a.close)
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return nil, measure.Setup{}, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -15,33 +14,38 @@ import (
 )
 
 // open returns our provider of a phase.
-func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provider, measure.Setup, error) {
+func open(ctx context.Context, p phase, w *workload, o Options) (_ *measure.Native, _ measure.Setup, err error) {
 	a, err := openActor(ctx, p.options, w, o)
 	if err != nil {
 		return nil, measure.Setup{}, err
 	}
-	closing := context.WithoutCancel(ctx)
+	defer closeOnError(ctx, &err, a.close)
 	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
-	provider := &measure.Native{
-		Around: func(_ context.Context, f func() error) error { return f() },
-		Reset:  a.forget,
-		Work:   func() error { return p.work(ctx, a, w) },
+	memory := a.memory
+	if w.shared {
+		if _, memory, err = a.ownMemory(ctx); err != nil {
+			return nil, setup, err
+		}
+	}
+	return &measure.Native{
+		Reset: a.forget,
+		Work:  func() error { return p.work(ctx, a, w) },
 		Error: func() (float64, error) {
 			if err := a.checkRecorded(ctx, w.config, setup.Settings, o); err != nil {
 				return 0, err
 			}
-			return a.logProbError(ctx, w)
+			return a.newestError(ctx, w)
 		},
-		Done: func() error { return a.close(closing) },
+		Done:   func() error { return a.close(context.WithoutCancel(ctx)) },
+		Memory: memory,
+	}, setup, nil
+}
+
+// closeOnError closes what a function has opened if the function returns an error.
+func closeOnError(ctx context.Context, err *error, close func(context.Context) error) {
+	if *err != nil {
+		*err = errors.Join(*err, close(context.WithoutCancel(ctx)))
 	}
-	if !w.shared {
-		return process{provider, a.device}, setup, nil
-	}
-	m, err := a.device.Memory(ctx)
-	if err != nil {
-		return nil, setup, errors.Join(err, a.close(closing))
-	}
-	return tensors{provider, a.device, m.Allocated - a.before}, setup, nil
 }
 
 func (a *actor) settings(w *workload) map[string]any {
@@ -92,81 +96,68 @@ func (a *actor) forget() {
 	}
 }
 
-// process measures the memory of the whole process, including weights and moments, as the peers do.
-type process struct {
-	*measure.Native
-	device *torch.Device
-}
-
-func (p process) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
-	if p.device.IsCUDA() {
-		if err := p.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
-			return measure.Samples{}, err
-		}
+// memory measures the memory of the whole process, including weights and moments, as the peers do. On a GPU it measures that of tensors.
+func (a *actor) memory(ctx context.Context, run func() error) (int64, error) {
+	if a.device.IsCUDA() {
+		return a.tensorPeak(ctx, run)
 	}
-	s, err := p.Native.Run(ctx, repeat, cache)
-	if err != nil {
-		return s, err
-	}
-	m, err := p.device.Memory(ctx)
-	s.PeakExtraBytes = m.PeakRSS
-	if p.device.IsCUDA() {
-		s.PeakExtraBytes = m.Peak
-	}
-	return s, err
-}
-
-// tensors measures the memory of the provider's own tensors, because the process has another provider.
-type tensors struct {
-	*measure.Native
-	device *torch.Device
-	held   int64 // bytes between runs
-}
-
-func (p tensors) Run(ctx context.Context, repeat int, cache measure.Cache) (s measure.Samples, err error) {
-	var before, after torch.Memory
-	err = p.device.Do(ctx, func(s *torch.Scope) error {
-		s.ResetPeak()
-		before = s.Memory()
-		return nil
-	})
-	if err == nil {
-		s, err = p.Native.Run(ctx, repeat, cache)
-	}
-	if err == nil {
-		after, err = p.device.Memory(ctx)
-	}
-	s.PeakExtraBytes = p.held + after.Peak - before.Allocated
-	return s, err
-}
-
-// logProbError returns the largest error of the checked completions' log-probs, relative to the largest log-prob. The log-probs come from
-// the engine if the engine ran, otherwise from the trainer's forward pass.
-func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) {
-	got, expected, err := a.newestLogProbs(ctx, w)
-	if err != nil {
+	if err := run(); err != nil {
 		return 0, err
 	}
-	var worst, scale float64
-	for i, want := range expected {
-		for t := range want {
-			worst, scale = max(worst, math.Abs(got[i][t]-want[t])), max(scale, math.Abs(want[t]))
-		}
-	}
-	return worst / scale, nil
+	m, err := a.device.Memory(ctx)
+	return m.PeakRSS, err
 }
 
-// sampledError returns the largest error of the last sampled log-probs, relative to the largest log-prob.
+// tensorPeak returns the highest memory of the device's tensors during a run.
+func (a *actor) tensorPeak(ctx context.Context, run func() error) (int64, error) {
+	if err := a.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
+		return 0, err
+	}
+	if err := run(); err != nil {
+		return 0, err
+	}
+	m, err := a.device.Memory(ctx)
+	return m.Peak, err
+}
+
+// ownMemory returns the bytes of the actor's own tensors, and a function that measures their peak during a run. The process has tensors of
+// another provider, too.
+func (a *actor) ownMemory(ctx context.Context) (held int64, memory func(context.Context, func() error) (int64, error), err error) {
+	m, err := a.device.Memory(ctx)
+	held = m.Allocated - a.before
+	return held, func(ctx context.Context, run func() error) (int64, error) {
+		before, err := a.device.Memory(ctx)
+		if err != nil {
+			return 0, err
+		}
+		peak, err := a.tensorPeak(ctx, run)
+		return held + peak - before.Allocated, err
+	}, err
+}
+
+// newestError returns the error of the checked completions' log-probs. The log-probs come from the engine if the engine ran, otherwise
+// from the trainer's forward pass.
+func (a *actor) newestError(ctx context.Context, w *workload) (float64, error) {
+	got, want, err := a.newestLogProbs(ctx, w)
+	return largestError(got, want), err
+}
+
+// sampledError returns the error of the last sampled log-probs against the trainer's forward pass.
 func (a *actor) sampledError(ctx context.Context, w *workload) (float64, error) {
-	want, err := a.trainingLogProbs(ctx, w, [][]int32{a.sampled[0].Tokens})
-	if err != nil {
-		return 0, err
+	last := a.sampled[0]
+	want, err := a.trainingLogProbs(ctx, w, [][]int32{last.Tokens})
+	return largestError([][]float64{widen(last.LogProbs)}, want), err
+}
+
+// largestError returns the largest error of log-probs, relative to the largest log-prob.
+func largestError(got, want [][]float64) float64 {
+	var worst measure.MaxError
+	for i, expected := range want {
+		for t, p := range expected {
+			worst.Add(got[i][t], p)
+		}
 	}
-	var worst, scale float64
-	for t, p := range want[0] {
-		worst, scale = max(worst, math.Abs(float64(a.sampled[0].LogProbs[t])-p)), max(scale, math.Abs(p))
-	}
-	return worst / scale, nil
+	return worst.Value()
 }
 
 // newestLogProbs returns the log-probs of the phase that ran last, and their reference.

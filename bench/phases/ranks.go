@@ -86,22 +86,20 @@ func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Op
 		return nil, measure.Setup{}, err
 	}
 	a := &actor{device: parts.Device, model: parts.Model, learner: parts.Learner, before: before}
-	closing := context.WithoutCancel(ctx)
-	native := &measure.Native{
-		Around: func(_ context.Context, f func() error) error { return f() },
-		Work:   func() error { return update(ctx, a, w) },
-		Error:  func() (float64, error) { return a.logProbError(ctx, w) },
-		Done:   func() error { return parts.Close(closing) },
-	}
-	m, err := a.device.Memory(ctx)
+	held, memory, err := a.ownMemory(ctx)
 	if err != nil {
-		return nil, measure.Setup{}, errors.Join(err, parts.Close(closing))
+		return nil, measure.Setup{}, errors.Join(err, parts.Close(context.WithoutCancel(ctx)))
 	}
-	holds(m.Allocated - before)
+	holds(held)
 	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
-	setup.Settings["devices"], setup.Settings["held_bytes"] = devices, m.Allocated-before
+	setup.Settings["devices"], setup.Settings["held_bytes"] = devices, held
 	setup.Settings["peak"] = "memory of rank 0's tensors"
-	return tensors{native, a.device, m.Allocated - before}, setup, nil
+	return &measure.Native{
+		Work:   func() error { return update(ctx, a, w) },
+		Error:  func() (float64, error) { return a.newestError(ctx, w) },
+		Done:   func() error { return parts.Close(context.WithoutCancel(ctx)) },
+		Memory: memory,
+	}, setup, nil
 }
 
 // tensorBytes returns the bytes of this process's tensors on the device of rank 0.

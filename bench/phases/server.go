@@ -2,7 +2,6 @@ package phases
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -57,12 +56,7 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if err != nil {
 		return nil, measure.Setup{}, err
 	}
-	closing := context.WithoutCancel(ctx)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.close(closing))
-		}
-	}()
+	defer closeOnError(ctx, &err, a.close)
 	said := ""
 	engine, err := remote.New(ctx, lent{a}, remote.Options{
 		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1,
@@ -76,14 +70,13 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if err := engine.UpdateWeights(ctx, 0); err != nil {
 		return nil, measure.Setup{}, err
 	}
-	provider := &measure.Native{
-		Around: func(_ context.Context, f func() error) error { return f() },
+	return &measure.Native{
 		Reset:  a.forget,
 		Work:   func() error { return w.complete(rollOut(ctx, a, w), a) },
-		Error:  func() (float64, error) { return a.logProbError(ctx, w) },
-		Done:   func() error { return a.close(closing) },
-	}
-	return elsewhere{provider}, measure.Setup{Version: said}, nil
+		Error:  func() (float64, error) { return a.newestError(ctx, w) },
+		Done:   func() error { return a.close(context.WithoutCancel(ctx)) },
+		Memory: func(_ context.Context, run func() error) (int64, error) { return 0, run() }, // the server's memory is unknown
+	}, measure.Setup{Version: said}, nil
 }
 
 // complete returns err, or an error if a rollout has fewer tokens than requested.
@@ -94,15 +87,6 @@ func (w *workload) complete(err error, a *actor) error {
 		}
 	}
 	return err
-}
-
-// elsewhere is a provider that runs outside of this process, so its memory is not measured.
-type elsewhere struct{ *measure.Native }
-
-func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
-	s, err := e.Native.Run(ctx, repeat, cache)
-	s.PeakExtraBytes = 0
-	return s, err
 }
 
 // lent supplies an actor's weights to a server. The server loads them again before each sample, which drops its cached prefixes.

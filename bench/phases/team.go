@@ -53,37 +53,36 @@ func twice(a measure.Amount) measure.Amount {
 
 // openTeam returns the provider of two agents that make their steps one after the other, each with all threads.
 func openTeam(ctx context.Context, w *workload, o Options) (measure.Provider, measure.Setup, error) {
-	var agents [2]process
+	var agents [2]*measure.Native
 	var setup measure.Setup
 	for i := range agents {
-		p, s, err := open(ctx, phases["step"], w, o)
+		a, s, err := open(ctx, phases["step"], w, o)
 		if err != nil {
 			for _, a := range agents[:i] {
 				err = errors.Join(err, a.Done())
 			}
 			return nil, s, err
 		}
-		agents[i], setup = p.(process), s
+		agents[i], setup = a, s
 	}
-	each := func(f func(process) error) (err error) {
+	each := func(f func(*measure.Native) error) (err error) {
 		for _, a := range agents {
 			err = errors.Join(err, f(a))
 		}
 		return err
 	}
-	both := &measure.Native{
-		Around: agents[0].Around,
-		Reset:  func() { agents[0].Reset(); agents[1].Reset() },
-		Work:   func() error { return each(func(a process) error { return a.Work() }) },
+	return &measure.Native{
+		Reset: func() { agents[0].Reset(); agents[1].Reset() },
+		Work:  func() error { return each(func(a *measure.Native) error { return a.Work() }) },
 		Error: func() (worst float64, err error) {
-			err = each(func(a process) error {
+			err = each(func(a *measure.Native) error {
 				e, err := a.Error()
 				worst = max(worst, e)
 				return err
 			})
 			return worst, err
 		},
-		Done: func() error { return each(func(a process) error { return a.Done() }) },
-	}
-	return process{both, agents[0].device}, setup, nil
+		Done:   func() error { return each(func(a *measure.Native) error { return a.Done() }) },
+		Memory: agents[0].Memory, // of the whole process
+	}, setup, nil
 }
