@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/mgrpo/mgrpo/bench/chaos/check"
 )
 
 // process is the process of a worker.
@@ -30,18 +32,8 @@ type exit struct {
 	err error
 }
 
-// kill is a line of kills.jsonl.
-type kill struct {
-	Target   string  `json:"target"` // agent, or redis
-	Phase    string  `json:"phase"`  // phase of the step in which it was killed
-	Point    string  `json:"point"`  // last failpoint before
-	Exact    bool    `json:"exact"`  // it killed itself at that failpoint
-	Progress int     `json:"progress"`
-	Seconds  float64 `json:"seconds"` // from the beginning of the run
-}
-
 // kills are the kills of a run, in their order.
-type kills []kill
+type kills []check.Kill
 
 // chaos supervises the killed run: it kills workers and Redis as often as the options ask for, and starts them again. Only one
 // goroutine uses it.
@@ -207,7 +199,7 @@ func (c *chaos) ended(e exit) error {
 		c.finished[agent] = true
 		return nil
 	case e.p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
-		if err := c.killed(kill{Target: agent, Point: point, Exact: !e.p.hit}); err != nil {
+		if err := c.killed(check.Kill{Target: agent, Point: point, Exact: !e.p.hit}); err != nil {
 			return err
 		}
 		if !another {
@@ -227,7 +219,7 @@ func (c *chaos) ended(e exit) error {
 }
 
 // killed counts a kill, and writes it to kills.jsonl, which the check reads.
-func (c *chaos) killed(k kill) error {
+func (c *chaos) killed(k check.Kill) error {
 	k.Phase, k.Progress, k.Seconds = phaseOf(k.Point), c.watchdog.progress, time.Since(c.began).Seconds()
 	c.kills = append(c.kills, k)
 	c.watchdog.lastActivity = time.Now()

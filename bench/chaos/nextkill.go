@@ -223,7 +223,7 @@ func (c *chaos) killFollower(agent, rank string, stops bool) error {
 		return fmt.Errorf("%s/%s: %w", agent, rank, err)
 	}
 	point, _ := lastPoint(p.log)
-	return c.killed(kill{Target: agent + "/" + rank, Point: point})
+	return c.killed(check.Kill{Target: agent + "/" + rank, Point: point})
 }
 
 // follower returns the process that a worker has started for a rank, or 0 if there is no such process.
@@ -255,7 +255,7 @@ func (c *chaos) killRedis() error {
 		c.paused = false
 		return c.redis.start()
 	})
-	return c.killed(kill{Target: redis, Point: point})
+	return c.killed(check.Kill{Target: redis, Point: point})
 }
 
 // pause suspends a process for longer than its lease. Every other time it starts another worker in its place; the

@@ -17,7 +17,7 @@ type made struct {
 	Settings
 	whole, run map[string]string // files of the uninterrupted run and of the checked run, by path
 	entries    []entry
-	kills      []kill
+	kills      []Kill
 }
 
 func newMade() *made {
@@ -47,7 +47,7 @@ func newMade() *made {
 	}
 	for _, target := range []string{"a", "b", "redis"} {
 		for _, phase := range Phases[:3] {
-			m.kills = append(m.kills, kill{target, phase})
+			m.kills = append(m.kills, Kill{Target: target, Phase: phase})
 		}
 	}
 	return m

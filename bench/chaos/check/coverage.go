@@ -7,10 +7,14 @@ import (
 	"slices"
 )
 
-// kill is a line of the list of kills.
-type kill struct {
-	Target string `json:"target"` // agent, or redis
-	Phase  string `json:"phase"`  // phase of the step in which it was killed
+// Kill is a line of the list of kills.
+type Kill struct {
+	Target   string  `json:"target"` // agent, or redis
+	Phase    string  `json:"phase"`  // phase of the step in which it was killed
+	Point    string  `json:"point"`  // last failpoint before
+	Exact    bool    `json:"exact"`  // it killed itself at that failpoint
+	Progress int     `json:"progress"`
+	Seconds  float64 `json:"seconds"` // from the beginning of the run
 }
 
 // MinimumPhases is the number of phases of a step in which each target must have been killed.
@@ -29,7 +33,7 @@ func (f *Findings) coverage(s Settings) {
 	defer file.Close()
 	hit, all := map[string][]string{}, 0
 	for in := bufio.NewScanner(file); in.Scan(); all++ {
-		var k kill
+		var k Kill
 		if err := json.Unmarshal(in.Bytes(), &k); err != nil {
 			f.void("%s: %v", s.Kills, err)
 			return
