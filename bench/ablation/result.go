@@ -2,13 +2,13 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"reflect"
 	"slices"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
 // Results is the content of an ablation's file. The file is written again after every run, so no finished run is lost.
@@ -130,24 +130,17 @@ func (r *Results) sort() {
 
 // open reads the first of these files that exists. It must have the same settings as fresh. If none exists, open returns fresh.
 func open(fresh Results, paths ...string) (*Results, error) {
-	path, data, err := "", []byte(nil), error(fs.ErrNotExist)
-	for _, path = range paths {
-		if data, err = os.ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
-			break
+	for _, path := range paths {
+		old, err := measure.ReadFile[Results](path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case !reflect.DeepEqual(old.Settings, fresh.Settings):
+			return nil, fmt.Errorf("%s holds runs with other settings, %+v: choose another -out and -work or the same settings", path, old.Settings)
 		}
+		return old, nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return &fresh, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var old Results
-	if err := json.Unmarshal(data, &old); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if !reflect.DeepEqual(old.Settings, fresh.Settings) {
-		return nil, fmt.Errorf("%s holds runs with other settings, %+v: choose another -out and -work or the same settings", path, old.Settings)
-	}
-	return &old, nil
+	return &fresh, nil
 }
