@@ -11,7 +11,6 @@ import importlib.metadata
 import queue
 import resource
 import threading
-import time
 
 import torch
 import transformers
@@ -183,10 +182,10 @@ class GRPO(Phase):
         super().__init__(case)
         self.error = super().check()  # before the first step, because it changes the weights
         self.gate = Gate()
-        trainer = self.trainer(self.gate, 1_000_000)
+        trainer = self.trainer()
         threading.Thread(target=self.train, args=[trainer], daemon=True).start()
 
-    def trainer(self, callback, steps):
+    def trainer(self):
         case = self.case
         import datasets
         import trl
@@ -198,7 +197,7 @@ class GRPO(Phase):
             learning_rate=case["lr"], lr_scheduler_type="constant", optim="adamw_torch_fused", weight_decay=0.1,
             adam_beta1=0.9, adam_beta2=0.98, max_grad_norm=1.0, beta=0.0, loss_type="grpo", scale_rewards="group",
             num_iterations=1, bf16=False, gradient_checkpointing=False, use_vllm=False, use_cpu=inputs.device == "cpu",
-            pad_to_multiple_of=None, max_steps=steps, logging_steps=1_000_000, save_strategy="no", report_to=[],
+            pad_to_multiple_of=None, max_steps=1_000_000, logging_steps=1_000_000, save_strategy="no", report_to=[],
             disable_tqdm=True, seed=0)
         self.settings |= chosen
         config = None
@@ -210,7 +209,7 @@ class GRPO(Phase):
             {"prompt": [spelled(p) for p in case["prompts"]]}), fingerprint="prompts")
         return trl.GRPOTrainer(
             model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir=f"{case['folder']}-trl", **chosen),
-            train_dataset=prompts, callbacks=[callback], peft_config=config,
+            train_dataset=prompts, callbacks=[self.gate], peft_config=config,
             processing_class=numerals(self.model.config.vocab_size, case["prompts"]))
 
     def check(self):
@@ -294,91 +293,6 @@ class MAGRPO(Phase):
         assert not any(torch.equal(w, b) for w, b in zip(norms, before)), "an agent was not updated"
 
 
-class Profile(GRPO):
-    """Not measured: its settings are where the time of one step of trl.GRPOTrainer goes, as text.
-
-    The trainer makes three steps in this thread. The first warms up, and the parts of the second are timed. PyTorch's profiler counts
-    the operators of the third, which slows it down.
-    """
-
-    def __init__(self, case):
-        Phase.__init__(self, case)
-        import trl
-        parts = Parts()
-        trainer = self.trainer(parts, 3)
-        for part, owner, name in (
-                ("generate: model.generate", trainer.model, "generate"),
-                ("batches: _prepare_inputs", trainer, "_prepare_inputs"),
-                ("rewards, advantages: _generate_and_score_completions", trainer, "_generate_and_score_completions"),
-                ("forward: _get_per_token_logps_and_entropies", trainer, "_get_per_token_logps_and_entropies"),
-                ("loss: compute_loss", trainer, "compute_loss"),
-                ("backward: accelerator.backward", trainer.accelerator, "backward"),
-                ("clip: accelerator.clip_grad_norm_", trainer.accelerator, "clip_grad_norm_")):
-            setattr(owner, name, parts.timed(part, getattr(owner, name)))
-        trainer.train()
-        self.settings = {"profile": f"trl {trl.__version__}, {Phase.version}, {torch.get_num_threads()} threads\n\n{parts.table()}\n{parts.operators}"}
-
-
-class Parts(transformers.TrainerCallback):
-    """Seconds, seconds in the system and page faults of a step's parts, each without the parts inside it."""
-
-    def __init__(self):
-        self.step, self.open, self.spent = 0, [], {}
-        self.last = self.profiler = self.operators = None
-
-    def enter(self, part):
-        self.charge()
-        self.open.append(part)
-
-    def leave(self):
-        self.charge()
-        self.open.pop()
-
-    def charge(self):
-        """Adds the time since the last call to the innermost open part."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        now = (time.perf_counter(), usage.ru_utime, usage.ru_stime, usage.ru_minflt)
-        if self.open and self.step == 2:
-            before = self.spent.get(self.open[-1], (0, 0, 0, 0))
-            self.spent[self.open[-1]] = tuple(b + n - last for b, n, last in zip(before, now, self.last, strict=True))
-        self.last = now
-
-    def timed(self, part, work):
-        def run(*args, **named):
-            self.enter(part)
-            try:
-                return work(*args, **named)
-            finally:
-                self.leave()
-        return run
-
-    def on_step_begin(self, *_, **__):
-        self.step += 1
-        if self.step == 3:
-            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-            self.profiler.start()
-        self.enter("the trainer's own: everything else")
-
-    def on_pre_optimizer_step(self, *_, **__):
-        self.enter("AdamW: optimizer.step")
-
-    def on_optimizer_step(self, *_, **__):
-        self.leave()
-
-    def on_step_end(self, *_, **__):
-        self.leave()
-        if self.profiler:
-            self.profiler.stop()
-            self.operators = self.profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40)
-
-    def table(self):
-        whole = sum(s[0] for s in self.spent.values())
-        rows = [f"{'part of a step':56} {'seconds':>8} {'share':>6} {'user s':>8} {'system s':>8} {'page faults':>12}"]
-        for part, (wall, user, system, faults) in sorted(self.spent.items(), key=lambda p: -p[1][0]):
-            rows.append(f"{part:56} {wall:8.2f} {wall / whole:6.0%} {user:8.2f} {system:8.2f} {faults:12d}")
-        return "\n".join([*rows, f"{'step':56} {whole:8.2f}", ""])
-
-
 class Float64:
     """Not measured: its settings are the log-probs of the first completion of each prompt in float64."""
 
@@ -395,4 +309,4 @@ def prepare(case, provider):
 
 
 PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "hf-liger": Liger, "peft": AdapterUpdate,
-             "trl": GRPO, "trl-peft": GRPO, "trl-profile": Profile, "comlrl": MAGRPO, "float64": Float64}
+             "trl": GRPO, "trl-peft": GRPO, "comlrl": MAGRPO, "float64": Float64}

@@ -69,7 +69,7 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 		var peers []measure.Opener
 		if o.Peers && len(b.peerNames()) > 0 {
 			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
-				return fmt.Errorf("log-probs in float64: %w", err)
+				return err
 			}
 			for _, name := range b.peerNames() {
 				from := measure.PeersOf(o)

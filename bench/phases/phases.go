@@ -5,9 +5,7 @@ package phases
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
@@ -21,24 +19,6 @@ func OnGPU(suite string) (rows []measure.Row) {
 		rows = append(rows, b.row())
 	}
 	return rows
-}
-
-// Profile passes to say, for each case of the suite "step", a text about the time of a TRL step's parts.
-func Profile(ctx context.Context, o Options, say func(string)) error {
-	for _, b := range casesOf("step", o.Quick) {
-		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // its TRL step is the same as in float32
-			continue
-		}
-		err := b.prepared(ctx, o, func(w *workload) error {
-			told, err := ask[string](ctx, measure.PeersOf(o), "trl-profile", "profile", w)
-			say(fmt.Sprintf("%s, %s\n%s", b.name, b.row().Shape, told))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Run measures one suite: "rollout", "learner" or "step".

@@ -3,7 +3,6 @@ package phases
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
@@ -34,7 +33,7 @@ func (t team) measure(ctx context.Context, o Options) (row measure.Row, err erro
 		}}}
 		if o.Peers {
 			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
-				return fmt.Errorf("log-probs in float64: %w", err)
+				return err
 			}
 			providers = append(providers, measure.PeersOf(o).Opener(comlrl, w))
 		}

@@ -178,30 +178,24 @@ func (w *workload) sampledLogProbs() (out [][]float64) {
 	return out
 }
 
-// askFloat64 replaces LogProbs by the log-probs that transformers computes in float64.
+// askFloat64 replaces LogProbs by the log-probs that transformers computes in float64. They are a setting of a provider that is not measured.
 func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
-	told, err := ask[[][]float64](ctx, peers, "float64", "log_probs", w)
+	p, setup, err := peers.Opener("float64", w).Open(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("log-probs in float64: %w", err)
 	}
-	w.LogProbs, w.against = told, "transformers in float64"
-	if len(w.LogProbs) != w.Checked {
-		return fmt.Errorf("the peer returned log-probs of %d sequences, want %d", len(w.LogProbs), w.Checked)
+	w.LogProbs, w.against = nil, "transformers in float64"
+	data, err := json.Marshal(setup.Settings["log_probs"])
+	if err == nil {
+		err = json.Unmarshal(data, &w.LogProbs)
+	}
+	if err == nil && len(w.LogProbs) != w.Checked {
+		err = fmt.Errorf("of %d sequences, want %d", len(w.LogProbs), w.Checked)
+	}
+	if err = errors.Join(err, p.Close()); err != nil {
+		return fmt.Errorf("log-probs in float64: %w", err)
 	}
 	return nil
-}
-
-// ask starts a provider without measuring it, and returns one of its settings.
-func ask[T any](ctx context.Context, peers measure.Peers, provider, setting string, w *workload) (told T, err error) {
-	p, setup, err := peers.Opener(provider, w).Open(ctx)
-	if err != nil {
-		return told, err
-	}
-	data, err := json.Marshal(setup.Settings[setting])
-	if err == nil {
-		err = json.Unmarshal(data, &told)
-	}
-	return told, errors.Join(err, p.Close())
 }
 
 func widen(v []float32) []float64 {

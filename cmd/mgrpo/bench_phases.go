@@ -54,15 +54,9 @@ func (c *benchLearnerCmd) Run(ctx context.Context) error {
 	})
 }
 
-type benchStepCmd struct {
-	benchFlags
-	Profile bool `help:"Instead of the suite, print the time of each part and operator of a TRL step."`
-}
+type benchStepCmd struct{ benchFlags }
 
 func (c *benchStepCmd) Run(ctx context.Context) error {
-	if c.Profile {
-		return phases.Profile(ctx, c.options(), func(text string) { fmt.Println(text) })
-	}
 	return c.phase(ctx, "step")
 }
 
