@@ -38,6 +38,14 @@ func (precision) name(half bool) string {
 	return "float32"
 }
 
+// weight returns the bytes of a weight that our generation reads.
+func (p precision) weight() float64 {
+	if p != full {
+		return 2
+	}
+	return 4
+}
+
 // inFull is our own provider that trains the weights instead of adapters.
 const inFull = "mgrpo-full"
 
@@ -128,11 +136,7 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 		providers = append(providers, ours(inFull, &whole))
 	}
 	row := b.row()
-	weight := 4.0
-	if b.precision != full {
-		weight = 2
-	}
-	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight, w.adapters), p.flops(w.config, b.shape, w.adapters)
+	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, b.precision.weight(), w.adapters), p.flops(w.config, b.shape, w.adapters)
 	schedule := o.Schedule()
 	schedule.Alone = b.weights.large
 	row, err := schedule.Measure(ctx, row, append(providers, peers...))

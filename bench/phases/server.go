@@ -39,11 +39,6 @@ func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) 
 			}})
 			return err
 		})
-		for _, p := range row.Providers {
-			if p.Status == "ok" {
-				o.Log("%s: %.0f sampled tokens/s", p.Name, float64(b.shape.sequences()*b.shape.newTokens)/p.Median)
-			}
-		}
 		return row, err
 	}}
 	o.Only = ""
