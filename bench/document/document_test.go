@@ -55,7 +55,7 @@ func TestFloors(t *testing.T) {
 		for _, r := range m.results {
 			for _, row := range r.Rows {
 				if beatsFloor(row, r.Machine) && fasterThanFloor[row.Name] == "" {
-					t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.slug, r.Suite, row.Name, row.Shape, find(row, measure.Ours).PercentOfFloor)
+					t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.slug, r.Suite, row.Name, row.Shape, row.Of(measure.Ours).PercentOfFloor)
 				}
 			}
 		}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -16,8 +14,10 @@ import (
 type hotKernels struct {
 	Copy  float64   `json:"copy_bytes_per_second"`
 	Cases []hotCase `json:"cases"`
-	call  struct{ Begun, Driver, Program, Torch string }
+	call  *hotCall
 }
+
+type hotCall struct{ Begun, Driver, Program, Torch string }
 
 // hotCase is a kernel at one size. Times are in microseconds.
 type hotCase struct {
@@ -32,20 +32,14 @@ type hotCase struct {
 
 // readHotKernels reads hot-SLUG.json and call-SLUG.json of a folder. It returns nil if the machine has none.
 func readHotKernels(dir, slug string) (*hotKernels, error) {
-	h := &hotKernels{}
-	for name, to := range map[string]any{"hot": h, "call": &h.call} {
-		raw, err := os.ReadFile(filepath.Join(dir, name+"-"+slug+".json"))
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(raw, to); err != nil {
-			return nil, fmt.Errorf("%s-%s.json: %w", name, slug, err)
-		}
+	h, err := measure.ReadPart[hotKernels](filepath.Join(dir, "hot-"+slug+".json"))
+	if err == nil {
+		h.call, err = measure.ReadPart[hotCall](filepath.Join(dir, "call-"+slug+".json"))
 	}
-	return h, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return h, err
 }
 
 func (h *hotKernels) write(b *strings.Builder) {

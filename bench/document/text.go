@@ -224,7 +224,7 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		if beatsFloor(row, r.Machine) {
 			fast = append(fast, fmt.Sprintf("- %s: %s", row.Name, fasterThanFloor[row.Name]))
 		}
-		ours := find(row, measure.Ours)
+		ours := row.Of(measure.Ours)
 		if ours == nil {
 			continue
 		}
@@ -233,7 +233,7 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, mark(row, r.Machine), row.FloorOf, ours.GBps, ours.GFLOPs,
 			ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
 		for _, name := range peers {
-			p := find(row, name)
+			p := row.Of(name)
 			switch {
 			case p == nil:
 				cells += " | | |"
@@ -262,7 +262,7 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 // beatsFloor reports whether a row is faster than its floor by more than medians on a shared machine differ, and was not warm.
 func beatsFloor(row measure.Row, m measure.Machine) bool {
 	const noise = 115 // percent
-	ours := find(row, measure.Ours)
+	ours := row.Of(measure.Ours)
 	return ours != nil && ours.PercentOfFloor > noise && mark(row, m) == ""
 }
 
@@ -284,14 +284,4 @@ func peersOf(r *measure.Results) (names []string) {
 		}
 	}
 	return names
-}
-
-// find returns a provider's result in a row, or nil if it has none.
-func find(row measure.Row, name string) *measure.Result {
-	for i := range row.Providers {
-		if row.Providers[i].Name == name {
-			return &row.Providers[i]
-		}
-	}
-	return nil
 }

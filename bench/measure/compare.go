@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -24,13 +23,9 @@ func Compare(before, after string) (string, error) {
 }
 
 func hasRows(path string) (bool, error) {
-	data, err := os.ReadFile(path)
+	keys, err := ReadPart[struct{ Rows, Questions json.RawMessage }](path)
 	if err != nil {
 		return false, err
-	}
-	var keys struct{ Rows, Questions json.RawMessage }
-	if err := json.Unmarshal(data, &keys); err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
 	}
 	if keys.Rows == nil && keys.Questions == nil {
 		return false, fmt.Errorf("%s: neither results of a suite of mgrpo bench (rows) nor of a run (questions)", path)
@@ -89,31 +84,33 @@ func ratios(r Row) string {
 	return strings.Join(all, ", ")
 }
 
-// accuracies is a part of the file of a run.
-type accuracies struct {
-	Questions int
-	Before    float64
-	After     float64
-	Greedy    struct {
-		Questions int
-		Before    float64
-		After     float64
-	}
+// Comparison compares two evaluations of the same held-out questions.
+type Comparison struct {
+	Questions  int        `json:"questions"`
+	Samples    int        `json:"samples"`        // answers to each question in the later evaluation
+	Earlier    int        `json:"samples_before"` // answers to each question in the earlier evaluation
+	Before     float64    `json:"before"`         // accuracy
+	After      float64    `json:"after"`
+	Difference float64    `json:"difference"`
+	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
+}
+
+// Accuracies is the part of a run's file (bench/learned) that Compare reads: the evaluations before and after the run.
+type Accuracies struct {
+	Comparison            // sampled at the temperature of training
+	Greedy     Comparison `json:"greedy"`
 }
 
 // compareRuns prints the accuracies of two runs at their ends, and the differences with unpaired intervals.
 func compareRuns(before, after string) (string, error) {
-	var runs [2]accuracies
+	var runs [2]*Accuracies
 	for i, path := range []string{before, after} {
-		data, err := os.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(data, &runs[i])
+		var err error
+		if runs[i], err = ReadPart[Accuracies](path); err != nil {
+			return "", err
 		}
-		if err == nil && runs[i].Questions == 0 {
-			err = errors.New("no results of a run")
-		}
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", path, err)
+		if runs[i].Questions == 0 {
+			return "", fmt.Errorf("%s: no results of a run", path)
 		}
 	}
 	a, b := runs[0], runs[1]

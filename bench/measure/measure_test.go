@@ -209,7 +209,7 @@ func TestResults(t *testing.T) {
 		t.Errorf("slug %s", slug)
 	}
 	path := filepath.Join(t.TempDir(), "new", "r.json")
-	if err := r.Write(path); err != nil {
+	if err := WriteFile(path, r); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Read(path)

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -29,9 +28,6 @@ func Path(suite string, m Machine) string {
 	return filepath.Join("bench", "results", suite+"-"+m.Slug()+".json")
 }
 
-// Write replaces the file at path.
-func (r *Results) Write(path string) error { return WriteFile(path, r) }
-
 // WriteFile replaces the file at path by results of any suite, as JSON.
 func WriteFile(path string, results any) error {
 	data, err := json.MarshalIndent(results, "", " ")
@@ -48,18 +44,25 @@ func WriteFile(path string, results any) error {
 	return os.Rename(part, path)
 }
 
-// Read reads a file of Write.
+// Read reads the file of a suite.
 func Read(path string) (*Results, error) { return ReadFile[Results](path) }
 
 // ReadFile reads a file of WriteFile. An unknown key is an error, because the results are of another version.
 func ReadFile[T any](path string) (*T, error) {
-	data, err := os.ReadFile(path)
+	return read[T](path, (*json.Decoder).DisallowUnknownFields)
+}
+
+// ReadPart reads the keys of T from a JSON file that may have others.
+func ReadPart[T any](path string) (*T, error) { return read[T](path, func(*json.Decoder) {}) }
+
+func read[T any](path string, set func(*json.Decoder)) (*T, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	r := new(T)
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
+	defer file.Close()
+	d, r := json.NewDecoder(file), new(T)
+	set(d)
 	if err := d.Decode(r); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

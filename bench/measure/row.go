@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -283,12 +284,19 @@ func (r *Row) Emulated(suite Ceilings) bool {
 	return inBF16 && c.GEMMBF16.Median < c.GEMM.Median
 }
 
+// Of returns the result of a provider, or nil if the row has none.
+func (r *Row) Of(provider string) *Result {
+	i := slices.IndexFunc(r.Providers, func(p Result) bool { return p.Name == provider })
+	if i < 0 {
+		return nil
+	}
+	return &r.Providers[i]
+}
+
 // result returns the result of a provider, or nil if it has no numbers.
-func (r *Row) result(name string) *Result {
-	for i := range r.Providers {
-		if p := &r.Providers[i]; p.Name == name && p.Status == "ok" {
-			return p
-		}
+func (r *Row) result(provider string) *Result {
+	if p := r.Of(provider); p != nil && p.Status == "ok" {
+		return p
 	}
 	return nil
 }

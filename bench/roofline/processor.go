@@ -58,10 +58,8 @@ func (m *measured) row(name, shape string) (row measure.Row, seconds float64) {
 		if r.Name != name || !strings.HasPrefix(r.Shape, shape) || r.Cache != measure.Cold {
 			continue
 		}
-		for _, p := range r.Providers {
-			if p.Name == measure.Ours && p.Status == "ok" {
-				return r, p.Median
-			}
+		if p := r.Of(measure.Ours); p != nil && p.Status == "ok" {
+			return r, p.Median
 		}
 	}
 	m.err = fmt.Errorf("the results have no row %q %q: measure them again with mgrpo bench kernels", name, shape)

@@ -74,12 +74,6 @@ type Results struct {
 	Loads      []LoadResult    `json:"loads"`
 }
 
-// Write replaces the file at path.
-func (r *Results) Write(path string) error { return measure.WriteFile(path, r) }
-
-// Read reads a file that Write has written.
-func Read(path string) (*Results, error) { return measure.ReadFile[Results](path) }
-
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.LoadAverage(), Settings: redisserver.Durable}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
 // asClient is the variable that makes the test binary run as a client process.
@@ -32,7 +34,7 @@ func TestQuick(t *testing.T) {
 	}
 	t.Setenv(asClient, "1")
 	path := filepath.Join(t.TempDir(), "results.json")
-	r, err := Run(t.Context(), Options{Client: []string{self}, Quick: true, Log: t.Logf, Save: func(r *Results) error { return r.Write(path) }})
+	r, err := Run(t.Context(), Options{Client: []string{self}, Quick: true, Log: t.Logf, Save: func(r *Results) error { return measure.WriteFile(path, r) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func TestQuick(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	again, err := Read(path)
+	again, err := measure.ReadFile[Results](path)
 	if err != nil || again.Table() != r.Table() {
 		t.Errorf("%v: the file does not have the measured results", err)
 	}

@@ -81,17 +81,17 @@ func (f benchFlags) save(r *measure.Results) error {
 		path = measure.Path(r.Suite, r.Machine)
 	}
 	if f.Only == "" {
-		return r.Write(path)
+		return measure.WriteFile(path, r)
 	}
 	all, err := measure.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r.Write(path)
+		return measure.WriteFile(path, r)
 	}
 	if err != nil {
 		return err
 	}
 	all.Replace(r)
-	return all.Write(path)
+	return measure.WriteFile(path, all)
 }
 
 func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -35,11 +35,11 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 		Save: func(r *store.Results) error {
 			switch {
 			case c.Out != "":
-				return r.Write(c.Out)
+				return measure.WriteFile(c.Out, r)
 			case c.Quick:
 				return nil
 			}
-			return r.Write(measure.Path("store", r.Machine))
+			return measure.WriteFile(measure.Path("store", r.Machine), r)
 		},
 	})
 	if results != nil {
