@@ -158,7 +158,7 @@ func (c *cached) take(ctx context.Context, tokens int) (time.Duration, error) {
 
 // Run times the reading of prompts, or all tokens except the first. The first token's pass also computes the ends of the prompts.
 func (c *cached) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
-	s.PeakExtraBytes, err = c.actor.tensorPeak(ctx, func() error {
+	s.PeakExtraBytes, err = tensorPeak(ctx, c.actor.device, func() error {
 		for range repeat {
 			took, err := c.once(ctx)
 			if err != nil {

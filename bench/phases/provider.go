@@ -21,9 +21,9 @@ func open(ctx context.Context, p phase, w *workload, o Options) (_ *measure.Nati
 	}
 	defer closeOnError(ctx, &err, a.close)
 	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
-	memory := a.memory
+	memory := processMemory(a.device)
 	if w.shared {
-		if _, memory, err = a.ownMemory(ctx); err != nil {
+		if _, memory, err = ownMemory(ctx, a.device, a.before); err != nil {
 			return nil, setup, err
 		}
 	}
@@ -94,45 +94,6 @@ func (a *actor) forget() {
 	if a.engine != nil {
 		_ = a.engine.UpdateWeights(context.Background(), a.steps) // cannot fail: no sequence is in flight
 	}
-}
-
-// memory measures the memory of the whole process, including weights and moments, as the peers do. On a GPU it measures that of tensors.
-func (a *actor) memory(ctx context.Context, run func() error) (int64, error) {
-	if a.device.IsCUDA() {
-		return a.tensorPeak(ctx, run)
-	}
-	if err := run(); err != nil {
-		return 0, err
-	}
-	m, err := a.device.Memory(ctx)
-	return m.PeakRSS, err
-}
-
-// tensorPeak returns the highest memory of the device's tensors during a run.
-func (a *actor) tensorPeak(ctx context.Context, run func() error) (int64, error) {
-	if err := a.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
-		return 0, err
-	}
-	if err := run(); err != nil {
-		return 0, err
-	}
-	m, err := a.device.Memory(ctx)
-	return m.Peak, err
-}
-
-// ownMemory returns the bytes of the actor's own tensors, and a function that measures their peak during a run. The process has tensors of
-// another provider, too.
-func (a *actor) ownMemory(ctx context.Context) (held int64, memory func(context.Context, func() error) (int64, error), err error) {
-	m, err := a.device.Memory(ctx)
-	held = m.Allocated - a.before
-	return held, func(ctx context.Context, run func() error) (int64, error) {
-		before, err := a.device.Memory(ctx)
-		if err != nil {
-			return 0, err
-		}
-		peak, err := a.tensorPeak(ctx, run)
-		return held + peak - before.Allocated, err
-	}, err
 }
 
 // newestError returns the error of the checked completions' log-probs. The log-probs come from the engine if the engine ran, otherwise

@@ -86,7 +86,7 @@ func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Op
 		return nil, measure.Setup{}, err
 	}
 	a := &actor{device: parts.Device, model: parts.Model, learner: parts.Learner, before: before}
-	held, memory, err := a.ownMemory(ctx)
+	held, memory, err := ownMemory(ctx, a.device, before)
 	if err != nil {
 		return nil, measure.Setup{}, errors.Join(err, parts.Close(context.WithoutCancel(ctx)))
 	}
