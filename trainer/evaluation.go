@@ -89,16 +89,8 @@ func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 
 // JSON returns the evaluation as an indented object.
 func (e Evaluation) JSON() ([]byte, error) {
-	out := struct {
-		Checkpoint string            `json:"checkpoint"`
-		Samples    int               `json:"samples"`
-		Scores     []metrics.Score   `json:"scores"`
-		Difference *score.Difference `json:"difference,omitempty"`
-		Tokens     *float64          `json:"tokens_per_question,omitempty"`
-		Seconds    *float64          `json:"seconds_per_question,omitempty"`
-		Agents     []metrics.Record  `json:"agents"`
-		Answers    []score.Answers   `json:"answers"`
-	}{Checkpoint: e.Checkpoint, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]score.Answers{}, e.Answers...)}
+	out := score.File{Checkpoint: e.Checkpoint, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference,
+		Answers: append([]score.Answers{}, e.Answers...)}
 	if tokens, seconds, known := e.costs(); known {
 		out.Tokens, out.Seconds = &tokens, &seconds
 	}

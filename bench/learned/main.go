@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -31,8 +30,7 @@ type Result struct {
 	Machine measure.Machine `json:"machine"`
 	Config  string          `json:"config"` // of the run, including all defaults
 
-	Comparison                        // sampled at the temperature of training
-	Greedy      Comparison            `json:"greedy"`
+	measure.Accuracies
 	Evaluations map[string]Evaluation `json:"evaluations"` // by the name of the option
 
 	Seconds Seconds          `json:"seconds"`
@@ -48,17 +46,6 @@ type File struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-}
-
-// Comparison compares two evaluations of the same held-out questions.
-type Comparison struct {
-	Questions  int        `json:"questions"`
-	Samples    int        `json:"samples"`        // answers to each question in the later evaluation
-	Earlier    int        `json:"samples_before"` // answers to each question in the earlier evaluation
-	Before     float64    `json:"before"`         // accuracy
-	After      float64    `json:"after"`
-	Difference float64    `json:"difference"`
-	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
 }
 
 // Evaluation is one of the compared evaluations.
@@ -143,17 +130,12 @@ func read(o options) (r Result, err error) {
 		return r, err
 	}
 	r.Config = string(config)
-	if r.Comparison, err = compare(o.before, o.after); err != nil {
-		return r, err
-	}
-	if r.Greedy, err = compare(o.greedyBefore, o.greedyAfter); err != nil {
-		return r, err
-	}
 	r.Evaluations = map[string]Evaluation{}
-	for name, path := range map[string]string{"before": o.before, "after": o.after, "greedy_before": o.greedyBefore, "greedy_after": o.greedyAfter} {
-		if r.Evaluations[name], err = evaluation(path); err != nil {
-			return r, err
-		}
+	if r.Comparison, err = r.compare("", o.before, o.after); err != nil {
+		return r, err
+	}
+	if r.Greedy, err = r.compare("greedy_", o.greedyBefore, o.greedyAfter); err != nil {
+		return r, err
 	}
 	if err := r.follow(o.run); err != nil {
 		return r, err
@@ -203,40 +185,39 @@ func weights(checkpoints string) (files []File, err error) {
 	return files, nil
 }
 
-func compare(before, after string) (c Comparison, err error) {
-	first, err := score.ReadAnswers(before)
+// compare reads two evaluations, adds them under names with a prefix, and compares them.
+func (r *Result) compare(prefix, before, after string) (c measure.Comparison, err error) {
+	first, err := measure.ReadPart[score.File](before)
 	if err != nil {
 		return c, err
 	}
-	last, err := score.ReadAnswers(after)
+	last, err := measure.ReadPart[score.File](after)
 	if err != nil {
 		return c, err
 	}
-	d, err := score.Compare(first, last, 1)
-	return Comparison{d.Questions, len(last[0].Correct), len(first[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
+	d, err := score.Compare(first.Answers, last.Answers, 1)
+	if err != nil {
+		return c, fmt.Errorf("%s and %s: %w", before, after, err)
+	}
+	r.Evaluations[prefix+"before"], r.Evaluations[prefix+"after"] = evaluation(first), evaluation(last)
+	samples := func(f *score.File) int { return len(f.Answers[0].Correct) }
+	return measure.Comparison{Questions: d.Questions, Samples: samples(last), Earlier: samples(first), Before: d.Before, After: d.After,
+		Difference: d.Mean, Interval: d.Interval}, nil
 }
 
-// evaluation reads the output of mgrpo eval --json.
-func evaluation(path string) (e Evaluation, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return e, err
+// evaluation returns the part of an evaluation that the results have.
+func evaluation(f *score.File) Evaluation {
+	e := Evaluation{Experts: map[string]float64{}}
+	for _, s := range f.Scores {
+		e.Scores = append(e.Scores, Score{s.By, s.Of, s.Questions, s.Accuracy, s.Interval, s.Calls})
 	}
-	var said struct {
-		Scores []Score          `json:"scores"`
-		Agents []metrics.Record `json:"agents"`
-	}
-	if err := json.Unmarshal(text, &said); err != nil {
-		return e, fmt.Errorf("%s: %w", path, err)
-	}
-	e = Evaluation{Scores: said.Scores, Experts: map[string]float64{}}
-	for _, a := range said.Agents {
+	for _, a := range f.Agents {
 		if score, ok := a.Values[metrics.ExpertMean]; ok {
 			e.Experts[a.Agent] = score
 		}
 		e.Seconds = max(e.Seconds, a.Values[metrics.RolloutSeconds])
 	}
-	return e, nil
+	return e
 }
 
 // follow reads the run's records and fills in the curve, tokens and seconds.

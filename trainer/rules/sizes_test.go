@@ -50,7 +50,6 @@ var (
 		"bench/chaos.chaos":                      17,
 		"bench/chaos.options":                    16,
 		"bench/gateway.stage":                    23,
-		"bench/learned.Result":                   18,
 		"bench/measure.Row":                      16,
 		"bench/phases.workload":                  22,
 		"bench/roofline.Agent":                   16,

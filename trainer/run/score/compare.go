@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -89,16 +90,26 @@ func pair(before, questions []Answers) ([]float64, error) {
 	return means, nil
 }
 
-// ReadAnswers reads the answers of an evaluation as Evaluation.JSON writes it.
+// File is an evaluation as mgrpo eval --json prints it.
+type File struct {
+	Checkpoint string           `json:"checkpoint"`
+	Samples    int              `json:"samples"`
+	Scores     []metrics.Score  `json:"scores"`
+	Difference *Difference      `json:"difference,omitempty"`
+	Tokens     *float64         `json:"tokens_per_question,omitempty"`
+	Seconds    *float64         `json:"seconds_per_question,omitempty"`
+	Agents     []metrics.Record `json:"agents"`
+	Answers    []Answers        `json:"answers"`
+}
+
+// ReadAnswers reads the answers of a File.
 func ReadAnswers(path string) ([]Answers, error) {
 	const limit = 1 << 30
 	data, err := durable.ReadSmall(path, limit)
 	if err != nil {
 		return nil, err
 	}
-	var e struct {
-		Answers []Answers `json:"answers"`
-	}
+	var e File
 	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
 		return nil, fmt.Errorf("%s is not an evaluation: %w", path, err)
 	}
