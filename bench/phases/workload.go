@@ -178,7 +178,8 @@ func (w *workload) sampledLogProbs() (out [][]float64) {
 	return out
 }
 
-// askFloat64 replaces LogProbs by the log-probs that transformers computes in float64. They are a setting of a provider that is not measured.
+// askFloat64 replaces LogProbs by the log-probs that transformers computes in float64. A provider that is not measured returns them as a
+// setting.
 func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
 	p, setup, err := peers.Opener("float64", w).Open(ctx)
 	if err != nil {
