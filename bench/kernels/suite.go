@@ -123,14 +123,13 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 	if !o.Peers {
 		return all
 	}
-	peers := measure.PeersOf(o)
 	sizes := w.dims
 	if w.peerDType == "float32" {
 		sizes = maps.Clone(sizes)
 		delete(sizes, half)
 	}
 	for _, name := range w.peers {
-		all = append(all, peers.Opener(name, map[string]any{"suite": "kernels", "name": w.name, "dims": sizes}))
+		all = append(all, o.Peer(name, map[string]any{"suite": "kernels", "name": w.name, "dims": sizes}))
 	}
 	return all
 }

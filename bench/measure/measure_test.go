@@ -251,12 +251,12 @@ done
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-	peers := Peers{Root: root, Device: "cpu", Threads: 3}
+	peers := Options{Root: root, Device: "cpu", Threads: 3}
 
-	if _, _, err := peers.Opener("refused", nil).Open(t.Context()); err == nil || err.Error() != "no such provider" {
+	if _, _, err := peers.Peer("refused", nil).Open(t.Context()); err == nil || err.Error() != "no such provider" {
 		t.Errorf("a refusal became %v", err)
 	}
-	p, setup, err := peers.Opener("torch", map[string]int{"rows": 1}).Open(t.Context())
+	p, setup, err := peers.Peer("torch", map[string]int{"rows": 1}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ done
 }
 
 func TestPeersAbsent(t *testing.T) {
-	_, _, err := Peers{Root: t.TempDir(), Device: "cpu"}.Opener("torch", nil).Open(t.Context())
+	_, _, err := Options{Root: t.TempDir(), Device: "cpu"}.Peer("torch", nil).Open(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "make bench-peers") {
 		t.Errorf("got %v", err)
 	}

@@ -19,22 +19,9 @@ import (
 // on a GPU use the packages of the machine's Python.
 const PeerSite = "build/peers"
 
-// Peers describes how Python providers are started, and their device. Root is the root of the repository.
-type Peers struct {
-	Root    string
-	Device  string
-	Threads int
-	Host    *Host // the process of all peers; nil: each peer has its own process
-}
-
 // Host is one Python process for all peers of a suite. It is used on a GPU, because importing torch and opening the device take longer
 // than most rows. On a CPU each provider has its own process, whose memory is measured.
 type Host struct{ process *process }
-
-// PeersOf returns how the peers of a run are started.
-func PeersOf(o Options) Peers {
-	return Peers{Root: o.Root, Device: o.Device, Threads: o.Threads, Host: o.Host}
-}
 
 // Close ends the process, if one was started.
 func (h *Host) Close() error {
@@ -44,7 +31,7 @@ func (h *Host) Close() error {
 	return h.process.end()
 }
 
-// Opener returns a peer in a Python process. The process lives as long as the provider or the host.
+// Peer returns a provider in a Python process. The process lives as long as the provider or the host.
 //
 // The process is bench/peers/serve.py. It reads requests and writes replies, one JSON object a line. "work" is the number of a provider:
 //
@@ -55,9 +42,9 @@ func (h *Host) Close() error {
 //	{"op": "close", "work": W}                              {"ok": true}
 //
 // A reply with "why" is a failure. The process ends when its input ends.
-func (p Peers) Opener(provider string, workload any) Opener {
+func (o Options) Peer(provider string, workload any) Opener {
 	return Opener{Name: provider, Open: func(ctx context.Context) (Provider, Setup, error) {
-		peer, err := p.start(ctx)
+		peer, err := o.start(ctx)
 		if err != nil {
 			return nil, Setup{}, err
 		}
@@ -65,7 +52,7 @@ func (p Peers) Opener(provider string, workload any) Opener {
 			OK bool `json:"ok"`
 			Setup
 		}
-		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads,
+		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": o.Device, "threads": o.Threads,
 			"evict": evictedBytes()}, &answer)
 		if err == nil && !answer.OK {
 			err = errors.New("prepare was not answered with ok")
@@ -95,29 +82,30 @@ type process struct {
 }
 
 // start makes a provider in the host's process, or in a new process.
-func (p Peers) start(ctx context.Context) (*peer, error) {
-	if p.Host == nil {
-		q, err := p.run(ctx)
+func (o Options) start(ctx context.Context) (*peer, error) {
+	h := o.Host
+	if h == nil {
+		q, err := o.run(ctx)
 		return &peer{process: q}, err
 	}
-	if h := p.Host; h.process == nil || h.process.command.ProcessState != nil {
-		q, err := p.run(ctx)
+	if h.process == nil || h.process.command.ProcessState != nil {
+		q, err := o.run(ctx)
 		if err != nil {
 			return nil, err
 		}
 		h.process = q
 	}
-	p.Host.process.peers++
-	return &peer{process: p.Host.process, number: p.Host.process.peers, shared: true}, nil
+	h.process.peers++
+	return &peer{process: h.process, number: h.process.peers, shared: true}, nil
 }
 
-func (p Peers) run(ctx context.Context) (*process, error) {
-	c := exec.CommandContext(ctx, "python3", filepath.Join(p.Root, "bench", "peers", "serve.py"))
-	threads := strconv.Itoa(p.Threads)
+func (o Options) run(ctx context.Context) (*process, error) {
+	c := exec.CommandContext(ctx, "python3", filepath.Join(o.Root, "bench", "peers", "serve.py"))
+	threads := strconv.Itoa(o.Threads)
 	c.Env = append(os.Environ(), "OMP_NUM_THREADS="+threads, "MKL_NUM_THREADS="+threads,
 		"HF_HUB_OFFLINE=1", "TRANSFORMERS_VERBOSITY=error", "TOKENIZERS_PARALLELISM=false")
-	if p.Device == "cpu" {
-		site, err := filepath.Abs(filepath.Join(p.Root, PeerSite))
+	if o.Device == "cpu" {
+		site, err := filepath.Abs(filepath.Join(o.Root, PeerSite))
 		if err != nil {
 			return nil, err
 		}

@@ -76,15 +76,15 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 	err = b.prepared(ctx, o, func(w *workload) error {
 		var peers []measure.Opener
 		if o.Peers && len(b.peerNames()) > 0 {
-			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
+			if err := w.askFloat64(ctx, o); err != nil {
 				return err
 			}
 			for _, name := range b.peerNames() {
-				from := measure.PeersOf(o)
+				from := o
 				if name == liger { // it changes transformers in its whole process
 					from.Host = nil
 				}
-				peers = append(peers, from.Opener(name, w))
+				peers = append(peers, from.Peer(name, w))
 			}
 		}
 		row, err = b.compare(ctx, w, o, peers...)

@@ -120,7 +120,7 @@ func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err er
 	}
 	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) { return d.open(ctx, w, o) }}}
 	if o.Peers {
-		openers = append(openers, measure.PeersOf(o).Opener(llamaCpp, w))
+		openers = append(openers, o.Peer(llamaCpp, w))
 	}
 	return o.Schedule().Measure(ctx, row, openers)
 }

@@ -32,10 +32,10 @@ func (t team) measure(ctx context.Context, o Options) (row measure.Row, err erro
 			return openTeam(ctx, w, o)
 		}}}
 		if o.Peers {
-			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
+			if err := w.askFloat64(ctx, o); err != nil {
 				return err
 			}
-			providers = append(providers, measure.PeersOf(o).Opener(comlrl, w))
+			providers = append(providers, o.Peer(comlrl, w))
 		}
 		row = t.row()
 		row.Shape = t.weights.name + ", 2 agents × " + t.shape.String()

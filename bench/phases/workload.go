@@ -180,8 +180,8 @@ func (w *workload) sampledLogProbs() (out [][]float64) {
 
 // askFloat64 replaces LogProbs by the log-probs that transformers computes in float64. A provider that is not measured returns them as a
 // setting.
-func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
-	p, setup, err := peers.Opener("float64", w).Open(ctx)
+func (w *workload) askFloat64(ctx context.Context, o Options) error {
+	p, setup, err := o.Peer("float64", w).Open(ctx)
 	if err != nil {
 		return fmt.Errorf("log-probs in float64: %w", err)
 	}
