@@ -78,7 +78,12 @@ func (a *actor) readWeights(ctx context.Context, w *workload) (err error) {
 		a.model, err = model.RandomOnDevice(ctx, a.device, w.network.config, 1, opt)
 		return err
 	}
-	src, err := weights.Open(w.Folder)
+	return a.load(ctx, w.Folder, opt)
+}
+
+// load reads the weights of a file or a folder.
+func (a *actor) load(ctx context.Context, path string, opt model.Options) error {
+	src, err := weights.Open(path)
 	if err != nil {
 		return err
 	}

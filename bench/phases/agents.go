@@ -17,23 +17,22 @@ import (
 // inTurns is our own provider that plays the second agent after the first.
 const inTurns = "mgrpo-in-turns"
 
-// agents is a row. Its shape describes one of the two agents.
-type agents struct {
-	network
-	shape shape
-}
-
-func agentsOf(quick bool) agents {
-	if quick {
-		return agents{tiny.adapted(), shape{prompts: 3, rollouts: 1, promptTokens: 12, newTokens: 7}}
-	}
-	return agents{adapted, shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64}}
-}
+// agents is a row. Its case describes one of the two agents.
+type agents struct{ bench }
 
 const agentsLabel = "two-agents"
 
+func agentsOf(quick bool) agents {
+	b := bench{name: agentsLabel, suite: "rollout", weights: adapted, shape: shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64},
+		targets: []measure.Target{faster(inTurns, 1.5)}}
+	if quick {
+		b.weights, b.shape = tiny.adapted(), shape{prompts: 3, rollouts: 1, promptTokens: 12, newTokens: 7}
+	}
+	return agents{b}
+}
+
 func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err error) {
-	d, err := openDuo(ctx, r, o)
+	d, err := openDuo(ctx, r.bench, o)
 	if err != nil {
 		return row, err
 	}
@@ -41,10 +40,8 @@ func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err er
 	config, adapters := d.base.model.Config, d.agents[0].adapters.Numel()
 	both := r.shape
 	both.prompts *= 2
-	row = measure.Row{Suite: "rollout", Name: agentsLabel, Shape: r.network.name + ", 2 agents × " + r.shape.String(), DType: full.ours(),
-		PeerDType: full.peer(),
-		Cache:     measure.Cold, ReadOnly: true, Bytes: decodeBytes(config, both, 4, adapters), FLOPs: rolloutFLOPs(config, both, adapters),
-		Targets: []measure.Target{faster(inTurns, 1.5)}}
+	row = r.rowOfTwo()
+	row.Bytes, row.FLOPs = decodeBytes(config, both, 4, adapters), rolloutFLOPs(config, both, adapters)
 	return o.Schedule().Measure(ctx, row, []measure.Opener{d.opener(measure.Ours, d.together), d.opener(inTurns, d.inTurns)})
 }
 
@@ -72,22 +69,21 @@ type duo struct {
 	workload *workload // of each agent
 }
 
-func openDuo(ctx context.Context, r agents, o Options) (d *duo, err error) {
-	d = &duo{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: r.shape.newTokens}}
+func openDuo(ctx context.Context, b bench, o Options) (d *duo, err error) {
+	d = &duo{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: b.shape.newTokens}}
 	defer closeOnError(ctx, &err, d.close)
 	if d.base.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return d, err
 	}
-	b := bench{weights: r.network, shape: r.shape}
 	if err = d.base.makeWeights(ctx, b, o.Root); err != nil {
 		return d, err
 	}
-	d.workload.Prompts = r.shape.makePrompts(0, b.spoken(d.base.model.Config.VocabSize))
-	if d.engine, err = local.Open(ctx, d.base.model, local.Options{Slots: 2 * r.shape.prompts}); err != nil {
+	d.workload.Prompts = b.shape.makePrompts(0, b.spoken(d.base.model.Config.VocabSize))
+	if d.engine, err = local.Open(ctx, d.base.model, local.Options{Slots: 2 * b.shape.prompts}); err != nil {
 		return d, err
 	}
 	for seed := range uint64(2) {
-		if err = d.join(ctx, r.rank, seed); err != nil {
+		if err = d.join(ctx, b.weights.rank, seed); err != nil {
 			return d, err
 		}
 	}

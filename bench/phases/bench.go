@@ -151,3 +151,10 @@ func (b bench) row() measure.Row {
 	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(),
 		PeerDType: b.precision.peer(), Cache: measure.Cold, ReadOnly: true, Targets: b.targets}
 }
+
+// rowOfTwo returns the row of two agents, each as the case describes.
+func (b bench) rowOfTwo() measure.Row {
+	row := b.row()
+	row.Shape = b.weights.name + ", 2 agents × " + b.shape.String()
+	return row
+}

@@ -158,11 +158,6 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return nil, measure.Setup{}, err
 	}
-	src, err := weights.Open(w.File)
-	if err != nil {
-		return nil, measure.Setup{}, err
-	}
-	defer src.Close()
 	opt := model.Options{Compute: torch.Float32, MaxPosition: w.context()}
 	switch d.dtype {
 	case weights.BF16:
@@ -171,7 +166,7 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	case weights.Q8_0, "":
 		opt.Quantised = true
 	}
-	if a.model, err = model.Load(ctx, a.device, src, opt); err != nil {
+	if err = a.load(ctx, w.File, opt); err != nil {
 		return nil, measure.Setup{}, err
 	}
 	// room for each prompt, for each sequence in flight, and for each of the last ones, also for their recurrent states

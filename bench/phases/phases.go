@@ -26,12 +26,13 @@ func Run(ctx context.Context, suite string, o Options) (r *measure.Results, err 
 	o, end := o.Hosted()
 	defer func() { err = errors.Join(err, end()) }()
 	all := casesOf(suite, o.Quick)
-	if o.Device != "cpu" && !o.Quick {
+	onGPU := o.Device != "cpu" && !o.Quick // a quick run shows that the cases of a CPU work on a GPU, too
+	if onGPU {
 		all = gpuCases(suite)
 	}
 	var cases []measure.Case
-	add := func(c bench) {
-		cases = append(cases, measure.Case{Label: c.name, Measure: func(ctx context.Context) (measure.Row, error) { return c.measure(ctx, o) }})
+	add := func(label string, run func(context.Context, Options) (measure.Row, error)) {
+		cases = append(cases, measure.Case{Label: label, Measure: func(ctx context.Context) (measure.Row, error) { return run(ctx, o) }})
 	}
 	if suite == "rollout" && o.Device != "cpu" {
 		for _, w := range sweepsOf(o.Quick) {
@@ -39,22 +40,21 @@ func Run(ctx context.Context, suite string, o Options) (r *measure.Results, err 
 			defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }() // if the last row did not run
 			for _, c := range all {
 				if c.weights.large && c.weights.name == w.network.name {
-					add(c)
+					add(c.name, c.measure)
 				}
 			}
 		}
 		all = slices.DeleteFunc(all, func(c bench) bool { return c.weights.large })
 	}
 	for _, c := range all {
-		add(c)
+		add(c.name, c.measure)
 	}
-	if suite == "rollout" && (o.Device == "cpu" || o.Quick) {
-		two := agentsOf(o.Quick)
-		cases = append(cases, measure.Case{Label: agentsLabel, Measure: func(ctx context.Context) (measure.Row, error) { return two.measure(ctx, o) }})
-	}
-	if suite == "step" && (o.Device == "cpu" || o.Quick) {
-		t := teamOf(o.Quick)
-		cases = append(cases, measure.Case{Label: teamLabel, Measure: func(ctx context.Context) (measure.Row, error) { return t.measure(ctx, o) }})
+	switch {
+	case onGPU:
+	case suite == "rollout":
+		add(agentsLabel, agentsOf(o.Quick).measure)
+	case suite == "step":
+		add(teamLabel, teamOf(o.Quick).measure)
 	}
 	return measure.Run(ctx, suite, o, cases)
 }

@@ -37,8 +37,7 @@ func (t team) measure(ctx context.Context, o Options) (row measure.Row, err erro
 			}
 			providers = append(providers, o.Peer(comlrl, w))
 		}
-		row = t.row()
-		row.Shape = t.weights.name + ", 2 agents × " + t.shape.String()
+		row = t.rowOfTwo()
 		row.Bytes, row.FLOPs = twice(stepBytes(w.config, t.shape, 4, 0)), twice(stepFLOPs(w.config, t.shape, 0))
 		row, err = o.Schedule().Measure(ctx, row, providers)
 		return err

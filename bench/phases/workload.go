@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -110,12 +111,9 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(root, "models", file)
 	}
-	src, err := weights.Open(file)
-	if err != nil {
-		return fmt.Errorf("%w (make gsm8k fetches it)", err)
+	if err = a.load(ctx, file, opt); errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w (make gsm8k fetches it)", err)
 	}
-	defer src.Close()
-	a.model, err = model.Load(ctx, a.device, src, opt)
 	return err
 }
 
