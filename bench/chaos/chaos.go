@@ -20,7 +20,7 @@ type process struct {
 	agent string
 	cmd   *exec.Cmd
 	log   string // file with the failpoints that it passed
-	armed string // failpoint at which it kills or suspends itself; "": none
+	armed string // failpoint at which it kills or suspends itself, and the number of the passage; "": none
 	sleep bool   // it suspends itself at armed
 	hit   bool   // chaos killed it at a random moment
 	rival bool   // another worker of its agent was started, and the store refuses one of the two
@@ -151,10 +151,9 @@ func (c *chaos) watch() error {
 func (c *chaos) start(agent string) error {
 	c.starts++
 	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.team.points(), agent, c.starts)}
-	var kill string
-	p.armed, kill, p.sleep = c.arm(agent)
+	p.armed, p.sleep = c.arm(agent)
 	var err error
-	if p.cmd, err = c.team.worker(c.redis, agent, p.log, kill); err != nil {
+	if p.cmd, err = c.team.worker(c.redis, agent, p.log, p.armed); err != nil {
 		return err
 	}
 	c.live = append(c.live, p)

@@ -36,7 +36,6 @@ type options struct {
 	lora    bool
 	ranks   int
 	point   string
-	asleep  bool
 	work    string
 	out     string
 	overlay string
@@ -57,7 +56,6 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.lora, "lora", false, "the sub-agents train adapters on the researcher's model")
 	flags.IntVar(&o.ranks, "ranks", 1, "devices of the planner, each with a process; the last one's is killed, too")
 	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")
-	flags.BoolVar(&o.asleep, "asleep", false, "with -point: suspend the workers there instead, while other workers take their places")
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")
 	flags.StringVar(&o.out, "out", "", "file of the results; without it they are only printed")
 	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay, which puts a bug into the program")

@@ -45,13 +45,8 @@ func (c *chaos) most() int    { return max(4, min(10, c.team.options.kills/30)) 
 // enough reports whether all kills are made and cover as many phases of every target as the check requires. The phases do not matter if
 // all kills are at one failpoint.
 func (c *chaos) enough() bool {
-	switch {
-	case c.team.options.point != "" && c.team.options.asleep:
-		return c.pauses >= c.team.options.kills
-	case c.team.options.point != "" || c.team.options.kills == 0:
-		return len(c.kills) >= c.team.options.kills
-	}
-	return len(c.kills) >= c.team.options.kills && !slices.ContainsFunc(c.targets(), c.kills.uncovered)
+	o := c.team.options
+	return len(c.kills) >= o.kills && (o.point != "" || o.kills == 0 || !slices.ContainsFunc(c.targets(), c.kills.uncovered))
 }
 
 // killWhenDue schedules the next random kill, and makes it when it is due.
@@ -310,22 +305,18 @@ func stopped(pid int) bool {
 }
 
 // arm chooses the failpoint at which a new worker kills itself or, one worker in eight, suspends itself. It also chooses the number of the
-// passage. point is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
+// passage. at is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
 // at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
-func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
-	if len(c.kills) >= c.team.options.kills || c.team.options.asleep && c.pauses >= c.team.options.kills {
-		return "", "", false
+func (c *chaos) arm(agent string) (at string, sleep bool) {
+	if len(c.kills) >= c.team.options.kills {
+		return "", false
 	}
 	if c.team.options.point != "" {
-		kill := fmt.Sprintf("%s:%d", c.team.options.point, 1+c.rng.IntN(5))
-		if c.team.options.asleep {
-			kill += ":stop"
-		}
-		return c.team.options.point, kill, c.team.options.asleep
+		return fmt.Sprintf("%s:%d", c.team.options.point, 1+c.rng.IntN(5)), false
 	}
 	const ahead = 8 // steps within which the worker will have killed itself
 	if len(c.kills)+c.armed() >= c.debt(c.watchdog.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
-		return "", "", false
+		return "", false
 	}
 	died := map[string]int{}
 	for _, k := range c.kills {
@@ -341,13 +332,13 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 		}
 	}
 	c.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-	point = slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
+	point := slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
 	perStep := c.counts[agent][point] / max(c.watchdog.progress, 1)
-	kill = fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
+	at = fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
 	if sleep = c.rng.IntN(8) == 0; sleep {
-		kill += ":stop"
+		at += ":stop"
 	}
-	return point, kill, sleep
+	return at, sleep
 }
 
 // armed counts the processes that will kill themselves at a failpoint.

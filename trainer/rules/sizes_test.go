@@ -48,7 +48,6 @@ func (l limit) check(t *testing.T, sizes map[string]int) {
 var (
 	mostFields = limit{15, "fields", map[string]int{
 		"bench/chaos.chaos":                      17,
-		"bench/chaos.options":                    16,
 		"bench/gateway.stage":                    23,
 		"bench/measure.Row":                      16,
 		"bench/phases.workload":                  22,
