@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -203,37 +202,35 @@ func (t *team) check(ctx context.Context, r *server) check.Findings {
 
 // sameMetrics reports whether the agents reported the same numbers as in the uninterrupted run, except times.
 func (t *team) sameMetrics() (bool, error) {
-	want, err := numbers(t.whole())
-	if err != nil {
-		return false, err
-	}
-	same := len(want) > 0
+	same, compared := true, 0
 	for _, name := range t.names {
-		got, err := numbers(t.dir(name))
+		want, err := numbers(t.whole(), name)
 		if err != nil {
 			return false, err
 		}
+		got, err := numbers(t.dir(name), name)
+		if err != nil {
+			return false, err
+		}
+		compared += len(want)
 		for key, v := range want {
-			if agent, _, _ := strings.Cut(key, " "); agent == name && (got[key] != v) {
+			if got[key] != v {
 				same = false
 				say("%s: %v, but %v in the uninterrupted run", key, got[key], v)
 			}
 		}
-		maps.DeleteFunc(got, func(key string, _ float64) bool {
-			agent, _, _ := strings.Cut(key, " ")
-			_, there := want[key]
-			return agent != name || there
-		})
 		for key, v := range got {
-			same = false
-			say("%s: %v, but absent in the uninterrupted run", key, v)
+			if _, there := want[key]; !there {
+				same = false
+				say("%s: %v, but absent in the uninterrupted run", key, v)
+			}
 		}
 	}
-	return same, nil
+	return same && compared > 0, nil
 }
 
-// numbers returns the reported values in a run's folder by "agent kind step name", without values that depend on clock or machine.
-func numbers(dir string) (map[string]float64, error) {
+// numbers returns an agent's reported values in a run's folder by "agent kind step name", without values that depend on clock or machine.
+func numbers(dir, agent string) (map[string]float64, error) {
 	log, err := metrics.Read(dir)
 	if err != nil {
 		return nil, err
@@ -241,7 +238,7 @@ func numbers(dir string) (map[string]float64, error) {
 	out := map[string]float64{}
 	for _, l := range log.Records {
 		for name, v := range l.Values {
-			if !metrics.Clocked(name) {
+			if l.Agent == agent && !metrics.Clocked(name) {
 				out[fmt.Sprintf("%s %s %d %s", l.Agent, l.Kind, l.Step, name)] = v
 			}
 		}
