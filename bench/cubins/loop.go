@@ -190,7 +190,7 @@ func (f function) way(head, end int, compare func(a, b path) int) (best path) {
 // resident returns the number of blocks of a kernel that one multiprocessor holds at once, by registers,
 // threads and static shared memory. It is 0 if the kernel does not promise a number of threads.
 func resident(k kernel) (int, error) {
-	m, known := multiprocessors[k.arch]
+	memory, known := sharedMemory[k.arch]
 	if !known {
 		return 0, fmt.Errorf("there are no figures for the multiprocessor of %s: add them to bench/cubins", k.arch)
 	}
@@ -205,12 +205,9 @@ func resident(k kernel) (int, error) {
 	)
 	own := (k.threads + warp - 1) / warp
 	fit := parts * (registers / ((k.registers + step - 1) / step * step * warp)) / own
-	return min(fit, warps/own, m.shared/(k.shared+reserved), most), nil
+	return min(fit, warps/own, memory/(k.shared+reserved), most), nil
 }
 
-// multiprocessors holds the figures of the architectures that the library is built for (CUDA C++ Programming Guide, compute capabilities).
-var multiprocessors = map[string]struct{ shared int }{
-	"sm_80":  {164 << 10},
-	"sm_90a": {228 << 10},
-	"sm_100": {228 << 10},
-}
+// sharedMemory holds the bytes of a multiprocessor of each architecture that the library is built for (CUDA C++ Programming Guide, compute
+// capabilities).
+var sharedMemory = map[string]int{"sm_80": 164 << 10, "sm_90a": 228 << 10, "sm_100": 228 << 10}
