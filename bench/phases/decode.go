@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -65,7 +66,7 @@ func (w *sweep) open(ctx context.Context, o Options) (err error) {
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return err
 	}
-	slots, limit := most(w.rows), most(w.contexts)+w.newTokens+1
+	slots, limit := slices.Max(w.rows), slices.Max(w.contexts)+w.newTokens+1
 	opt := a.modelOptions(w.precision, limit)
 	opt.Frozen = opt.Compute == torch.BFloat16
 	if a.model, err = model.RandomOnDevice(ctx, a.device, w.config, 1, opt); err != nil {
@@ -77,13 +78,6 @@ func (w *sweep) open(ctx context.Context, o Options) (err error) {
 	}
 	a.engine, w.actor = engine, a
 	return nil
-}
-
-func most(values []int) (most int) {
-	for _, v := range values {
-		most = max(most, v)
-	}
-	return most
 }
 
 func (w *sweep) close(ctx context.Context) error {
@@ -129,7 +123,7 @@ func (w *sweep) setup(ctx context.Context, c *cached, o Options) (measure.Setup,
 	w.actor.forget()
 	took, err := c.take(ctx, 1)
 	tokens := len(c.workload.Prompts) * len(c.workload.Prompts[0])
-	settings := map[string]any{"device": w.actor.device.Spec(), "dtype": w.precision.ours(), "slots": most(w.rows), "weights": "random",
+	settings := map[string]any{"device": w.actor.device.Spec(), "dtype": w.precision.ours(), "slots": slices.Max(w.rows), "weights": "random",
 		"prefill_tokens_per_second": float64(tokens) / took.Seconds(), "max_error_against": "the trainer's forward pass"}
 	if err == nil {
 		_, err = c.take(ctx, c.workload.NewTokens)
