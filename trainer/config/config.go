@@ -1,6 +1,6 @@
 // Package config is the YAML schema of mgrpo: the run, the store, the task, the algorithm, the agents and their tools.
 //
-// The structs are the schema: config.go holds the sections of a file, task.go, training.go, agent.go and tool.go hold
+// The structs are the schema: config.go holds the sections of a file, the other files hold
 // their parts. The comment above a field is the key's meaning in docs/config.md. The rest of the package reads the tags:
 //
 //	yaml       the key
@@ -10,6 +10,7 @@
 //	enum       the allowed values, separated by |
 //	family     "true": the allowed values are the families of trainer/model/arch
 //	verifier   "true": the allowed values are verifierKinds
+//	tool       "true": the allowed values are the names in toolKinds
 //	min, max   the smallest and the largest allowed value
 //	above      the value must be greater than this bound
 //	below      the value must be less than this bound

@@ -104,13 +104,33 @@ func (d *decoder) keyed(key string, n *node, v reflect.Value) {
 			continue
 		}
 		d.at[path] = e.pos
+		n := *e.value
+		n.pos = e.pos
+		if v.Type().Elem() == toolType {
+			d.tool(path, e.key, &n, v)
+			continue
+		}
 		item := reflect.New(v.Type().Elem()).Elem()
 		setDefaults(item)
 		d.inherit(item)
 		item.FieldByName("Name").SetString(e.key)
-		d.section(path, &node{kind: e.value.kind, text: e.value.text, pos: e.pos, keys: e.value.keys, items: e.value.items}, item)
+		d.section(path, &n, item)
 		v.Set(reflect.Append(v, item))
 	}
+}
+
+// tool appends a tool to a slice. It reads the kind first, because the kind decides which keys the tool has.
+func (d *decoder) tool(path, name string, n *node, tools reflect.Value) {
+	kind := *n
+	kind.keys = slices.DeleteFunc(slices.Clone(n.keys), func(e entry) bool { return e.key != "kind" })
+	var base ToolBase
+	before := len(d.errs)
+	if d.section(path, &kind, reflect.ValueOf(&base).Elem()); len(d.errs) > before {
+		return
+	}
+	t := reflect.ValueOf(newTool(base.Kind, name))
+	d.section(path, n, t.Elem())
+	tools.Set(reflect.Append(tools, t))
 }
 
 // inherit copies defaults from other sections of the configuration into item.

@@ -173,7 +173,12 @@ func (c *Config) SecretEnv() []string {
 		}
 	}
 	for _, t := range c.Tools {
-		names = append(names, t.TokenEnv)
+		switch t := t.(type) {
+		case *Retriever:
+			names = append(names, t.TokenEnv)
+		case *MCP:
+			names = append(names, t.TokenEnv)
+		}
 	}
 	return names
 }

@@ -46,9 +46,13 @@ func walk(v reflect.Value, path, change string, visit visitor) {
 			}
 			visit.open(p, f.key)
 			for i := range value.Len() {
-				name := value.Index(i).FieldByName("Name").String()
+				item := value.Index(i)
+				if t, ok := item.Interface().(Tool); ok {
+					item = reflect.ValueOf(t).Elem()
+				}
+				name := item.FieldByName("Name").String()
 				visit.open(join(p, name), name)
-				walk(value.Index(i), join(p, name), ch, visit)
+				walk(item, join(p, name), ch, visit)
 			}
 		case isSection(f.typ):
 			visit.open(p, f.key)

@@ -52,8 +52,8 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease, max_deliveries"},
 		{name: "short key like no other", text: team + "grpo: {align: {k: 2}}\n",
 			want: "f.yaml:3:16: grpo.align.k: unknown key; valid are d, mode"},
-		{name: "key that only looks alike", text: team + "tools: {x: {kind: calculator, max_cals: 2, result: 1}}\n",
-			want: "f.yaml:3:31: tools.x.max_cals: unknown key; did you mean max_calls?\nf.yaml:3:44: tools.x.result: unknown key; did you mean results?"},
+		{name: "key that only looks alike", text: team + "tools: {x: {kind: search, max_cals: 2, result: 1}}\n",
+			want: "f.yaml:3:27: tools.x.max_cals: unknown key; did you mean max_calls?\nf.yaml:3:40: tools.x.result: unknown key; did you mean results?"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
 			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, cache, gateway, tracking, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
@@ -279,26 +279,30 @@ func TestErrorsOfOtherSections(t *testing.T) {
 			want: "f.yaml:3:29: agents.a.optimizer_state: an agent on the CPU keeps all optimizer state in the host's memory; remove this key"},
 		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
-		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: python, corpus: x, index: y}}\n",
-			want: "f.yaml:3:9: tools.s: an MCP server needs either command or url\n" +
-				"f.yaml:3:43: tools.t.corpus: only a tool of kind search has this key; this one is python\n" +
-				"f.yaml:3:54: tools.t.index: only a tool of kind search has this key; this one is python"},
-		{name: "a tool of no kind", text: team + "tools: {code: {kind: code}}\n",
-			want: "f.yaml:3:22: tools.code.kind: \"code\" is not possible; valid are search, visit, retriever, calculator, python, mcp"},
+		{name: "tools", text: team + "tools: {s: {kind: mcp}}\n",
+			want: "f.yaml:3:9: tools.s: an MCP server needs either command or url"},
+		{name: "keys of other kinds of tools", text: team + "tools: {t: {kind: python, corpus: x, index: y}, s: {url: 'http://a', kind: search, response: x, hosts: [a.org]}}\n",
+			want: "f.yaml:3:27: tools.t.corpus: unknown key; only a tool of kind search has it\n" +
+				"f.yaml:3:38: tools.t.index: unknown key; only a tool of kind search has it\n" +
+				"f.yaml:3:53: tools.s.url: unknown key; only a tool of kind retriever or mcp has it\n" +
+				"f.yaml:3:84: tools.s.response: unknown key; only a tool of kind retriever has it\n" +
+				"f.yaml:3:97: tools.s.hosts: unknown key; only a tool of kind visit has it"},
+		{name: "tools of no kind", text: team + "tools: {code: {kind: code, corpus: x}, none: {corpus: x}, list: []}\n",
+			want: "f.yaml:3:22: tools.code.kind: \"code\" is not possible; valid are search, visit, retriever, calculator, python, mcp\n" +
+				"f.yaml:3:40: tools.none.kind: missing, but required\n" +
+				"f.yaml:3:59: tools.list: must be a section with keys such as kind; found a list of 0"},
 		{name: "a replay of nothing", text: team + "cache: {mode: replay}\n",
 			want: "f.yaml:3:1: cache.dir: missing; a replay needs the folder in which a run was recorded"},
-		{name: "retrievers", text: team + "tools: {r: {kind: retriever}, s: {kind: search, corpus: c, url: 'http://a', response: x}}\n",
+		{name: "retrievers", text: team + "tools: {r: {kind: retriever}, s: {kind: search}}\n",
 			want: "f.yaml:3:9: tools.r.url: missing; a retriever needs the address of its service\n" +
-				"f.yaml:3:60: tools.s.url: only a tool of kind mcp or retriever has this key; this one is search\n" +
-				"f.yaml:3:77: tools.s.response: only a tool of kind retriever has this key; this one is search"},
-		{name: "pages", text: team + "tools: {v: {kind: visit, schemes: [ftp], networks: [10.0.0.0], user_agent: 1bot},\n w: {kind: visit, hosts: ['http://a', '*b.org', a.org]},\n x: {kind: python, hosts: [a.org]}}\n",
+				"f.yaml:3:31: tools.s.corpus: missing; search needs a JSONL file or a folder of Markdown"},
+		{name: "pages", text: team + "tools: {v: {kind: visit, schemes: [ftp], networks: [10.0.0.0], user_agent: 1bot},\n w: {kind: visit, hosts: ['http://a', '*b.org', a.org]}}\n",
 			want: "f.yaml:3:9: tools.v.hosts: missing; list the hosts that may be visited, such as [en.wikipedia.org]\n" +
 				"f.yaml:3:36: tools.v.schemes[0]: \"ftp\" is not possible; valid are http, https\n" +
 				"f.yaml:3:53: tools.v.networks[0]: \"10.0.0.0\" is not a network; use one such as 10.1.0.0/16\n" +
 				"f.yaml:3:64: tools.v.user_agent: must be a name of letters, - and _, optionally followed by a version or comment, such as mybot/1.0 (+https://example.org)\n" +
 				"f.yaml:4:27: tools.w.hosts[0]: \"http://a\" is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default\n" +
-				"f.yaml:4:39: tools.w.hosts[1]: \"*b.org\" is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default\n" +
-				"f.yaml:5:20: tools.x.hosts: only a tool of kind visit has this key; this one is python"},
+				"f.yaml:4:39: tools.w.hosts[1]: \"*b.org\" is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default"},
 	})
 }
 

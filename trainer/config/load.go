@@ -181,12 +181,6 @@ func (c *Config) fill(d *decoder) {
 	if slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Engine.Remote() }) {
 		c.GRPO.weighSampler(d)
 	}
-	for i := range c.Tools {
-		t := &c.Tools[i]
-		if _, given := d.at["tools."+t.Name+".retries"]; !given && (t.Kind == "visit" || t.Kind == "retriever") {
-			t.Retries = 2
-		}
-	}
 	for i := range c.Agents {
 		a := &c.Agents[i]
 		if _, given := d.at["agents."+a.Name+".device"]; !given && len(a.Devices) > 0 {

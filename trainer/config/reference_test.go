@@ -15,9 +15,10 @@ import (
 type row struct {
 	key, kind, def, change, doc string
 	section, common             bool
+	tool                        string // the row begins the keys of this kind of tool
 }
 
-// meanings returns the comments above the fields of the schema's structs, by package, struct and field.
+// meanings returns the comments above the schema's structs and their fields, by package, struct and field.
 func meanings() map[string]string {
 	out := map[string]string{}
 	for _, pattern := range []string{"*.go", "../mgrpo/*.go"} {
@@ -31,6 +32,9 @@ func meanings() map[string]string {
 				panic(err)
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
+				if g, ok := n.(*ast.GenDecl); ok && g.Tok == token.TYPE {
+					out[file.Name.Name+"."+g.Specs[0].(*ast.TypeSpec).Name.Name] = strings.Join(strings.Fields(g.Doc.Text()), " ")
+				}
 				spec, ok := n.(*ast.TypeSpec)
 				if !ok {
 					return true
@@ -65,6 +69,9 @@ func reference() []row {
 	var walk func(t reflect.Type, path, change, inherits string)
 	walk = func(t reflect.Type, path, change, inherits string) {
 		for _, f := range fields(t) {
+			if inlined := t.Field(f.index[0]).Type; len(f.index) > 1 && inlined == reflect.TypeFor[ToolBase]() {
+				continue // of every kind
+			}
 			r := row{key: join(path, f.key), doc: meaningOf(meanings, t, f), change: change, common: f.tag.Get("common") == "true"}
 			if own := f.tag.Get("change"); own != "" && change != "worker" {
 				r.change = own
@@ -82,6 +89,12 @@ func reference() []row {
 			r.common = r.common && from == "" // else the section that it inherits from has it
 			out = append(out, r)
 			switch {
+			case keyed && f.typ.Elem() == toolType:
+				walk(reflect.TypeFor[ToolBase](), r.key+".NAME", r.change, "")
+				for _, k := range toolKinds {
+					out = append(out, row{key: r.key + ".NAME", section: true, tool: k.name, doc: meanings["config."+k.settings.Name()]})
+					walk(k.settings, r.key+".NAME", r.change, "")
+				}
 			case keyed:
 				walk(f.typ.Elem(), r.key+".NAME", r.change, "")
 			case f.typ == modelType:
@@ -196,17 +209,23 @@ func referencePage() string {
 	fmt.Fprintf(&b, "\nThe other %d keys are optional, or belong to one kind of task, tool or engine. The sections below have all keys.\n", others)
 	inTable := false
 	for _, r := range all {
-		if r.section && !strings.Contains(r.key, ".NAME.") && strings.Count(r.key, ".") == 0 {
-			title := r.key
+		if r.section && strings.Count(r.key, ".") == 0 || r.tool != "" {
+			title := "## " + r.key
 			if r.key == "agents" || r.key == "tools" {
 				title += ".NAME"
+			} else if r.tool != "" {
+				title = "### Tools of kind " + r.tool
 			}
-			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | takes | default | change | meaning |\n|---|---|---|---|---|\n", title, r.doc)
-			inTable = true
+			fmt.Fprintf(&b, "\n%s\n\n%s\n", title, r.doc)
+			inTable = false
 			continue
 		}
-		if r.section || !inTable {
+		if r.section {
 			continue
+		}
+		if !inTable {
+			b.WriteString("\n| key | takes | default | change | meaning |\n|---|---|---|---|---|\n")
+			inTable = true
 		}
 		_, short, _ := strings.Cut(r.key, ".")
 		short = strings.TrimPrefix(short, "NAME.")

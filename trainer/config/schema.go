@@ -48,6 +48,7 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which gives nil
 	modelType    = reflect.TypeFor[Model]()
+	toolType     = reflect.TypeFor[Tool]()
 	pathType     = reflect.TypeFor[Path]()
 	variables    = reflect.TypeFor[Variables]() // a mapping with arbitrary names
 	// Sections that a model can be.
@@ -70,7 +71,22 @@ func enumOf(tag reflect.StructTag) []string {
 	if tag.Get("verifier") == "true" {
 		return verifierKinds
 	}
+	if tag.Get("tool") == "true" {
+		return kindNames("kind") // which every kind has
+	}
 	return nil
+}
+
+// entryTypes returns the sections that an entry of a keyed slice can be: one, or one for each kind of tool.
+func entryTypes(t reflect.Type) []reflect.Type {
+	if t != toolType {
+		return []reflect.Type{t}
+	}
+	var out []reflect.Type
+	for _, k := range toolKinds {
+		out = append(out, k.settings)
+	}
+	return out
 }
 
 // schemaKeys lists the paths of all keys, with NAME in place of the names of agents and tools.
@@ -83,7 +99,9 @@ func schemaKeys() []string {
 			out = append(out, p)
 			switch {
 			case f.tag.Get("keyed") == "true":
-				walk(p+".NAME", f.typ.Elem())
+				for _, entry := range entryTypes(f.typ.Elem()) {
+					walk(p+".NAME", entry)
+				}
 			case f.typ == modelType:
 				for _, section := range modelTypes {
 					walk(p, section)

@@ -2,9 +2,12 @@ package config
 
 import "strings"
 
-// suggestKey returns the end of the message about an unknown key: the nearest key of the section, or the same key
-// elsewhere, or all keys of the section.
+// suggestKey returns the end of the message about an unknown key: the kinds of tools that have it, or the nearest key of
+// the section, or the same key elsewhere, or all keys of the section.
 func suggestKey(word, section string, valid []string) string {
+	if kinds := kindNames(word); strings.HasPrefix(section, "tools.") && len(kinds) > 0 {
+		return "only a tool of kind " + strings.Join(kinds, " or ") + " has it"
+	}
 	if c := nearest(word, valid); c != "" {
 		return "did you mean " + c + "?"
 	}

@@ -55,12 +55,15 @@ func (c *Config) Agent(name string) *Agent {
 	return nil
 }
 
-// Tool returns the entry of tools with a name, or nil. calculator needs no entry.
-func (c *Config) Tool(name string) *Tool {
-	for i := range c.Tools {
-		if c.Tools[i].Name == name {
-			return &c.Tools[i]
+// Tool returns the tool with a name, or nil.
+func (c *Config) Tool(name string) Tool {
+	for _, t := range c.Tools {
+		if t.Base().Name == name {
+			return t
 		}
+	}
+	if name == calculator {
+		return newTool(calculator, name)
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ func (c *Config) validate(d *decoder) {
 		"the queries of the task %s have no parts; use task.kind: jsonl, or demonstrations: task", c.Task.Kind)
 	d.refuseIf(c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }), "cold_start.steps",
 		"missing; demonstrations are given, but no agent learns from them")
-	for i := range c.Tools {
-		c.Tools[i].validate(d)
+	for _, t := range c.Tools {
+		t.validate(d, "tools."+t.Base().Name)
 	}
 	c.validateTeam(d)
 	for i := range c.Agents {

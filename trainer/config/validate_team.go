@@ -48,9 +48,9 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 }
 
 func (c *Config) validateTools(d *decoder, a *Agent) {
-	known := []string{"calculator"} // needs no entry under tools
+	known := []string{calculator}
 	for _, t := range c.Tools {
-		known = append(known, t.Name)
+		known = append(known, t.Base().Name)
 	}
 	for i, name := range a.Tools {
 		item := fmt.Sprintf("agents.%s.tools[%d]", a.Name, i)

@@ -4,45 +4,30 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"slices"
-	"strings"
 )
 
-func (t *Tool) validate(d *decoder) {
-	key := "tools." + t.Name
-	d.refuseIf(t.Kind == "search" && t.Corpus == "", key+".corpus", "missing; search needs a JSONL file or a folder of Markdown")
-	d.refuseIf(t.Kind == "mcp" && (len(t.Command) == 0) == (t.URL == ""), key, "an MCP server needs either command or url")
-	d.refuseIf(t.Kind == "retriever" && t.URL == "", key+".url", "missing; a retriever needs the address of its service")
-	d.refuseIf(t.URL != "" && !webAddress(t.URL), key+".url", "must start with http:// or https://")
-	d.refuseIf(hasUser(t.URL), key+".url", "contains a user name or a password; put a token into an environment variable and name the variable in token_env")
-	for _, given := range []struct {
-		key, kinds string
-		is         bool
-	}{
-		{"corpus", "search", t.Corpus != ""},
-		{"index", "search", t.Index != ""},
-		{"command", "mcp", len(t.Command) > 0},
-		{"url", "mcp or retriever", t.URL != ""},
-		{"token_env", "mcp or retriever", t.TokenEnv != ""},
-		{"request", "retriever", t.Request != ""},
-		{"response", "retriever", t.Response != ""},
-		{"env", "mcp", len(t.Env) > 0},
-		{"prefix", "mcp", t.Prefix != ""},
-		{"only", "mcp", len(t.Only) > 0},
-		{"hosts", "visit", len(t.Hosts) > 0},
-		{"networks", "visit", len(t.Networks) > 0},
-	} {
-		d.refuseIf(given.is && !slices.Contains(strings.Split(given.kinds, " or "), t.Kind), key+"."+given.key,
-			"only a tool of kind %s has this key; this one is %s", given.kinds, t.Kind)
-	}
-	if t.Kind == "visit" {
-		t.Visit.validate(d, key)
-	}
-	d.secretEnv(key+".token_env", t.TokenEnv, "token")
-	d.refuseIf(t.TokenEnv != "" && len(t.Command) > 0, key+".token_env", "only for url; a program on stdio gets its variables through env")
-	for i, e := range t.Env {
+func (s *Search) validate(d *decoder, key string) {
+	d.refuseIf(s.Corpus == "", key+".corpus", "missing; search needs a JSONL file or a folder of Markdown")
+}
+
+func (r *Retriever) validate(d *decoder, key string) {
+	d.refuseIf(r.URL == "", key+".url", "missing; a retriever needs the address of its service")
+	r.Service.validate(d, key)
+}
+
+func (m *MCP) validate(d *decoder, key string) {
+	d.refuseIf((len(m.Command) == 0) == (m.URL == ""), key, "an MCP server needs either command or url")
+	d.refuseIf(m.TokenEnv != "" && len(m.Command) > 0, key+".token_env", "only for url; a program on stdio gets its variables through env")
+	for i, e := range m.Env {
 		d.refuseIf(!envForm.MatchString(e), fmt.Sprintf("%s.env[%d]", key, i), "must be the name of an environment variable")
 	}
+	m.Service.validate(d, key)
+}
+
+func (s *Service) validate(d *decoder, key string) {
+	d.refuseIf(s.URL != "" && !webAddress(s.URL), key+".url", "must start with http:// or https://")
+	d.refuseIf(hasUser(s.URL), key+".url", "contains a user name or a password; put a token into an environment variable and name the variable in token_env")
+	d.secretEnv(key+".token_env", s.TokenEnv, "token")
 }
 
 var hostForm = regexp.MustCompile(`^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)

@@ -187,6 +187,12 @@ func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
 	return tools
 }
 
+// Limits of the tools that a task brings.
+const (
+	taskToolTime   = 10 * time.Second
+	taskToolOutput = 4096 // bytes
+)
+
 // bound returns the tools that the task binds to q.
 func (p *Player) bound(q task.Query) []tool.Tool {
 	kit, ok := p.Task.(task.Toolkit)
@@ -196,7 +202,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	brought := kit.Tools(q, p.Role)
 	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
 	for i, t := range brought {
-		tools[i] = p.Tools.Counted(tool.Limited(tool.WithCallPolicy(t, tool.CallPolicy{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
+		tools[i] = p.Tools.Counted(tool.Limited(tool.WithCallPolicy(t, tool.CallPolicy{Timeout: taskToolTime}), tool.Limits{Bytes: taskToolOutput}))
 	}
 	return tools
 }

@@ -2,15 +2,8 @@ package play
 
 import (
 	"errors"
-	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-)
-
-// Limits of a tool without an entry in the configuration.
-const (
-	DefaultToolTime   = 10 * time.Second
-	DefaultToolOutput = 4096 // bytes
 )
 
 // Toolbox owns the tools of one agent, counts their calls and closes them. The zero Toolbox is empty.

@@ -23,8 +23,8 @@ func Files(cfg *config.Config, a *config.Agent) error {
 	}
 	exists("agents."+a.Name+".prompt", a.Prompt)
 	for _, name := range cfg.ToolsOf(a) {
-		if t := cfg.Tool(name); t != nil {
-			exists("tools."+name+".corpus", t.Corpus)
+		if search, ok := cfg.Tool(name).(*config.Search); ok {
+			exists("tools."+name+".corpus", search.Corpus)
 		}
 	}
 	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && !slices.Contains([]config.Path{"task", "parts"}, from) {

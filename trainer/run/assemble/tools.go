@@ -29,8 +29,7 @@ func cache(cfg *config.Config) (*recorded.Cache, error) {
 	return c, nil
 }
 
-// openTools makes the tools that an agent names, each with its limits. A name without an entry in the configuration's tools
-// is a built-in of that kind. note, if set, is called when a step takes long.
+// openTools makes the tools that an agent names, each with its limits. note, if set, is called when a step takes long.
 func openTools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
 	kept, err := cache(cfg)
 	if err != nil {
@@ -40,17 +39,17 @@ func openTools(ctx context.Context, cfg *config.Config, names []string, note fun
 	for _, name := range names {
 		c := cfg.Tool(name)
 		if c == nil {
-			c = &config.Tool{Name: name, Kind: name, ToolLimits: config.ToolLimits{Timeout: play.DefaultToolTime, MaxOutput: play.DefaultToolOutput}}
+			return nil, errors.Join(fmt.Errorf("tools.%s: there is no tool of this name", name), b.Close())
 		}
 		own := kept
-		if !c.Cached {
+		if !c.Base().Cached {
 			own = nil
 		}
 		o, err := openTool(ctx, cfg, c, own, b.Lost, note)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("tools.%s: %w", name, err), b.Close())
 		}
-		o.add(c, own, b)
+		o.add(c.Base(), own, b)
 	}
 	return b, nil
 }
@@ -65,10 +64,10 @@ type openedTool struct {
 }
 
 // one returns the only tool of an entry, under the entry's name.
-func one(c *config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Name)} }
+func one(c config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Base().Name)} }
 
 // add adds the tools to a toolbox, with the limits of a conversation.
-func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
+func (o openedTool) add(c *config.ToolBase, kept *recorded.Cache, b *play.Toolbox) {
 	if o.close != nil {
 		b.OnClose(o.close)
 	}
@@ -78,7 +77,7 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 }
 
 // wrapped returns the tools with retries, all behind one limit of concurrent calls, and the cache around that limit.
-func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
+func (o openedTool) wrapped(c *config.ToolBase, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
 	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {
 		name := t.Name()
@@ -95,18 +94,18 @@ func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(n
 	return tools
 }
 
-func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {
-	switch c.Kind {
-	case "calculator":
+func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {
+	switch c := c.(type) {
+	case *config.Calculator:
 		o.tools = one(c, tool.Calculator())
-	case "python":
+	case *config.Python:
 		set := sandbox.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
 		python, err := sandbox.NewPython(ctx, set)
 		if err != nil {
 			return o, err
 		}
 		o.tools = one(c, python)
-	case "search":
+	case *config.Search:
 		set := search.CorpusConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
 			set.Index = cfg.Resolve(c.Index)
@@ -116,13 +115,13 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 			return o, err
 		}
 		o.tools, o.close = one(c, s), s.Close
-	case "visit":
+	case *config.Visit:
 		v, err := newVisit(c)
 		if err != nil {
 			return o, err
 		}
 		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
-	case "retriever":
+	case *config.Retriever:
 		set := search.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
 		if kept.Replays() { // the service is never called
 			set.TokenEnv = ""
@@ -132,7 +131,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 			return o, err
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
-	case "mcp":
+	case *config.MCP:
 		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
 			Only: c.Only, Cache: kept, Lost: lost, Note: note}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -143,12 +142,12 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o = openedTool{tools: server.Tools(), close: server.Close, secrets: set.Secrets(), service: set.Service()}
 	default:
-		return o, fmt.Errorf("there is no tool of this name and no built-in kind %q", c.Kind)
+		return o, fmt.Errorf("a tool of kind %s cannot be opened", c.Base().Kind)
 	}
 	return o, nil
 }
 
-func newVisit(c *config.Tool) (*web.Visit, error) {
+func newVisit(c *config.Visit) (*web.Visit, error) {
 	set := web.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
 	for _, n := range c.Networks {
 		network, err := netip.ParsePrefix(n)

@@ -39,7 +39,7 @@ tools:
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"home": "read by reader/1.0, see [this](" + server.URL + "/b)", "away": "not a public address", "small": "more than 10 bytes"} {
-		v, err := newVisit(cfg.Tool(name))
+		v, err := newVisit(cfg.Tool(name).(*config.Visit))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ tools:
 		}
 	}
 	for name, want := range map[string]int{"home": 2, "away": 0, "mcp": 0} {
-		if got := cfg.Tool(name).Retries; got != want {
+		if got := cfg.Tool(name).Base().Retries; got != want {
 			t.Errorf("%s: %d retries, want %d", name, got, want)
 		}
 	}
@@ -69,7 +69,7 @@ func TestToolsShareGate(t *testing.T) {
 			return "", nil
 		})
 	}
-	tools := openedTool{tools: []tool.Tool{slow("a"), slow("b")}}.wrapped(&config.Tool{ToolLimits: config.ToolLimits{Parallel: 1}}, nil, nil)
+	tools := openedTool{tools: []tool.Tool{slow("a"), slow("b")}}.wrapped(&config.ToolBase{Parallel: 1}, nil, nil)
 	var all sync.WaitGroup
 	for i := range 6 {
 		all.Go(func() {
