@@ -125,22 +125,13 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
 }
 
-// maxRefusedSteps is the number of consecutive steps with refused updates after which the run ends. A single refused
-// update may be caused by its batch; several in a row have another cause.
-const maxRefusedSteps = 3
-
 // countRefusals returns an error if too many consecutive steps had refused updates.
 func (s *steps) countRefusals(reports []learner.Report) error {
 	i := slices.IndexFunc(reports, func(r learner.Report) bool { return r.Refused != nil })
-	if i < 0 {
-		s.refused = 0
+	if !s.refusals.add(i >= 0) {
 		return nil
 	}
-	if s.refused++; s.refused < maxRefusedSteps {
-		return nil
-	}
-	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w",
-		s.refused, s.archive.FailedDir(), reports[i].Refused)
+	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w", s.refusals, s.archive.FailedDir(), reports[i].Refused)
 }
 
 // minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.

@@ -58,10 +58,6 @@ func (u *unscored) first() string {
 	return ""
 }
 
-// maxRemovedSteps is the number of consecutive steps with too many removed rollouts after which the run ends. A single
-// such step may be caused by a short outage; several in a row have another cause.
-const maxRemovedSteps = 3
-
 // countRemovals reports a step's removed rollouts, and returns an error if there are too many in several consecutive steps.
 // Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
 // removed because a trajectory was too old for grpo.max_lag do not count.
@@ -81,22 +77,14 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 		count++
 		reason = cmp.Or(reason, why)
 	}
-	if count == 0 {
-		s.removedSteps = 0
-		return nil
-	}
-	if s.main {
+	if s.main && count > 0 {
 		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier,
 			"step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
 	}
-	if float64(count) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
-		s.removedSteps = 0
-		return nil
-	}
-	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
+	if !s.removals.add(float64(count) > s.cfg.GRPO.MaxRemoved*float64(len(outcomes))) {
 		return nil
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+
 		"in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
-		n+1, count, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
+		n+1, count, len(outcomes), longestStreak, s.cfg.GRPO.MaxRemoved, reason)
 }

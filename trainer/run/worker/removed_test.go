@@ -16,7 +16,7 @@ func TestRemovalsInARow(t *testing.T) {
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five
 	// One of five, and one removed for its age.
 	old := append([]store.Outcome{{Query: "p"}}, good...)
-	for i := range int64(2 * maxRemovedSteps) {
+	for i := range int64(2 * longestStreak) {
 		if err := s.countRemovals(i, old, complete); err != nil {
 			t.Fatalf("a rollout removed for its age was counted: %v", err)
 		}

@@ -19,13 +19,30 @@ import (
 // steps trains this agent on the rollouts of each step.
 type steps struct {
 	*common
-	policy       policy.Lifecycle
-	rules        assemble.Rules
-	normaliser   normaliser
-	archive      *archive.Archive
-	reports      *reports
-	refused      int // number of consecutive latest steps with a refused update
-	removedSteps int // number of consecutive latest steps with too many removed rollouts
+	policy     policy.Lifecycle
+	rules      assemble.Rules
+	normaliser normaliser
+	archive    *archive.Archive
+	reports    *reports
+	refusals   streak // steps with a refused update
+	removals   streak // steps with too many removed rollouts
+}
+
+// streak is the number of consecutive latest steps with a failure of one kind.
+type streak int
+
+// longestStreak is the length of a streak that ends the run. A single failure may be caused by the step's batch or a
+// short outage; several in a row have another cause.
+const longestStreak = 3
+
+// add counts a step and reports whether the run must end.
+func (s *streak) add(failed bool) bool {
+	if !failed {
+		*s = 0
+		return false
+	}
+	*s++
+	return *s >= longestStreak
 }
 
 // step executes training step n of one agent's worker, after its rollouts. exp is the result of rollouts.step for step n,
