@@ -13,31 +13,31 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// Kind is the kind of an order.
-type Kind string
+// OrderKind is the kind of an order.
+type OrderKind string
 
 const (
-	Open            Kind = "open"              // load the weights of the agent that Order.Open describes
-	Join            Kind = "join"              // join the group of ranks, and allocate the buffers for training
-	Prepare         Kind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
-	Update          Kind = "update"            // learner.Update of the sequences Which of that batch
-	ColdStartUpdate Kind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
-	Reset           Kind = "reset"             // learner.ResetOptimizer
-	Gather          Kind = "gather"            // learner.Copy, to rank 0
-	Read            Kind = "read"              // learner.Read of Span, to rank 0
-	JoinForward     Kind = "join_forward"      // learner.JoinForward: join a forward pass of rank 0
-	Restore         Kind = "restore"           // learner.RestoreMoments, from rank 0
-	SetWeights      Kind = "set_weights"       // learner.RestoreWeights, from rank 0
-	LoadReference   Kind = "load_reference"    // load the reference weights of the KL term from Folder
-	Sample          Kind = "sample"            // open the engine, and answer requests for turns from now on
-	DigestWeights   Kind = "digest_weights"    // reply with the digest of a frozen agent's weights
-	UpdateWeights   Kind = "update_weights"    // policy.UpdateWeights to Version
-	Release         Kind = "release"           // learner.Close
+	Open            OrderKind = "open"              // load the weights of the agent that Order.Open describes
+	Join            OrderKind = "join"              // join the group of ranks, and allocate the buffers for training
+	Prepare         OrderKind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
+	Update          OrderKind = "update"            // learner.Update of the sequences Which of that batch
+	ColdStartUpdate OrderKind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
+	Reset           OrderKind = "reset"             // learner.ResetOptimizer
+	Gather          OrderKind = "gather"            // learner.Copy, to rank 0
+	Read            OrderKind = "read"              // learner.Read of Span, to rank 0
+	JoinForward     OrderKind = "join_forward"      // learner.JoinForward: join a forward pass of rank 0
+	Restore         OrderKind = "restore"           // learner.RestoreMoments, from rank 0
+	SetWeights      OrderKind = "set_weights"       // learner.RestoreWeights, from rank 0
+	LoadReference   OrderKind = "load_reference"    // load the reference weights of the KL term from Folder
+	Sample          OrderKind = "sample"            // open the engine, and answer requests for turns from now on
+	DigestWeights   OrderKind = "digest_weights"    // reply with the digest of a frozen agent's weights
+	UpdateWeights   OrderKind = "update_weights"    // policy.UpdateWeights to Version
+	Release         OrderKind = "release"           // learner.Close
 )
 
 // Order is the next action of all ranks. It has the fields of its kind and no others.
 type Order struct {
-	Kind    Kind        `json:"kind"`
+	Kind    OrderKind   `json:"kind"`
 	Open    *OpenOrder  `json:"open,omitempty"`
 	Group   *Rendezvous `json:"group,omitempty"` // the group to join
 	Batch   int         `json:"batch,omitempty"` // number of sequences that follow
