@@ -15,9 +15,7 @@
 //		}
 //	}
 //
-// main must call ServeChild first, because a run starts its own program again. It does so as a sandbox for the tool
-// python, and as a follower for each device of an agent except the first. In such a process ServeChild does the work
-// and does not return.
+// main must call [ServeChild] first, because a run starts its own program again.
 //
 // To stop a run, close Options.Stop: every agent finishes the current step and writes a checkpoint, and Train returns
 // ErrStopped. If the context ends, the run stops at once. Options.Resume continues it in both cases. The package does not
