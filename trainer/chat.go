@@ -43,7 +43,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt Options, talk func(contex
 	own.Gateway = config.Gateway{}
 	return withCheckpoint(ctx, &own, opt, "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.Eval(from.Step))}
-		questions := c.worker(c.Main).Parts().Player.Task
+		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)
 		}
@@ -68,7 +68,7 @@ func (c *TeamChat) worker(name string) *worker.Worker {
 // HeldOut returns held-out question n of the task, 0 <= n < Questions. Tools are then bound to this query, for example to its
 // knowledge base, also for later questions.
 func (c *TeamChat) HeldOut(n int) task.Query {
-	c.about = c.worker(c.Main).Parts().Player.Task.Eval(n)
+	c.about = c.worker(c.Main).Parts.Player.Task.Eval(n)
 	return c.about
 }
 
@@ -106,5 +106,5 @@ func (c *TeamChat) Ask(ctx context.Context, question string, onMessage func(Mess
 
 func (c *TeamChat) play(ctx context.Context, name string, of play.Conversation) (agent.Trajectory, error) {
 	of.Sampling = c.sampling
-	return c.worker(name).Parts().Player.Play(ctx, of)
+	return c.worker(name).Parts.Player.Play(ctx, of)
 }

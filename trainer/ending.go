@@ -104,7 +104,7 @@ func (t *team) recordCause(agent string, err error) retryCause {
 		reached := t.start.Version
 		for _, w := range t.workers {
 			if w.Name() == agent {
-				reached = w.Parts().Policy.Version()
+				reached = w.Parts.Policy.Version()
 			}
 		}
 		t.cause = retryCauseOf(err, t.start.Version, reached)

@@ -145,7 +145,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what s
 		return err
 	}
 	for _, w := range team.workers {
-		err = errors.Join(err, w.Parts().Policy.UpdateWeights(ctx, from.Step))
+		err = errors.Join(err, w.Parts.Policy.UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
 		return team.giveUp(ctx, err)

@@ -54,7 +54,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	errs := eachAlone(t, t.TempDir(), startRedis(t), retryCause{}, func(name string, team *team) error {
 		if name == "planner" {
 			w := team.workers[0]
-			err := w.Parts().Model.Master.Fill(t.Context(), 0, w.Parts().Model.Master.Numel(), func(_ int64, dst []float32) error {
+			err := w.Parts.Model.Master.Fill(t.Context(), 0, w.Parts.Model.Master.Numel(), func(_ int64, dst []float32) error {
 				for i := range dst {
 					dst[i] = float32(math.NaN())
 				}
@@ -89,7 +89,7 @@ func TestLostGPU(t *testing.T) {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				}
-				return errors.Join(w.Parts().Policy.UpdateWeights(ctx, version), lost)
+				return errors.Join(w.Parts.Policy.UpdateWeights(ctx, version), lost)
 			})
 		})
 		return errs["planner"], errs["researcher"]
@@ -409,7 +409,7 @@ func TestMemoryFull(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		return w.Parts().Device.Do(ctx, func(s *torch.Scope) error {
+		return w.Parts.Device.Do(ctx, func(s *torch.Scope) error {
 			s.Zeros(torch.Float32, 1<<45)
 			return nil
 		})

@@ -22,7 +22,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt Options, ready func(step
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			if g := w.Parts().Gateway; g != nil { // requests to a hosted model are passed on
+			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
@@ -46,7 +46,7 @@ type ServedAgent struct {
 func (t *team) served() (out []ServedAgent) {
 	for _, w := range t.workers {
 		s := ServedAgent{Name: w.Name()}
-		if g := w.Parts().Gateway; g != nil {
+		if g := w.Parts.Gateway; g != nil {
 			s.ContextTokens, s.ReplyTokens = g.MaxTokens(), g.Limits.TurnTokens
 		}
 		out = append(out, s)

@@ -38,8 +38,8 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{common: &common{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
-	w.stops = &stops{common: w.common, here: s.Stop}
+	w = &Worker{seat: &seat{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
+	w.stops = &stops{seat: w.seat, here: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
@@ -55,7 +55,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	if err = w.parts.Compare(ctx); err != nil || s.NoTraining {
+	if err = w.Parts.Compare(ctx); err != nil || s.NoTraining {
 		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
@@ -91,7 +91,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	if err != nil {
 		return err
 	}
-	w.parts, w.learner = p, p.Learner
+	w.Parts, w.learner = p, p.Learner
 	if p.Model != nil {
 		w.contextTokens = w.agent.ContextTokens(p.Model.MaxPosition())
 	}
@@ -103,31 +103,31 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	}
 	w.archive = archive.New(archiveSettings(w, s), w.member, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
-	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
-		programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
-	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
-	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
+	w.rollouts = &rollouts{seat: w.seat, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
+		programs: programs{seat: w.seat, policy: p.Policy, scorer: score, gateway: p.Gateway}}
+	w.reports = &reports{seat: w.seat, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
+	w.steps = &steps{seat: w.seat, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil
 }
 
 // archiveSettings returns the settings of the agent's archive.
 func archiveSettings(w *Worker, s Setup) archive.Settings {
 	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if e := w.agent.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart,
 			"its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
 	} else {
-		kept.Tokenizer = w.parts.Tokenizer.Files()
+		kept.Tokenizer = w.Parts.Tokenizer.Files()
 	}
 	return kept
 }
 
 // coldStartOf returns the agent's cold start.
 func coldStartOf(w *Worker) *coldStart {
-	return &coldStart{common: w.common, parts: w.parts, archive: w.archive, from: w.from, stops: w.stops}
+	return &coldStart{seat: w.seat, parts: w.Parts, archive: w.archive, from: w.from, stops: w.stops}
 }
 
 // checkpoints returns the folder of the run's checkpoints.

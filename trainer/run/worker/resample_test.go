@@ -22,7 +22,7 @@ import (
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	cfg.GRPO.Convention = "sample"
-	ro := &rollouts{common: &common{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
+	ro := &rollouts{seat: &seat{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
 	for name, c := range map[string]struct {
 		outcomes []store.Outcome
 		want     bool
@@ -47,7 +47,7 @@ func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r"
 // and "c", and up to four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
-	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
 		player: &play.Player{Settings: play.Settings{Task: numbered{}}}}
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }

@@ -22,7 +22,7 @@ import (
 
 // rollouts plays the conversations of this agent in training and evaluation.
 type rollouts struct {
-	*common
+	*seat
 	player     *play.Player
 	policy     policy.Lifecycle
 	scorer     scorer
@@ -330,14 +330,14 @@ func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversa
 
 // collector collects the trajectories of a phase from its goroutines.
 type collector struct {
-	*common
+	*seat
 	phase store.Phase
 	mu    sync.Mutex
 	exp   *experience
 }
 
 func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{common: ro.common, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
+	return &collector{seat: ro.seat, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
 // add keeps a trajectory. Repeated invocations have equal trajectories; add keeps the first.

@@ -51,7 +51,7 @@ func TestCurriculum(t *testing.T) {
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
-	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
 	exp := &experience{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
 	}}

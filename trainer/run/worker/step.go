@@ -18,7 +18,7 @@ import (
 
 // steps trains this agent on the rollouts of each step.
 type steps struct {
-	*common
+	*seat
 	policy     policy.Lifecycle
 	rules      assemble.Rules
 	normaliser normaliser

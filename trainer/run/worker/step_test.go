@@ -72,7 +72,7 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		members = append(members, m)
-		own := &common{name: "planner", member: members[0], observer: seen}
+		own := &seat{name: "planner", member: members[0], observer: seen}
 		switch err := own.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
 		case want == "" && err != nil, want != "" && (err == nil || !store.EndsRoundOnly(err) || !strings.Contains(err.Error(), want)):
 			t.Errorf("report %d: got error %v, want %q", i, err, want)
@@ -102,13 +102,13 @@ func TestTrajectoryThatIsNotHere(t *testing.T) {
 func stepsOf(cfg *config.Config, name string) *steps {
 	a := cfg.Agent(name)
 	rules := assemble.RulesOf(cfg, a)
-	return &steps{common: &common{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
+	return &steps{seat: &seat{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
 // TestWaitsAreNoRollouts: the time between the end of a step's rollouts and the start of its training does not count as rollout time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
-	s := &steps{common: &common{name: "researcher", member: m}}
+	s := &steps{seat: &seat{name: "researcher", member: m}}
 	exp := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := s.step(t.Context(), 0, exp); !errors.As(err, new(*store.TimeoutError)) {
 		t.Fatalf("a step without published trajectories: got error %v, want a TimeoutError", err)

@@ -22,8 +22,8 @@ import (
 // Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` runs a single
 // one. Each part of its work has a separate type, which holds only the objects it needs.
 type Worker struct {
-	*common
-	parts    *assemble.Parts
+	*seat
+	Parts    *assemble.Parts  // the agent's model with its sampler and learner
 	archive  *archive.Archive // the files of the run
 	from     int64            // version at which the round begins
 	rollouts *rollouts        // conversations
@@ -58,7 +58,7 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 	defer background.work.Wait()
 	defer done() // before the wait, on every return
 	background.work.Go(func() { w.stops.passOn(acting, abandon) })
-	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
+	if err := w.Parts.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
 	}
 	if err := w.archive.Confirm(ctx); err != nil {
@@ -157,7 +157,7 @@ func (a *actor) take() rolloutResult {
 func (w *Worker) scheduleSettings() schedule.Settings {
 	return schedule.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HeldOut: w.parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }
@@ -184,9 +184,6 @@ func (w *Worker) Main() bool { return w.main }
 // Member returns the agent's place in the run.
 func (w *Worker) Member() *store.Member { return w.member }
 
-// Parts returns the agent's model with its sampler and learner.
-func (w *Worker) Parts() *assemble.Parts { return w.parts }
-
 // SetPlayer makes a program play the rollouts instead of the main agent's own conversations.
 func (w *Worker) SetPlayer(p gateway.Player) { w.rollouts.programs.player = p }
 
@@ -196,8 +193,8 @@ func (w *Worker) Stopped() bool { return w.stops.ended }
 // Close frees the worker's memory.
 func (w *Worker) Close(ctx context.Context) error {
 	var errs []error
-	if w.parts != nil {
-		errs = append(errs, w.parts.Close(ctx))
+	if w.Parts != nil {
+		errs = append(errs, w.Parts.Close(ctx))
 	}
 	if w.archive != nil {
 		errs = append(errs, w.archive.Close())
@@ -209,29 +206,26 @@ func (w *Worker) Close(ctx context.Context) error {
 }
 
 // Probe gives the health server and the live page access to a worker.
-type Probe struct{ parts *assemble.Parts }
-
-// ProbeOf returns the probe of a worker.
-func ProbeOf(w *Worker) Probe { return Probe{w.parts} }
+type Probe struct{ Parts *assemble.Parts }
 
 // Alive waits until the device's thread has executed an empty job, or until ctx ends. A hosted model has no device that
 // could hang.
 func (p Probe) Alive(ctx context.Context) error {
-	if p.parts.Device == nil {
+	if p.Parts.Device == nil {
 		return nil
 	}
-	return p.parts.Device.Do(ctx, func(*torch.Scope) error { return nil })
+	return p.Parts.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
 // Version returns the number of training steps of the weights.
-func (p Probe) Version() int64 { return p.parts.Policy.Version() }
+func (p Probe) Version() int64 { return p.Parts.Policy.Version() }
 
 // Rollouts returns the number of open conversations.
-func (p Probe) Rollouts() int { return p.parts.Player.InFlight() }
+func (p Probe) Rollouts() int { return p.Parts.Player.InFlight() }
 
 // Question returns a query's text and its reference answer, or "" if the task does not have the id.
 func (p Probe) Question(id string) (text, answer string) {
-	q, err := p.parts.Player.Task.Lookup(id)
+	q, err := p.Parts.Player.Task.Lookup(id)
 	if err != nil {
 		return "", ""
 	}

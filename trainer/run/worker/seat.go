@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// common holds what every part of a worker uses: the agent, its place in the run, and its learner.
-type common struct {
+// seat is an agent's seat in a run: its settings, its place, and its learner. All parts of a worker have it.
+type seat struct {
 	cfg           *config.Config
 	agent         *config.Agent
 	name          string
@@ -22,19 +22,19 @@ type common struct {
 }
 
 // trains reports whether the steps change this agent's weights.
-func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
+func (s *seat) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (s *common) trained() bool { return s.trains() && s.learner.Rank0.Steps() > 0 }
+func (s *seat) trained() bool { return s.trains() && s.learner.Rank0.Steps() > 0 }
 
 // WaitsFor reports that this agent waits at a barrier for other agents.
-func (s *common) WaitsFor(agents []string) {
+func (s *seat) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }
 
 // report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
 // previous record as a sign that the run went back.
-func (s *common) report(ctx context.Context, r metrics.Record) error {
+func (s *seat) report(ctx context.Context, r metrics.Record) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err
 	}
