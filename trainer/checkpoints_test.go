@@ -26,7 +26,7 @@ import (
 // trainOn trains a team whose checkpoints are written through fsys.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	s := setupOf(cfg, Options{Observer: seen, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, Options{Observer: seen, Task: openTask(t, cfg)}, roundState{})
 	s.FS = fsys
 	team, err := openTeam(t.Context(), s)
 	if err != nil {
@@ -262,7 +262,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion checks that a step is not published if the ledger lacks its line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), noColdStart...)
-	s := setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
 	s.FS = fullLedger{}
 	team, err := openTeam(t.Context(), s)
 	if err != nil {

@@ -35,7 +35,7 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 		wg.Go(func() {
 			cfg := load(t, dir, append(noColdStart, "store.url="+url)...)
 			opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}
-			team, err := openTeam(t.Context(), setupOf(cfg, opt, roundState{before: before}))
+			team, err := openTeam(t.Context(), teamSpecOf(cfg, opt, roundState{before: before}))
 			if err == nil {
 				err = errors.Join(run(name, team), team.close(t.Context()))
 			}
@@ -108,7 +108,7 @@ func TestLostGPU(t *testing.T) {
 			t.Errorf("version %d: the researcher ended with %v", c.version, researcher)
 		}
 	}
-	if err := (&team{setup: setup{Setup: worker.Setup{Config: load(t, dir, noColdStart...), Dir: dir}}}).withRemedy("planner", 5, follower); err != error(follower) {
+	if err := (&team{teamSpec: teamSpec{Setup: worker.Setup{Config: load(t, dir, noColdStart...), Dir: dir}}}).withRemedy("planner", 5, follower); err != error(follower) {
 		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }
@@ -400,7 +400,7 @@ func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)
 	cfg := load(t, dir, append(noColdStart, "run.checkpoint_every=1")...)
-	team, err := openTeam(t.Context(), setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}))
+	team, err := openTeam(t.Context(), teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -372,7 +372,7 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	s := setupOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
 	s.offers.points = []archive.Manifest{from}
 	team, err := openTeam(t.Context(), s)
 	if err != nil {

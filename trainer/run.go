@@ -159,7 +159,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 	own := *cfg // a copy, which gets the date that the team agrees on, and the earlier ends of schedules
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
-	s := setupOf(cfg, opt, state)
+	s := teamSpecOf(cfg, opt, state)
 	s.date = dateOf(cfg, opt.Resume)
 	s.offers.read = func() ([]archive.Manifest, []metrics.Note, error) {
 		points, notes, err := startingPoints(cfg, opt)

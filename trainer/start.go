@@ -32,7 +32,7 @@ type offeredCheckpoints struct {
 }
 
 // renewOffers reads the checkpoints again if their manifests have changed since the last time.
-func (s *setup) renewOffers() error {
+func (s *teamSpec) renewOffers() error {
 	b := &s.offers
 	if b.read == nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 
 // team holds the workers of this process in a round of the run, and the data they share.
 type team struct {
-	setup
+	teamSpec
 	store   *store.Store
 	members []*store.Member // the places of the agents here
 	start   store.Start
@@ -31,8 +31,8 @@ type team struct {
 	cause retryCause // the cause of the first error; see recordCause
 }
 
-// setup holds the data with which a team is opened.
-type setup struct {
+// teamSpec holds the data with which a team is opened.
+type teamSpec struct {
 	worker.Setup
 	opt    Options            // Health, Dashboard, Gateway and BeforeLoad; the others are in Setup
 	offers offeredCheckpoints // the available checkpoints
@@ -40,10 +40,10 @@ type setup struct {
 	before retryCause         // the cause of the previous round's end
 }
 
-// setupOf returns the setup of a team that trains. The caller sets date and offers.
-func setupOf(cfg *config.Config, opt Options, state roundState) setup {
+// teamSpecOf returns the data of a team that trains. The caller sets date and offers.
+func teamSpecOf(cfg *config.Config, opt Options, state roundState) teamSpec {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
-	return setup{
+	return teamSpec{
 		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
 		opt:   opt, before: state.before,
 	}
@@ -51,8 +51,8 @@ func setupOf(cfg *config.Config, opt Options, state roundState) setup {
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
 // loads it. s.offers holds the available states. If the team does not open, only its cause is set.
-func openTeam(ctx context.Context, s setup) (*team, error) {
-	t := &team{setup: s}
+func openTeam(ctx context.Context, s teamSpec) (*team, error) {
+	t := &team{teamSpec: s}
 	options, err := assemble.Store(s.Config)
 	if err != nil {
 		return t, err
