@@ -1,6 +1,9 @@
 package config
 
-import "regexp"
+import (
+	"reflect"
+	"regexp"
+)
 
 func (e *Eval) validate(d *decoder) {
 	d.refuseIf(e.Temperature > 0 && e.Temperature < 1e-6, "eval.temperature", "must be 0, which is greedy, or at least 1e-6")
@@ -28,14 +31,17 @@ func (c *Config) validateTask(d *decoder) {
 		d.refuseIf(s.MaxParts > 0 && s.MaxParts < s.MinParts, "task.curriculum."+s.Name+".max_parts", "must be at least min_parts, %d", s.MinParts)
 	}
 	d.refuseIf(t.Layout != "rows" && t.Kind != "jsonl", "task.layout", "only the task jsonl has this key; this one is %s", t.Kind)
-	d.refuseIf(t.Layout != "rows" && t.Fields != defaultFields, "task.fields", "given in addition to task.layout, which determines the names; keep one")
+	d.refuseIf(t.Layout != "rows" && t.Fields != defaultFields(), "task.fields", "given in addition to task.layout, which determines the names; keep one")
 	t.Verifier.validate(d, "task.verifier", &t.Judge)
 	t.Expert.validate(d, "task.expert", &t.Judge)
 	d.secretEnv("task.judge.key_env", t.Judge.KeyEnv, "key")
 }
 
-// defaultFields are the fields of a configuration that names no fields.
-var defaultFields = Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Kind: "kind", Level: "level", Parts: "parts"}
+// defaultFields returns the fields of a configuration that names no fields.
+func defaultFields() (f Fields) {
+	setDefaults(reflect.ValueOf(&f).Elem())
+	return f
+}
 
 // given reports whether the configuration contains settings for this verifier.
 func (v *Verifier) given() bool {

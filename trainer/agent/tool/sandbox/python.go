@@ -2,7 +2,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,19 +18,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
-// PythonConfig names the interpreter of a Python tool and limits its programs. Zero values mean the defaults in
-// parentheses.
+// PythonConfig names the interpreter of a Python tool and limits its programs.
 type PythonConfig struct {
-	Interpreter string        // a program, looked up in PATH if it has no slash (python3)
-	Memory      int64         // bytes of address space of a program (512 MiB)
-	Files       int64         // bytes that a program may store in /tmp, the only folder it can write to (16 MiB)
-	Output      int           // bytes that a program may print (64 KiB)
-	Time        time.Duration // processor time of a program, rounded up to seconds (10 s)
-}
-
-func (c PythonConfig) withDefaults() PythonConfig {
-	return PythonConfig{cmp.Or(c.Interpreter, "python3"), cmp.Or(c.Memory, 512<<20), cmp.Or(c.Files, 16<<20), cmp.Or(c.Output, 64<<10),
-		cmp.Or(c.Time, 10*time.Second)}
+	Interpreter string        // a program, looked up in PATH if it has no slash
+	Memory      int64         // bytes of address space of a program
+	Files       int64         // bytes that a program may store in /tmp, the only folder it can write to
+	Output      int           // bytes that a program may print
+	Time        time.Duration // processor time of a program, rounded up to seconds
 }
 
 // Python runs each program in its own process, in a sandbox of Linux namespaces, seccomp and resource limits. The
@@ -49,7 +42,7 @@ type Python struct {
 // NewPython returns the tool after a trial of the sandbox. If the sandbox cannot be made on this machine, the error
 // states the reason.
 func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
-	p := &Python{cfg: cfg.withDefaults(), workers: make(chan struct{}, cgroup.Count().N)}
+	p := &Python{cfg: cfg, workers: make(chan struct{}, cgroup.Count().N)}
 	version, err := p.look(ctx)
 	if err != nil {
 		return nil, err

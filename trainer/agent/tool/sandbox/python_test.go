@@ -11,6 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
+// roomy has limits that no program of a test reaches unless it means to.
+var roomy = PythonConfig{Interpreter: "python3", Memory: 512 << 20, Files: 16 << 20, Output: 64 << 10, Time: 10 * time.Second}
+
 // newTestPython returns the tool, or skips the test on a machine that forbids user namespaces or has no Python.
 func newTestPython(t *testing.T, cfg PythonConfig) *Python {
 	t.Helper()
@@ -25,7 +28,7 @@ func newTestPython(t *testing.T, cfg PythonConfig) *Python {
 }
 
 func TestPython(t *testing.T) {
-	p := newTestPython(t, PythonConfig{})
+	p := newTestPython(t, roomy)
 	for program, want := range map[string]string{
 		"1 + 1":                     "2",
 		"print('a')\nprint('b', 3)": "a\nb 3",
@@ -55,7 +58,7 @@ func TestPython(t *testing.T) {
 
 // TestPythonHostile: programs that try forbidden actions fail with the given error, or print that they had no effect.
 func TestPythonHostile(t *testing.T) {
-	p := newTestPython(t, PythonConfig{Memory: 256 << 20, Files: 1 << 20, Time: time.Second})
+	p := newTestPython(t, PythonConfig{Interpreter: "python3", Memory: 256 << 20, Files: 1 << 20, Output: 64 << 10, Time: time.Second})
 	secret := filepath.Join(t.TempDir(), "metrics.jsonl")
 	if err := os.WriteFile(secret, []byte("the run"), 0o644); err != nil {
 		t.Fatal(err)
@@ -125,7 +128,7 @@ func TestPythonHostile(t *testing.T) {
 
 // TestPythonEndsWithContext: a program that waits without using the processor is ended when the context is.
 func TestPythonEndsWithContext(t *testing.T) {
-	p := newTestPython(t, PythonConfig{})
+	p := newTestPython(t, roomy)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
 	if _, err := p.Call(ctx, tooltest.Arg(t, "program", "import time\ntime.sleep(3600)")); err != context.Canceled {
@@ -136,11 +139,13 @@ func TestPythonEndsWithContext(t *testing.T) {
 // TestPythonRefused: if the tool cannot be started, the error names the missing part.
 func TestPythonRefused(t *testing.T) {
 	for interpreter, want := range map[string]string{"/nowhere/python3": "/nowhere/python3", "/bin/true": "not Python 3"} {
-		if _, err := NewPython(t.Context(), PythonConfig{Interpreter: interpreter}); err == nil || !strings.Contains(err.Error(), want) {
+		other := roomy
+		other.Interpreter = interpreter
+		if _, err := NewPython(t.Context(), other); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v", interpreter, err)
 		}
 	}
-	p := newTestPython(t, PythonConfig{})
+	p := newTestPython(t, roomy)
 	p.box.Shown = nil // hides the interpreter from the sandbox
 	if _, err := p.box.run(t.Context(), "1", 10); err == nil || !strings.Contains(err.Error(), "starting ") {
 		t.Errorf("a hidden interpreter: got error %v, want one of starting it", err)
