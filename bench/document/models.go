@@ -143,8 +143,10 @@ func checks(root string) (string, error) {
 	programs := []struct{ name, title string }{{"transformers", "transformers"}, {"vllm", "vLLM"}, {"llama.cpp-folder", "llama.cpp (xllamacpp)"},
 		{"peft", "PEFT"}}
 	head := []string{"golden cases", "published tokenizers", "published weights", "GGUF"}
+	var readers []string
 	for _, p := range programs {
-		head = append(head, strings.TrimSpace("saved, read by "+p.title+" "+a[p.name].Version))
+		head = append(head, strings.Fields(p.title)[0])
+		readers = append(readers, strings.TrimSpace(p.title+" "+a[p.name].Version))
 	}
 	var rows []string
 	for _, family := range arch.Families() {
@@ -162,6 +164,6 @@ func checks(root string) (string, error) {
 		rows = append(rows, line("`"+family+"`", cells))
 	}
 	var b strings.Builder
-	table(&b, "", line("`model_type`", head), rows)
+	table(&b, "These programs read what mgrpo saved: "+strings.Join(readers, ", ")+".\n\n", line("`model_type`", head), rows)
 	return b.String(), nil
 }
