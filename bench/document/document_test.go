@@ -81,7 +81,7 @@ func TestText(t *testing.T) {
 	defer delete(reasons, "kernels group_advantage")
 	got := text([]*machine{m})
 	for _, want := range []string{
-		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed. Because. |", "Faster in 1 of 2 comparisons",
+		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed (1) |\n\n1. Because.\n", "Faster in 1 of 2 comparisons",
 		"| group_advantage, 800 rewards in 100 groups | cold | torch-eager | 0.50 |", "10 % of memory copy", " failed |",
 		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "## Not yet measured on a GPU\n", "| 100, 7 |",
 	} {
@@ -146,7 +146,7 @@ func TestGPU(t *testing.T) {
 	r := row("80 rewards in 10 groups", 1e-3, 1e-3)
 	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 16, GPU: "Chip 9", Driver: "13.0"}, Rows: []measure.Row{r}}}}
 	got := text([]*machine{m})
-	for _, want := range []string{"## Chip 9\n", "The driver supports CUDA 13.0. The processor is A & B with 16 cores", "| 3 times as fast | 1 | missed. |", "Roofline of Chip 9, bfloat16"} {
+	for _, want := range []string{"## Chip 9\n", "The driver supports CUDA 13.0. The processor is A & B with 16 cores", "| 3 times as fast | 1 | missed |", "Roofline of Chip 9, bfloat16"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -206,7 +206,7 @@ func TestStore(t *testing.T) {
 	got := text([]*machine{m})
 	for _, want := range []string{
 		"one Redis, without TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 15 ms, memory flat | met |",
-		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed. All invocations",
+		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed (1) |", "\n1. All invocations",
 		"| rollout, without TLS | 9.0 | 3400 | 1500 |  |  |", "| Call, with TLS |  |  |  | 4 ms | 10 ms |", "`--save \"\" --appendonly yes`",
 		"| 999 workers in 2 processes, without TLS, 60 s | 5000 | 5000 |",
 	} {

@@ -3,38 +3,39 @@ package main
 import "github.com/mgrpo/mgrpo/bench/measure"
 
 const smallProducts = "The floor is computed from a large product, which is three times as fast with AVX-512 as with AVX2. Sampling consists of " +
-	"products of 16 rows, which reach a third of that rate (rows linear), because each weight is read from memory for only 16 rows. HF generate takes " +
-	"four times the floor, so four times as fast as HF would equal the floor."
+	"products of 16 rows. These reach a third of that rate (rows linear), because each weight is read from memory for only 16 rows. " +
+	"HF generate takes four times the floor, so four times HF's speed would equal the floor."
 
-const halfWeights = "In the matrix unit (AMX) our rows are two rows of bf16 each, which keeps 16 bits of the activations. HF keeps 8. Attention, norms and " +
-	"the rest of a pass are float32 on both sides and take most of the time. With the avx512_bf16 of AMD and of Cooper Lake, activations are rounded to " +
+const halfWeights = "In the matrix unit (AMX) we split each row of activations into two rows of bf16, which keep 16 bits of precision. " +
+	"HF keeps 8. Attention, norms and the rest of a pass are float32 on both sides and take most of the time. " +
+	"With the avx512_bf16 of AMD and of Cooper Lake, activations are rounded to " +
 	"bf16. On other CPUs, weights are widened to float32."
 
 const roundedFactors = "Products take half of the time of an update with rounded factors. Attention, norms, AdamW and the loss are as in float32."
 
-const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is within 2.2 times the floor in float32. Three times as fast as HF would be " +
-	"faster than the floor."
+const mixtureDecode = "Both read nearly all experts for 16 rows, and HF takes at most 2.2 times the floor in float32. Three times HF's speed would be faster " +
+	"than the floor."
 
 const mixtureUpdate = "On both sides float32 products are LibTorch's and take most of the time. The difference is the time in which HF gathers rows."
 
-const twoAgents = "16 rows are compared with 8. From about ten rows on, instructions and not the reading of weights bound float32 products (row " +
-	"linear), so a batch of twice the size saves a third of the time and not half."
+const twoAgents = "A batch of 16 rows is compared with two batches of 8. From about ten rows on, instructions limit float32 products, and not the reading " +
+	"of weights (row linear). So the larger batch saves a third of the time and not half."
 
-const lossFloor = "The ceiling is one measurement, and measurements differ by a fifth and more."
+const lossFloor = "The ceiling comes from one measurement, and measurements differ by a fifth and more."
 
 const smallGroups = "Each group of about eight rewards needs three divisions, a root, and the rounding to and from float64. A copy of the same bytes " +
 	"takes a third of the time."
 
-const smallStep = "The update takes about its floor, and sampling about twice its floor: products of few rows, and the work of Go and LibTorch around " +
-	"small operations on one thread."
+const smallStep = "The update takes about its floor, and sampling about twice its floor. Sampling has products of few rows, and the work of Go and LibTorch " +
+	"around small operations runs on one thread."
 
 const oneRedis = "All invocations are answered as they arrive, half of them within a hundredth of a second. The slowest hundredth wait during a phase " +
-	"change, which happens for all 999 workers at once, on two cores that Redis and all workers share."
+	"change. All 999 workers change phase at once, on two cores that Redis and all workers share."
 
 const wholeStep = "The update is at its floor. Sampling is not: products of 16 rows reach a third of the rate that the floor assumes."
 
-const adaptedStep = "An update is 1.26 to 1.29 times as fast (learner), but sampling is half of a full step, and its adapters stay unmerged. So each token " +
-	"needs two more products, with few rows and a small inner dimension, for each of 210 matrices."
+const adaptedStep = "An update is 1.26 to 1.29 times as fast (learner). But sampling is half of a full step, and there the adapters stay unmerged. " +
+	"So each token needs two more products, with few rows and a small inner dimension, for each of 210 matrices."
 
 const adaptedMemory = "The peak consists of the base, the sampler's cache and activations. A full step also has gradients and moments."
 
@@ -42,8 +43,8 @@ const fromCache = "a pass finds a part of the weights in the last-level cache of
 
 // The figures come from TestRoofline of bench/phases.
 const (
-	fewRows = "Matrix products are most of our time, and with 16 rows they reach 0.4 to 0.7 of the rate of large products. From the kernels' rates " +
-		"the model of a step's time (docs/roofline.md) gives 0.86 to 0.90 of our time, so the target needs faster products."
+	fewRows = "Matrix products take most of our time. With 16 rows they reach 0.4 to 0.7 of the rate of large products. With the kernels' rates " +
+		"the model of docs/roofline.md predicts 0.86 to 0.90 of our time, so the target needs faster products."
 	slowHalf       = "The reason is the same as in float32. This processor multiplies bf16 at half the rate of float32."
 	mostlyProducts = "Both spend most of the time in matrix products, at 0.7 to 0.9 of their largest rate."
 )

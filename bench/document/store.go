@@ -16,7 +16,7 @@ func overTLS(yes bool) string {
 }
 
 // storeTargets returns rows of the table of targets: the loads at the target rate on one Redis.
-func (m *machine) storeTargets() (rows []string) {
+func (m *machine) storeTargets(n *notes) (rows []string) {
 	if m.store == nil {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (m *machine) storeTargets() (rows []string) {
 			memory = "growing"
 		}
 		if !l.Prompt() || !l.Flat() {
-			verdict = "missed. " + oneRedis
+			verdict = n.mark("missed", oneRedis)
 		}
 		rows = append(rows, fmt.Sprintf("| store, %d workers on one Redis, %s | %d invocations/s, p99 < %s, memory flat | %.0f/s, p99 %s, memory %s | %s |",
 			l.Workers, overTLS(l.TLS), store.TargetRate, measure.Seconds(store.TargetP99), l.PerSecond, measure.Seconds(l.ExchangeP99), memory, verdict))

@@ -26,34 +26,35 @@ go run ./bench/document
 
 How to read the tables:
 
-- **Ours and the peers are measured in one run, in turns**, on the same inputs, with the same number of threads and the
-  same type of numbers. There are two exceptions. On a GPU a phase's peer begins after ours has ended, because the memory does not hold two
-  (since 28 November 2026). On a CPU a step that samples from bf16 weights is compared with TRL in float32. Times are
-  medians, with the 20th and 80th percentile in brackets, of 20 samples; of 5 if a sample takes more than a second, and of 1 if it takes
-  more than two minutes.
-- **TRL** is its GRPOTrainer. The packing of common prefixes in its experimental AsyncGRPOTrainer (1.16) needs FlashAttention 3, so on a CPU no
-  row has it. **vLLM** samples with its own build for CPUs, and a load before a row counts programs of idle priority, too.
-  With 16 different prompts, 1.5 times vLLM's speed would need 93 % of the rates at which the CPU without AMX below reads memory and
-  multiplies large matrices.
-- **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
-  almost nothing is written), and the operations at the rate of LibTorch's matrix product. Copy, read and matrix product are measured in the
-  same run: before the suite (its table shows them), and before each row (the JSON has them, with the formulas of bytes and operations).
-  On a GPU, which no other program uses, they are measured once a suite, and some older rows on CPUs also use the suite's values. 100 % is as fast as the
-  ceiling.
-- A **hot** call finds its inputs in the cache after the previous run. Its floor is computed from a copy within the last cache. A **cold** call
-  begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for every provider, and most of
-  the time of small cases.
-  In rows marked † a cold call may have found a part of its inputs in the last-level cache: they were measured with an eviction of 96 MiB, which
-  is less than that cache. Their share of the floor can be above 100 %.
-- **× peer** is the peer's median over ours: above 1 we are faster. If a peer computes in bf16 on a machine whose products
-  of bf16 are slower than those of float32, the ratio is marked *bf16 emulated*, and the row counts neither as a win nor for a target. Ours
-  then multiplies float32, also in a row of bf16.
-- **Error** is the largest difference from float64 of any output, over that output's largest value, in the same run. For whole
-  phases it is the error of log-probs. In the suites learner and step these come from the forward pass. In the suite decode, and for two
-  agents, they are compared with our own pass in float32.
-- **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For two agents it is the
-  computed size of the weights. For a step with adapters, and in the suite decode, it is the memory of our tensors and of the peers'
-  processes. Gradients that PyTorch allocates count. Our gradients of weights are added to a buffer that training has anyway.
+- **Ours and the peers run in turns** in one measurement, on the same inputs, with the same number of threads and the same type
+  of numbers. There are two exceptions. On a GPU a phase's peer begins after ours has ended, because the memory does not hold
+  both (since 28 November 2026). On a CPU a step that samples from bf16 weights is compared with TRL in float32.
+- **Times** are medians of 20 samples, with the 20th and 80th percentile in brackets. If a sample takes more than a second, there are
+  5 samples, and 1 if it takes more than two minutes.
+- **TRL** is its GRPOTrainer. TRL's experimental AsyncGRPOTrainer (1.16) packs common prefixes, but needs FlashAttention 3, so it
+  cannot run on a CPU.
+- **vLLM** samples with its own build for CPUs. The load before a row also counts programs of idle priority. With 16 different
+  prompts, a speed of 1.5 times vLLM's would need 93 % of the rates at which the CPU without AMX below reads memory and multiplies
+  large matrices.
+- **The floor** is the least possible time on this machine. It is the larger of two times: the time to move the bytes at the rate
+  of a copy (of a read, if almost nothing is written), and the time of the operations at the rate of LibTorch's matrix product.
+  100 % is as fast as this ceiling. The rates are measured in the same run: before the suite (its table shows them), and before
+  each row (the JSON has them, with the formulas of bytes and operations). On a GPU, which no other program uses, they are
+  measured once a suite. Some older rows on CPUs also use the suite's rates.
+- A **hot** call finds its inputs in the cache after the previous run. Its floor is computed from a copy within the last-level cache.
+- A **cold** call begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for
+  every provider. That is most of the time of small cases. In rows marked † a cold call may have found a part of its inputs in
+  the last-level cache, because the eviction of 96 MiB was smaller than that cache. Such a row can be above 100 % of its floor.
+- **× peer** is the peer's median divided by ours, so we are faster above 1. *bf16 emulated* marks a peer that computes in bf16 on
+  a machine whose bf16 products are slower than float32. Such a row counts neither as a win nor for a target. In it, ours
+  multiplies float32, even in a row of bf16.
+- **Error** is the largest difference from float64 of any output, divided by that output's largest value, in the same run. For
+  phases it is the error of log-probs: those of the forward pass in the suites learner and step. In the suite decode, and for two
+  agents, log-probs are compared with our own pass in float32.
+- **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For two agents it
+  is the computed size of the weights. For a step with adapters, and in the suite decode, it is the memory of our tensors and of
+  the peers' processes. Gradients that PyTorch allocates count. Ours do not, because they are added to a buffer that training has
+  anyway.
 `
 
 // text returns the contents of docs/benchmarks.md.
@@ -94,8 +95,8 @@ func (m *machine) write(b *strings.Builder) {
 	if first := m.is(); first.GPU == "" {
 		fmt.Fprintf(b, "\n## %s, %d cores\n\n", first.CPU, first.Cores)
 	} else {
-		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold, and times are between two events "+
-			"on the GPU's stream. Phases wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n",
+		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold. Kernels are timed between two "+
+			"events on the GPU's stream. Phases wait for the GPU themselves, so they are timed by the clock. Memory is that of LibTorch's allocator.\n\n",
 			first.GPU, first.Driver, first.CPU, first.Cores)
 	}
 	var suites, again []string
@@ -113,7 +114,9 @@ func (m *machine) write(b *strings.Builder) {
 	table(b, "",
 		"| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |", suites)
 	table(b, "\nMeasured again, later than the rest of their suite:\n\n", "| what | date (UTC) | commit | load before |", again)
-	table(b, "\n### Targets\n\n", "| what | target | measured | |", append(m.targets(), m.storeTargets()...))
+	var n notes
+	table(b, "\n### Targets\n\n", "| what | target | measured | |", append(m.targets(&n), m.storeTargets(&n)...))
+	n.write(b)
 	m.writeStandings(b)
 	for _, f := range m.figures() {
 		fmt.Fprintf(b, "\n![%s](%s)\n", f.title, f.file)
@@ -134,8 +137,32 @@ func (m *machine) rows() (all []measure.Row) {
 	return all
 }
 
+// notes holds the remarks about the rows of a table, each once.
+type notes []string
+
+// mark returns a verdict with the number of its remark, if there is one.
+func (n *notes) mark(verdict, remark string) string {
+	if remark == "" {
+		return verdict
+	}
+	if !slices.Contains(*n, remark) {
+		*n = append(*n, remark)
+	}
+	return fmt.Sprintf("%s (%d)", verdict, slices.Index(*n, remark)+1)
+}
+
+// write writes the remarks as a numbered list below the table.
+func (n notes) write(b *strings.Builder) {
+	for i, remark := range n {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(b, "%d. %s\n", i+1, remark)
+	}
+}
+
 // targets returns the rows of the table of targets: the measured values, and whether they met the targets.
-func (m *machine) targets() (rows []string) {
+func (m *machine) targets(n *notes) (rows []string) {
 	for _, r := range m.rows() {
 		for _, t := range r.Targets {
 			value, verdict := "-", "not measured"
@@ -147,11 +174,11 @@ func (m *machine) targets() (rows []string) {
 					if m.is().GPU != "" {
 						row = "gpu " + row
 					}
-					verdict = strings.TrimSpace("missed. " + reasons[row][t.Kind])
+					verdict = n.mark("missed", reasons[row][t.Kind])
 				case t.Peer != "" && m.emulated(r):
 					verdict = "not counted: the peer's bf16 is emulated"
-				case m.is().GPU != "" && gpuRemarks[r.Suite+" "+r.Name] != "":
-					verdict = "met. " + gpuRemarks[r.Suite+" "+r.Name]
+				case m.is().GPU != "":
+					verdict = n.mark("met", gpuRemarks[r.Suite+" "+r.Name])
 				}
 			}
 			rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %s |", r.Name, r.Shape, t.Text, value, verdict))
