@@ -82,7 +82,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt Options) (e Evaluatio
 	return e, err
 }
 
-// evaluates is the use of a checkpoint by Evaluate, which writes trajectories.
+// evaluates names the use of a checkpoint by Evaluate, the only use that writes trajectories.
 const evaluates = "eval"
 
 // evaluationDir returns the folder for the output of a use of a checkpoint. Its name ends with the start of a digest of

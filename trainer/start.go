@@ -146,7 +146,7 @@ func dateOf(cfg *config.Config, resume bool) string {
 	return time.Now().Format(time.DateOnly)
 }
 
-// unchanged refuses changes to settings that a resumed run must keep. The notes list settings that keep their values
+// unchanged refuses changes to settings that a resumed run must keep. Its notes list settings that keep their values
 // although run.steps was raised.
 func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)

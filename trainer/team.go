@@ -94,9 +94,9 @@ func (t *team) enter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A program may behave differently when it is played again, so a lost worker's rollouts cannot be repeated. Rollouts
-	// that were made ahead with earlier weights cannot be repeated either: a worker that continues at a version has the
-	// weights of that version only.
+	// A program may behave differently the second time, so a lost worker's rollouts cannot be repeated. Nor can
+	// rollouts that were made ahead with earlier weights: a worker that continues at a version has only the weights of
+	// that version.
 	deterministic = deterministic && !t.Config.PlayedByProgram() && t.Config.GRPO.MaxLag == 0
 	shared := t.Config.Shared()
 	if t.NoTraining { // all have the same checkpoint and start from it

@@ -33,10 +33,11 @@ func (d DeltaRule) Packed(x, ba *Tensor, pieces Pieces) *Tensor {
 	return s.take(op, C.mgt_delta_rule_packed(s.dev.native, x.handle, ba.handle, d.native(), pieces.host.handle, pieces.device.handle), x, ba, d.ALog, d.DtBias)
 }
 
-// Advance applies the rule to rows of sequences with states [slots, ValueHeads, KeyDim, ValueDim] in float32, and advances the states.
-// Row r is position pos[r] of the sequence with state slot[r], both int32 [T]. The rows of a sequence follow each other in order,
-// after those that its state has seen; position 0 begins a sequence. No gradient is recorded. In float32 and on a GPU the result has
-// the bits of Packed, in however many calls the rows of a sequence come. On a GPU rows whose slot is outside of the states give NaN.
+// Advance applies the rule to rows of sequences with states [slots, ValueHeads, KeyDim, ValueDim] in float32, and
+// advances the states. Row r is position pos[r] of the sequence with state slot[r], both int32 [T]. The rows of a
+// sequence follow each other in order, after the rows that its state includes; position 0 begins a sequence. No
+// gradient is recorded. In float32 and on a GPU the result has the bits of Packed, for any division of a sequence's
+// rows into calls. On a GPU rows whose slot is outside of the states give NaN.
 func (d DeltaRule) Advance(x, ba, states, slot, pos *Tensor) *Tensor {
 	const op = "delta rule of states"
 	s := x.scopeFor(op, ba, d.ALog, d.DtBias, states, slot, pos)

@@ -5,10 +5,11 @@ import "C"
 
 import "unsafe"
 
-// Heads describes the step between the product of a layer's queries, keys and values and attention. Row r of a product [T, (Heads
-// + 2 KVHeads) hd] has heads of queries, of keys and of values. The heads of queries and keys are normalised and then rotated by
-// their position. Elements i and i + R/2 of a head form a plane. It is rotated by the angle with the cosine Cos[Pos[r], i] and
-// the sine Sin[Pos[r], i]. Elements from R on do not change. On a GPU a position of P or more gives NaN instead of an error.
+// Heads describes the step before attention, which splits a layer's product of queries, keys and values into heads. Row
+// r of a product [T, (Heads + 2 KVHeads) hd] has heads of queries, of keys and of values. The heads of queries and keys
+// are normalised and then rotated by their position. Elements i and i + R/2 of a head form a plane. It is rotated by
+// the angle with the cosine Cos[Pos[r], i] and the sine Sin[Pos[r], i]. Elements from R on do not change. On a GPU a
+// position of P or more gives NaN instead of an error.
 type Heads struct {
 	Heads, KVHeads int // the first is a multiple of the second
 	// Weights as of RMSNorm, in the product's dtype; nil: no norm. They are [hd] for each head, or [Heads hd] and [KVHeads hd] for all

@@ -1,4 +1,4 @@
-// Causal self-attention of packed sequences, with its backward pass, and to a paged cache.
+// Causal self-attention: of packed sequences, with a backward pass, and of queries to a paged cache.
 #pragma once
 #include "mgrpo/layers.h"
 #include "mgrpo/pages.h"

@@ -23,10 +23,10 @@ typedef struct mgrpo_delta_rule {
 // The maximum number of rows of a piece.
 #define MGRPO_PIECE_ROWS 64
 
-// Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p + 1])
-// and comes after the last row of piece before[p], which is below p; -1 begins a sequence. Several pieces may follow one
-// piece; they then follow its last row. A chain is a run of pieces, each the only follower of the one before it. Chains of the same level
-// do not depend on each other; the chain before a chain has a lower level. On a GPU all arrays are in its memory, but `level`.
+// Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p +
+// 1]) and comes after the last row of piece before[p], which is below p; -1 begins a sequence. Several pieces may follow one piece;
+// they then follow its last row. A chain is a run of pieces, each the only follower of the one before it. Chains of the same level do
+// not depend on each other; the chain before a chain has a lower level. On a GPU all arrays except `level` are in device memory.
 typedef struct mgrpo_pieces {
   int64_t count, chains, levels;
   const int32_t *first, *before;  // [count + 1], [count]

@@ -3,10 +3,10 @@
 #include "mgrpo/layers.h"
 #include "mgrpo/pages.h"
 
-// The step between the product of a layer's queries, keys and values and attention: the product is split into heads. The heads of queries
-// and keys are normalised as by mgrpo_rms_norm_cpu, and then rotated by their positions. A row of the product [rows, (heads +
-// 2 kv_heads) hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads,
-// and a row has at most 2^31 - 1 numbers.
+// This step prepares attention. It splits a layer's product of queries, keys and values into heads. Then it normalises the heads of
+// queries and keys as mgrpo_rms_norm_cpu does, and rotates them by their positions. A row of the product [rows, (heads + 2 kv_heads)
+// hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads, and a row has at
+// most 2^31 - 1 numbers.
 typedef struct mgrpo_heads {
   int64_t heads, kv_heads, hd;
   const void *q_norm, *k_norm;  // weights; both null: no norm

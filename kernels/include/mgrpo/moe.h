@@ -12,10 +12,10 @@
 
 #define MGRPO_MOE_MOST_CHOSEN 64
 
-// The k largest of logits [T, E], largest first, of equal ones the lower index first, go to expert [T, k]. With
-// given_or_null [T, k], a token whose first given expert is not -1 goes to the given ones instead, which must be distinct and
-// in [0, E), else MGRPO_INVALID_ARGUMENT. weight [T, k] is softmax(logits) over all E; with normalise != 0 divided by the sum of the k,
-// which is the softmax over the k alone. differs_or_null [T]: 1 if a given set is not the set of the k largest.
+// expert [T, k] receives the k largest of logits [T, E], largest first, and of equal ones the lower index first. With given_or_null [T,
+// k], a token whose first given expert is not -1 goes to the given ones instead, which must be distinct and in [0, E), else
+// MGRPO_INVALID_ARGUMENT. weight [T, k] is softmax(logits) over all E; with normalise != 0 divided by the sum of the k, which is the
+// softmax over the k alone. differs_or_null [T]: 1 if a given set is not the set of the k largest.
 MGRPO_API int32_t mgrpo_moe_route_cpu(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight,
                                       int32_t *differs_or_null, int64_t tokens, int64_t experts, int64_t k, int32_t normalise);
 

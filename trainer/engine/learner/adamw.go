@@ -19,8 +19,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	if norm, err = l.norm(ctx); err != nil {
 		return norm, err
 	}
-	// The other ranks make the update, so this rank makes it, too, even if ctx has ended. It gives up the group
-	// afterwards.
+	// Even if ctx has ended, this rank makes the update, because the other ranks do. It leaves the group afterwards.
 	err = l.runOrGiveUp(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		err = l.adamW(s, norm, lr)
 		if refused(err) { // by all ranks, as they have the same norm

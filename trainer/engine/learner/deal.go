@@ -17,7 +17,7 @@ const (
 
 // deal divides the sequences of a batch among ranks. Sequences of one group often begin alike, so a group of at most
 // `whole` rows stays together; larger groups are cut as in microBatches. The longest are dealt first, each to the rank
-// with the least load so far, or to the first of equals; a row adds `passes` to the load. A rank's sequences keep their
+// with the least load so far, or to the first such rank. A row adds `passes` to the load. A rank's sequences keep their
 // order.
 func (p packer) deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
 	if len(load) == 1 {

@@ -43,9 +43,9 @@ type Adam struct {
 	Clip                           float64 // global gradient norm; 0 is off
 }
 
-// HeadRows returns how many rows of logits are in memory at once, unless Options set it: few, but enough for efficient products. For each
-// of these pieces the gradient of a trained head is read and written, so fewer are enough for a head that is not trained. A GPU needs
-// more rows to fill it, and its memory is fast compared with its products.
+// HeadRows returns the default number of rows of logits in memory at once: few, but enough for efficient products. A
+// trained head needs more rows, because its gradient is read and written once for each piece of rows. A GPU needs still
+// more rows to be busy.
 func HeadRows(gpu, trained bool) int64 {
 	switch {
 	case gpu:

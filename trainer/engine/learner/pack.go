@@ -86,8 +86,8 @@ func (p packer) rows(micro []*Sequence) int {
 }
 
 // microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence gets a micro-batch of its own.
-// A group that fits into one micro-batch is not cut, because each micro-batch computes shared prefixes once, unless its
-// sequences are packed apart.
+// A group that fits into one micro-batch is not cut, so that its shared prefixes are computed only once. This does not
+// apply if sequences are packed apart.
 func (p packer) microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
 	var micro []*Sequence

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
-// exchange is a step of a pass that all ranks make together. It gathers a layer that no rank has complete, in two
-// steps. Or it dispatches rows to a layer's experts and returns the results, or sums up the gradient of a block.
+// exchange is a step of a pass that all ranks make together. It does one of three things: gather a divided layer, in
+// two steps; dispatch rows to a layer's experts and return the results; or sum up the gradient of a block.
 type exchange struct {
 	kind exchangeKind
 	at   int // the layer, from 1; of sumGrads: the index in partial.places

@@ -45,7 +45,7 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 	return known, fresh
 }
 
-// routing holds the settings that determine, together with the sequences, the experts of an update's micro-batches.
+// routing holds the settings for the experts of an update's micro-batches.
 type routing struct {
 	cfg     arch.Config
 	replay  bool    // rows use their recorded experts

@@ -9,7 +9,7 @@ import (
 )
 
 // logProbs calls set with the log-probs of each sequence's tokens under m, with 0 for tokens that were not sampled.
-// Each rank runs the forward passes of its share, and receives the log-probs of all.
+// Each rank runs the forward passes of its share and receives the log-probs of all ranks.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
 	type scored struct {
 		Digest   uint64 // digest of the whole batch

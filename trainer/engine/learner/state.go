@@ -103,7 +103,7 @@ func (l *Learner) collect(ctx context.Context, flat *model.Buffer, span ranks.Sp
 }
 
 // distribute fills every rank's share of a flat fp32 buffer with values that rank 0 reads. After an error of read it
-// sends zeros, since the others wait for values before they learn of the error. All ranks return the same error.
+// sends zeros, since the others wait for values before they receive the error. All ranks return the same error.
 func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
 	var unread, own error
 	given := func(from int64, dst []float32) error {

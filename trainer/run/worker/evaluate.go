@@ -59,7 +59,7 @@ func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples i
 	return all
 }
 
-// ofOwnSet returns the outcomes of the questions of task.eval. Versions are compared by these.
+// ofOwnSet returns the outcomes of the questions in task.eval, by which versions are compared.
 func ofOwnSet(queries []task.Query, outcomes []store.Outcome) (own []store.Outcome) {
 	set := map[string]string{}
 	for _, q := range queries {

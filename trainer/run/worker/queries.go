@@ -50,8 +50,8 @@ func (q queries) lookUp(plan store.Plan) ([]task.Query, error) {
 	return questions, nil
 }
 
-// firstReplacement is the place in the training order from which replacement queries are counted, far beyond the queries of
-// steps. Like a step's own queries, they depend on the seed and their number only.
+// firstReplacement is the place of the first replacement query in the training order, far beyond the queries of steps.
+// Like a step's own queries, replacements depend only on the seed and their number.
 const firstReplacement = 1 << 32
 
 // replacement returns replacement query r of training step n, r < grpo.resample.

@@ -18,8 +18,8 @@ const maxReason = 500
 // reasonOf returns an error in the form in which it is published.
 func reasonOf(err error) string { return excerpt.Of(err.Error(), maxReason) }
 
-// removed returns the reason why a rollout is in no group, or "" if it is in one. complete means that every agent holds its
-// trajectories.
+// removed returns the reason why a rollout is not in any group, or "" if it is in one. complete means that every agent
+// has its trajectories of the rollout.
 func removed(o store.Outcome, complete bool) string {
 	switch {
 	case o.Failed != "":

@@ -75,7 +75,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	return r
 }
 
-// describeCredit adds the mean removal credit of the calls of this sub-agent, or the cost of credits for the main agent.
+// describeCredit adds the mean removal credit of calls for a sub-agent, and the cost of credits for the main agent.
 func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete map[string][]store.Outcome) {
 	if rp.cfg.GRPO.Credit != mgrpo.RemovalCredit {
 		return
@@ -225,8 +225,9 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 	r.Values["recomputed_tokens"] = float64(s.Recomputed)
 }
 
-// describePassAtK adds figures of an evaluation in which every rollout has a score. They are queries by their
-// number of right samples, the share of queries with at least one, and the spread of accuracy over the samples.
+// describePassAtK adds figures of an evaluation in which every rollout has a score: the number of queries for each
+// number of right samples, the share of queries with at least one right sample, and the spread of accuracy over the
+// samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
 	runs := make([]score.Mean, samples)

@@ -60,7 +60,8 @@ func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *exper
 	return ro.member.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
-// play executes the first half of a phase, both in training and in evaluation.
+// play plays the rollouts of a training step or an evaluation. The main agent leads them, and a sub-agent answers
+// calls.
 func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, err error) {
 	defer func() {
 		if err == nil {
@@ -321,7 +322,7 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
 	c.Step, c.Sampling = samplingStep(p), Sampling(ro.cfg, p)
 	t, err := ro.player.Play(ctx, c)
-	// The prompt is too long or the model is hosted; weights did not sample it, so it is not stale.
+	// If the prompt is too long or the model is hosted, our weights sampled nothing, so the trajectory is not stale.
 	if err == nil && t.SampledTokens() == 0 {
 		t.Version = ro.policy.Version()
 	}

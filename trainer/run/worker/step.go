@@ -45,10 +45,10 @@ func (s *streak) add(failed bool) bool {
 	return *s >= longestStreak
 }
 
-// step executes training step n of one agent's worker, after its rollouts. exp is the result of rollouts.step for step n,
-// in which the main agent's worker led the rollouts and a sub-agent's worker answered the calls made in them. This worker
-// keeps its trajectories; only text and outcomes passed through the store. All workers run the same code. Compare with algorithm 1 of
-// the paper.
+// step executes training step n of one agent's worker, after its rollouts. exp is the result of rollouts.step for step
+// n: the main agent's worker led the rollouts, and a sub-agent's worker answered their calls. exp has this worker's own
+// trajectories, which do not pass through the store. All workers run the same code. Compare it with algorithm 1 of the
+// paper.
 func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	phase := store.Train(n)
 	exp.clock.resume()
@@ -61,7 +61,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	outcomes, exp.replaced = without(outcomes, exp.plan.Replaced)
 	exp.clock.lap("rollout")
 
-	// 2. Agree on the rollouts that every agent holds completely; the others are removed for all.
+	// 2. Agree on the complete rollouts: every agent has its trajectories. The others are removed for all agents.
 	complete, err := s.agree(ctx, phase, outcomes)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (s *steps) groups(exp *experience, complete map[string][]store.Outcome) ([]
 }
 
 // rewards returns this agent's rewards in one complete rollout, in the order of issue. An error means that another
-// server published wrong data: a trajectory whose reward cannot be computed is not held.
+// server published wrong data, because workers do not publish trajectories whose reward cannot be computed.
 func (s *steps) rewards(exp *experience, o store.Outcome) ([]float64, error) {
 	if s.main {
 		_, err := exp.trajectory(trajectoryID(o.Query, o.Rollout, s.name, 0, true))

@@ -7,8 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// script is a Lua script whose keys and arguments have names. In its text the names are local variables. Every write is a script. It is
-// atomic, and can safely be repeated when its reply was lost. A reply is an array; its first word is the result.
+// script is a Lua script whose keys and arguments have names. In its text the names are local variables. Every write is
+// a script. It is atomic, and can safely be repeated if its reply was lost. A reply is an array whose first word is the
+// result.
 type script struct {
 	*redis.Script
 	keys, args []string
