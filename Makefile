@@ -36,6 +36,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 help: ## build: print this list
 	@for theme in build run test gpu code bench release; do echo "$$theme:"; sed -nE "s/^([a-z0-9 -]+):.*## $$theme: /  \1\t/p" Makefile | expand -t 18; done
+	@echo 'Begin with make quickstart. CONTRIBUTING.md has the first steps of a contributor.'
 
 # .ci/run gives the documented commands a copy of the tree that links to the existing build.
 ifdef PREBUILT
