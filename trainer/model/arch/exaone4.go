@@ -14,7 +14,7 @@ func init() {
 			BOS: []int32{0}, EOS: []int32{2}},
 		windows: true,
 		noRope:  true,
-		read:    (*keys).exaone4Windows,
+		read:    exaone4Windows,
 		write:   writeEXAONE4,
 		layer: func(l *layer, c Config) {
 			l.qkv(false)
@@ -31,20 +31,20 @@ func init() {
 // exaone4Windows reads from layer_types which layers have a window. If the key is absent, it reads
 // sliding_window_pattern n: all layers have a window, except every n-th. If there is a sliding_window, layers without a
 // window have no positions.
-func (k *keys) exaone4Windows(c *Config) {
-	window := k.slidingWindow(4096)
-	slides, given := k.layerTypes(c, slidingAttention)
+func exaone4Windows(k *keys, c *Config) {
+	window := readSlidingWindow(k, 4096)
+	slides, given := readLayerTypes(k, c, slidingAttention)
 	if !given && window > 0 {
 		if name, named := k.values["sliding_window_pattern"].(string); named {
 			k.fail("sliding_window_pattern %q is not supported without layer_types", strictjson.Brief(name))
 		}
-		pattern := interval(k, "sliding_window_pattern", 4)
+		pattern := k.interval("sliding_window_pattern", 4)
 		slides = eachLayer(c.Layers, func(i int) bool { return (i+1)%pattern != 0 })
 	}
 	if k.err != nil || slides == nil {
 		return
 	}
-	k.slide(c, window, func(i int) bool { return slides[i] })
+	slide(k, c, window, func(i int) bool { return slides[i] })
 	if window > 0 {
 		c.turnWhereSliding()
 	}
@@ -56,17 +56,17 @@ func (c *Config) turnWhereSliding() {
 }
 
 // exaone4GGUF reads windows. llama.cpp applies them only if the model has 64 layers, so windows of other models are refused.
-func exaone4GGUF(m *metadata, prefix string, c *Config) {
+func exaone4GGUF(k *keys, c *Config) {
 	const layersWithWindows = 64
 	window := 0
-	m.integer(prefix+"attention.sliding_window", &window)
+	k.integer("attention.sliding_window", &window)
 	switch {
 	case c.Layers == layersWithWindows:
-		m.require(prefix + "attention.sliding_window")
-		m.windows(prefix, 4, c)
+		k.require("attention.sliding_window")
+		windowsGGUF(k, 4, c)
 		c.turnWhereSliding()
 	case window > 0:
-		m.fail("%sattention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", prefix, window, layersWithWindows)
+		k.fail("attention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", window, layersWithWindows)
 	}
 }
 

@@ -82,8 +82,8 @@ func familyOf(name string) (*family, error) {
 	return nil, fmt.Errorf("model_type %q is %snot supported: %s", strictjson.Brief(name), kind, supported(Families()))
 }
 
-// family reads model_type and architectures, which must agree if both are present.
-func (k *keys) family() (*family, error) {
+// readFamily reads model_type and architectures, which must agree if both are present.
+func readFamily(k *keys) (*family, error) {
 	var name string
 	k.text("model_type", &name)
 	if k.err != nil {

@@ -128,9 +128,9 @@ func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
 	return t
 }
 
-// gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all
+// readGatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all
 // except every full_attention_interval-th.
-func (k *keys) gatedDelta(c *Config) {
+func readGatedDelta(k *keys, c *Config) {
 	g := &GatedDelta{KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
 	k.integer("linear_num_key_heads", &g.KeyHeads)
 	k.integer("linear_num_value_heads", &g.ValueHeads)
@@ -138,15 +138,15 @@ func (k *keys) gatedDelta(c *Config) {
 	k.integer("linear_value_head_dim", &g.ValueDim)
 	k.integer("linear_conv_kernel_dim", &g.Width)
 	c.GatedDelta = g
-	if recurs, given := k.layerTypes(c, linearAttention); given || k.err != nil {
+	if recurs, given := readLayerTypes(k, c, linearAttention); given || k.err != nil {
 		g.Layers = recurs
 		return
 	}
-	full := interval(k, "full_attention_interval", 4)
+	full := k.interval("full_attention_interval", 4)
 	g.Layers = eachLayer(c.Layers, func(i int) bool { return (i+1)%full != 0 })
 }
 
-// writeGatedDelta writes the keys that gatedDelta reads.
+// writeGatedDelta writes the keys that readGatedDelta reads.
 func writeGatedDelta(c Config) map[string]any {
 	g := c.GatedDelta
 	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, c.Recurs), "linear_num_key_heads": g.KeyHeads, "linear_num_value_heads": g.ValueHeads,

@@ -12,7 +12,7 @@ func init() {
 		attentionBias: true,
 		Features:      Features{NormOffset: 1, GELU: true},
 		anyGELU:       true,
-		read:          func(k *keys, _ *Config) { k.bidirectional() },
+		read:          func(k *keys, _ *Config) { refuseBidirectional(k) },
 		write:         func(Config) map[string]any { return map[string]any{"hidden_act": "gelu_pytorch_tanh"} },
 		layer:         llamaLayer,
 		gguf:          &gguf{},

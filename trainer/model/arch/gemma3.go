@@ -14,8 +14,8 @@ func init() {
 		queryScalar:   true,
 		Features:      Features{NormOffset: 1, GELU: true},
 		read: func(k *keys, c *Config) {
-			k.gemma3Scalars(c)
-			k.gemma3Windows(c)
+			gemma3Scalars(k, c)
+			gemma3Windows(k, c)
 		},
 		write: writeGemma3,
 		layer: func(l *layer, c Config) {
@@ -43,7 +43,7 @@ func (l *layer) gemma(c Config) {
 	l.gatedMLP(false)
 }
 
-func (k *keys) gemma3Scalars(c *Config) {
+func gemma3Scalars(k *keys, c *Config) {
 	c.Queries.Scalar = 256
 	k.float("query_pre_attn_scalar", &c.Queries.Scalar)
 	if c.Queries.Scalar <= 0 {
@@ -59,14 +59,14 @@ func (k *keys) gemma3Scalars(c *Config) {
 
 // gemma3Windows reads from layer_types which layers have a window. If the key is absent, all layers have one, except
 // every sliding_window_pattern-th.
-func (k *keys) gemma3Windows(c *Config) {
-	window := k.slidingWindow(4096)
-	if slides, given := k.layerTypes(c, slidingAttention); given {
-		k.slide(c, window, func(i int) bool { return slides[i] })
+func gemma3Windows(k *keys, c *Config) {
+	window := readSlidingWindow(k, 4096)
+	if slides, given := readLayerTypes(k, c, slidingAttention); given {
+		slide(k, c, window, func(i int) bool { return slides[i] })
 		return
 	}
-	pattern := interval(k, "sliding_window_pattern", interval(k, "_sliding_window_pattern", 6))
-	k.slide(c, window, func(i int) bool { return (i+1)%pattern != 0 })
+	pattern := k.interval("sliding_window_pattern", k.interval("_sliding_window_pattern", 6))
+	slide(k, c, window, func(i int) bool { return (i+1)%pattern != 0 })
 }
 
 func writeGemma3(c Config) map[string]any {
@@ -84,16 +84,16 @@ func writeGemma3(c Config) map[string]any {
 
 // gemma3GGUF reads windows and the scale of queries as llama.cpp does. A file has no key for the scale. It follows from the
 // number of layers, since only the 27B model divides by the square root of Hidden/Heads.
-func gemma3GGUF(m *metadata, prefix string, c *Config) {
+func gemma3GGUF(k *keys, c *Config) {
 	softcap := 0.0
-	m.windows(prefix, 6, c)
+	windowsGGUF(k, 6, c)
 	const layersOf27B = 62
 	if scalar := c.Hidden / max(c.Heads, 1); c.Layers == layersOf27B && scalar != c.HeadDim {
 		c.Queries.Scalar = float64(scalar)
 	}
-	m.float(prefix+"final_logit_softcapping", &softcap)
+	k.float("final_logit_softcapping", &softcap)
 	if softcap != 0 {
-		m.fail("%sfinal_logit_softcapping %g is not supported: only 0", prefix, softcap)
+		k.fail("final_logit_softcapping %g is not supported: only 0", softcap)
 	}
 }
 
@@ -102,11 +102,11 @@ func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	set("rope.freq_base_swa", c.LocalTheta)
 }
 
-// slidingPattern reads which layers have a window. The key is a list with one value per layer, which slidingPattern
+// slidingPatternGGUF reads which layers have a window. The key is a list with one value per layer, which slidingPatternGGUF
 // returns, or a number p, which it stores in pattern. The number means that all layers have a window, except every p-th
 // (0: all have one).
-func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides []bool) {
-	switch list := m.values[key].(type) {
+func slidingPatternGGUF(k *keys, key string, pattern *int, layers int) (slides []bool) {
+	switch list := k.values[key].(type) {
 	case []bool:
 		slides = list
 	case []int64:
@@ -114,11 +114,11 @@ func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides 
 			slides = append(slides, v != 0)
 		}
 	default:
-		m.integer(key, pattern)
+		k.integer(key, pattern)
 		return nil
 	}
 	if len(slides) != layers {
-		m.fail("%s lists %d layers, but the model has %d", key, len(slides), layers)
+		k.fail("%s lists %d layers, but the model has %d", key, len(slides), layers)
 		return nil
 	}
 	return slides

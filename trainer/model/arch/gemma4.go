@@ -21,7 +21,7 @@ func init() {
 		windows:       true,
 		byLayer:       true,
 		Features:      Features{ValueNorms: true, GELU: true},
-		read:          (*keys).gemma4,
+		read:          readGemma4,
 		write:         writeGemma4,
 		layer: func(l *layer, c Config) {
 			l.gemma(c)
@@ -36,12 +36,12 @@ func init() {
 	})
 }
 
-// gemma4 reads the keys that only Gemma 4 has.
-func (k *keys) gemma4(c *Config) {
-	k.gemma4Windows(c)
-	k.gemma4Rope(c)
-	k.bidirectional()
-	k.besideExperts(c)
+// readGemma4 reads the keys that only Gemma 4 has.
+func readGemma4(k *keys, c *Config) {
+	gemma4Windows(k, c)
+	gemma4Rope(k, c)
+	refuseBidirectional(k)
+	readBesideExperts(k, c)
 	k.floatOrNull("final_logit_softcapping", &c.LogitCap)
 	b := &ByLayer{GlobalHeadDim: 512, Inputs: 256, InputsVocab: 262144}
 	k.integer("global_head_dim", &b.GlobalHeadDim)
@@ -49,7 +49,7 @@ func (k *keys) gemma4(c *Config) {
 	if b.KeysAreValues {
 		k.integerOrNull("num_global_key_value_heads", &b.GlobalKVHeads)
 	}
-	k.overrides(c, b)
+	readOverrides(k, c, b)
 	k.integerOrNull("num_kv_shared_layers", &b.SharedKV)
 	k.booleanOrNull("use_double_wide_mlp", &b.DoubleWide)
 	k.integerOrNull("hidden_size_per_layer_input", &b.Inputs)
@@ -57,8 +57,8 @@ func (k *keys) gemma4(c *Config) {
 	c.ByLayer = b.normal(c)
 }
 
-// bidirectional refuses attention to later tokens.
-func (k *keys) bidirectional() {
+// refuseBidirectional refuses attention to later tokens.
+func refuseBidirectional(k *keys) {
 	bidirectional := ""
 	if !k.null("use_bidirectional_attention") {
 		k.text("use_bidirectional_attention", &bidirectional)
@@ -70,14 +70,14 @@ func (k *keys) bidirectional() {
 
 // gemma4Windows reads which layers slide: those of layer_types or, without this key, all except every sixth. The last
 // layer never does.
-func (k *keys) gemma4Windows(c *Config) {
-	window := k.slidingWindow(512)
-	slides, given := k.layerTypes(c, slidingAttention)
-	k.slide(c, window, func(i int) bool { return i != c.Layers-1 && (given && slides[i] || !given && (i+1)%6 != 0) })
+func gemma4Windows(k *keys, c *Config) {
+	window := readSlidingWindow(k, 512)
+	slides, given := readLayerTypes(k, c, slidingAttention)
+	slide(k, c, window, func(i int) bool { return i != c.Layers-1 && (given && slides[i] || !given && (i+1)%6 != 0) })
 }
 
 // gemma4Rope reads rope_parameters of both types of layers. transformers reads no older key.
-func (k *keys) gemma4Rope(c *Config) {
+func gemma4Rope(k *keys, c *Config) {
 	c.RopeTheta, c.LocalTheta, c.RopeScaling = 1e6, 10000, &RopeProportional{Fraction: 0.25, Factor: 1}
 	in := k.section("rope_parameters")
 	if in == nil {
@@ -88,18 +88,18 @@ func (k *keys) gemma4Rope(c *Config) {
 		in.fail("%s and %s are needed", fullAttention, slidingAttention)
 	}
 	if full != nil {
-		c.RopeTheta, c.RopeScaling = full.proportional(true)
+		c.RopeTheta, c.RopeScaling = readProportional(full, true)
 		in.fold(full)
 	}
 	if sliding != nil {
-		c.LocalTheta, _ = sliding.proportional(false)
+		c.LocalTheta, _ = readProportional(sliding, false)
 		in.fold(sliding)
 	}
 	k.fold(in)
 }
 
-// proportional reads the parameters of one type of layers.
-func (k *keys) proportional(allowed bool) (theta float64, scaling RopeScaling) {
+// readProportional reads the parameters of one type of layers.
+func readProportional(k *keys, allowed bool) (theta float64, scaling RopeScaling) {
 	kind, r := "default", &RopeProportional{Fraction: 1, Factor: 1}
 	k.require("rope_theta")
 	k.float("rope_theta", &theta)
@@ -118,8 +118,8 @@ func (k *keys) proportional(allowed bool) (theta float64, scaling RopeScaling) {
 	return theta, r
 }
 
-// overrides reads per_layer_config. transformers 5.24 writes it in place of global_head_dim and num_global_key_value_heads.
-func (k *keys) overrides(c *Config, b *ByLayer) {
+// readOverrides reads per_layer_config. transformers 5.24 writes it in place of global_head_dim and num_global_key_value_heads.
+func readOverrides(k *keys, c *Config, b *ByLayer) {
 	in := k.section("per_layer_config")
 	if in == nil {
 		return

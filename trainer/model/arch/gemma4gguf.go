@@ -7,36 +7,36 @@ import (
 
 // gemma4GGUF reads the keys of gemma4 as llama.cpp does. attention.key_length is the head dimension of layers without a window. Layers
 // without a projection of values use the projection of keys.
-func gemma4GGUF(m *metadata, prefix string, c *Config) {
-	m.require(prefix+"attention.sliding_window", prefix+"attention.sliding_window_pattern", prefix+"attention.key_length_swa")
-	m.windows(prefix, 0, c)
-	m.float(prefix+"final_logit_softcapping", &c.LogitCap)
+func gemma4GGUF(k *keys, c *Config) {
+	k.require("attention.sliding_window", "attention.sliding_window_pattern", "attention.key_length_swa")
+	windowsGGUF(k, 0, c)
+	k.float("final_logit_softcapping", &c.LogitCap)
 	b := &ByLayer{GlobalHeadDim: c.HeadDim}
-	m.integer(prefix+"attention.key_length_swa", &c.HeadDim)
-	m.integer(prefix+"attention.shared_kv_layers", &b.SharedKV)
-	m.integer(prefix+"embedding_length_per_layer_input", &b.Inputs)
-	if shape := m.shapes["per_layer_token_embd.weight"]; len(shape) == 2 && shape[0] <= MaxVocab {
+	k.integer("attention.key_length_swa", &c.HeadDim)
+	k.integer("attention.shared_kv_layers", &b.SharedKV)
+	k.integer("embedding_length_per_layer_input", &b.Inputs)
+	if shape := k.shapes["per_layer_token_embd.weight"]; len(shape) == 2 && shape[0] <= MaxVocab {
 		b.InputsVocab = int(shape[0])
 	}
-	if c.Windows == nil || m.err != nil {
-		m.fail("%sattention.sliding_window_pattern: at least one layer must have a window", prefix)
+	if c.Windows == nil || k.err != nil {
+		k.fail("attention.sliding_window_pattern: at least one layer must have a window")
 		return
 	}
 	c.ByLayer = b
-	m.keyValueHeads(prefix+"attention.head_count_kv", c)
-	m.doubleWide(prefix+"feed_forward_length", c)
-	b.KeysAreValues = m.keysAreValues(c)
-	m.sharedLayers(prefix+"attention.shared_kv_layers", c)
+	keyValueHeadsGGUF(k, "attention.head_count_kv", c)
+	doubleWideGGUF(k, "feed_forward_length", c)
+	b.KeysAreValues = keysAreValuesGGUF(k, c)
+	refuseSharedGGUF(k, "attention.shared_kv_layers", c)
 	c.ByLayer = b.normal(c)
 	experts := 0 // beside the dense MLP
-	if m.integer(prefix+"expert_count", &experts); experts > 0 {
-		m.experts(prefix, c)
+	if k.integer("expert_count", &experts); experts > 0 {
+		expertsGGUF(k, c)
 	}
 }
 
-// keyValueHeads reads the number of heads of keys in layers with a window and without.
-func (m *metadata) keyValueHeads(key string, c *Config) {
-	heads := m.byLayer(key, c.Layers)
+// keyValueHeadsGGUF reads the number of heads of keys in layers with a window and without.
+func keyValueHeadsGGUF(k *keys, key string, c *Config) {
+	heads := byLayerGGUF(k, key, c.Layers)
 	if heads != nil {
 		c.KVHeads = 0
 	}
@@ -46,14 +46,14 @@ func (m *metadata) keyValueHeads(key string, c *Config) {
 			of = &c.KVHeads
 		}
 		if *of = cmp.Or(*of, n); *of != n {
-			m.fail("%s is %d for layer %d and %d for an earlier one of its type", key, n, i, *of)
+			k.fail("%s is %d for layer %d and %d for an earlier one of its type", key, n, i, *of)
 		}
 	}
 }
 
-// doubleWide reads the width of the MLPs, which is twice as large in layers that share keys and values, or not.
-func (m *metadata) doubleWide(key string, c *Config) {
-	widths := m.byLayer(key, c.Layers)
+// doubleWideGGUF reads the width of the MLPs, which is twice as large in layers that share keys and values, or not.
+func doubleWideGGUF(k *keys, key string, c *Config) {
+	widths := byLayerGGUF(k, key, c.Layers)
 	if len(widths) == 0 {
 		return
 	}
@@ -61,14 +61,14 @@ func (m *metadata) doubleWide(key string, c *Config) {
 	c.ByLayer.DoubleWide = widths[len(widths)-1] == 2*c.FFN
 	for i, n := range widths {
 		if want := c.FFNOf(i); n != want {
-			m.fail("%s is %d for layer %d: expected %d", key, n, i, want)
+			k.fail("%s is %d for layer %d: expected %d", key, n, i, want)
 		}
 	}
 }
 
-// sharedLayers refuses layers that llama.cpp lets attend to other keys and values than transformers does. There the last two layers with
-// keys of their own are one with a window, and one without.
-func (m *metadata) sharedLayers(key string, c *Config) {
+// refuseSharedGGUF refuses layers that llama.cpp lets attend to other keys and values than transformers does. There the last two
+// layers with keys of their own are one with a window, and one without.
+func refuseSharedGGUF(k *keys, key string, c *Config) {
 	first := boundedLayers(c.Layers) - c.ByLayer.SharedKV
 	for i := max(first, 0); i < first+c.ByLayer.SharedKV; i++ {
 		of := first - 1
@@ -76,17 +76,17 @@ func (m *metadata) sharedLayers(key string, c *Config) {
 			of--
 		}
 		if c.KVLayer(i) != of {
-			m.fail("%s is %d: supported only if layer %d has a window and layer %d has none", key, c.ByLayer.SharedKV, first-2, first-1)
+			k.fail("%s is %d: supported only if layer %d has a window and layer %d has none", key, c.ByLayer.SharedKV, first-2, first-1)
 			return
 		}
 	}
 }
 
-// keysAreValues reports whether layers without a window have no projection of values.
-func (m *metadata) keysAreValues(c *Config) bool {
+// keysAreValuesGGUF reports whether layers without a window have no projection of values.
+func keysAreValuesGGUF(k *keys, c *Config) bool {
 	for i := range boundedLayers(c.Layers) {
 		if c.Window(i) == 0 && c.KVLayer(i) == i {
-			return !m.has(fmt.Sprintf("blk.%d.attn_v.weight", i))
+			return !k.stores(fmt.Sprintf("blk.%d.attn_v.weight", i))
 		}
 	}
 	return false

@@ -3,7 +3,6 @@ package arch
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
@@ -17,11 +16,11 @@ type gguf struct {
 	fraction    bool   // files have GGUFRopeFactors, which are 1 for planes that turn
 	finalNorm   string // name of the norm after the layers; "": output_norm
 
-	fits func(m *metadata) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil
+	fits func(file *keys) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil
 
-	read func(m *metadata, prefix string, c *Config) // reads or refuses the architecture's own keys, which begin with prefix; may be nil
+	read func(k *keys, c *Config) // reads or refuses the architecture's own keys; may be nil
 
-	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
+	write func(c Config, set func(key string, value any)) // the same keys; may be nil
 
 	readOnly bool // this package reads such files and does not write them
 }
@@ -47,22 +46,31 @@ func (f *family) interleaved(c Config) int64 {
 // (rows first, by GGUF name). It also reads the values of GGUFRopeFactors (nil if the file has
 // no such tensor). Metadata values are string, bool, int64, uint64, float64 or slices.
 func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
-	m := &metadata{values: meta, shapes: shapes}
-	f := m.family()
-	if m.err != nil {
-		return Config{}, m.err
+	file := &keys{values: meta, prefix: "metadata: "}
+	f := familyGGUF(file)
+	if file.err != nil {
+		return Config{}, file.err
 	}
+	k := file.under(f.ggufName() + ".")
+	k.shapes = shapes
 	c := Config{Family: f.name, RMSEps: 1e-6, RopeTheta: 10000, LocalTheta: f.defaults.LocalTheta}
 	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
 		c.VocabSize = int(s[0])
 	}
-	c.Tied = !m.has(ggufHead)
-	c.AttentionBias = (f.attentionBias || f.qkvBias) && m.has("blk.0.attn_q.bias")
-	c.MLPBias = f.mlpBias && m.has("blk.0.ffn_gate.bias")
-	m.architecture(&c)
-	m.refuseUnimplemented(c)
-	if m.err != nil {
-		return Config{}, m.err
+	c.Tied = !k.stores(ggufHead)
+	c.AttentionBias = (f.attentionBias || f.qkvBias) && k.stores("blk.0.attn_q.bias")
+	c.MLPBias = f.mlpBias && k.stores("blk.0.ffn_gate.bias")
+	readArchitectureGGUF(k, &c)
+	c.BOS = tokensGGUF(file, c.VocabSize, "bos")
+	c.EOS = tokensGGUF(file, c.VocabSize, "eos", "eot")
+	c.Pad = tokensGGUF(file, c.VocabSize, "padding")
+	refuseUnimplementedGGUF(k, c)
+	splits := 1
+	if file.integer("split.count", &splits); splits > 1 {
+		file.fail("split.count is %d: merge the parts into one GGUF file first", splits)
+	}
+	if k.fold(file); k.err != nil {
+		return Config{}, k.err
 	}
 	if ropeFactors != nil || f.gguf.fraction {
 		if err := f.ropeFactors(ropeFactors, &c); err != nil {
@@ -72,199 +80,149 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	return c, c.Validate()
 }
 
-func (m *metadata) family() *family {
+// familyGGUF returns the family of a file with this metadata.
+func familyGGUF(k *keys) *family {
 	var name string
-	m.text("general.architecture", &name)
+	k.text("general.architecture", &name)
 	var known []string
 	for _, n := range Families() {
 		f := families[n]
 		if f.gguf == nil {
 			continue
 		}
-		if f.ggufName() == name && (f.gguf.fits == nil || f.gguf.fits(m)) {
+		if f.ggufName() == name && (f.gguf.fits == nil || f.gguf.fits(k)) {
 			return f
 		}
 		known = append(known, f.ggufName())
 	}
-	m.fail("general.architecture %q is not supported: %s", strictjson.Brief(name), supported(known))
+	k.fail("general.architecture %q is not supported: %s", strictjson.Brief(name), supported(known))
 	return nil
+}
+
+// tokensGGUF collects the ids of several special tokens. Ids outside the vocabulary stand for absent tokens and are ignored.
+func tokensGGUF(k *keys, vocab int, names ...string) (ids []int32) {
+	for _, name := range names {
+		id := int64(-1)
+		typed(k, "tokenizer.ggml."+name+"_token_id", "an integer", &id)
+		if id >= 0 && id < int64(vocab) && !slices.Contains(ids, int32(id)) {
+			ids = append(ids, int32(id))
+		}
+	}
+	return ids
 }
 
 // ggufName returns general.architecture. The architecture's keys begin with it.
 func (f *family) ggufName() string { return cmp.Or(f.gguf.name, f.name) }
 
-func (m *metadata) architecture(c *Config) {
-	arch := families[c.Family].ggufName() + "."
-	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"context_length")
+// stores reports whether a GGUF file has a tensor.
+func (k *keys) stores(name string) bool { _, ok := k.shapes[name]; return ok }
+
+func readArchitectureGGUF(k *keys, c *Config) {
+	k.require("embedding_length", "block_count", "attention.head_count", "context_length")
 	if f := families[c.Family]; f.gatedDelta && f.defaults.Mixture != nil {
 		c.FFN = f.defaults.FFN // no layer has this MLP
 	} else {
-		m.require(arch + "feed_forward_length")
+		k.require("feed_forward_length")
 	}
-	m.integer(arch+"embedding_length", &c.Hidden)
-	m.integer(arch+"block_count", &c.Layers)
-	m.integer(arch+"attention.head_count", &c.Heads)
-	m.first(arch+"feed_forward_length", &c.FFN)
-	m.integer(arch+"context_length", &c.MaxPosition)
-	m.float(arch+"attention.layer_norm_rms_epsilon", &c.RMSEps)
+	k.integer("embedding_length", &c.Hidden)
+	k.integer("block_count", &c.Layers)
+	k.integer("attention.head_count", &c.Heads)
+	firstGGUF(k, "feed_forward_length", &c.FFN)
+	k.integer("context_length", &c.MaxPosition)
+	k.float("attention.layer_norm_rms_epsilon", &c.RMSEps)
 	c.KVHeads = c.Heads
-	m.first(arch+"attention.head_count_kv", &c.KVHeads)
+	firstGGUF(k, "attention.head_count_kv", &c.KVHeads)
 	if c.Heads > 0 {
 		c.HeadDim = c.Hidden / c.Heads
 	}
-	m.integer(arch+"attention.key_length", &c.HeadDim)
-	m.rope(arch+"rope.", c)
+	k.integer("attention.key_length", &c.HeadDim)
+	ropeGGUF(k, c)
 	if HasExperts(c.Family) {
-		m.experts(arch, c)
+		expertsGGUF(k, c)
 	}
 	if read := families[c.Family].gguf.read; read != nil {
-		read(m, arch, c)
+		read(k, c)
 	}
-	c.BOS = m.tokens(c.VocabSize, "tokenizer.ggml.bos_token_id")
-	c.EOS = m.tokens(c.VocabSize, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-	c.Pad = m.tokens(c.VocabSize, "tokenizer.ggml.padding_token_id")
 }
 
-// experts reads a mixture of experts. ggml divides the weights of chosen experts by their sum, except in qwen2moe.
-func (m *metadata) experts(prefix string, c *Config) {
-	m.require(prefix+"expert_count", prefix+"expert_used_count", prefix+"expert_feed_forward_length")
+// expertsGGUF reads a mixture of experts. ggml divides the weights of chosen experts by their sum, except in qwen2moe.
+func expertsGGUF(k *keys, c *Config) {
+	k.require("expert_count", "expert_used_count", "expert_feed_forward_length")
 	c.Mixture = &Mixture{Normalise: true, Step: 1}
-	m.integer(prefix+"expert_count", &c.Mixture.Experts)
-	m.integer(prefix+"expert_used_count", &c.Mixture.PerToken)
-	m.integer(prefix+"expert_feed_forward_length", &c.Mixture.FFN)
+	k.integer("expert_count", &c.Mixture.Experts)
+	k.integer("expert_used_count", &c.Mixture.PerToken)
+	k.integer("expert_feed_forward_length", &c.Mixture.FFN)
 }
 
-// refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
-func (m *metadata) refuseUnimplemented(c Config) {
-	arch := families[c.Family].ggufName() + "."
+// refuseUnimplementedGGUF refuses metadata that would change the forward pass in a way that is not implemented.
+func refuseUnimplementedGGUF(k *keys, c Config) {
 	for suffix, dim := range map[string]int{"": cmp.Or(c.settings().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
 		width := dim
-		m.integer(arch+"attention.value_length"+suffix, &width)
+		k.integer("attention.value_length"+suffix, &width)
 		if width != dim {
-			m.fail("%sattention.value_length%s is %d: must equal the head dimension %d", arch, suffix, width, dim)
+			k.fail("attention.value_length%s is %d: must equal the head dimension %d", suffix, width, dim)
 		}
 	}
-	vocab, experts, groups, splits := c.VocabSize, 0, 0, 1
-	m.integer(arch+"vocab_size", &vocab)
-	m.integer(arch+"expert_count", &experts)
-	m.integer(arch+"expert_group_count", &groups)
-	m.integer("split.count", &splits)
+	vocab, experts, groups, causal := c.VocabSize, 0, 0, true
+	k.integer("vocab_size", &vocab)
+	k.integer("expert_count", &experts)
+	k.integer("expert_group_count", &groups)
+	k.boolean("attention.causal", &causal)
 	if vocab != c.VocabSize {
-		m.fail("%svocab_size is %d, token_embd.weight has %d rows", arch, vocab, c.VocabSize)
+		k.fail("vocab_size is %d, token_embd.weight has %d rows", vocab, c.VocabSize)
 	}
 	if experts > 0 && c.Mixture == nil {
-		m.fail("%sexpert_count is %d: the architecture has no mixtures of experts", arch, experts)
+		k.fail("expert_count is %d: the architecture has no mixtures of experts", experts)
 	}
 	if groups > 1 {
-		m.fail("%sexpert_group_count is %d: experts are chosen from all, not from the best groups", arch, groups)
+		k.fail("expert_group_count is %d: experts are chosen from all, not from the best groups", groups)
 	}
-	causal := true
-	if lookup(m, arch+"attention.causal", &causal); !causal {
-		m.fail("%sattention.causal is false: bidirectional attention is not supported", arch)
-	}
-	if splits > 1 {
-		m.fail("split.count is %d: merge the parts into one GGUF file first", splits)
+	if !causal {
+		k.fail("attention.causal is false: bidirectional attention is not supported")
 	}
 }
 
-// metadata reads typed metadata. It keeps the first error. If a key is absent, the target keeps its value.
-type metadata struct {
-	values map[string]any
-	shapes map[string][]int64 // of the file's tensors, by name
-	err    error
-}
-
-// has reports whether the file has a tensor.
-func (m *metadata) has(name string) bool { _, ok := m.shapes[name]; return ok }
-
-func (m *metadata) fail(format string, args ...any) {
-	if m.err == nil {
-		m.err = fmt.Errorf("metadata: "+format, args...)
-	}
-}
-
-func (m *metadata) require(names ...string) {
-	for _, key := range names {
-		if _, ok := m.values[key]; !ok {
-			m.fail("%s is missing", key)
-		}
-	}
-}
-
-// lookup stores the value of key in to. An absent key is ignored; a value of another type is an error.
-func lookup[T any](m *metadata, key string, to *T) bool {
-	v, ok := m.values[key]
-	if !ok {
-		return false
-	}
-	typed, ok := v.(T)
-	if !ok {
-		m.fail("%s is a %T: must be a %T", key, v, *to)
-		return false
-	}
-	*to = typed
-	return true
-}
-
-func (m *metadata) text(key string, to *string) { lookup(m, key, to) }
-
-func (m *metadata) float(key string, to *float64) { lookup(m, key, to) }
-
-func (m *metadata) integer(key string, to *int) {
-	var wide int64
-	if lookup(m, key, &wide) {
-		m.small(key, wide, to)
-	}
-}
-
-func (m *metadata) small(key string, wide int64, to *int) {
-	if wide < 0 || wide > math.MaxInt32 {
-		m.fail("%s is %d: must be 0 to 2^31-1", key, wide)
+// firstGGUF reads a number, or the first one of a list with equal numbers. A family whose layers differ reads the others itself.
+func firstGGUF(k *keys, key string, to *int) {
+	if _, isList := k.values[key].([]int64); !isList {
+		k.integer(key, to)
 		return
 	}
-	*to = int(wide)
-}
-
-// first reads a number, or the first one of a list with equal numbers. A family whose layers differ reads the others itself.
-func (m *metadata) first(key string, to *int) {
-	list, isList := m.values[key].([]int64)
-	if !isList || len(list) == 0 {
-		m.integer(key, to)
+	list := k.integers(key)
+	if len(list) == 0 {
+		k.fail("%s is an empty list", key)
 		return
 	}
-	m.small(key, list[0], to)
+	*to = list[0]
 }
 
-// byLayer reads a number for each layer, or one for all layers. It returns nil if the key is absent.
-func (m *metadata) byLayer(key string, layers int) []int {
-	list, isList := m.values[key].([]int64)
-	if _, there := m.values[key]; !there {
+// byLayerGGUF reads a number for each layer, or one for all layers. It returns nil if the key is absent.
+func byLayerGGUF(k *keys, key string, layers int) []int {
+	if !k.has(key) {
 		return nil
 	}
-	all := make([]int, boundedLayers(layers))
-	if isList && len(list) != len(all) {
-		m.fail("%s lists %d layers, but the model has %d", key, len(list), layers)
+	if _, isList := k.values[key].([]int64); !isList {
+		one := 0
+		k.integer(key, &one)
+		return slices.Repeat([]int{one}, boundedLayers(layers))
+	}
+	list := k.integers(key)
+	if len(list) != boundedLayers(layers) {
+		k.fail("%s lists %d layers, but the model has %d", key, len(list), layers)
 		return nil
 	}
-	for i := range all {
-		if isList {
-			m.small(key, list[i], &all[i])
-		} else {
-			m.integer(key, &all[i])
-		}
-	}
-	return all
+	return list
 }
 
-// windows reads which layers have a window: those of a pattern or, without one, all except every n-th.
-func (m *metadata) windows(prefix string, n int, c *Config) {
+// windowsGGUF reads which layers have a window: those of a pattern or, without one, all except every n-th.
+func windowsGGUF(k *keys, n int, c *Config) {
 	window := 0
-	m.integer(prefix+"attention.sliding_window", &window)
-	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &n, c.Layers)
+	k.integer("attention.sliding_window", &window)
+	slides := slidingPatternGGUF(k, "attention.sliding_window_pattern", &n, c.Layers)
 	if window == 0 {
 		return
 	}
-	(&keys{}).slide(c, window, func(i int) bool {
+	slide(&keys{}, c, window, func(i int) bool {
 		if slides != nil {
 			return slides[i]
 		}
@@ -277,15 +235,4 @@ func writeWindowGGUF(c Config, set func(key string, value any)) {
 	if c.Windows != nil {
 		set("attention.sliding_window", c.window())
 	}
-}
-
-// tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens and are ignored.
-func (m *metadata) tokens(vocab int, names ...string) (ids []int32) {
-	for _, key := range names {
-		var id int64
-		if lookup(m, key, &id) && id >= 0 && id < int64(vocab) && !slices.Contains(ids, int32(id)) {
-			ids = append(ids, int32(id))
-		}
-	}
-	return ids
 }

@@ -38,60 +38,60 @@ func (g *GatedDelta) tiling(size, first int) Tiling {
 func NextGGUF(meta map[string]any, c Config) int {
 	next := 0
 	if c.GatedDelta != nil {
-		(&metadata{values: meta}).integer(families[c.Family].ggufName()+".nextn_predict_layers", &next)
+		(&keys{values: meta}).integer(families[c.Family].ggufName()+".nextn_predict_layers", &next)
 	}
 	return next
 }
 
 // gatedDeltaGGUF reads the sizes of gated delta rules, and which layers have one. llama.cpp has one size for key and
 // value heads, has no biases of attention in these models, and adds the eps of norms to the squared lengths of keys, too.
-func gatedDeltaGGUF(m *metadata, prefix string, c *Config) {
+func gatedDeltaGGUF(k *keys, c *Config) {
 	sizes := []string{"conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"}
 	for i := range sizes {
-		sizes[i] = prefix + "ssm." + sizes[i]
+		sizes[i] = "ssm." + sizes[i]
 	}
-	m.require(append(sizes, prefix+"rope.dimension_sections")...)
+	k.require(append(sizes, "rope.dimension_sections")...)
 	blocks, next, inner := c.Layers, 0, 0
-	if m.integer(prefix+"nextn_predict_layers", &next); next >= max(blocks, 1) {
-		m.fail("%snextn_predict_layers is %d: must be below %sblock_count %d", prefix, next, prefix, blocks)
+	if k.integer("nextn_predict_layers", &next); next >= max(blocks, 1) {
+		k.fail("nextn_predict_layers is %d: must be below block_count %d", next, blocks)
 		return
 	}
 	c.Layers -= next
 	g := &GatedDelta{}
 	for i, to := range []*int{&g.Width, &g.KeyDim, &g.KeyHeads, &g.ValueHeads, &inner} {
-		m.integer(sizes[i], to)
+		k.integer(sizes[i], to)
 	}
 	g.ValueDim, c.GatedDelta, c.AttentionBias = g.KeyDim, g, false
 	if g.Width < 2 {
-		m.fail("%sssm.conv_kernel is %d: must be at least 2", prefix, g.Width)
+		k.fail("ssm.conv_kernel is %d: must be at least 2", g.Width)
 	}
 	if inner != g.Values() {
-		m.fail("%sssm.inner_size is %d: must be ssm.state_size %d times ssm.time_step_rank %d, because key and value heads have one size", prefix, inner,
+		k.fail("ssm.inner_size is %d: must be ssm.state_size %d times ssm.time_step_rank %d, because key and value heads have one size", inner,
 			g.KeyDim, g.ValueHeads)
 	}
 	if float32(c.RMSEps) != deltaEps {
-		m.fail("%sattention.layer_norm_rms_epsilon is %g: must be %g, which llama.cpp adds to the squared lengths of keys, too", prefix,
+		k.fail("attention.layer_norm_rms_epsilon is %g: must be %g, which llama.cpp adds to the squared lengths of keys, too",
 			float32(c.RMSEps), deltaEps)
 	}
-	m.deltaLayers(prefix, g, blocks, c.Layers)
-	m.textSections(prefix+"rope.dimension_sections", c)
+	deltaLayersGGUF(k, g, blocks, c.Layers)
+	refuseSectionsGGUF(k, "rope.dimension_sections", c)
 }
 
 // deltaEps is added to the squared lengths of queries and keys in gated delta rules.
 const deltaEps = 1e-6
 
-// deltaLayers reads which layers have a gated delta rule: those of a list, or all except every
+// deltaLayersGGUF reads which layers have a gated delta rule: those of a list, or all except every
 // full_attention_interval-th.
-func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int) {
-	full := interval(m, prefix+"full_attention_interval", 4)
-	list := m.slidingPattern(prefix+"attention.recurrent_layers", new(int), blocks)
+func deltaLayersGGUF(k *keys, g *GatedDelta, blocks, layers int) {
+	full := k.interval("full_attention_interval", 4)
+	list := slidingPatternGGUF(k, "attention.recurrent_layers", new(int), blocks)
 	g.Layers = eachLayer(layers, func(i int) bool { return list != nil && list[i] || list == nil && (i+1)%full != 0 })
 }
 
-// textSections refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of
+// refuseSectionsGGUF refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of
 // images and video, as long as i is below three times its size. All three have the position of text. Other planes have position 0.
-func (m *metadata) textSections(key string, c *Config) {
-	sections, _ := m.values[key].([]int64)
+func refuseSectionsGGUF(k *keys, key string, c *Config) {
+	sections, _ := k.values[key].([]int64)
 	all, most := int64(0), int64(c.HeadDim)
 	for _, size := range sections {
 		if size < 0 || size > most-all {
@@ -101,12 +101,12 @@ func (m *metadata) textSections(key string, c *Config) {
 		all += size
 	}
 	if len(sections) != 4 || all < 0 {
-		m.fail("%s is %s: must be four sizes, together at most %d", key, strictjson.Brief(fmt.Sprint(m.values[key])), most)
+		k.fail("%s is %s: must be four sizes, together at most %d", key, strictjson.Brief(fmt.Sprint(k.values[key])), most)
 		return
 	}
 	for i := range int64(cmp.Or(c.RotaryDim, c.HeadDim) / 2) {
 		if all == 0 || i%all >= 3*sections[i%all%3] {
-			m.fail("%s is %v: llama.cpp would not rotate plane %d of text", key, sections, i)
+			k.fail("%s is %v: llama.cpp would not rotate plane %d of text", key, sections, i)
 			return
 		}
 	}

@@ -6,47 +6,49 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// rope reads the keys that begin with prefix as llama.cpp does. The type of scaling is linear unless it is named, the
+// ropeGGUF reads the keys that begin with "rope." as llama.cpp does. The type of scaling is linear unless it is named, the
 // factor may have its older name, and 0 stands for 1. Keys that are not read are refused unless they have a value that
 // changes nothing.
-func (m *metadata) rope(prefix string, c *Config) {
+func ropeGGUF(k *keys, c *Config) {
+	in, f := k.under("rope."), families[c.Family]
 	kind, factor, attention := "linear", 1.0, 1.0
 	original := c.MaxPosition
-	m.float(prefix+"freq_base", &c.RopeTheta)
-	m.text(prefix+"scaling.type", &kind)
-	m.float(prefix+"scale_linear", &factor)
-	m.float(prefix+"scaling.factor", &factor)
-	m.float(prefix+"scaling.attn_factor", &attention)
-	m.integer(prefix+"scaling.original_context_length", &original)
+	in.float("freq_base", &c.RopeTheta)
+	in.text("scaling.type", &kind)
+	in.float("scale_linear", &factor)
+	in.float("scaling.factor", &factor)
+	in.float("scaling.attn_factor", &attention)
+	in.integer("scaling.original_context_length", &original)
 	read := []string{"freq_base", "scaling.type", "scale_linear", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
-	if families[c.Family].defaults.LocalTheta != 0 {
-		m.float(prefix+"freq_base_swa", &c.LocalTheta)
+	if f.defaults.LocalTheta != 0 {
+		in.float("freq_base_swa", &c.LocalTheta)
 		read = append(read, "freq_base_swa")
 	}
-	if families[c.Family].partialRotary != 0 {
+	if f.partialRotary != 0 {
 		turning := c.HeadDim
-		if m.integer(prefix+"dimension_count", &turning); turning != c.HeadDim {
+		if in.integer("dimension_count", &turning); turning != c.HeadDim {
 			c.RotaryDim = turning
 		}
 		read = append(read, "dimension_count")
 	}
-	if families[c.Family].gatedDelta {
-		read = append(read, "dimension_sections") // see textSections
+	if f.gatedDelta {
+		read = append(read, "dimension_sections") // see refuseSectionsGGUF
 	}
 	yarn := RopeYaRN{BetaFast: 32, BetaSlow: 1}
 	all := 0.0 // mscale_all_dim; mscale is 1
-	if families[c.Family].queryGrowth {
-		m.float(prefix+"scaling.yarn_log_multiplier", &all)
-		m.float(prefix+"scaling.yarn_beta_fast", &yarn.BetaFast)
-		m.float(prefix+"scaling.yarn_beta_slow", &yarn.BetaSlow)
+	if f.queryGrowth {
+		in.float("scaling.yarn_log_multiplier", &all)
+		in.float("scaling.yarn_beta_fast", &yarn.BetaFast)
+		in.float("scaling.yarn_beta_slow", &yarn.BetaSlow)
 		read = append(read, "scaling.yarn_log_multiplier", "scaling.yarn_beta_fast", "scaling.yarn_beta_slow")
 	}
-	m.refuseRope(prefix, read, *c)
+	ofWindows := c.HeadDim
+	k.integer("attention.key_length_swa", &ofWindows)
+	refuseRopeGGUF(in, read, ofWindows, *c)
 	if factor == 0 {
 		factor = 1
 	}
@@ -59,34 +61,31 @@ func (m *metadata) rope(prefix string, c *Config) {
 		yarn.AttentionFactor = yarnScale(factor, 1) / yarnScale(factor, all) * attention
 		c.RopeScaling, attention = &yarn, 1
 	default:
-		m.fail("%sscaling.type %q is not supported: use none, linear or yarn", prefix, strictjson.Brief(kind))
-		return
+		in.fail("scaling.type %q is not supported: use none, linear or yarn", strictjson.Brief(kind))
 	}
 	if attention != 1 {
-		m.fail("%sscaling.attn_factor %g is not supported with scaling.type %s", prefix, attention, kind)
+		in.fail("scaling.attn_factor %g is not supported with scaling.type %s", attention, kind)
 	}
 	if c.RopeScaling != nil && c.RopeScaling.identity() {
 		c.RopeScaling = nil
 	}
+	k.fold(in)
 }
 
-// refuseRope refuses every key that begins with prefix and is not in read. Keys are accepted if their value changes
-// nothing: converters write such keys.
-func (m *metadata) refuseRope(prefix string, read []string, c Config) {
-	ofWindows := c.HeadDim
-	m.integer(strings.TrimSuffix(prefix, "rope.")+"attention.key_length_swa", &ofWindows)
+// refuseRopeGGUF refuses every key that is not in read. Keys are accepted if their value changes nothing: converters write such keys.
+// windowDim is the dimension of heads in layers with a window.
+func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 	same := map[string][]float64{
-		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(ofWindows)}, "freq_base_swa": {c.RopeTheta},
+		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(windowDim)}, "freq_base_swa": {c.RopeTheta},
 		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1}, "scaling.yarn_attn_factor": {1, -1},
 		"scaling.yarn_beta_fast": {32, -1}, "scaling.yarn_beta_slow": {1, -1},
 	}
-	for _, key := range slices.Sorted(maps.Keys(m.values)) {
-		name, ours := strings.CutPrefix(key, prefix)
-		if !ours || slices.Contains(read, name) || name == "scaling.finetuned" { // no forward pass depends on "finetuned"
+	for _, key := range slices.Sorted(maps.Keys(k.values)) {
+		if slices.Contains(read, key) || key == "scaling.finetuned" { // no forward pass depends on "finetuned"
 			continue
 		}
 		value := math.NaN()
-		switch v := m.values[key].(type) {
+		switch v := k.values[key].(type) {
 		case int64:
 			value = float64(v)
 		case uint64:
@@ -94,8 +93,8 @@ func (m *metadata) refuseRope(prefix string, read []string, c Config) {
 		case float64:
 			value = v
 		}
-		if !slices.Contains(same[name], value) {
-			m.fail("%s %s is not supported", key, strictjson.Brief(fmt.Sprint(m.values[key])))
+		if !slices.Contains(same[key], value) {
+			k.fail("%s %s is not supported", key, strictjson.Show(k.values[key]))
 		}
 	}
 }

@@ -19,7 +19,7 @@ func init() {
 		Features:      Features{ClampedGates: true},
 		rope: `{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
 			"original_max_position_embeddings": 4096}`,
-		read:  (*keys).gptOSS,
+		read:  readGPTOSS,
 		write: writeGPTOSS,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
@@ -40,9 +40,9 @@ func (l *layer) sinks() {
 	l.add("sinks", Bias, t)
 }
 
-// gptOSS reads from layer_types which layers have a window. If the key is absent, every other layer has one, beginning with
+// readGPTOSS reads from layer_types which layers have a window. If the key is absent, every other layer has one, beginning with
 // the first. Only the published values of the gates' limit and slope are supported.
-func (k *keys) gptOSS(c *Config) {
+func readGPTOSS(k *keys, c *Config) {
 	for key, only := range map[string]float64{"swiglu_limit": 7, "swiglu_alpha": 1.702} {
 		value := only
 		k.float(key, &value)
@@ -50,7 +50,7 @@ func (k *keys) gptOSS(c *Config) {
 			k.fail("%s %g is not supported: only %g", key, value, only)
 		}
 	}
-	slideByType(k, c, k.slidingWindow(128), func(i int) bool { return i%2 == 0 })
+	slideByType(k, c, readSlidingWindow(k, 128), func(i int) bool { return i%2 == 0 })
 }
 
 func writeGPTOSS(c Config) map[string]any {
@@ -60,7 +60,7 @@ func writeGPTOSS(c Config) map[string]any {
 }
 
 // gptOSSGGUF reads the window of every other layer, which llama.cpp requires.
-func gptOSSGGUF(m *metadata, prefix string, c *Config) {
-	m.require(prefix + "attention.sliding_window")
-	m.windows(prefix, 2, c)
+func gptOSSGGUF(k *keys, c *Config) {
+	k.require("attention.sliding_window")
+	windowsGGUF(k, 2, c)
 }

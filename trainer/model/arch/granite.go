@@ -19,28 +19,24 @@ func init() {
 	})
 }
 
-// ggufMultipliers lists the keys of the factors in GGUF files, in the order of multiplierKeys.
-var ggufMultipliers = []string{"embedding_scale", "residual_scale", "attention.scale", "logit_scale"}
-
 // graniteGGUF reads the factors. llama.cpp requires all of them. A factor of 0 means that the factor changes nothing.
 // For llama.cpp, a file whose scaling is not "finetuned" is a model without positions.
-func graniteGGUF(m *metadata, prefix string, c *Config) {
-	for i, k := range c.multiplierKeys() {
-		key := prefix + ggufMultipliers[i]
-		m.require(key)
-		m.float(key, k.value)
-		if float32(*k.value) == float32(k.neutral) {
-			*k.value = 0
+func graniteGGUF(k *keys, c *Config) {
+	for _, f := range c.multiplierKeys() {
+		k.require(f.gguf)
+		k.float(f.gguf, f.value)
+		if float32(*f.value) == float32(f.neutral) {
+			*f.value = 0
 		}
 	}
 	turns := true
-	if lookup(m, prefix+"rope.scaling.finetuned", &turns); !turns {
-		m.fail("%srope.scaling.finetuned false is not supported: the model has no positions", prefix)
+	if k.boolean("rope.scaling.finetuned", &turns); !turns {
+		k.fail("rope.scaling.finetuned false is not supported: the model has no positions")
 	}
 }
 
 func writeGraniteGGUF(c Config, set func(key string, value any)) {
-	for i, k := range c.multiplierKeys() {
-		set(ggufMultipliers[i], cmp.Or(*k.value, k.neutral))
+	for _, f := range c.multiplierKeys() {
+		set(f.gguf, cmp.Or(*f.value, f.neutral))
 	}
 }

@@ -12,7 +12,7 @@ func init() {
 		attentionBias: true,
 		alpha:         true,
 		Features:      Features{NormsAfterRope: true},
-		read:          func(k *keys, _ *Config) { k.refuseOtherHunYuan() },
+		read:          func(k *keys, _ *Config) { refuseOtherHunYuan(k) },
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(c.AttentionBias)
@@ -26,7 +26,7 @@ func init() {
 }
 
 // refuseOtherHunYuan refuses settings of published configurations that transformers does not read.
-func (k *keys) refuseOtherHunYuan() {
+func refuseOtherHunYuan(k *keys) {
 	for key, computed := range map[string]bool{"use_cla": false, "use_qk_norm": true, "use_rotary_pos_emb": true} {
 		value := computed
 		if k.booleanOrNull(key, &value); value != computed {

@@ -19,7 +19,7 @@ func ParseJSON(data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	text, wrapper := (&keys{values: object}).unwrapped()
+	text, wrapper := unwrap(&keys{values: object})
 	if text.err != nil {
 		return Config{}, text.err
 	}
@@ -36,7 +36,7 @@ func ParseJSON(data []byte) (Config, error) {
 }
 
 func fromKeys(k *keys) (Config, error) {
-	f, err := k.family()
+	f, err := readFamily(k)
 	if err != nil {
 		return Config{}, err
 	}
@@ -59,11 +59,11 @@ func fromKeys(k *keys) (Config, error) {
 	}
 	switch {
 	case f.defaults.Mixture != nil:
-		k.mixture(f, &c)
+		readMixture(k, f, &c)
 	case !f.byLayer: // which reads its experts itself
-		k.refuseExperts()
+		refuseExperts(k)
 	}
-	if err := k.heads(&c); err != nil {
+	if err := readHeads(k, &c); err != nil {
 		return Config{}, err
 	}
 	if f.qkvBias {
@@ -76,20 +76,20 @@ func fromKeys(k *keys) (Config, error) {
 		c.MLPBias = c.AttentionBias
 	}
 	if f.multipliers {
-		k.multipliers(&c)
+		readMultipliers(k, &c)
 	}
-	k.rope(f, &c)
-	k.refuseUnimplemented(f)
-	c.Quantisation = k.quantisation()
+	readRope(k, f, &c)
+	refuseUnimplemented(k, f)
+	c.Quantisation = readQuantisation(k)
 	if f.read != nil {
 		f.read(k, &c)
 	}
 	return c, k.err
 }
 
-// heads reads the number of key and value heads and the size of a head. It derives values that are null or that have no
+// readHeads reads the number of key and value heads and the size of a head. It derives values that are null or that have no
 // default.
-func (k *keys) heads(c *Config) error {
+func readHeads(k *keys, c *Config) error {
 	if k.null("num_key_value_heads") {
 		c.KVHeads = c.Heads
 	} else {
@@ -112,10 +112,10 @@ func (k *keys) heads(c *Config) error {
 }
 
 // refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
-func (k *keys) refuseUnimplemented(f *family) {
-	k.activation(f)
+func refuseUnimplemented(k *keys, f *family) {
+	refuseActivation(k, f)
 	if !f.windows {
-		k.refuseWindows(f)
+		refuseWindows(k, f)
 	}
 	refused := []string{"clip_qkv", "attn_logit_softcapping"}
 	if !f.byLayer {
@@ -132,7 +132,7 @@ func (k *keys) refuseUnimplemented(f *family) {
 }
 
 // refuseExperts refuses a mixture of experts in a family of dense models.
-func (k *keys) refuseExperts() {
+func refuseExperts(k *keys) {
 	for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
 		experts := 0
 		k.integerOrNull(key, &experts)
@@ -142,8 +142,8 @@ func (k *keys) refuseExperts() {
 	}
 }
 
-// activation reads the activation function of the MLPs' gates.
-func (k *keys) activation(f *family) {
+// refuseActivation refuses other activation functions of the MLPs' gates.
+func refuseActivation(k *keys, f *family) {
 	wanted := []string{"silu", "swish"}
 	if f.GELU {
 		wanted = []string{"gelu_pytorch_tanh"}
@@ -163,7 +163,7 @@ func (k *keys) activation(f *family) {
 }
 
 // refuseWindows refuses windows in families that do not have them.
-func (k *keys) refuseWindows(f *family) {
+func refuseWindows(k *keys, f *family) {
 	sliding := false
 	k.booleanOrNull("use_sliding_window", &sliding)
 	if sliding {

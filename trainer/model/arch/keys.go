@@ -3,15 +3,17 @@ package arch
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// keys reads typed values of a JSON object. It keeps the first error in err. If a key is absent, the target keeps its
-// value.
+// keys reads typed values of a JSON object, or of the metadata of a GGUF file. It keeps the first error in err. If a key is absent, the
+// target keeps its value.
 type keys struct {
 	values map[string]any
-	prefix string
+	prefix string             // of keys in errors
+	shapes map[string][]int64 // of the tensors of a GGUF file, by name
 	err    error
 }
 
@@ -41,29 +43,51 @@ func (k *keys) integer(key string, to *int) {
 	}
 	n, small := int32Of(v)
 	if !small {
-		k.fail("%s is %s: must be an integer below 2^31", key, strictjson.Show(v))
+		k.fail("%s is %s: must be an integer, 0 to 2^31-1", key, strictjson.Show(v))
 		return
 	}
 	*to = int(n)
 }
 
-// int32Of returns the value of a JSON integer. small is false for other values, and for integers beyond int32.
+// int32Of returns the value of a JSON integer, or of a GGUF integer that is not negative. small is false for other values, and for
+// integers beyond int32.
 func int32Of(v any) (n int32, small bool) {
+	if wide, isGGUF := v.(int64); isGGUF {
+		return int32(wide), wide >= 0 && wide <= math.MaxInt32
+	}
 	number, _ := v.(json.Number)
 	wide, err := number.Int64()
 	return int32(wide), err == nil && wide == int64(int32(wide))
 }
 
+// interval reads a number n that selects every n-th layer, such as full_attention_interval. If the key is absent, n is absent. null is an
+// error, as it is in transformers, where the remainder of a layer's number by None fails.
+func (k *keys) interval(key string, absent int) int {
+	n := absent
+	k.integer(key, &n)
+	if n < 1 {
+		k.fail("%s is %d: must be at least 1", key, n)
+		return absent
+	}
+	return n
+}
+
 // integers reads a list. The list is empty if the key is null or absent.
 func (k *keys) integers(key string) (list []int) {
 	values, isList := k.values[key].([]any)
+	if numbers, isGGUF := k.values[key].([]int64); isGGUF {
+		isList = true
+		for _, n := range numbers {
+			values = append(values, n)
+		}
+	}
 	if !isList && k.values[key] != nil {
 		k.fail("%s is %s: must be a list of integers", key, strictjson.Show(k.values[key]))
 	}
 	for _, v := range values {
 		n, small := int32Of(v)
 		if !small {
-			k.fail("%s has %s: must be integers below 2^31", key, strictjson.Show(v))
+			k.fail("%s has %s: must be integers, 0 to 2^31-1", key, strictjson.Show(v))
 			return nil
 		}
 		list = append(list, int(n))
@@ -82,11 +106,14 @@ func (k *keys) float(key string, to *float64) {
 	if !ok {
 		return
 	}
-	number, _ := v.(json.Number)
-	f, err := number.Float64()
-	if err != nil {
-		k.fail("%s is %s: must be a number", key, strictjson.Show(v))
-		return
+	f, isFloat := v.(float64) // in GGUF metadata
+	if !isFloat {
+		number, _ := v.(json.Number)
+		var err error
+		if f, err = number.Float64(); err != nil {
+			k.fail("%s is %s: must be a number", key, strictjson.Show(v))
+			return
+		}
 	}
 	*to = f
 }

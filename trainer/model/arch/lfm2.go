@@ -13,7 +13,7 @@ func init() {
 			MaxPosition: 128000, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
 		shortConv: true,
 		finalNorm: "embedding_norm",
-		read:      (*keys).lfm2,
+		read:      readLFM2,
 		write:     writeLFM2,
 		layer:     lfm2Layer,
 		gguf:      &gguf{finalNorm: "token_embd_norm", read: shortConvGGUF, write: writeShortConvGGUF}, // without biases
@@ -39,16 +39,16 @@ func lfm2Layer(l *layer, c Config) {
 	l.choiceBias(c.Mixture, "feed_forward")
 }
 
-// lfm2 reads the width of the MLPs, and the keys of both families.
-func (k *keys) lfm2(c *Config) {
+// readLFM2 reads the width of the MLPs, and the keys of both families.
+func readLFM2(k *keys, c *Config) {
 	k.integerOrNull("block_ff_dim", &c.FFN)
-	k.adjustFFN(c)
-	k.convolutions(c)
+	adjustFFN(k, c)
+	readConvolutions(k, c)
 }
 
 // adjustFFN computes the width of the MLPs. Unless block_auto_adjust_ff_dim is false, it is two thirds of the configured width, times a
 // factor, rounded up.
-func (k *keys) adjustFFN(c *Config) {
+func adjustFFN(k *keys, c *Config) {
 	adjust, factor, multiple := true, 1.0, 256
 	k.boolean("block_auto_adjust_ff_dim", &adjust)
 	k.floatOrNull("block_ffn_dim_multiplier", &factor)

@@ -15,7 +15,7 @@ func init() {
 			Mixture: &Mixture{Experts: 32, PerToken: 4, FFN: 1792, Normalise: true, Step: 1, Sigmoid: &SigmoidRouter{Bias: true, Scale: 1}}},
 		shortConv: true,
 		finalNorm: "embedding_norm",
-		read:      (*keys).lfm2MoE,
+		read:      readLFM2MoE,
 		write:     writeConvolutions,
 		layer:     lfm2Layer,
 		// Without biases of convolutions.
@@ -23,12 +23,12 @@ func init() {
 	})
 }
 
-// lfm2MoE reads the keys of both families. Here only layer_types lists the layers that convolve.
-func (k *keys) lfm2MoE(c *Config) {
+// readLFM2MoE reads the keys of both families. Here only layer_types lists the layers that convolve.
+func readLFM2MoE(k *keys, c *Config) {
 	if k.values["layer_types"] == nil {
 		k.fail("layer_types is missing")
 	}
-	k.convolutions(c)
+	readConvolutions(k, c)
 }
 
 // ggufSigmoid is expert_gating_func of routers whose weights are sigmoids.
@@ -36,18 +36,18 @@ const ggufSigmoid = 2
 
 // lfm2MoEGGUF reads which layers convolve, and which of them have experts. llama.cpp always
 // adds a bias for the choice, divides the weights by their sum, and does not scale them.
-func lfm2MoEGGUF(m *metadata, prefix string, c *Config) {
-	shortConvGGUF(m, prefix, c)
-	m.require(prefix + "expert_gating_func")
+func lfm2MoEGGUF(k *keys, c *Config) {
+	shortConvGGUF(k, c)
+	k.require("expert_gating_func")
 	gating, dense, scale := 0, 0, 1.0
-	if m.integer(prefix+"expert_gating_func", &gating); gating != ggufSigmoid {
-		m.fail("%sexpert_gating_func is %d: model_type %s has sigmoids (%d)", prefix, gating, c.Family, ggufSigmoid)
+	if k.integer("expert_gating_func", &gating); gating != ggufSigmoid {
+		k.fail("expert_gating_func is %d: model_type %s has sigmoids (%d)", gating, c.Family, ggufSigmoid)
 	}
-	if m.float(prefix+"expert_weights_scale", &scale); scale != 1 {
-		m.fail("%sexpert_weights_scale is %g: must be 1, because llama.cpp does not read it", prefix, scale)
+	if k.float("expert_weights_scale", &scale); scale != 1 {
+		k.fail("expert_weights_scale is %g: must be 1, because llama.cpp does not read it", scale)
 	}
-	if m.integer(prefix+"leading_dense_block_count", &dense); dense >= max(c.Layers, 1) {
-		m.fail("%sleading_dense_block_count is %d: must be below %sblock_count %d", prefix, dense, prefix, c.Layers)
+	if k.integer("leading_dense_block_count", &dense); dense >= max(c.Layers, 1) {
+		k.fail("leading_dense_block_count is %d: must be below block_count %d", dense, c.Layers)
 		return
 	}
 	for i := range min(dense, maxLayers) {

@@ -95,7 +95,7 @@ func TestLFM2MoEGGUF(t *testing.T) {
 		{"context_length", int64(64), "", []int{0, 1}},
 		{"leading_dense_block_count", nil, "", nil},
 		{"leading_dense_block_count", int64(0), "", nil},
-		{"leading_dense_block_count", int64(3), "leading_dense_block_count is 3: must be below lfm2moe.block_count 3", nil},
+		{"leading_dense_block_count", int64(3), "leading_dense_block_count is 3: must be below block_count 3", nil},
 		{"leading_dense_block_count", int64(-1), "leading_dense_block_count is -1", nil},
 		{"expert_gating_func", int64(1), "expert_gating_func is 1", nil},
 		{"expert_gating_func", nil, "expert_gating_func is missing", nil},

@@ -112,7 +112,7 @@ func TestLFM2GGUF(t *testing.T) {
 		{"attention.head_count_kv", []int64{0, 2}, "lists 2 layers"},
 		{"attention.head_count_kv", []int64{2, 0, 1}, "head_count_kv is 1 for layer 2 and 2 for an earlier one"},
 		{"attention.head_count_kv", []int64{0, 3, 0}, "num_key_value_heads"},
-		{"attention.head_count_kv", []int64{0, -1, 0}, "head_count_kv is -1"},
+		{"attention.head_count_kv", []int64{0, -1, 0}, "head_count_kv has -1"},
 		{"attention.head_count_kv", nil, "head_count_kv is missing"},
 		{"attention.key_length", int64(16), "key_length is 16"},
 		{"attention.sliding_window", int64(8), "sliding_window is 8"},

@@ -28,14 +28,14 @@ func init() {
 }
 
 // ministral3GGUF reads the scaling of queries, whose steps are YaRN's original positions there.
-func ministral3GGUF(m *metadata, prefix string, c *Config) {
+func ministral3GGUF(k *keys, c *Config) {
 	beta := 0.0
-	m.float(prefix+"attention.temperature_scale", &beta)
+	k.float("attention.temperature_scale", &beta)
 	if beta == 0 {
 		return
 	}
 	c.Queries.Growth = QueryGrowth{Beta: beta, Positions: c.MaxPosition}
-	m.integer(prefix+"rope.scaling.original_context_length", &c.Queries.Growth.Positions)
+	k.integer("rope.scaling.original_context_length", &c.Queries.Growth.Positions)
 }
 
 func writeMinistral3GGUF(c Config, set func(key string, value any)) {

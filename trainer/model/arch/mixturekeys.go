@@ -2,8 +2,8 @@ package arch
 
 import "maps"
 
-// mixture reads the keys of a mixture of experts. Both names of the number of experts are in use.
-func (k *keys) mixture(f *family, c *Config) {
+// readMixture reads the keys of a mixture of experts. Both names of the number of experts are in use.
+func readMixture(k *keys, f *family, c *Config) {
 	m := *f.defaults.Mixture
 	c.Mixture = &m
 	k.integer("num_experts", &m.Experts)
@@ -20,7 +20,7 @@ func (k *keys) mixture(f *family, c *Config) {
 	k.integer("moe_intermediate_size", &m.FFN)
 	k.boolean("norm_topk_prob", &m.Normalise)
 	if f.sigmoidRouter() {
-		k.sigmoidRouter(&m, c)
+		readSigmoidRouter(k, &m, c)
 		return
 	}
 	k.integer("decoder_sparse_step", &m.Step)
@@ -30,8 +30,8 @@ func (k *keys) mixture(f *family, c *Config) {
 	}
 }
 
-// besideExperts reads the keys of experts beside a dense MLP.
-func (k *keys) besideExperts(c *Config) {
+// readBesideExperts reads the keys of experts beside a dense MLP.
+func readBesideExperts(k *keys, c *Config) {
 	enabled := false
 	k.booleanOrNull("enable_moe_block", &enabled)
 	if !enabled {
@@ -44,7 +44,7 @@ func (k *keys) besideExperts(c *Config) {
 	k.integer("moe_intermediate_size", &c.Mixture.FFN)
 }
 
-// keys writes the keys that mixture and besideExperts read.
+// keys returns the keys that readMixture and readBesideExperts read.
 func (m *Mixture) keys(f *family) map[string]any {
 	if f.byLayer {
 		return map[string]any{"enable_moe_block": true, "num_experts": m.Experts, "top_k_experts": m.PerToken, "moe_intermediate_size": m.FFN}

@@ -14,25 +14,25 @@ type Multipliers struct {
 	Logits    float64 // logits_scaling, the divisor of logits; 0: 1
 }
 
-// multiplierKeys lists the keys of config.json, each with its field and the value for which the field is 0.
+// multiplierKeys lists the keys of both formats, each with its field and the value for which the field is 0.
 func (c *Config) multiplierKeys() []multiplierKey {
 	m := &c.Multipliers
 	return []multiplierKey{
-		{"embedding_multiplier", &m.Embedding, 1},
-		{"residual_multiplier", &m.Residual, 1},
-		{"attention_multiplier", &m.Attention, 1 / math.Sqrt(float64(c.HeadDim))},
-		{"logits_scaling", &m.Logits, 1},
+		{"embedding_multiplier", "embedding_scale", &m.Embedding, 1},
+		{"residual_multiplier", "residual_scale", &m.Residual, 1},
+		{"attention_multiplier", "attention.scale", &m.Attention, 1 / math.Sqrt(float64(c.HeadDim))},
+		{"logits_scaling", "logit_scale", &m.Logits, 1},
 	}
 }
 
 type multiplierKey struct {
-	key     string
-	value   *float64
-	neutral float64
+	key, gguf string
+	value     *float64
+	neutral   float64
 }
 
-// multipliers reads all four keys. An absent key stands for 1, as in transformers.
-func (k *keys) multipliers(c *Config) {
+// readMultipliers reads all four keys. An absent key stands for 1, as in transformers.
+func readMultipliers(k *keys, c *Config) {
 	for _, m := range c.multiplierKeys() {
 		*m.value = 1
 		k.float(m.key, m.value)
@@ -45,7 +45,7 @@ func (k *keys) multipliers(c *Config) {
 	}
 }
 
-// writeMultipliers writes the keys that multipliers reads.
+// writeMultipliers writes the keys that readMultipliers reads.
 func writeMultipliers(c Config) map[string]any {
 	object := map[string]any{}
 	for _, m := range c.multiplierKeys() {

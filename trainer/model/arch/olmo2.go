@@ -12,7 +12,7 @@ func init() {
 			EOS: []int32{50279}, Pad: []int32{1}},
 		attentionBias: true,
 		layer:         olmoLayer,
-		gguf:          &gguf{fits: func(m *metadata) bool { return !m.olmoSlides() }},
+		gguf:          &gguf{fits: func(file *keys) bool { return !olmoSlides(file) }},
 	})
 }
 

@@ -11,34 +11,34 @@ func init() {
 			LocalTheta: 500000, MaxPosition: 2048, EOS: []int32{50279}, Pad: []int32{1}},
 		attentionBias: true,
 		windows:       true,
-		read:          (*keys).olmo3Windows,
+		read:          olmo3Windows,
 		write:         writeOLMo3,
 		layer:         olmoLayer,
-		gguf:          &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeWindowGGUF},
+		gguf:          &gguf{name: OLMo2, fits: olmoSlides, read: olmo3GGUF, write: writeWindowGGUF},
 	})
 }
 
 // olmoSlides reports whether layers of a file have a window, as in OLMo 3.
-func (m *metadata) olmoSlides() bool {
+func olmoSlides(k *keys) bool {
 	window := 0
-	m.integer(OLMo2+".attention.sliding_window", &window)
+	k.integer(OLMo2+".attention.sliding_window", &window)
 	return window > 0
 }
 
 // olmo3GGUF reads windows as llama.cpp does. All layers have the same theta there.
-func olmo3GGUF(m *metadata, prefix string, c *Config) {
+func olmo3GGUF(k *keys, c *Config) {
 	local := c.RopeTheta
-	m.windows(prefix, 4, c)
-	m.float(prefix+"rope.freq_base_swa", &local)
+	windowsGGUF(k, 4, c)
+	k.float("rope.freq_base_swa", &local)
 	if local != c.RopeTheta {
-		m.fail("%srope.freq_base_swa %g is not supported: only rope.freq_base, %g", prefix, local, c.RopeTheta)
+		k.fail("rope.freq_base_swa %g is not supported: only rope.freq_base, %g", local, c.RopeTheta)
 	}
 	c.LocalTheta = local
 }
 
 // olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.
-func (k *keys) olmo3Windows(c *Config) {
-	slideByType(k, c, k.slidingWindow(4096), func(i int) bool { return (i+1)%4 != 0 })
+func olmo3Windows(k *keys, c *Config) {
+	slideByType(k, c, readSlidingWindow(k, 4096), func(i int) bool { return (i+1)%4 != 0 })
 }
 
 // writeOLMo3 writes rope_parameters by type of layer. It also writes rope_theta and rope_scaling, which older readers use.

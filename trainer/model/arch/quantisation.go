@@ -25,8 +25,8 @@ type Quantisation struct {
 
 const maxBlock = 1 << 20
 
-// quantisation reads how the folder's matrices are stored. It returns nil if they are plain numbers.
-func (k *keys) quantisation() *Quantisation {
+// readQuantisation reads how the folder's matrices are stored. It returns nil if they are plain numbers.
+func readQuantisation(k *keys) *Quantisation {
 	if k.values["quantization"] != nil {
 		k.fail("quantization: folders that MLX has quantised are not supported; %s", unquantised)
 	}
@@ -41,13 +41,13 @@ func (k *keys) quantisation() *Quantisation {
 	in.text("quant_method", &q.Method)
 	switch q.Method {
 	case QuantFP8:
-		in.blocks("weight_block_size", q)
+		readBlocks(in, "weight_block_size", q)
 		in.only("fmt", "e4m3")
 	case QuantMXFP4:
 	case QuantCompressed:
-		in.compressed(q)
+		readCompressed(in, q)
 	default:
-		in.unknownMethod(q.Method)
+		refuseMethod(in, q.Method)
 	}
 	k.fold(in)
 	return q
@@ -56,8 +56,8 @@ func (k *keys) quantisation() *Quantisation {
 // unquantised is the advice in errors about a folder that cannot be read.
 const unquantised = "use the checkpoint that was quantised, or a GGUF file of it"
 
-// unknownMethod refuses a method by its name. Old folders of bitsandbytes have none.
-func (k *keys) unknownMethod(method string) {
+// refuseMethod refuses a method by its name. Old folders of bitsandbytes have none.
+func refuseMethod(k *keys, method string) {
 	if method == "" && (k.values["load_in_4bit"] == true || k.values["load_in_8bit"] == true) {
 		method = "bitsandbytes"
 	}
@@ -75,8 +75,8 @@ func (k *keys) only(key string, wanted any) {
 	}
 }
 
-// blocks reads the rows and columns of blocks. If the key is null or absent, q keeps its values.
-func (k *keys) blocks(key string, q *Quantisation) {
+// readBlocks reads the rows and columns of blocks. If the key is null or absent, q keeps its values.
+func readBlocks(k *keys, key string, q *Quantisation) {
 	sizes := k.integers(key)
 	if len(sizes) == 0 {
 		return
@@ -91,8 +91,8 @@ func (k *keys) blocks(key string, q *Quantisation) {
 	q.BlockRows, q.BlockCols = sizes[0], sizes[1]
 }
 
-// compressed reads the groups of compressed-tensors, all of which must store weights as FP8.
-func (k *keys) compressed(q *Quantisation) {
+// readCompressed reads the groups of compressed-tensors, all of which must store weights as FP8.
+func readCompressed(k *keys, q *Quantisation) {
 	for _, key := range []string{"sparsity_config", "transform_config"} {
 		if object, _ := k.values[key].(map[string]any); len(object) > 0 {
 			k.fail("%s is not supported; %s", key, unquantised)
@@ -113,14 +113,14 @@ func (k *keys) compressed(q *Quantisation) {
 		if group == nil {
 			continue
 		}
-		group.compressedWeights(q)
+		readCompressedWeights(group, q)
 		groups.fold(group)
 	}
 	k.fold(groups)
 }
 
-// compressedWeights reads the weights of a group.
-func (k *keys) compressedWeights(q *Quantisation) {
+// readCompressedWeights reads the weights of a group.
+func readCompressedWeights(k *keys, q *Quantisation) {
 	in := k.section("weights")
 	if in == nil {
 		return
@@ -139,7 +139,7 @@ func (k *keys) compressedWeights(q *Quantisation) {
 	}
 	if strategy == "block" {
 		in.require("block_structure")
-		in.blocks("block_structure", q)
+		readBlocks(in, "block_structure", q)
 	}
 	k.fold(in)
 }

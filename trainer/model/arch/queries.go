@@ -38,8 +38,8 @@ func (g QueryGrowth) validate() error {
 	return nil
 }
 
-// queryGrowth reads both keys, which transformers requires, from rope_parameters.
-func (k *keys) queryGrowth(c *Config) {
+// readQueryGrowth reads both keys, which transformers requires, from rope_parameters.
+func readQueryGrowth(k *keys, c *Config) {
 	var g QueryGrowth
 	k.require("llama_4_scaling_beta", originalPositions)
 	k.float("llama_4_scaling_beta", &g.Beta)

@@ -12,7 +12,7 @@ func init() {
 			Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}},
 		qkvBias: true,
 		windows: true,
-		read:    (*keys).everyOtherLayerSlides,
+		read:    everyOtherLayerSlides,
 		write:   writeUpperLayers,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
@@ -26,14 +26,14 @@ func init() {
 }
 
 // qwen2MoEGGUF reads the width of the expert for all tokens. llama.cpp normalises no weights of this architecture.
-func qwen2MoEGGUF(m *metadata, prefix string, c *Config) {
+func qwen2MoEGGUF(k *keys, c *Config) {
 	c.Mixture.Normalise, c.Mixture.Shared = false, c.FFN
-	m.integer(prefix+"expert_shared_feed_forward_length", &c.Mixture.Shared)
+	k.integer("expert_shared_feed_forward_length", &c.Mixture.Shared)
 }
 
 // everyOtherLayerSlides reads the windows of Qwen2MoE. With use_sliding_window, layer_types lists the layers that have a
 // window. If that key is absent, every other layer below max_window_layers has one, beginning with the first.
-func (k *keys) everyOtherLayerSlides(c *Config) {
+func everyOtherLayerSlides(k *keys, c *Config) {
 	last, window := 28, usedWindow(k)
 	k.integerOrNull("max_window_layers", &last)
 	slideByType(k, c, window, func(i int) bool { return window > 0 && i%2 == 0 && i < last })

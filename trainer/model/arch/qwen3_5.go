@@ -14,7 +14,7 @@ func init() {
 		Features:      Features{NormOffset: 1},
 		partialRotary: 0.25,
 		gatedDelta:    true,
-		read:          (*keys).qwen35,
+		read:          readQwen35,
 		write:         writeQwen35,
 		layer:         qwen35Layer,
 		gguf:          &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases
@@ -35,12 +35,12 @@ func qwen35Layer(l *layer, c Config) {
 	l.expertsOrMLP(qwen35Experts)
 }
 
-func (k *keys) qwen35(c *Config) {
+func readQwen35(k *keys, c *Config) {
 	gate := true
 	if k.boolean("attn_output_gate", &gate); !gate {
 		k.fail("attn_output_gate is false: attention without a gate is not supported in model_type %s", c.Family)
 	}
-	k.gatedDelta(c)
+	readGatedDelta(k, c)
 }
 
 func writeQwen35(c Config) map[string]any {

@@ -17,7 +17,7 @@ func init() {
 		Features:      Features{NormOffset: 1},
 		partialRotary: 0.25,
 		gatedDelta:    true,
-		read:          (*keys).qwen35,
+		read:          readQwen35,
 		write:         writeQwen35,
 		layer:         qwen35Layer,
 		gguf:          &gguf{name: "qwen35moe", read: qwen35MoEGGUF, write: writeGatedDeltaGGUF},
@@ -25,8 +25,8 @@ func init() {
 }
 
 // qwen35MoEGGUF also reads the width of the expert for all tokens.
-func qwen35MoEGGUF(m *metadata, prefix string, c *Config) {
-	m.require(prefix + "expert_shared_feed_forward_length")
-	m.integer(prefix+"expert_shared_feed_forward_length", &c.Mixture.Shared)
-	gatedDeltaGGUF(m, prefix, c)
+func qwen35MoEGGUF(k *keys, c *Config) {
+	k.require("expert_shared_feed_forward_length")
+	k.integer("expert_shared_feed_forward_length", &c.Mixture.Shared)
+	gatedDeltaGGUF(k, c)
 }

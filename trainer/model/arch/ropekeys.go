@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 const originalPositions = "original_max_position_embeddings"
 
-// rope reads rope_theta and rope_scaling, or rope_parameters, which holds both, as transformers' modeling_rope_utils does.
-func (k *keys) rope(f *family, c *Config) {
+// readRope reads rope_theta and rope_scaling, or rope_parameters, which holds both, as transformers' modeling_rope_utils does.
+func readRope(k *keys, f *family, c *Config) {
 	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
 	if !k.null("rope_theta") {
 		k.float("rope_theta", &c.RopeTheta)
@@ -21,7 +22,7 @@ func (k *keys) rope(f *family, c *Config) {
 	}
 	if f.defaults.LocalTheta != 0 {
 		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
-		k.ropeByLayerType(f, c)
+		readRopeByLayerType(k, f, c)
 		return
 	}
 	in := k.section("rope_scaling")
@@ -41,10 +42,10 @@ func (k *keys) rope(f *family, c *Config) {
 			in.values[originalPositions] = k.values[originalPositions]
 		}
 	}
-	in.ropeParameters(f, c)
-	k.partialRotary(f, in, c)
+	readRopeParameters(in, f, c)
+	readPartialRotary(k, f, in, c)
 	if f.queryGrowth {
-		in.queryGrowth(c)
+		readQueryGrowth(in, c)
 	}
 	k.fold(in)
 }
@@ -71,6 +72,17 @@ func (k *keys) section(name string) *keys {
 	return &keys{values: object, prefix: k.prefix + name + "."}
 }
 
+// under returns the keys that begin with a prefix, without it.
+func (k *keys) under(prefix string) *keys {
+	in := &keys{values: map[string]any{}, prefix: k.prefix + prefix}
+	for key, value := range k.values {
+		if name, inside := strings.CutPrefix(key, prefix); inside {
+			in.values[name] = value
+		}
+	}
+	return in
+}
+
 // fold copies the error of a section to k unless k already has one.
 func (k *keys) fold(section *keys) {
 	if k.err == nil {
@@ -78,9 +90,9 @@ func (k *keys) fold(section *keys) {
 	}
 }
 
-// ropeByLayerType reads rope_parameters with an object for each type of layer, and rope_scaling. The keys of rope_scaling
+// readRopeByLayerType reads rope_parameters with an object for each type of layer, and rope_scaling. The keys of rope_scaling
 // replace those for layers without a window.
-func (k *keys) ropeByLayerType(f *family, c *Config) {
+func readRopeByLayerType(k *keys, f *family, c *Config) {
 	in := k.section("rope_parameters")
 	if in == nil {
 		in = &keys{}
@@ -102,28 +114,28 @@ func (k *keys) ropeByLayerType(f *family, c *Config) {
 		maps.Copy(full.values, scaling.values)
 	}
 	if full != nil {
-		full.ropeParameters(f, c)
+		readRopeParameters(full, f, c)
 		if yarn, ok := c.RopeScaling.(*RopeYaRN); ok && !yarn.Truncate {
 			full.fail("truncate is false: transformers reads it outside of %s, where it is true", fullAttention)
 		}
-		k.partialRotary(f, full, c)
+		readPartialRotary(k, f, full, c)
 		in.fold(full)
 	}
 	if sliding := in.section(slidingAttention); sliding != nil {
 		local := Config{RopeTheta: c.LocalTheta, MaxPosition: c.MaxPosition}
-		sliding.ropeParameters(f, &local)
+		readRopeParameters(sliding, f, &local)
 		if local.RopeScaling != nil {
 			sliding.fail("rope_type: layers with a window are supported without scaling only")
 		}
 		c.LocalTheta = local.RopeTheta
-		k.partialRotary(f, sliding, c)
+		readPartialRotary(k, f, sliding, c)
 		in.fold(sliding)
 	}
 	k.fold(in)
 }
 
-// ropeParameters reads rope_theta and the scaling from a section. A scaling that changes nothing is treated as absent.
-func (k *keys) ropeParameters(f *family, c *Config) {
+// readRopeParameters reads rope_theta and the scaling from a section. A scaling that changes nothing is treated as absent.
+func readRopeParameters(k *keys, f *family, c *Config) {
 	kind := "default"
 	k.text("type", &kind)
 	k.text("rope_type", &kind)
@@ -137,7 +149,7 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 		return
 	}
 	if f.longRope && (kind == "longrope" || kind == "su" || kind == "yarn") { // older names
-		k.ropeLong(c)
+		readRopeLong(k, c)
 		return
 	}
 	read, ok := ropeScalings[kind]
@@ -154,8 +166,8 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 	}
 }
 
-// partialRotary reads partial_rotary_factor, which is in `in` or in k.
-func (k *keys) partialRotary(f *family, in *keys, c *Config) {
+// readPartialRotary reads partial_rotary_factor, which is in `in` or in k.
+func readPartialRotary(k *keys, f *family, in *keys, c *Config) {
 	factor := cmp.Or(f.partialRotary, 1)
 	k.floatOrNull("partial_rotary_factor", &factor)
 	in.floatOrNull("partial_rotary_factor", &factor)

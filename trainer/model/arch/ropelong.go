@@ -20,17 +20,17 @@ type RopeLong struct {
 	MaxPosition         int // max_position_embeddings
 }
 
-// ropeLong reads the parameters and limits MaxPosition of c.
-func (k *keys) ropeLong(c *Config) {
-	r := &RopeLong{Short: k.numbers("short_factor"), Long: k.numbers("long_factor"), OriginalMaxPosition: 4096, MaxPosition: c.MaxPosition}
+// readRopeLong reads the parameters and limits MaxPosition of c.
+func readRopeLong(k *keys, c *Config) {
+	r := &RopeLong{Short: readNumbers(k, "short_factor"), Long: readNumbers(k, "long_factor"), OriginalMaxPosition: 4096, MaxPosition: c.MaxPosition}
 	k.integer(originalPositions, &r.OriginalMaxPosition)
 	k.floatOrNull("factor", &r.Factor)
 	k.floatOrNull("attention_factor", &r.AttentionFactor)
 	c.RopeScaling, c.MaxPosition = r, min(c.MaxPosition, r.OriginalMaxPosition)
 }
 
-// numbers reads a list. An absent key is an error.
-func (k *keys) numbers(key string) (list []float64) {
+// readNumbers reads a list. An absent key is an error.
+func readNumbers(k *keys, key string) (list []float64) {
 	k.require(key)
 	values, isList := k.values[key].([]any)
 	if !isList {

@@ -39,7 +39,7 @@ var ropeScalings = map[string]func(k *keys, c *Config) RopeScaling{
 		k.integer(originalPositions, &r.OriginalMaxPosition)
 		return r
 	},
-	"yarn": func(k *keys, c *Config) RopeScaling { return k.yarn(c) },
+	"yarn": func(k *keys, c *Config) RopeScaling { return readYaRN(k, c) },
 }
 
 // RopeLinear divides all positions by Factor.
@@ -126,7 +126,7 @@ type RopeYaRN struct {
 	OriginalMaxPosition int
 }
 
-func (k *keys) yarn(c *Config) *RopeYaRN {
+func readYaRN(k *keys, c *Config) *RopeYaRN {
 	r := &RopeYaRN{Truncate: true, OriginalMaxPosition: c.MaxPosition}
 	k.integer(originalPositions, &r.OriginalMaxPosition)
 	k.require("factor")

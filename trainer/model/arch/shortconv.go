@@ -65,16 +65,16 @@ func (l *layer) shortConv() {
 	l.linear("conv_out", Residual, d, module{name: "conv.out_proj", gguf: "shortconv.out_proj", rows: d, bias: s.Bias})
 }
 
-// convolutions reads the keys of both families of LFM2, some of which have other names in other families. A convolution is in the layers
-// that layer_types names, or that full_attn_idxs omits. If both are absent, all layers attend.
-func (k *keys) convolutions(c *Config) {
+// readConvolutions reads the keys of both families of LFM2. Some keys have other names in other families. A convolution is in the
+// layers that layer_types names, or that full_attn_idxs omits. If both are absent, all layers attend.
+func readConvolutions(k *keys, c *Config) {
 	c.RMSEps = 1e-5
 	k.float("norm_eps", &c.RMSEps)
 	k.booleanOrNull("tie_embedding", &c.Tied)
 	s := &ShortConv{Width: 3}
 	k.integer("conv_L_cache", &s.Width)
 	k.boolean("conv_bias", &s.Bias)
-	if convolves, given := k.layerTypes(c, convolution); given || k.err != nil {
+	if convolves, given := readLayerTypes(k, c, convolution); given || k.err != nil {
 		s.Layers = convolves
 	} else if k.values["full_attn_idxs"] != nil {
 		attends := k.integers("full_attn_idxs")
@@ -87,26 +87,26 @@ func (k *keys) convolutions(c *Config) {
 
 // shortConvGGUF reads which layers have a convolution: those without heads of keys. llama.cpp has no biases and no width of 1, and reads a
 // window of the other layers.
-func shortConvGGUF(m *metadata, prefix string, c *Config) {
-	m.require(prefix+"attention.head_count_kv", prefix+"shortconv.l_cache")
+func shortConvGGUF(k *keys, c *Config) {
+	k.require("attention.head_count_kv", "shortconv.l_cache")
 	window := 0
-	if m.integer(prefix+"attention.sliding_window", &window); window != 0 {
-		m.fail("%sattention.sliding_window is %d: model_type %s has no windows", prefix, window, c.Family)
+	if k.integer("attention.sliding_window", &window); window != 0 {
+		k.fail("attention.sliding_window is %d: model_type %s has no windows", window, c.Family)
 	}
 	if c.Heads*c.HeadDim != c.Hidden {
-		m.fail("%sattention.key_length is %d: llama.cpp needs %sembedding_length / %sattention.head_count", prefix, c.HeadDim, prefix, prefix)
+		k.fail("attention.key_length is %d: llama.cpp needs embedding_length / attention.head_count", c.HeadDim)
 	}
 	s := &ShortConv{}
-	if m.integer(prefix+"shortconv.l_cache", &s.Width); s.Width < 2 {
-		m.fail("%sshortconv.l_cache is %d: must be at least 2", prefix, s.Width)
+	if k.integer("shortconv.l_cache", &s.Width); s.Width < 2 {
+		k.fail("shortconv.l_cache is %d: must be at least 2", s.Width)
 	}
 	c.KVHeads = 0
-	for i, heads := range m.byLayer(prefix+"attention.head_count_kv", c.Layers) {
+	for i, heads := range byLayerGGUF(k, "attention.head_count_kv", c.Layers) {
 		s.Layers = append(s.Layers, heads == 0)
 		if heads == 0 {
 			c.ShortConv = s
 		} else if c.KVHeads = cmp.Or(c.KVHeads, heads); heads != c.KVHeads {
-			m.fail("%sattention.head_count_kv is %d for layer %d and %d for an earlier one", prefix, heads, i, c.KVHeads)
+			k.fail("attention.head_count_kv is %d for layer %d and %d for an earlier one", heads, i, c.KVHeads)
 		}
 	}
 	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)

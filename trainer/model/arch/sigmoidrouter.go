@@ -21,8 +21,8 @@ func (f *family) sigmoidRouter() bool {
 	return f.defaults.Mixture != nil && f.defaults.Mixture.Sigmoid != nil
 }
 
-// sigmoidRouter reads the keys of a mixture with a SigmoidRouter, whose first layers are dense.
-func (k *keys) sigmoidRouter(m *Mixture, c *Config) {
+// readSigmoidRouter reads the keys of a mixture with a SigmoidRouter, whose first layers are dense.
+func readSigmoidRouter(k *keys, m *Mixture, c *Config) {
 	s, dense := *m.Sigmoid, 2
 	m.Sigmoid = &s
 	k.integer("num_dense_layers", &dense)

@@ -20,8 +20,8 @@ func init() {
 		windows:       true,
 		noRope:        true,
 		read: func(k *keys, c *Config) {
-			k.noRopeLayers(c)
-			k.smolLM3Windows(c)
+			readNoRopeLayers(k, c)
+			smolLM3Windows(k, c)
 		},
 		write: func(c Config) map[string]any {
 			object := writeUpperLayers(c)
@@ -38,12 +38,12 @@ func init() {
 	})
 }
 
-// noRopeLayers reads no_rope_layers, in which 1 stands for a layer with rotary positions. If the key is absent, it reads
+// readNoRopeLayers reads no_rope_layers, in which 1 stands for a layer with rotary positions. If the key is absent, it reads
 // no_rope_layer_interval n: each n-th layer has no rotary positions.
-func (k *keys) noRopeLayers(c *Config) {
+func readNoRopeLayers(k *keys, c *Config) {
 	var without []bool
 	if k.values["no_rope_layers"] == nil {
-		n := interval(k, "no_rope_layer_interval", 4)
+		n := k.interval("no_rope_layer_interval", 4)
 		without = eachLayer(c.Layers, func(i int) bool { return (i+1)%n == 0 })
 	} else {
 		list, _ := k.values["no_rope_layers"].([]any)
@@ -66,8 +66,8 @@ func (k *keys) noRopeLayers(c *Config) {
 
 // smolLM3Windows reads from layer_types which layers have a window. If the key is absent, the layers without positions have
 // one.
-func (k *keys) smolLM3Windows(c *Config) {
-	use, window := false, k.slidingWindow(0)
+func smolLM3Windows(k *keys, c *Config) {
+	use, window := false, readSlidingWindow(k, 0)
 	k.booleanOrNull("use_sliding_window", &use)
 	slideByType(k, c, window, func(i int) bool { return use && window > 0 && c.NoRope != nil && c.NoRope[i] })
 }

@@ -30,7 +30,7 @@ func (c Config) window() int {
 }
 
 // slide sets a window for the layers for which slides returns true.
-func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
+func slide(k *keys, c *Config, window int, slides func(layer int) bool) {
 	windows := make([]int, boundedLayers(c.Layers))
 	for i := range windows {
 		if !slides(i) {
@@ -50,14 +50,14 @@ func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 // slideByType sets a window for the layers that layer_types names. If that key is absent, it sets a window for the layers for which
 // absent returns true.
 func slideByType(k *keys, c *Config, window int, absent func(layer int) bool) {
-	if slides, given := k.layerTypes(c, slidingAttention); given {
+	if slides, given := readLayerTypes(k, c, slidingAttention); given {
 		absent = func(i int) bool { return slides[i] }
 	}
-	k.slide(c, window, absent)
+	slide(k, c, window, absent)
 }
 
-// layerTypes reads which layers layer_types gives another type than full_attention. given is false if the key is absent or wrong.
-func (k *keys) layerTypes(c *Config, other string) (others []bool, given bool) {
+// readLayerTypes reads which layers layer_types gives another type than full_attention. given is false if the key is absent or wrong.
+func readLayerTypes(k *keys, c *Config, other string) (others []bool, given bool) {
 	if k.values["layer_types"] == nil {
 		return nil, false
 	}
@@ -74,8 +74,8 @@ func (k *keys) layerTypes(c *Config, other string) (others []bool, given bool) {
 	return others, k.err == nil
 }
 
-// slidingWindow reads sliding_window; null is 0.
-func (k *keys) slidingWindow(absent int) int {
+// readSlidingWindow reads sliding_window; null is 0.
+func readSlidingWindow(k *keys, absent int) int {
 	if k.null("sliding_window") {
 		return 0
 	}
@@ -89,15 +89,15 @@ func (k *keys) slidingWindow(absent int) int {
 
 // everyLayerSlides returns a function that reads one window for all layers.
 func everyLayerSlides(absent int) func(k *keys, c *Config) {
-	return func(k *keys, c *Config) { k.slideEverywhere(c, k.slidingWindow(absent)) }
+	return func(k *keys, c *Config) { slideEverywhere(k, c, readSlidingWindow(k, absent)) }
 }
 
 // everyLayerMaySlide reads sliding_window if use_sliding_window is true.
-func everyLayerMaySlide(k *keys, c *Config) { k.slideEverywhere(c, usedWindow(k)) }
+func everyLayerMaySlide(k *keys, c *Config) { slideEverywhere(k, c, usedWindow(k)) }
 
 // usedWindow reads sliding_window; it is 0 unless use_sliding_window is true.
 func usedWindow(k *keys) int {
-	use, window := false, k.slidingWindow(4096)
+	use, window := false, readSlidingWindow(k, 4096)
 	if k.booleanOrNull("use_sliding_window", &use); !use {
 		return 0
 	}
@@ -105,13 +105,13 @@ func usedWindow(k *keys) int {
 }
 
 // slideEverywhere sets a window for all layers, or for none if it is 0.
-func (k *keys) slideEverywhere(c *Config, window int) {
-	slides, _ := k.layerTypes(c, slidingAttention)
+func slideEverywhere(k *keys, c *Config, window int) {
+	slides, _ := readLayerTypes(k, c, slidingAttention)
 	if i := slices.Index(slides, window == 0); i >= 0 {
 		k.fail("layer_types[%d] contradicts sliding_window, which holds for all layers of model_type %s", i, c.Family)
 	}
 	if window > 0 {
-		k.slide(c, window, func(int) bool { return true })
+		slide(k, c, window, func(int) bool { return true })
 	}
 }
 
@@ -143,7 +143,7 @@ func (c Config) layerTypes() []string {
 	return c.typesOfLayers(slidingAttention, func(layer int) bool { return c.Window(layer) > 0 })
 }
 
-// typesOfLayers returns what layerTypes reads: the type `other` for some layers, full_attention for the rest.
+// typesOfLayers returns layer_types: the type `other` for some layers, full_attention for the rest.
 func (c Config) typesOfLayers(other string, isOther func(layer int) bool) []string {
 	types := make([]string, c.Layers)
 	for i := range types {

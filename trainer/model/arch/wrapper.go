@@ -66,9 +66,9 @@ func (c Config) wrapNames(l *Layout) {
 	}
 }
 
-// unwrapped returns the keys of the language model, including those that are stored outside text_config, and the wrapper's
+// unwrap returns the keys of the language model, including those that are stored outside text_config, and the wrapper's
 // model_type. kind is "" for a language model that is not part of another model.
-func (k *keys) unwrapped() (text *keys, kind string) {
+func unwrap(k *keys) (text *keys, kind string) {
 	k.text("model_type", &kind)
 	w, known := wrappers[kind]
 	text = k.section(textConfig)
@@ -86,14 +86,14 @@ func (k *keys) unwrapped() (text *keys, kind string) {
 	}
 	text.values, text.err = maps.Clone(text.values), k.err
 	delete(text.values, "architectures")
-	text.textType(w, kind)
-	text.takeOutside(k, w)
+	setTextType(text, w, kind)
+	takeOutside(text, k, w)
 	return text, kind
 }
 
-// textType replaces model_type by the family's. It also replaces rotary positions with three coordinates by positions with
+// setTextType replaces model_type by the family's. It also replaces rotary positions with three coordinates by positions with
 // one, which are the same for text.
-func (k *keys) textType(w wrapper, outer string) {
+func setTextType(k *keys, w wrapper, outer string) {
 	name := w.text
 	if k.values["model_type"] != outer {
 		k.text("model_type", &name)
@@ -116,7 +116,7 @@ func (k *keys) textType(w wrapper, outer string) {
 }
 
 // takeOutside copies the keys of the whole model that apply to the language model.
-func (k *keys) takeOutside(outer *keys, w wrapper) {
+func takeOutside(k *keys, outer *keys, w wrapper) {
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "compression_config"} {
 		if v, has := outer.values[key]; has && v != nil {
 			k.values[key] = v
