@@ -145,9 +145,9 @@ func TestPickleOpcodes(t *testing.T) {
 
 func TestPickleLong(t *testing.T) {
 	for raw, want := range map[string]int64{"\x00": 0, "\x01\x05": 5, "\x01\xff": -1, "\x02\x00\x80": -32768, "\x05\x00\x00\x00\x00\x01": 1 << 32, "\x08\xff\xff\xff\xff\xff\xff\xff\x7f": 1<<63 - 1} {
-		p := &pickleScanner{data: []byte("\x8a" + raw), at: 1}
-		if err := p.step(0x8a); err != nil || p.stack[0] != want {
-			t.Errorf("%q: %v %v", raw, p.stack, err)
+		p := &pickleScanner{byteReader: byteReader{data: []byte(raw)}}
+		if p.step(0x8a); p.err != nil || p.stack[0] != want {
+			t.Errorf("%q: %v %v", raw, p.stack, p.err)
 		}
 	}
 }

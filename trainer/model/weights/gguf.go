@@ -38,7 +38,7 @@ type ggufTensor struct {
 // parseGGUF reads the header of a GGUF file, version 2 or 3, little endian. The tensors' data are slices of file.
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 func parseGGUF(file []byte) (meta map[string]any, tensors []ggufTensor, err error) {
-	r := &ggufReader{data: file}
+	r := &ggufReader{byteReader: byteReader{data: file}}
 	if string(r.take(4)) != "GGUF" {
 		return nil, nil, errors.New("not a GGUF file: does not start with GGUF")
 	}
@@ -118,36 +118,15 @@ func checkGGUFOverlap(tensors []ggufTensor) error {
 	return nil
 }
 
-// ggufReader reads values one after the other. After an error, which it keeps, it does not advance.
+// ggufReader reads values of a GGUF header.
 type ggufReader struct {
-	data     []byte
-	at       int
+	byteReader
 	text     int // bytes of strings so far
 	elements int // array elements so far
-	err      error
 }
 
-func (r *ggufReader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
-}
-
-func (r *ggufReader) take(n uint64) []byte {
-	if r.err != nil {
-		return nil
-	}
-	if n > uint64(len(r.data)-r.at) {
-		r.fail("file is cut short at byte %d", r.at)
-		return nil
-	}
-	b := r.data[r.at : r.at+int(n)]
-	r.at += int(n)
-	return b
-}
-
-func (r *ggufReader) u32() uint32 { return uint32(littleEndian(r.take(4))) }
-func (r *ggufReader) u64() uint64 { return littleEndian(r.take(8)) }
+func (r *ggufReader) u32() uint32 { return uint32(r.number(4)) }
+func (r *ggufReader) u64() uint64 { return r.number(8) }
 
 func (r *ggufReader) str() string {
 	n := r.u64()
@@ -190,7 +169,7 @@ const (
 	ggufSmallestStringBytes = 8
 )
 
-var ggufWidths = [ggufLargestType + 1]uint64{ggufUint8: 1, ggufInt8: 1, ggufUint16: 2, ggufInt16: 2, ggufUint32: 4, ggufInt32: 4,
+var ggufWidths = [ggufLargestType + 1]int{ggufUint8: 1, ggufInt8: 1, ggufUint16: 2, ggufInt16: 2, ggufUint32: 4, ggufInt32: 4,
 	ggufFloat32: 4, ggufBool: 1, ggufString: ggufSmallestStringBytes, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8}
 
 // scalar reads a value as string, bool, int64, uint64 (above int64's range) or float64.
@@ -202,7 +181,7 @@ func (r *ggufReader) scalar(kind uint32, key string) any {
 		r.fail("key %q: value type %d is unknown or nested", key, kind)
 		return nil
 	}
-	bits := littleEndian(r.take(ggufWidths[kind]))
+	bits := r.number(ggufWidths[kind])
 	switch kind {
 	case ggufInt8:
 		return int64(int8(bits))
@@ -233,7 +212,7 @@ func (r *ggufReader) array(key string) any {
 		r.fail("key %q: array of type %d is unknown or nested", key, kind)
 		return nil
 	}
-	if n > uint64(maxGGUFElements-r.elements) || n*ggufWidths[kind] > uint64(len(r.data)-r.at) {
+	if n > uint64(maxGGUFElements-r.elements) || n*uint64(ggufWidths[kind]) > uint64(len(r.data)-r.at) {
 		r.fail("key %q: array of %d values is cut short or above the limit of %d", key, n, maxGGUFElements)
 		return nil
 	}

@@ -2,7 +2,6 @@ package weights
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -42,21 +41,21 @@ const (
 // opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
 // returns the tensors in the order of the file.
 func scanPickle(data []byte) ([]binTensor, error) {
-	p := &pickleScanner{data: data, memo: map[uint64]any{}}
+	p := &pickleScanner{byteReader: byteReader{data: data}, memo: map[uint64]any{}}
 	for {
 		at := p.at
-		op, err := p.byte()
-		if err == nil && op == '.' {
+		op := byte(p.number(1))
+		if op == '.' {
 			break
 		}
-		if err == nil {
-			err = p.step(op)
+		if p.err == nil {
+			p.step(op)
 		}
-		if err == nil && len(p.stack)+len(p.memo) > maxPickleDepth {
-			err = fmt.Errorf("stack and memo have more than %d entries", maxPickleDepth)
+		if len(p.stack)+len(p.memo) > maxPickleDepth {
+			p.fail("stack and memo have more than %d entries", maxPickleDepth)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("pickle byte %d: %w", at, err)
+		if p.err != nil {
+			return nil, fmt.Errorf("pickle byte %d: %w", at, p.err)
 		}
 	}
 	if p.at != len(p.data) {
@@ -66,21 +65,18 @@ func scanPickle(data []byte) ([]binTensor, error) {
 }
 
 type pickleScanner struct {
-	data  []byte
-	at    int
+	byteReader
 	stack []any
 	memo  map[uint64]any
 }
 
 // step interprets one opcode. The names are from Python's pickletools.
-func (p *pickleScanner) step(op byte) error {
+func (p *pickleScanner) step(op byte) {
 	switch op {
 	case 0x80: // PROTO
-		version, err := p.byte()
-		if err == nil && version != 2 {
-			err = fmt.Errorf("protocol %d: only 2 is supported", version)
+		if version := p.number(1); version != 2 {
+			p.fail("protocol %d: only 2 is supported", version)
 		}
-		return err
 	case '(': // MARK
 		p.push(pickleMark{})
 	case '}': // EMPTY_DICT
@@ -90,137 +86,116 @@ func (p *pickleScanner) step(op byte) error {
 	case 0x88, 0x89: // NEWTRUE, NEWFALSE
 		p.push(op == 0x88)
 	case 'X': // BINUNICODE
-		return p.text()
+		p.text()
 	case 'K': // BININT1
-		return p.integer(1, false)
+		p.integer(1, false)
 	case 'M': // BININT2
-		return p.integer(2, false)
+		p.integer(2, false)
 	case 'J': // BININT
-		return p.integer(4, true)
+		p.integer(4, true)
 	case 0x8a: // LONG1
-		width, err := p.byte()
-		if err != nil {
-			return err
-		}
-		return p.integer(int(width), true)
+		p.integer(int(p.number(1)), true)
 	case 'c': // GLOBAL
-		return p.global()
-	case 'q', 'r', 'h', 'j':
-		return p.remember(op)
-	case 't', 0x85, 0x86, 0x87:
-		return p.tuple(op)
+		p.global()
+	case 'q': // BINPUT
+		p.store(1)
+	case 'r': // LONG_BINPUT
+		p.store(4)
+	case 'h': // BINGET
+		p.fetch(1)
+	case 'j': // LONG_BINGET
+		p.fetch(4)
+	case 't': // TUPLE
+		p.tuple(p.popMark())
+	case 0x85, 0x86, 0x87: // TUPLE1, TUPLE2, TUPLE3
+		p.tuple(p.popN(int(op-0x85) + 1))
 	case 'Q': // BINPERSID
-		return p.persistent()
+		p.persistent()
 	case 'R': // REDUCE
-		return p.reduce()
-	case 's', 'u': // SETITEM, SETITEMS
-		return p.setItems(op)
+		p.reduce()
+	case 's': // SETITEM
+		p.setItems(p.popN(2))
+	case 'u': // SETITEMS
+		p.setItems(p.popMark())
 	case 'b': // BUILD
-		return p.build()
+		p.build()
 	default:
-		return fmt.Errorf("opcode %#x is not used in a state dict of tensors: save plain tensors with torch.save(model.state_dict(), ...)", op)
+		p.fail("opcode %#x is not used in a state dict of tensors: save plain tensors with torch.save(model.state_dict(), ...)", op)
 	}
-	return nil
 }
 
 // text pushes a string.
-func (p *pickleScanner) text() error {
-	length, err := p.number(4)
-	if err != nil {
-		return err
-	}
-	text, err := p.take(int(length))
-	if err == nil && !utf8.Valid(text) {
-		err = errors.New("string is not UTF-8")
+func (p *pickleScanner) text() {
+	text := p.take(p.number(4))
+	if !utf8.Valid(text) {
+		p.fail("string is not UTF-8")
 	}
 	p.push(string(text))
-	return err
 }
 
 // integer pushes an integer of the given number of bytes.
-func (p *pickleScanner) integer(width int, signed bool) error {
+func (p *pickleScanner) integer(width int, signed bool) {
 	if width > 8 {
-		return fmt.Errorf("integer of %d bytes", width)
+		p.fail("integer of %d bytes", width)
+		return
 	}
-	v, err := p.number(width)
+	v := p.number(width)
 	if above := 64 - 8*width; signed { // bits that take the sign
 		v = uint64(int64(v<<above) >> above)
 	}
 	p.push(int64(v))
-	return err
 }
 
-func (p *pickleScanner) global() error {
+func (p *pickleScanner) global() {
 	var parts [2]string
 	for i := range parts {
 		line, _, ended := bytes.Cut(p.data[p.at:], []byte("\n"))
 		if !ended {
-			return errors.New("cut short")
+			p.fail("cut short")
+			return
 		}
 		parts[i] = string(line[:min(len(line), 200)])
 		p.at += len(line) + 1
 	}
 	name := pickleGlobal(parts[0] + "." + parts[1])
 	if _, storage := storageTypes[name]; !storage && name != globalDict && name != globalTensor {
-		return fmt.Errorf("global %q is not used in a state dict of F32, F16 or BF16 tensors", name)
+		p.fail("global %q is not used in a state dict of F32, F16 or BF16 tensors", name)
 	}
 	p.push(name)
-	return nil
 }
 
-// remember stores or fetches a memo entry: BINPUT, LONG_BINPUT, BINGET, LONG_BINGET.
-func (p *pickleScanner) remember(op byte) error {
-	width := 1
-	if op == 'r' || op == 'j' {
-		width = 4
-	}
-	key, err := p.number(width)
-	if err != nil {
-		return err
-	}
-	if op == 'h' || op == 'j' {
-		v, ok := p.memo[key]
-		if !ok {
-			return fmt.Errorf("memo entry %d was never stored", key)
-		}
-		p.push(v)
-		return nil
-	}
+// store stores the last value under a key of the given number of bytes.
+func (p *pickleScanner) store(width int) {
 	if len(p.stack) == 0 {
-		return errors.New("nothing to store in the memo")
+		p.fail("nothing to store in the memo")
 	}
-	p.memo[key] = p.stack[len(p.stack)-1]
-	return nil
+	p.memo[p.number(width)] = p.top()
 }
 
-// tuple collects values into a tuple: TUPLE (from the mark), TUPLE1, TUPLE2, TUPLE3.
-func (p *pickleScanner) tuple(op byte) error {
-	var items []any
-	var err error
-	if op == 't' {
-		items, err = p.popMark()
-	} else {
-		items, err = p.popN(int(op-0x85) + 1)
+// fetch pushes the value that store stored under a key.
+func (p *pickleScanner) fetch(width int) {
+	key := p.number(width)
+	v, ok := p.memo[key]
+	if !ok {
+		p.fail("memo entry %d was never stored", key)
 	}
-	if err != nil {
-		return err
-	}
+	p.push(v)
+}
+
+// tuple pushes a tuple.
+func (p *pickleScanner) tuple(items []any) {
 	if len(items) > 16 {
-		return fmt.Errorf("tuple of %d items", len(items))
+		p.fail("tuple of %d items", len(items))
 	}
 	p.push(pickleTuple(items))
-	return nil
 }
 
 // persistent converts ('storage', class, key, location, size) to a storage.
-func (p *pickleScanner) persistent() error {
-	items, err := p.popN(1)
-	if err != nil {
-		return err
-	}
-	id, _ := items[0].(pickleTuple)
+func (p *pickleScanner) persistent() {
+	id, _ := p.popN(1)[0].(pickleTuple)
 	if len(id) != 5 || id[0] != "storage" {
-		return errors.New("persistent id is not a storage")
+		p.fail("persistent id is not a storage")
+		return
 	}
 	class, okClass := id[1].(pickleGlobal)
 	key, okKey := id[2].(string)
@@ -228,35 +203,30 @@ func (p *pickleScanner) persistent() error {
 	size, okSize := id[4].(int64)
 	dtype, okType := storageTypes[class]
 	if len(key) > strictjson.MaxKeyBytes {
-		return fmt.Errorf("storage key of %d bytes", len(key))
+		p.fail("storage key of %d bytes", len(key))
 	}
 	if !okClass || !okKey || !okLocation || !okSize || !okType || size < 0 || size > math.MaxInt64/8 {
-		return errors.New("persistent id is not a storage of F32, F16 or BF16")
+		p.fail("persistent id is not a storage of F32, F16 or BF16")
 	}
 	p.push(binStorage{key, dtype, size})
-	return nil
 }
 
 // reduce interprets calls of OrderedDict() and _rebuild_tensor_v2, the two functions that state dicts use.
-func (p *pickleScanner) reduce() error {
-	items, err := p.popN(2)
-	if err != nil {
-		return err
-	}
+func (p *pickleScanner) reduce() {
+	items := p.popN(2)
 	args, isTuple := items[1].(pickleTuple)
 	switch {
 	case isTuple && items[0] == globalDict && len(args) == 0:
 		p.push(&pickleDict{ordered: true})
-		return nil
 	case isTuple && items[0] == globalTensor:
 		t, err := rebuildTensor(args)
 		if err != nil {
-			return err
+			p.fail("%w", err)
 		}
 		p.push(t)
-		return nil
+	default:
+		p.fail("call of something other than OrderedDict() or _rebuild_tensor_v2(...)")
 	}
-	return errors.New("call of something other than OrderedDict() or _rebuild_tensor_v2(...)")
 }
 
 // rebuildTensor checks the arguments (storage, offset, shape, stride, requires_grad, backward_hooks[, metadata]).
@@ -307,47 +277,30 @@ func integerTuple(v any) ([]int64, bool) {
 	return values, ok
 }
 
-// setItems adds the pairs above the mark (or one pair) to the dict below them.
-func (p *pickleScanner) setItems(op byte) error {
-	var items []any
-	var err error
-	if op == 's' {
-		items, err = p.popN(2)
-	} else {
-		items, err = p.popMark()
-	}
-	if err != nil {
-		return err
-	}
-	if len(p.stack) == 0 {
-		return errors.New("no dict to add items to")
-	}
-	dict, ok := p.stack[len(p.stack)-1].(*pickleDict)
+// setItems adds pairs to the dict on top of the stack.
+func (p *pickleScanner) setItems(items []any) {
+	dict, ok := p.top().(*pickleDict)
 	if !ok || len(items)%2 != 0 {
-		return errors.New("items do not go into a dict in pairs")
+		p.fail("items do not go into a dict in pairs")
+		return
 	}
 	if (len(dict.keys)+len(items)/2)*2 > maxPickleDepth {
-		return errors.New("dict is too large")
+		p.fail("dict is too large")
 	}
 	for i := 0; i < len(items); i += 2 {
 		dict.keys, dict.values = append(dict.keys, items[i]), append(dict.values, items[i+1])
 	}
-	return nil
 }
 
 // build accepts {'_metadata': versions by module}, the only attribute of a module's state dict.
-func (p *pickleScanner) build() error {
-	items, err := p.popN(2)
-	if err != nil {
-		return err
-	}
+func (p *pickleScanner) build() {
+	items := p.popN(2)
 	dict, isDict := items[0].(*pickleDict)
 	state, isState := items[1].(*pickleDict)
 	if !isDict || !dict.ordered || !isState || len(state.keys) != 1 || state.keys[0] != "_metadata" {
-		return errors.New("an attribute other than _metadata is set")
+		p.fail("an attribute other than _metadata is set")
 	}
 	p.push(dict)
-	return nil
 }
 
 // result returns the tensors of the dict that is left on the stack.
@@ -387,59 +340,39 @@ func (p *pickleScanner) result() ([]binTensor, error) {
 
 func (p *pickleScanner) push(v any) { p.stack = append(p.stack, v) }
 
-func (p *pickleScanner) byte() (byte, error) {
-	raw, err := p.take(1)
-	if err != nil {
-		return 0, err
+// top returns the last value, or nil if there is none.
+func (p *pickleScanner) top() any {
+	if len(p.stack) == 0 {
+		return nil
 	}
-	return raw[0], nil
+	return p.stack[len(p.stack)-1]
 }
 
-func (p *pickleScanner) take(n int) ([]byte, error) {
-	if n > len(p.data)-p.at {
-		return nil, errors.New("cut short")
-	}
-	p.at += n
-	return p.data[p.at-n : p.at], nil
-}
-
-// number reads an unsigned integer of at most 8 bytes, little endian.
-func (p *pickleScanner) number(width int) (uint64, error) {
-	raw, err := p.take(width)
-	return littleEndian(raw), err
-}
-
-// littleEndian returns the unsigned integer in at most 8 bytes.
-func littleEndian(raw []byte) uint64 {
-	var wide [8]byte
-	copy(wide[:], raw)
-	return binary.LittleEndian.Uint64(wide[:])
-}
-
-// popN pops n values. None of them may be a mark.
-func (p *pickleScanner) popN(n int) ([]any, error) {
-	if len(p.stack) < n {
-		return nil, errors.New("stack is empty")
-	}
+// popN pops n values. None of them may be a mark. After an error it returns n nils.
+func (p *pickleScanner) popN(n int) []any {
+	items := make([]any, n)
 	from := len(p.stack) - n
-	items := slices.Clone(p.stack[from:])
-	p.stack = p.stack[:from]
-	for _, v := range items {
-		if _, isMark := v.(pickleMark); isMark {
-			return nil, errors.New("mark where a value belongs")
-		}
+	if from < 0 {
+		p.fail("stack is empty")
+		return items
 	}
-	return items, nil
+	copy(items, p.stack[from:])
+	p.stack = p.stack[:from]
+	if slices.Contains(items, any(pickleMark{})) {
+		p.fail("mark where a value belongs")
+	}
+	return items
 }
 
 // popMark pops everything above the last mark, and the mark.
-func (p *pickleScanner) popMark() ([]any, error) {
+func (p *pickleScanner) popMark() []any {
 	for i := len(p.stack) - 1; i >= 0; i-- {
 		if _, isMark := p.stack[i].(pickleMark); isMark {
 			items := slices.Clone(p.stack[i+1:])
 			p.stack = p.stack[:i]
-			return items, nil
+			return items
 		}
 	}
-	return nil, errors.New("no mark on the stack")
+	p.fail("no mark on the stack")
+	return nil
 }
