@@ -30,33 +30,38 @@ func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
 	return files, at("GGUF tokenizer", err)
 }
 
+// ggufTokenizer reads the metadata. It keeps the first error in err.
 type ggufTokenizer struct {
 	meta   map[string]any
 	tokens []string
 	types  []int64
+	err    error
 
 	firstOnly bool // the prefix is put before the text only, not also after added tokens
 }
 
-func (g *ggufTokenizer) files() (map[string][]byte, error) {
-	model, err := ggufValue[string](g, "model")
-	if err != nil {
-		return nil, err
+func (g *ggufTokenizer) fail(format string, args ...any) {
+	if g.err == nil {
+		g.err = fmt.Errorf(format, args...)
 	}
-	if err := g.readTokens(); err != nil {
-		return nil, err
+}
+
+func (g *ggufTokenizer) files() (map[string][]byte, error) {
+	model := ggufValue[string](g, "model")
+	if g.readTokens(); g.err != nil {
+		return nil, g.err
 	}
 	var tokenizer, config *ordered.Object
 	switch model {
 	case "gpt2":
-		tokenizer, config, err = g.byteLevel()
+		tokenizer, config = g.byteLevel()
 	case "llama", "gemma4":
-		tokenizer, config, err = g.sentencePiece(model)
+		tokenizer, config = g.sentencePiece(model)
 	default:
-		err = fmt.Errorf("%smodel is %q: the supported ones are gpt2, llama and gemma4", ggufPrefix, model)
+		g.fail("%smodel is %q: the supported ones are gpt2, llama and gemma4", ggufPrefix, model)
 	}
-	if err != nil {
-		return nil, err
+	if g.err != nil {
+		return nil, g.err
 	}
 	files, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	if template, ok := g.meta["tokenizer.chat_template"].(string); ok && err == nil {
@@ -69,57 +74,44 @@ func (g *ggufTokenizer) files() (map[string][]byte, error) {
 }
 
 // byteLevel returns tokenizer.json and tokenizer_config.json of the model "gpt2".
-func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object, err error) {
-	name, err := ggufValue[string](g, "pre")
+func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object) {
+	pre, err := ggufPreNamed(ggufValue[string](g, "pre"))
 	if err != nil {
-		return nil, nil, err
+		g.fail("%w", err)
 	}
-	pre, err := ggufPreNamed(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	if config, err = g.config(nil); err != nil {
-		return nil, nil, err
-	}
-	tokenizer, err = g.tokenizer(pre, config)
-	return tokenizer, config, err
+	config = g.config(nil)
+	return g.tokenizer(pre, config), config
 }
 
-func ggufValue[T any](g *ggufTokenizer, key string) (T, error) {
+func ggufValue[T any](g *ggufTokenizer, key string) T {
 	v, ok := g.meta[ggufPrefix+key]
 	t, isT := v.(T)
 	switch {
 	case !ok:
-		return t, fmt.Errorf("%s%s is absent", ggufPrefix, key)
+		g.fail("%s%s is absent", ggufPrefix, key)
 	case !isT:
-		return t, fmt.Errorf("%s%s is of type %T, not %T", ggufPrefix, key, v, t)
+		g.fail("%s%s is of type %T, not %T", ggufPrefix, key, v, t)
 	}
-	return t, nil
+	return t
 }
 
 // ggufOptional returns the value of a key, or the given default if the key is absent.
-func ggufOptional[T any](g *ggufTokenizer, key string, absent T) (T, error) {
+func ggufOptional[T any](g *ggufTokenizer, key string, absent T) T {
 	if _, ok := g.meta[ggufPrefix+key]; !ok {
-		return absent, nil
+		return absent
 	}
 	return ggufValue[T](g, key)
 }
 
-func (g *ggufTokenizer) readTokens() (err error) {
-	if g.tokens, err = ggufValue[[]string](g, "tokens"); err != nil {
-		return err
-	}
-	if g.types, err = ggufValue[[]int64](g, "token_type"); err != nil {
-		return err
-	}
+func (g *ggufTokenizer) readTokens() {
+	g.tokens, g.types = ggufValue[[]string](g, "tokens"), ggufValue[[]int64](g, "token_type")
 	if len(g.types) != len(g.tokens) || len(g.tokens) > maxID {
-		return fmt.Errorf("%d tokens and %d token types: the numbers must be equal and at most %d", len(g.tokens), len(g.types), maxID)
+		g.fail("%d tokens and %d token types: the numbers must be equal and at most %d", len(g.tokens), len(g.types), maxID)
 	}
-	return nil
 }
 
 // config returns tokenizer_config.json. absent holds the ids of special tokens that the metadata does not name.
-func (g *ggufTokenizer) config(absent map[string]int64) (*ordered.Object, error) {
+func (g *ggufTokenizer) config(absent map[string]int64) *ordered.Object {
 	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
 	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
 		{"unknown_token_id", "unk_token"}, {"padding_token_id", "pad_token"}} {
@@ -127,49 +119,34 @@ func (g *ggufTokenizer) config(absent map[string]int64) (*ordered.Object, error)
 		if !ok {
 			otherwise = int64(NoID)
 		}
-		id, err := ggufOptional(g, n.key, otherwise)
-		if err != nil {
-			return nil, err
+		switch id := ggufOptional(g, n.key, otherwise); {
+		case id == int64(NoID):
+		case id < 0 || id >= int64(len(g.tokens)):
+			g.fail("%s%s is %d, but there are %d tokens", ggufPrefix, n.key, id, len(g.tokens))
+		default:
+			config.Set(n.name, g.tokens[id])
 		}
-		if id == int64(NoID) {
-			continue
-		}
-		if id < 0 || id >= int64(len(g.tokens)) {
-			return nil, fmt.Errorf("%s%s is %d, but there are %d tokens", ggufPrefix, n.key, id, len(g.tokens))
-		}
-		config.Set(n.name, g.tokens[id])
 	}
-	return config, nil
+	return config
 }
 
-func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered.Object, error) {
-	vocab, added, err := g.vocab(false)
-	if err != nil {
-		return nil, err
-	}
-	merges, err := g.merges()
-	if err != nil {
-		return nil, err
-	}
+func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) *ordered.Object {
+	vocab, added := g.vocab(false)
 	unk, hasUnk := config.Get("unk_token")
 	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
 		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", false, "ignore_merges", pre.ignoreMerges,
-		"vocab", vocab, "merges", merges)
-	post, err := g.postProcessor(pre.addBOS, config)
-	if err != nil {
-		return nil, err
-	}
+		"vocab", vocab, "merges", g.merges())
 	var normalizer any
 	if pre.nfc {
 		normalizer = ordered.NewObject("type", "NFC")
 	}
-	return tokenizerJSON(added, normalizer, pre.preTokenizer(), post, byteLevelJSON(true), model), nil
+	return tokenizerJSON(added, normalizer, pre.preTokenizer(), g.postProcessor(pre.addBOS, config), byteLevelJSON(true), model)
 }
 
 // vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
 // put into the vocabulary, because transformers would otherwise give it another id. Unused tokens are left out: they only
 // fill rows of the embedding. Only vocabularies of the SentencePiece kind have an unknown token and tokens for bytes.
-func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any, err error) {
+func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any) {
 	last := -1
 	for id, kind := range g.types {
 		if kind == ggufNormal {
@@ -188,76 +165,64 @@ func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added 
 			continue
 		case ggufByte, ggufUnknown:
 			if !sentencePiece {
-				return nil, nil, fmt.Errorf("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
+				g.fail("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
 			}
 			if isAdded = g.types[id] == ggufUnknown; isAdded {
 				added = append(added, addedJSON(int64(id), text, true))
 			}
 		default:
-			return nil, nil, fmt.Errorf("token %d, %.60q, has the unknown type %d", id, text, g.types[id])
+			g.fail("token %d, %.60q, has the unknown type %d", id, text, g.types[id])
 		}
 		if isAdded && id > last {
 			continue
 		}
 		if _, again := vocab.Get(text); again {
-			return nil, nil, fmt.Errorf("token %d, %.60q, occurs twice", id, text)
+			g.fail("token %d, %.60q, occurs twice", id, text)
 		}
 		vocab.Set(text, int64(id))
 	}
-	return vocab, added, nil
+	return vocab, added
 }
 
-func (g *ggufTokenizer) merges() ([]any, error) {
-	lines, err := ggufValue[[]string](g, "merges")
-	if err != nil {
-		return nil, err
-	}
+func (g *ggufTokenizer) merges() []any {
+	lines := ggufValue[[]string](g, "merges")
 	merges := make([]any, len(lines))
 	for i, line := range lines {
 		left, right, ok := strings.Cut(line, " ")
 		if !ok || right == "" || strings.Contains(right, " ") {
-			return nil, fmt.Errorf("merge %d, %.60q, is not a pair of tokens", i, line)
+			g.fail("merge %d, %.60q, is not a pair of tokens", i, line)
 		}
 		merges[i] = []any{left, right}
 	}
-	return merges, nil
+	return merges
 }
 
-func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) (any, error) {
-	addBOS, err := ggufOptional(g, "add_bos_token", absentBOS)
-	if err != nil {
-		return nil, err
-	}
-	addEOS, err := ggufOptional(g, "add_eos_token", false)
-	if err != nil {
-		return nil, err
-	}
+func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) any {
+	addBOS, addEOS := ggufOptional(g, "add_bos_token", absentBOS), ggufOptional(g, "add_eos_token", false)
 	if !addBOS && !addEOS {
-		return byteLevelJSON(false), nil
+		return byteLevelJSON(false)
 	}
 	text := func(name string, typeID int64) *ordered.Object {
 		return ordered.NewObject("Sequence", ordered.NewObject("id", name, "type_id", typeID))
 	}
 	single, pair := []any{text("A", 0)}, []any{text("A", 0), text("B", 1)}
 	special := &ordered.Object{}
-	around := func(key string) (*ordered.Object, error) {
+	around := func(key string) *ordered.Object {
 		v, ok := config.Get(key)
 		if !ok {
-			return nil, fmt.Errorf("%sadd_%s is true, but there is no such token", ggufPrefix, key)
+			g.fail("%sadd_%s is true, but there is no such token", ggufPrefix, key)
+			return nil
 		}
-		id, err := ggufValue[int64](g, key+"_id")
+		id := ggufValue[int64](g, key+"_id")
 		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{id}, "tokens", []any{v}))
-		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0))), err
+		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0)))
 	}
 	for i, add := range []bool{addBOS, addEOS} {
 		if !add {
 			continue
 		}
-		part, err := around([]string{"bos_token", "eos_token"}[i])
-		if err != nil {
-			return nil, err
-		}
+		part := around([]string{"bos_token", "eos_token"}[i])
 		single, pair = slices.Insert(single, i*len(single), any(part)), slices.Insert(pair, i*len(pair), any(part))
 	}
-	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special), nil
+	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special)
 }

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
@@ -11,42 +10,27 @@ import (
 // sentencePiece returns tokenizer.json and tokenizer_config.json for the models "llama", whose tokens have scores instead
 // of merges, and "gemma4", which has merges. Both replace spaces by ▁ and write characters that are not in the vocabulary
 // as bytes.
-func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.Object, err error) {
+func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.Object) {
 	absent := map[string]int64{}
 	prefix := false
 	if model == "llama" { // the defaults of llama.cpp
 		absent = map[string]int64{"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 		prefix = true
 	}
-	if config, err = g.config(absent); err != nil {
-		return nil, nil, err
+	config, prefix = g.config(absent), ggufOptional(g, "add_space_prefix", prefix)
+	if ggufOptional(g, "remove_extra_whitespaces", false) {
+		g.fail("%sremove_extra_whitespaces true is not supported", ggufPrefix)
 	}
-	if prefix, err = ggufOptional(g, "add_space_prefix", prefix); err != nil {
-		return nil, nil, err
-	}
-	if remove, err := ggufOptional(g, "remove_extra_whitespaces", false); err != nil || remove {
-		return nil, nil, cmp.Or(err, fmt.Errorf("%sremove_extra_whitespaces true is not supported", ggufPrefix))
-	}
-	merges, err := g.merges()
+	merges := g.merges
 	if model == "llama" {
-		merges, err = g.scoredMerges()
+		merges = g.scoredMerges
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	vocab, added, err := g.vocab(true)
-	if err != nil {
-		return nil, nil, err
-	}
-	post, err := g.postProcessor(true, config)
-	if err != nil {
-		return nil, nil, err
-	}
+	vocab, added := g.vocab(true)
 	unk, hasUnk := config.Get("unk_token")
 	bpe := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
-		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", true, "ignore_merges", false, "vocab", vocab, "merges", merges)
+		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", true, "ignore_merges", false, "vocab", vocab, "merges", merges())
 	normalizer, pre, decoder := metaspaceJSON(prefix, g.firstOnly)
-	return tokenizerJSON(added, normalizer, pre, post, decoder, bpe), config, nil
+	return tokenizerJSON(added, normalizer, pre, g.postProcessor(true, config), decoder, bpe), config
 }
 
 // metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, a ▁ is put before the text and,
@@ -72,13 +56,11 @@ func metaspaceJSON(prefix, firstOnly bool) (normalizer, pre, decoder any) {
 
 // scoredMerges derives merges from scores: each pair of tokens that form a token. Pairs that form a token with a higher
 // score come first.
-func (g *ggufTokenizer) scoredMerges() ([]any, error) {
-	scores, err := ggufValue[[]float64](g, "scores")
-	if err != nil {
-		return nil, err
-	}
+func (g *ggufTokenizer) scoredMerges() []any {
+	scores := ggufValue[[]float64](g, "scores")
 	if len(scores) < len(g.tokens) {
-		return nil, fmt.Errorf("%d scores for %d tokens", len(scores), len(g.tokens))
+		g.fail("%d scores for %d tokens", len(scores), len(g.tokens))
+		return nil
 	}
 	ids := make(map[string]int, len(g.tokens))
 	for id, text := range g.tokens {
@@ -101,7 +83,8 @@ func (g *ggufTokenizer) scoredMerges() ([]any, error) {
 		}
 	}
 	if len(list) > maxMerges {
-		return nil, fmt.Errorf("the scores stand for %d merges: at most %d are allowed", len(list), maxMerges)
+		g.fail("the scores stand for %d merges: at most %d are allowed", len(list), maxMerges)
+		return nil
 	}
 	slices.SortStableFunc(list, func(a, b merge) int {
 		return cmp.Or(cmp.Compare(scores[b.token], scores[a.token]), cmp.Compare(a.left, b.left), cmp.Compare(a.right, b.right))
@@ -110,5 +93,5 @@ func (g *ggufTokenizer) scoredMerges() ([]any, error) {
 	for i, m := range list {
 		merges[i] = []any{g.tokens[m.left], g.tokens[m.right]}
 	}
-	return merges, nil
+	return merges
 }
