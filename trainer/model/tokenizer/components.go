@@ -3,45 +3,56 @@ package tokenizer
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// component is a typed object of tokenizer.json: a normaliser, pre-tokeniser, decoder or post-processor.
+// component is a typed object of tokenizer.json: a normaliser, pre-tokeniser, decoder or post-processor. Its methods read its keys and
+// keep the first error in err.
 type component struct {
 	kind   string
 	object *ordered.Object
+	err    error
 }
 
-func asComponent(v any) (component, error) {
+func asComponent(v any) (*component, error) {
 	o, ok := v.(*ordered.Object)
 	if !ok {
-		return component{}, fmt.Errorf("want an object, have %s", ordered.TypeName(v))
+		return nil, fmt.Errorf("want an object, have %s", ordered.TypeName(v))
 	}
 	kind, ok := ordered.Value[string](o, "type")
 	if !ok {
-		return component{}, fmt.Errorf("an object without a type")
+		return nil, fmt.Errorf("an object without a type")
 	}
-	return component{kind, o}, nil
+	return &component{kind: kind, object: o}, nil
+}
+
+// fail adds the kind to an error.
+func (c *component) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = at(c.kind, fmt.Errorf(format, args...))
+	}
 }
 
 // flatten returns the components of nested Sequence components. The list of a Sequence's parts has the given key.
-func flatten(v any, key string) ([]component, error) {
+func flatten(v any, key string) ([]*component, error) {
 	if v == nil {
 		return nil, nil
 	}
 	c, err := asComponent(v)
 	if err != nil || c.kind != "Sequence" {
-		return []component{c}, err
+		return []*component{c}, err
 	}
-	if err := c.only(key); err != nil {
-		return nil, err
-	}
+	c.only(key)
 	list, ok := ordered.Value[[]any](c.object, key)
 	if !ok {
-		return nil, fmt.Errorf("component Sequence: %s is not a list", key)
+		c.fail("%s is not a list", key)
 	}
-	var all []component
+	if c.err != nil {
+		return nil, c.err
+	}
+	var all []*component
 	for _, part := range list {
 		inner, err := flatten(part, key)
 		if err != nil {
@@ -52,31 +63,32 @@ func flatten(v any, key string) ([]component, error) {
 	return all, nil
 }
 
-// only returns an error if there are keys other than the type and the given keys: an unknown setting could change the
-// result.
-func (c component) only(keys ...string) error {
+// only refuses keys other than the type and the given keys: an unknown setting could change the result.
+func (c *component) only(keys ...string) {
 	for k := range c.object.All() {
 		if k != "type" && !slices.Contains(keys, k) {
-			return fmt.Errorf("%s: unknown key %q", c.kind, k)
+			c.fail("unknown key %q", k)
 		}
 	}
-	return nil
 }
 
-func (c component) flag(key string, absent bool) (bool, error) {
+func (c *component) flag(key string, absent bool) bool {
 	v, ok := c.object.Get(key)
 	if !ok {
-		return absent, nil
+		return absent
 	}
 	b, ok := v.(bool)
 	if !ok {
-		return false, fmt.Errorf("%s: %s is not true or false", c.kind, key)
+		c.fail("%s is not true or false", key)
 	}
-	return b, nil
+	return b
 }
 
-func (c component) unsupported(what string) error {
-	return fmt.Errorf("%s %q is not supported", what, c.kind)
+// unsupported refuses the component.
+func (c *component) unsupported(what string) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%s %q is not supported", what, c.kind)
+	}
 }
 
 // buildPostProcessor returns the ids that the post-processor adds before and after a single text.
@@ -92,35 +104,40 @@ func buildPostProcessor(v any) (before, after []int32, err error) {
 		switch c.kind {
 		case "ByteLevel": // changes offsets only
 		case "TemplateProcessing":
-			before, after, err = processingTemplate(c)
+			before, after = processingTemplate(c)
 		case "BertProcessing", "RobertaProcessing":
-			before, after, err = processingPair(c)
+			before, after = processingPair(c)
 		default:
-			err = c.unsupported("post-processor")
+			c.unsupported("post-processor")
 		}
-		if err != nil {
-			return nil, nil, err
+		if c.err != nil {
+			return nil, nil, c.err
 		}
 	}
 	return before, after, nil
 }
 
 // processingPair reads BertProcessing and RobertaProcessing: cls before the text, sep after it.
-func processingPair(c component) (before, after []int32, err error) {
-	if err := c.only("sep", "cls", "trim_offsets", "add_prefix_space"); err != nil {
-		return nil, nil, err
-	}
-	ids := map[string][]int32{}
-	for _, key := range []string{"cls", "sep"} {
+func processingPair(c *component) (before, after []int32) {
+	c.only("sep", "cls", "trim_offsets", "add_prefix_space")
+	ids := func(key string) []int32 {
 		pair, _ := ordered.Value[[]any](c.object, key)
 		if len(pair) != 2 {
-			return nil, nil, fmt.Errorf("%s: %s is not a token and its id", c.kind, key)
+			c.fail("%s is not a token and its id", key)
+			return nil
 		}
-		if ids[key], err = tokenIDs(pair[1:]); err != nil {
-			return nil, nil, fmt.Errorf("%s: %s: %w", c.kind, key, err)
-		}
+		return c.ids(key, pair[1:])
 	}
-	return ids["cls"], ids["sep"], nil
+	return ids("cls"), ids("sep")
+}
+
+// ids reads a list of ids, which errors call by the given name.
+func (c *component) ids(name string, list []any) []int32 {
+	ids, err := tokenIDs(list)
+	if err != nil {
+		c.fail("%s: %w", name, err)
+	}
+	return ids
 }
 
 // tokenIDs reads a list of ids.
@@ -135,11 +152,9 @@ func tokenIDs(list []any) (ids []int32, err error) {
 	return ids, nil
 }
 
-func processingTemplate(c component) (before, after []int32, err error) {
+func processingTemplate(c *component) (before, after []int32) {
 	// Command-R's file has keys of ByteLevel here, which the tokenizers library does not read.
-	if err := c.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
-		return nil, nil, err
-	}
+	c.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex")
 	special, _ := ordered.Value[*ordered.Object](c.object, "special_tokens")
 	single, _ := ordered.Value[[]any](c.object, "single")
 	ids := &before
@@ -154,16 +169,12 @@ func processingTemplate(c component) (before, after []int32, err error) {
 		definition, _ := ordered.Value[*ordered.Object](special, key)
 		list, ok := ordered.Value[[]any](definition, "ids")
 		if !ok {
-			return nil, nil, fmt.Errorf("TemplateProcessing: a part of single is neither the text (once) nor a known special token")
+			c.fail("a part of single is neither the text (once) nor a known special token")
 		}
-		more, err := tokenIDs(list)
-		if err != nil {
-			return nil, nil, fmt.Errorf("TemplateProcessing: %q: %w", key, err)
-		}
-		*ids = append(*ids, more...)
+		*ids = append(*ids, c.ids(strconv.Quote(key), list)...)
 	}
 	if ids == &before {
-		return nil, nil, fmt.Errorf("TemplateProcessing: single does not contain the text")
+		c.fail("single does not contain the text")
 	}
-	return before, after, nil
+	return before, after
 }

@@ -43,23 +43,23 @@ func (t *Tokenizer) setDecoder(v any) error {
 	t.decoder.spaces = len(list) == 0
 	fused := false
 	for _, c := range list {
-		if err := t.addDecoderStep(c, &fused); err != nil {
-			return err
+		if t.addDecoderStep(c, &fused); c.err != nil {
+			return c.err
 		}
 	}
 	return nil
 }
 
 // addDecoderStep applies a step to each token, or notes a step on the whole text.
-func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
+func (t *Tokenizer) addDecoderStep(c *component, fused *bool) {
 	switch {
 	case c.kind == "Fuse":
 		*fused = true
-		return c.only()
+		c.only()
 	case c.kind == "Strip":
-		return t.addStrip(c, *fused)
+		t.addStrip(c, *fused)
 	case *fused:
-		return fmt.Errorf("decoder %q after Fuse is not supported", c.kind)
+		c.fail("not supported after Fuse")
 	case c.kind == "ByteFallback":
 		t.decoder.runs = true
 		for i := range t.tokens {
@@ -67,20 +67,18 @@ func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
 				t.tokens[i].bytes, t.tokens[i].isByte = string([]byte{b}), true
 			}
 		}
-		return c.only()
+		c.only()
 	case t.decoder.runs:
-		return fmt.Errorf("decoder %q after ByteFallback is not supported", c.kind)
+		c.fail("not supported after ByteFallback")
 	case c.kind == "Replace":
-		change, err := replaceStep(c)
-		if err != nil {
-			return err
+		if change := replaceStep(c); c.err == nil {
+			t.eachToken(change)
 		}
-		t.eachToken(change)
-		return nil
 	case c.kind == "Metaspace":
-		return t.addMetaspace(c)
+		t.addMetaspace(c)
+	default:
+		c.unsupported("decoder")
 	}
-	return c.unsupported("decoder")
 }
 
 func (t *Tokenizer) eachToken(change func(string) string) {
@@ -92,21 +90,19 @@ func (t *Tokenizer) eachToken(change func(string) string) {
 }
 
 // addStrip removes characters from each token or, after Fuse, from the text.
-func (t *Tokenizer) addStrip(c component, fused bool) error {
-	if err := c.only("content", "start", "stop"); err != nil {
-		return err
-	}
+func (t *Tokenizer) addStrip(c *component, fused bool) {
+	c.only("content", "start", "stop")
 	content, _ := ordered.Value[string](c.object, "content")
 	start, stop := c.count("start"), c.count("stop")
 	if utf8.RuneCountInString(content) != 1 || start < 0 || stop < 0 {
-		return fmt.Errorf("component Strip: want content, a character, and start and stop, numbers from 0 to %d", maxStrip)
+		c.fail("want content, a character, and start and stop, numbers from 0 to %d", maxStrip)
 	}
 	if fused || t.decoder.runs {
 		if !fused || stop > 0 || t.decoder.stripLeft > 0 {
-			return fmt.Errorf("component Strip: only a start, after Fuse or before ByteFallback, is supported")
+			c.fail("only a start, after Fuse or before ByteFallback, is supported")
 		}
 		t.decoder.stripLeft, t.decoder.strip = start, content
-		return nil
+		return
 	}
 	t.eachToken(func(s string) string {
 		for range start {
@@ -117,13 +113,12 @@ func (t *Tokenizer) addStrip(c component, fused bool) error {
 		}
 		return s
 	})
-	return nil
 }
 
 const maxStrip = 64
 
 // count reads a small number. It returns -1 if the value is anything else.
-func (c component) count(key string) int {
+func (c *component) count(key string) int {
 	n, ok := ordered.Value[int64](c.object, key)
 	if !ok || n < 0 || n > maxStrip {
 		return -1
@@ -132,23 +127,17 @@ func (c component) count(key string) int {
 }
 
 // addMetaspace replaces a character by spaces. The first token of a text loses it instead.
-func (t *Tokenizer) addMetaspace(c component) error {
-	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
-		return err
-	}
-	mark, scheme, err := metaspace(c)
-	if err != nil {
-		return err
-	}
-	if t.decoder.firstDrop != "" {
-		return fmt.Errorf("two Metaspace decoders are not supported")
-	}
-	if scheme == "never" {
+func (t *Tokenizer) addMetaspace(c *component) {
+	mark, scheme := metaspace(c)
+	switch {
+	case t.decoder.firstDrop != "":
+		c.fail("two such decoders are not supported")
+	case c.err != nil:
+	case scheme == "never":
 		t.eachToken(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
-		return nil
+	default:
+		t.decoder.firstDrop = mark
 	}
-	t.decoder.firstDrop = mark
-	return nil
 }
 
 // byteOf returns the byte of a token <0x00> to <0xFF>.
@@ -163,21 +152,20 @@ func byteOf(token string) (b byte, ok bool) {
 // setByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
 // ByteFallback, Fuse, Replace("▁", " "), ByteLevel. That sequence decodes to the same text if every token is byte-level
 // text, which contains no ▁, and no token is a <0x..> token.
-func (t *Tokenizer) setByteLevelDecoder(list []component) error {
+func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 	for i, c := range list {
-		var err error
 		switch {
 		case i == len(list)-1:
-			err = c.only("add_prefix_space", "trim_offsets", "use_regex")
+			c.only("add_prefix_space", "trim_offsets", "use_regex")
 		case len(list) == 4 && (i == 0 && c.kind == "ByteFallback" || i == 1 && c.kind == "Fuse"):
-			err = c.only()
+			c.only()
 		case len(list) == 4 && i == 2 && c.kind == "Replace":
-			err = checkReplace(c)
+			checkReplace(c)
 		default:
-			err = c.unsupported("decoder")
+			c.unsupported("decoder")
 		}
-		if err != nil {
-			return err
+		if c.err != nil {
+			return c.err
 		}
 	}
 	for id := range t.tokens {
@@ -194,13 +182,9 @@ func (t *Tokenizer) setByteLevelDecoder(list []component) error {
 	return nil
 }
 
-func checkReplace(c component) error {
-	p, err := readPattern(c)
-	if err != nil {
-		return err
+func checkReplace(c *component) {
+	c.only("pattern", "content")
+	if to, _ := c.object.Get("content"); readPattern(c) != literal(metaspaceMark) || to != " " {
+		c.fail("before ByteLevel, only ▁ replaced by a space is supported")
 	}
-	if to, _ := c.object.Get("content"); p != literal(metaspaceMark) || to != " " {
-		return fmt.Errorf("component Replace: before ByteLevel, only ▁ replaced by a space is supported")
-	}
-	return c.only("pattern", "content")
 }

@@ -99,8 +99,7 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 	for i, c := range steps {
 		switch {
 		case c.kind == "Digits" && i == 0:
-			is.digits, err = c.flag("individual_digits", false)
-			if !is.digits {
+			if is.digits = c.flag("individual_digits", false); !is.digits {
 				return "", fmt.Errorf("there is no key for the pre-tokenizer Digits without individual_digits")
 			}
 		case c.kind == "Split":
@@ -109,18 +108,14 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 			}
 			is.patterns = append(is.patterns, c.regex())
 		case c.kind == "ByteLevel" && i == len(steps)-1:
-			var prefix bool
-			if prefix, err = c.flag("add_prefix_space", true); err == nil {
-				regex, err = c.flag("use_regex", true)
-			}
-			if prefix {
+			if regex = c.flag("use_regex", true); c.flag("add_prefix_space", true) {
 				return "", fmt.Errorf("there is no key for ByteLevel with add_prefix_space")
 			}
 		default:
 			return "", fmt.Errorf("there is no key for the pre-tokenizer %s at this place", c.kind)
 		}
-		if err != nil {
-			return "", err
+		if c.err != nil {
+			return "", c.err
 		}
 	}
 	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
@@ -138,7 +133,7 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 }
 
 // isolates reports whether a Split isolates its matches.
-func (c component) isolates() bool {
+func (c *component) isolates() bool {
 	behaviour, _ := c.object.Get("behavior")
 	invert, _ := c.object.Get("invert")
 	return behaviour == "Isolated" && (invert == false || invert == nil)

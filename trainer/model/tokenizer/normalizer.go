@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 
@@ -27,11 +26,10 @@ func buildNormalizer(v any) (normalizer, error) {
 	}
 	var steps []normalizer
 	for _, c := range list {
-		step, err := normalizerStep(c)
-		if err != nil {
-			return nil, err
+		steps = append(steps, normalizerStep(c))
+		if c.err != nil {
+			return nil, c.err
 		}
-		steps = append(steps, step)
 	}
 	switch len(steps) {
 	case 0:
@@ -47,13 +45,15 @@ func buildNormalizer(v any) (normalizer, error) {
 	}, nil
 }
 
-func normalizerStep(c component) (normalizer, error) {
+func normalizerStep(c *component) normalizer {
 	if form, ok := normalForms[c.kind]; ok {
-		return func(s string) string { return normalForm(form, s) }, c.only()
+		c.only()
+		return func(s string) string { return normalForm(form, s) }
 	}
 	switch c.kind {
 	case "Lowercase":
-		return lowercase, c.only()
+		c.only()
+		return lowercase
 	case "Strip":
 		return stripStep(c)
 	case "Prepend":
@@ -61,7 +61,8 @@ func normalizerStep(c component) (normalizer, error) {
 	case "Replace":
 		return replaceStep(c)
 	}
-	return nil, c.unsupported("normalizer")
+	c.unsupported("normalizer")
+	return nil
 }
 
 // lowercase lowers each character by itself, as Rust's char::to_lowercase does.
@@ -80,15 +81,9 @@ func lowercase(s string) string {
 	return out.String()
 }
 
-func stripStep(c component) (normalizer, error) {
-	if err := c.only("strip_left", "strip_right"); err != nil {
-		return nil, err
-	}
-	left, err := c.flag("strip_left", true)
-	if err != nil {
-		return nil, err
-	}
-	right, err := c.flag("strip_right", true)
+func stripStep(c *component) normalizer {
+	c.only("strip_left", "strip_right")
+	left, right := c.flag("strip_left", true), c.flag("strip_right", true)
 	return func(s string) string {
 		if left {
 			s = strings.TrimLeftFunc(s, unicode.IsSpace)
@@ -97,32 +92,24 @@ func stripStep(c component) (normalizer, error) {
 			s = strings.TrimRightFunc(s, unicode.IsSpace)
 		}
 		return s
-	}, err
+	}
 }
 
-func prependStep(c component) (normalizer, error) {
-	if err := c.only("prepend"); err != nil {
-		return nil, err
-	}
-	prefix, err := c.content("prepend")
+func prependStep(c *component) normalizer {
+	c.only("prepend")
+	prefix := c.content("prepend")
 	return func(s string) string {
 		if s == "" {
 			return s
 		}
 		return prefix + s
-	}, err
+	}
 }
 
-func replaceStep(c component) (normalizer, error) {
-	if err := c.only("pattern", "content"); err != nil {
-		return nil, err
-	}
-	to, err := c.content("content")
-	if err != nil {
-		return nil, err
-	}
-	from, err := readPattern(c)
-	return func(s string) string { return replace(from, s, to) }, err
+func replaceStep(c *component) normalizer {
+	c.only("pattern", "content")
+	from, to := readPattern(c), c.content("content")
+	return func(s string) string { return replace(from, s, to) }
 }
 
 // replace replaces every match.
@@ -145,14 +132,14 @@ func replace(from pattern, s, to string) string {
 }
 
 // content reads a short text.
-func (c component) content(key string) (string, error) {
+func (c *component) content(key string) string {
 	v, _ := c.object.Get(key)
 	s, ok := v.(string)
 	if !ok {
-		return "", fmt.Errorf("%s: %s is of type %s, not a text", c.kind, key, ordered.TypeName(v))
+		c.fail("%s is of type %s, not a text", key, ordered.TypeName(v))
 	}
 	if len(s) > maxGrowth {
-		return "", fmt.Errorf("%s: %s has %d bytes: at most %d are allowed", c.kind, key, len(s), maxGrowth)
+		c.fail("%s has %d bytes: at most %d are allowed", key, len(s), maxGrowth)
 	}
-	return s, nil
+	return s
 }

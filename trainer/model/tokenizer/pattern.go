@@ -122,21 +122,22 @@ func (r *regex) probe() (err error) {
 }
 
 // readPattern reads {"String": …} or {"Regex": …}.
-func readPattern(c component) (pattern, error) {
+func readPattern(c *component) pattern {
 	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
 	text, _ := ordered.Value[string](o, "String")
 	expression := c.regex()
 	switch {
 	case o.Len() == 1 && text != "" && len(text) <= maxPattern:
-		return literal(text), nil
+		return literal(text)
 	case o.Len() == 1 && expression != "":
 		r, err := compileRegex(expression)
 		if err != nil {
-			return nil, fmt.Errorf("component %s: %w", c.kind, err)
+			c.fail("%w", err)
 		}
-		return r, nil
+		return r
 	}
-	return nil, fmt.Errorf("component %s: pattern is neither {\"String\": text} nor {\"Regex\": text}", c.kind)
+	c.fail("pattern is neither {\"String\": text} nor {\"Regex\": text}")
+	return nil
 }
 
 // translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ: possessive quantifiers become atomic

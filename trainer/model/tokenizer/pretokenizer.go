@@ -54,47 +54,42 @@ func buildPreTokenizer(v any) (p preTokenizer, err error) {
 		if c.kind == "ByteLevel" && i < len(list)-1 {
 			return p, fmt.Errorf("ByteLevel before another step is not supported")
 		}
-		steps, err := preTokenizerSteps(c)
-		if err != nil {
-			return p, err
+		p.steps = append(p.steps, preTokenizerSteps(c)...)
+		if c.err != nil {
+			return p, c.err
 		}
-		p.steps = append(p.steps, steps...)
 		p.byteLevel = c.kind == "ByteLevel"
 	}
 	return p, nil
 }
 
-func preTokenizerSteps(c component) ([]step, error) {
-	one := func(s step, err error) ([]step, error) { return []step{s}, err }
+func preTokenizerSteps(c *component) []step {
 	switch c.kind {
 	case "ByteLevel":
 		return byteLevelSteps(c)
 	case "Digits":
-		return one(digitsStep(c))
+		return []step{digitsStep(c)}
 	case "Split":
-		return one(splitStep(c))
+		return []step{splitStep(c)}
 	case "Metaspace":
 		return metaspaceSteps(c)
 	case "Punctuation":
-		return one(punctuationStep(c))
+		c.only("behavior")
+		return []step{{cut: splitBy(punctuation{}, c.behavior(isolated), false)}}
 	case "Whitespace":
-		return one(step{cut: dropSpaces(splitWordsAndMarks)}, c.only())
+		c.only()
+		return []step{{cut: dropSpaces(splitWordsAndMarks)}}
 	case "WhitespaceSplit":
-		return one(step{cut: dropSpaces(splitWords)}, c.only())
+		c.only()
+		return []step{{cut: dropSpaces(splitWords)}}
 	}
-	return nil, c.unsupported("pre-tokenizer")
+	c.unsupported("pre-tokenizer")
+	return nil
 }
 
-func byteLevelSteps(c component) (steps []step, err error) {
-	if err := c.only("add_prefix_space", "trim_offsets", "use_regex"); err != nil {
-		return nil, err
-	}
-	prefix, err := c.flag("add_prefix_space", true)
-	if err != nil {
-		return nil, err
-	}
-	regex, err := c.flag("use_regex", true)
-	if prefix {
+func byteLevelSteps(c *component) (steps []step) {
+	c.only("add_prefix_space", "trim_offsets", "use_regex")
+	if c.flag("add_prefix_space", true) {
 		steps = append(steps, step{cut: func(f fragment, to func(fragment)) {
 			if !strings.HasPrefix(f.text, " ") {
 				f.text = " " + f.text
@@ -102,21 +97,18 @@ func byteLevelSteps(c component) (steps []step, err error) {
 			to(f)
 		}})
 	}
-	if regex {
+	if c.flag("use_regex", true) {
 		steps = append(steps, step{split: splitGPT2})
 	}
-	return steps, err
+	return steps
 }
 
-func digitsStep(c component) (step, error) {
-	if err := c.only("individual_digits"); err != nil {
-		return step{}, err
+func digitsStep(c *component) step {
+	c.only("individual_digits")
+	if c.flag("individual_digits", false) {
+		return step{split: splitDigits}
 	}
-	individual, err := c.flag("individual_digits", false)
-	if individual {
-		return step{split: splitDigits}, err
-	}
-	return step{split: splitDigitRuns}, err
+	return step{split: splitDigitRuns}
 }
 
 // dropSpaces applies a splitter that keeps white space apart, and drops the white space.
@@ -134,18 +126,8 @@ func dropSpaces(split splitter) func(fragment, func(fragment)) {
 
 // metaspaceSteps replaces spaces by a character. It may also put that character before the text and split the text before
 // each such character.
-func metaspaceSteps(c component) ([]step, error) {
-	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
-		return nil, err
-	}
-	mark, scheme, err := metaspace(c)
-	if err != nil {
-		return nil, err
-	}
-	split, err := c.flag("split", true)
-	if err != nil {
-		return nil, err
-	}
+func metaspaceSteps(c *component) []step {
+	mark, scheme := metaspace(c)
 	steps := []step{{cut: func(f fragment, to func(fragment)) {
 		f.text = strings.ReplaceAll(f.text, " ", mark)
 		if (scheme == "always" || scheme == "first" && f.first) && !strings.HasPrefix(f.text, mark) {
@@ -153,17 +135,18 @@ func metaspaceSteps(c component) ([]step, error) {
 		}
 		to(f)
 	}}}
-	if split {
+	if c.flag("split", true) {
 		steps = append(steps, step{cut: splitBy(literal(mark), mergedWithNext, false)})
 	}
-	return steps, nil
+	return steps
 }
 
 // metaspace reads the character and the scheme of a Metaspace pre-tokenizer or decoder.
-func metaspace(c component) (mark, scheme string, err error) {
+func metaspace(c *component) (mark, scheme string) {
+	c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep")
 	mark, _ = ordered.Value[string](c.object, "replacement")
 	if utf8.RuneCountInString(mark) != 1 {
-		return "", "", fmt.Errorf("component Metaspace: replacement %q is not one character", mark)
+		c.fail("replacement %q is not one character", mark)
 	}
 	scheme = "always"
 	declared, isDeclared := c.object.Get("prepend_scheme")
@@ -171,16 +154,15 @@ func metaspace(c component) (mark, scheme string, err error) {
 		scheme, _ = declared.(string)
 	}
 	if scheme != "always" && scheme != "first" && scheme != "never" {
-		return "", "", fmt.Errorf("component Metaspace: prepend_scheme %q is neither always, first nor never", scheme)
+		c.fail("prepend_scheme %q is neither always, first nor never", scheme)
 	}
-	prefix, err := c.flag("add_prefix_space", scheme != "never")
-	if err == nil && !prefix && scheme != "never" {
+	if !c.flag("add_prefix_space", scheme != "never") && scheme != "never" {
 		if isDeclared {
-			return "", "", fmt.Errorf("component Metaspace: add_prefix_space is false and prepend_scheme %s", scheme)
+			c.fail("add_prefix_space is false and prepend_scheme %s", scheme)
 		}
 		scheme = "never"
 	}
-	return mark, scheme, err
+	return mark, scheme
 }
 
 // behavior determines to which piece Split assigns a match of its pattern.
@@ -197,58 +179,40 @@ const (
 var behaviors = map[any]behavior{"Removed": removed, "Isolated": isolated, "MergedWithPrevious": mergedWithPrevious,
 	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
 
-func (c component) behavior(absent behavior) (behavior, error) {
+func (c *component) behavior(absent behavior) behavior {
 	v, ok := c.object.Get("behavior")
 	if !ok {
-		return absent, nil
+		return absent
 	}
 	name, _ := v.(string)
 	b, ok := behaviors[name]
 	if !ok {
-		return 0, fmt.Errorf("component %s: behavior %v is not supported", c.kind, v)
+		c.fail("behavior %v is not supported", v)
 	}
-	return b, nil
+	return b
 }
 
-func splitStep(c component) (step, error) {
-	if err := c.only("pattern", "behavior", "invert"); err != nil {
-		return step{}, err
-	}
-	invert, err := c.flag("invert", false)
-	if err != nil {
-		return step{}, err
-	}
+func splitStep(c *component) step {
+	c.only("pattern", "behavior", "invert")
 	if _, ok := c.object.Get("behavior"); !ok {
-		return step{}, fmt.Errorf("component Split: behavior is missing")
+		c.fail("behavior is missing")
 	}
-	b, err := c.behavior(isolated)
-	if err != nil {
-		return step{}, err
-	}
+	invert, b := c.flag("invert", false), c.behavior(isolated)
 	// If the pattern matches all of a text, keeping the matches is the same as removing the rest.
 	if split, ok := scanners[c.regex()]; ok && (b == isolated || b == removed && invert) {
-		return step{split: split}, nil
+		return step{split: split}
 	}
 	if split, ok := isolators[c.regex()]; ok && b == isolated {
-		return step{split: split}, nil
+		return step{split: split}
 	}
-	p, err := readPattern(c)
-	return step{cut: splitBy(p, b, invert)}, err
+	return step{cut: splitBy(readPattern(c), b, invert)}
 }
 
 // regex returns the text of the component's regular expression, or "" if its pattern is not a regular expression.
-func (c component) regex() string {
+func (c *component) regex() string {
 	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
 	text, _ := ordered.Value[string](o, "Regex")
 	return text
-}
-
-func punctuationStep(c component) (step, error) {
-	if err := c.only("behavior"); err != nil {
-		return step{}, err
-	}
-	b, err := c.behavior(isolated)
-	return step{cut: splitBy(punctuation{}, b, false)}, err
 }
 
 // punctuation matches each ASCII or Unicode punctuation character.
