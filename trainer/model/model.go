@@ -256,7 +256,7 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 	return all
 }
 
-// wideVectors returns views of Half for the matrices, and fp32 tensors for norms and biases. SyncHalf fills the fp32
+// wideVectors returns views of Half for the matrices, and fp32 tensors for norms and biases. syncHalf fills the fp32
 // tensors.
 func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	all := m.views(s, m.Half)

@@ -79,7 +79,7 @@ func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) e
 	if err := inPieces(p.Numel(), chunkElements, read, func(from int64, values []float32) error { return p.m.put(ctx, from, values) }); err != nil {
 		return err
 	}
-	return p.m.SyncHalf(ctx)
+	return p.m.syncHalf(ctx)
 }
 
 func (p all) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {

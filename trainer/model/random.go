@@ -40,7 +40,7 @@ func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, see
 		return nil
 	})
 	if err == nil {
-		err = m.SyncHalf(ctx)
+		err = m.syncHalf(ctx)
 	}
 	if err != nil {
 		m.Close(ctx)

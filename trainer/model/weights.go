@@ -28,7 +28,7 @@ func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, 
 			}
 		}
 	}
-	return m.SyncHalf(ctx)
+	return m.syncHalf(ctx)
 }
 
 // rowsOf returns a function that reads whole rows of a checkpoint's tensor, beginning with element `from`.
@@ -61,7 +61,7 @@ func inPieces(n, step int64, read, put func(from int64, values []float32) error)
 	return nil
 }
 
-// put sets the parameters that begin at element `at`, if this process holds them and SyncHalf does not copy them.
+// put sets the parameters that begin at element `at`, if this process holds them and syncHalf does not copy them.
 func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 	var into []*Buffer
 	if m.Master != nil {
@@ -103,8 +103,8 @@ func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// SyncHalf copies Master to the bf16 copy. Without a Master it renews the float32 tensors of Generation from Half.
-func (m *Model) SyncHalf(ctx context.Context) error {
+// syncHalf copies Master to the bf16 copy. Without a Master it renews the float32 tensors of Generation from Half.
+func (m *Model) syncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil
 	}
