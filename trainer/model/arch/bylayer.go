@@ -47,18 +47,27 @@ func (b *ByLayer) normal(c *Config) *ByLayer {
 	return b
 }
 
-// settings returns ByLayer, or the zero value if it is nil.
-func (c Config) settings() ByLayer {
+// byLayer returns ByLayer, or the zero value if it is nil.
+func (c Config) byLayer() *ByLayer {
 	if c.ByLayer == nil {
-		return ByLayer{}
+		return &ByLayer{}
 	}
-	return *c.ByLayer
+	return c.ByLayer
+}
+
+func (b *ByLayer) settings() []setting {
+	return []setting{
+		{json: "attention_k_eq_v", to: &b.KeysAreValues},
+		{json: "num_kv_shared_layers", gguf: "attention.shared_kv_layers", to: &b.SharedKV, null: true},
+		{json: "use_double_wide_mlp", to: &b.DoubleWide, null: true},
+		{json: "hidden_size_per_layer_input", gguf: "embedding_length_per_layer_input", to: &b.Inputs, null: true},
+	}
 }
 
 // HeadDimOf returns the size of a head in a layer.
 func (c Config) HeadDimOf(layer int) int {
 	if c.Window(layer) == 0 {
-		return cmp.Or(c.settings().GlobalHeadDim, c.HeadDim)
+		return cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim)
 	}
 	return c.HeadDim
 }
@@ -66,7 +75,7 @@ func (c Config) HeadDimOf(layer int) int {
 // KVHeadsOf returns the number of heads of keys and values in a layer.
 func (c Config) KVHeadsOf(layer int) int {
 	if c.Window(layer) == 0 {
-		return cmp.Or(c.settings().GlobalKVHeads, c.KVHeads)
+		return cmp.Or(c.byLayer().GlobalKVHeads, c.KVHeads)
 	}
 	return c.KVHeads
 }
@@ -76,7 +85,7 @@ func (c Config) KVWidth(layer int) int { return c.KVHeadsOf(layer) * c.HeadDimOf
 
 // FFNOf returns the width of a layer's MLP.
 func (c Config) FFNOf(layer int) int {
-	if c.settings().DoubleWide && c.KVLayer(layer) != layer {
+	if c.byLayer().DoubleWide && c.KVLayer(layer) != layer {
 		return 2 * c.FFN
 	}
 	return c.FFN
@@ -85,7 +94,7 @@ func (c Config) FFNOf(layer int) int {
 // KVLayer returns the layer whose keys and values a layer attends to. For one of the last SharedKV layers, it is the last earlier layer
 // with the same window. For the others, it is the layer itself.
 func (c Config) KVLayer(layer int) int {
-	first := c.Layers - c.settings().SharedKV
+	first := c.Layers - c.byLayer().SharedKV
 	if layer < first {
 		return layer
 	}
@@ -99,7 +108,7 @@ func (c Config) KVLayer(layer int) int {
 
 // SharesKV reports whether later layers attend to a layer's keys and values.
 func (c Config) SharesKV(layer int) bool {
-	for i := c.Layers - c.settings().SharedKV; i < c.Layers; i++ {
+	for i := c.Layers - c.byLayer().SharedKV; i < c.Layers; i++ {
 		if i != layer && c.KVLayer(i) == layer {
 			return true
 		}
@@ -122,17 +131,17 @@ func (c Config) Unread(name string) bool {
 
 // KeysAreValues reports whether a layer uses the projection of its keys as values.
 func (c Config) KeysAreValues(layer int) bool {
-	return c.settings().KeysAreValues && c.Window(layer) == 0 && c.KVLayer(layer) == layer
+	return c.byLayer().KeysAreValues && c.Window(layer) == 0 && c.KVLayer(layer) == layer
 }
 
 // LayerInputs returns the width of the embedding that each layer adds, 0 if layers add none.
-func (c Config) LayerInputs() int { return c.settings().Inputs }
+func (c Config) LayerInputs() int { return c.byLayer().Inputs }
 
 // LayerInputScale returns the factor of these embeddings.
 func (c Config) LayerInputScale() float64 { return math.Sqrt(float64(c.LayerInputs())) }
 
 func (c Config) validateByLayer(f *family) error {
-	b := c.settings()
+	b := c.byLayer()
 	switch {
 	case c.ByLayer == nil:
 		return nil
@@ -164,7 +173,7 @@ func (c Config) validateByLayer(f *family) error {
 // inputsOfLayers adds the embedding for all layers, the projection of the model's embedding to the same [Layers·Inputs] values, and the
 // norm of a layer's values.
 func (c Config) inputsOfLayers(l *Layout) {
-	b := c.settings()
+	b := c.byLayer()
 	if b.Inputs == 0 {
 		return
 	}

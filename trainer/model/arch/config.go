@@ -1,6 +1,6 @@
 // Package arch defines the supported architectures. For each family of decoders it has the keys in
 // config.json and in GGUF metadata. It also has the tensors with their shapes and places in the flat buffers,
-// and the settings that are refused. A family is a file in this folder, which registers itself by name. The
+// and the settings that are refused. Each family registers itself by name. The
 // forward pass is in trainer/model: it reads a [Config] and its [Layout], and does not depend on the family.
 package arch
 
@@ -143,18 +143,24 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
+	if c.Module == nil && !(c.RMSEps > 0 && c.RMSEps < 1) {
+		return fmt.Errorf("rms_norm_eps is %g: must be above 0 and below 1", c.RMSEps)
+	}
+	for _, s := range c.settings() {
+		if err := s.validate(f); err != nil {
+			return err
+		}
+	}
 	if c.Module != nil {
 		return validateModule(c)
 	}
-	if err := c.validateSizes(); err != nil {
-		return err
+	if c.Heads%c.KVHeads != 0 {
+		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
 	}
 	for _, s := range []struct {
 		key      string
 		set, has bool
 	}{
-		{"attention_bias", c.AttentionBias, f.attentionBias || f.useBias || f.qkvBias},
-		{"mlp_bias", c.MLPBias, f.mlpBias || f.useBias},
 		{"sliding_window", c.Windows != nil, f.windows},
 		{"no_rope_layers", c.NoRope != nil, f.noRope},
 		{"rope_local_base_freq", c.LocalTheta != 0, f.defaults.LocalTheta != 0},
@@ -182,53 +188,20 @@ func (c Config) Validate() error {
 
 func positiveFinite(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
 
-// size is a key whose value must be 1 to max.
-type size struct {
-	key        string
-	value, max int
-}
-
-func validSizes(sizes ...size) error {
-	for _, s := range sizes {
-		if s.value < 1 || s.value > s.max {
-			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
-		}
-	}
-	return nil
-}
-
-func (c Config) validateSizes() error {
-	err := validSizes(
-		size{"vocab_size", c.VocabSize, MaxVocab},
-		size{"hidden_size", c.Hidden, maxHidden},
-		size{"num_hidden_layers", c.Layers, maxLayers},
-		size{"num_attention_heads", c.Heads, maxHeads},
-		size{"num_key_value_heads", c.KVHeads, maxHeads},
-		size{"head_dim", c.HeadDim, maxHeadDim},
-		size{"intermediate_size", c.FFN, maxFFN},
-		size{"max_position_embeddings", c.MaxPosition, maxPosition},
-	)
-	if err != nil {
-		return err
-	}
-	if c.Heads%c.KVHeads != 0 {
-		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
-	}
-	if !(c.RMSEps > 0 && c.RMSEps < 1) {
-		return fmt.Errorf("rms_norm_eps is %g: must be above 0 and below 1", c.RMSEps)
-	}
-	return nil
-}
-
 // tokenKey is a key of config.json and generation_config.json that has at most max token ids.
 type tokenKey struct {
-	key string
-	ids *[]int32
-	max int
+	key  string
+	gguf []string // names of the tokens in keys of GGUF metadata
+	ids  *[]int32
+	max  int
 }
 
 func (c *Config) tokens() []tokenKey {
-	return []tokenKey{{"bos_token_id", &c.BOS, 1}, {"eos_token_id", &c.EOS, 64}, {"pad_token_id", &c.Pad, 1}}
+	return []tokenKey{
+		{"bos_token_id", []string{"bos"}, &c.BOS, 1},
+		{"eos_token_id", []string{"eos", "eot"}, &c.EOS, 64},
+		{"pad_token_id", []string{"padding"}, &c.Pad, 1},
+	}
 }
 
 func (c Config) validateTokens() error {

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// family is the definition of a family. Each file of a family registers one.
+// family is the definition of a family. Each is registered by its name.
 type family struct {
 	name         string // model_type in config.json, and `family` of a configured shape
 	architecture string // name of the class in architectures of config.json
@@ -47,7 +48,7 @@ type family struct {
 var families = map[string]*family{}
 
 func register(f *family) {
-	f.defaults.Family = f.name
+	f.defaults.Family, f.defaults.RopeTheta = f.name, cmp.Or(f.defaults.RopeTheta, 10000)
 	families[f.name] = f
 }
 

@@ -19,6 +19,16 @@ const maxDeltaDim = 256
 // linearAttention is the type of such a layer in layer_types.
 const linearAttention = "linear_attention"
 
+func (g *GatedDelta) settings() []setting {
+	return []setting{
+		{json: "linear_num_key_heads", gguf: "ssm.group_count", to: &g.KeyHeads, most: maxHeads, required: true},
+		{json: "linear_num_value_heads", gguf: "ssm.time_step_rank", to: &g.ValueHeads, most: maxHeads, required: true},
+		{json: "linear_key_head_dim", gguf: "ssm.state_size", to: &g.KeyDim, most: maxDeltaDim, required: true},
+		{json: "linear_value_head_dim", to: &g.ValueDim, most: maxDeltaDim},
+		{json: "linear_conv_kernel_dim", gguf: "ssm.conv_kernel", to: &g.Width, most: maxConvWidth, required: true},
+	}
+}
+
 // Keys returns the number of values of all key heads. The query heads have the same number.
 func (g *GatedDelta) Keys() int { return g.KeyHeads * g.KeyDim }
 
@@ -78,16 +88,6 @@ func (c Config) validateGatedDelta(f *family) error {
 	case len(g.Layers) != c.Layers:
 		return fmt.Errorf("layer_types lists %d types for %d layers", len(g.Layers), c.Layers)
 	}
-	err := validSizes(
-		size{"linear_num_key_heads", g.KeyHeads, maxHeads},
-		size{"linear_num_value_heads", g.ValueHeads, maxHeads},
-		size{"linear_key_head_dim", g.KeyDim, maxDeltaDim},
-		size{"linear_value_head_dim", g.ValueDim, maxDeltaDim},
-		size{"linear_conv_kernel_dim", g.Width, maxConvWidth},
-	)
-	if err != nil {
-		return err
-	}
 	attends := false
 	for i := range c.Layers {
 		attends = attends || c.Attends(i)
@@ -132,11 +132,7 @@ func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
 // except every full_attention_interval-th.
 func readGatedDelta(k *keys, c *Config) {
 	g := &GatedDelta{KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
-	k.integer("linear_num_key_heads", &g.KeyHeads)
-	k.integer("linear_num_value_heads", &g.ValueHeads)
-	k.integer("linear_key_head_dim", &g.KeyDim)
-	k.integer("linear_value_head_dim", &g.ValueDim)
-	k.integer("linear_conv_kernel_dim", &g.Width)
+	k.read(g.settings())
 	c.GatedDelta = g
 	if recurs, given := readLayerTypes(k, c, linearAttention); given || k.err != nil {
 		g.Layers = recurs
@@ -144,11 +140,4 @@ func readGatedDelta(k *keys, c *Config) {
 	}
 	full := k.interval("full_attention_interval", 4)
 	g.Layers = eachLayer(c.Layers, func(i int) bool { return (i+1)%full != 0 })
-}
-
-// writeGatedDelta writes the keys that readGatedDelta reads.
-func writeGatedDelta(c Config) map[string]any {
-	g := c.GatedDelta
-	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, c.Recurs), "linear_num_key_heads": g.KeyHeads, "linear_num_value_heads": g.ValueHeads,
-		"linear_key_head_dim": g.KeyDim, "linear_value_head_dim": g.ValueDim, "linear_conv_kernel_dim": g.Width}
 }

@@ -60,13 +60,9 @@ func gemma3Scalars(k *keys, c *Config) {
 // gemma3Windows reads from layer_types which layers have a window. If the key is absent, all layers have one, except
 // every sliding_window_pattern-th.
 func gemma3Windows(k *keys, c *Config) {
-	window := readSlidingWindow(k, 4096)
-	if slides, given := readLayerTypes(k, c, slidingAttention); given {
-		slide(k, c, window, func(i int) bool { return slides[i] })
-		return
-	}
-	pattern := k.interval("sliding_window_pattern", k.interval("_sliding_window_pattern", 6))
-	slide(k, c, window, func(i int) bool { return (i+1)%pattern != 0 })
+	slideByType(k, c, readSlidingWindow(k, 4096), func(i int) bool {
+		return (i+1)%k.interval("sliding_window_pattern", k.interval("_sliding_window_pattern", 6)) != 0
+	})
 }
 
 func writeGemma3(c Config) map[string]any {

@@ -45,14 +45,11 @@ func readGemma4(k *keys, c *Config) {
 	k.floatOrNull("final_logit_softcapping", &c.LogitCap)
 	b := &ByLayer{GlobalHeadDim: 512, Inputs: 256, InputsVocab: 262144}
 	k.integer("global_head_dim", &b.GlobalHeadDim)
-	k.boolean("attention_k_eq_v", &b.KeysAreValues)
+	k.read(b.settings())
 	if b.KeysAreValues {
 		k.integerOrNull("num_global_key_value_heads", &b.GlobalKVHeads)
 	}
 	readOverrides(k, c, b)
-	k.integerOrNull("num_kv_shared_layers", &b.SharedKV)
-	k.booleanOrNull("use_double_wide_mlp", &b.DoubleWide)
-	k.integerOrNull("hidden_size_per_layer_input", &b.Inputs)
 	k.integerOrNull("vocab_size_per_layer_input", &b.InputsVocab)
 	c.ByLayer = b.normal(c)
 }
@@ -161,16 +158,12 @@ func writeGemma4(c Config) map[string]any {
 	if c.LogitCap > 0 {
 		object["final_logit_softcapping"] = decimal(c.LogitCap)
 	}
-	b := c.settings()
+	b := c.byLayer()
 	object["global_head_dim"] = cmp.Or(b.GlobalHeadDim, c.HeadDim)
 	object["num_global_key_value_heads"] = nil
 	if b.GlobalKVHeads > 0 {
 		object["num_global_key_value_heads"] = b.GlobalKVHeads
 	}
-	object["attention_k_eq_v"] = b.KeysAreValues
-	object["num_kv_shared_layers"] = b.SharedKV
-	object["use_double_wide_mlp"] = b.DoubleWide
-	object["hidden_size_per_layer_input"] = b.Inputs
 	object["vocab_size_per_layer_input"] = cmp.Or(b.InputsVocab, c.VocabSize)
 	return object
 }

@@ -13,8 +13,7 @@ func gemma4GGUF(k *keys, c *Config) {
 	k.float("final_logit_softcapping", &c.LogitCap)
 	b := &ByLayer{GlobalHeadDim: c.HeadDim}
 	k.integer("attention.key_length_swa", &c.HeadDim)
-	k.integer("attention.shared_kv_layers", &b.SharedKV)
-	k.integer("embedding_length_per_layer_input", &b.Inputs)
+	k.read(b.settings())
 	if shape := k.shapes["per_layer_token_embd.weight"]; len(shape) == 2 && shape[0] <= MaxVocab {
 		b.InputsVocab = int(shape[0])
 	}
@@ -86,7 +85,7 @@ func refuseSharedGGUF(k *keys, key string, c *Config) {
 func keysAreValuesGGUF(k *keys, c *Config) bool {
 	for i := range boundedLayers(c.Layers) {
 		if c.Window(i) == 0 && c.KVLayer(i) == i {
-			return !k.stores(fmt.Sprintf("blk.%d.attn_v.weight", i))
+			return !stores(k, fmt.Sprintf("blk.%d.attn_v.weight", i))
 		}
 	}
 	return false

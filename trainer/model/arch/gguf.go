@@ -46,7 +46,7 @@ func (f *family) interleaved(c Config) int64 {
 // (rows first, by GGUF name). It also reads the values of GGUFRopeFactors (nil if the file has
 // no such tensor). Metadata values are string, bool, int64, uint64, float64 or slices.
 func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
-	file := &keys{values: meta, prefix: "metadata: "}
+	file := &keys{values: meta, prefix: "metadata: ", gguf: true}
 	f := familyGGUF(file)
 	if file.err != nil {
 		return Config{}, file.err
@@ -57,13 +57,13 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
 		c.VocabSize = int(s[0])
 	}
-	c.Tied = !k.stores(ggufHead)
-	c.AttentionBias = (f.attentionBias || f.qkvBias) && k.stores("blk.0.attn_q.bias")
-	c.MLPBias = f.mlpBias && k.stores("blk.0.ffn_gate.bias")
+	c.Tied = !stores(k, ggufHead)
+	c.AttentionBias = (f.attentionBias || f.qkvBias) && stores(k, "blk.0.attn_q.bias")
+	c.MLPBias = f.mlpBias && stores(k, "blk.0.ffn_gate.bias")
 	readArchitectureGGUF(k, &c)
-	c.BOS = tokensGGUF(file, c.VocabSize, "bos")
-	c.EOS = tokensGGUF(file, c.VocabSize, "eos", "eot")
-	c.Pad = tokensGGUF(file, c.VocabSize, "padding")
+	for _, t := range c.tokens() {
+		*t.ids = tokensGGUF(file, c.VocabSize, t.gguf...)
+	}
 	refuseUnimplementedGGUF(k, c)
 	splits := 1
 	if file.integer("split.count", &splits); splits > 1 {
@@ -115,27 +115,19 @@ func tokensGGUF(k *keys, vocab int, names ...string) (ids []int32) {
 func (f *family) ggufName() string { return cmp.Or(f.gguf.name, f.name) }
 
 // stores reports whether a GGUF file has a tensor.
-func (k *keys) stores(name string) bool { _, ok := k.shapes[name]; return ok }
+func stores(k *keys, name string) bool { _, ok := k.shapes[name]; return ok }
 
 func readArchitectureGGUF(k *keys, c *Config) {
-	k.require("embedding_length", "block_count", "attention.head_count", "context_length")
+	rows := c.VocabSize
 	if f := families[c.Family]; f.gatedDelta && f.defaults.Mixture != nil {
 		c.FFN = f.defaults.FFN // no layer has this MLP
-	} else {
-		k.require("feed_forward_length")
 	}
-	k.integer("embedding_length", &c.Hidden)
-	k.integer("block_count", &c.Layers)
-	k.integer("attention.head_count", &c.Heads)
-	firstGGUF(k, "feed_forward_length", &c.FFN)
-	k.integer("context_length", &c.MaxPosition)
-	k.float("attention.layer_norm_rms_epsilon", &c.RMSEps)
-	c.KVHeads = c.Heads
-	firstGGUF(k, "attention.head_count_kv", &c.KVHeads)
-	if c.Heads > 0 {
-		c.HeadDim = c.Hidden / c.Heads
+	k.read(baseSettings(c))
+	if c.VocabSize != rows {
+		k.fail("vocab_size is %d, token_embd.weight has %d rows", c.VocabSize, rows)
 	}
-	k.integer("attention.key_length", &c.HeadDim)
+	c.KVHeads, c.HeadDim = c.Heads, c.Hidden/max(c.Heads, 1)
+	k.read(headSettings(c))
 	ropeGGUF(k, c)
 	if HasExperts(c.Family) {
 		expertsGGUF(k, c)
@@ -147,30 +139,27 @@ func readArchitectureGGUF(k *keys, c *Config) {
 
 // expertsGGUF reads a mixture of experts. ggml divides the weights of chosen experts by their sum, except in qwen2moe.
 func expertsGGUF(k *keys, c *Config) {
-	k.require("expert_count", "expert_used_count", "expert_feed_forward_length")
+	f := families[c.Family]
 	c.Mixture = &Mixture{Normalise: true, Step: 1}
-	k.integer("expert_count", &c.Mixture.Experts)
-	k.integer("expert_used_count", &c.Mixture.PerToken)
-	k.integer("expert_feed_forward_length", &c.Mixture.FFN)
+	if f.sharedExpert() && !f.gatedDelta {
+		c.Mixture.Shared = c.FFN
+	}
+	k.read(c.Mixture.settings(f))
 }
 
 // refuseUnimplementedGGUF refuses metadata that would change the forward pass in a way that is not implemented.
 func refuseUnimplementedGGUF(k *keys, c Config) {
-	for suffix, dim := range map[string]int{"": cmp.Or(c.settings().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
+	for suffix, dim := range map[string]int{"": cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
 		width := dim
 		k.integer("attention.value_length"+suffix, &width)
 		if width != dim {
 			k.fail("attention.value_length%s is %d: must equal the head dimension %d", suffix, width, dim)
 		}
 	}
-	vocab, experts, groups, causal := c.VocabSize, 0, 0, true
-	k.integer("vocab_size", &vocab)
+	experts, groups, causal := 0, 0, true
 	k.integer("expert_count", &experts)
 	k.integer("expert_group_count", &groups)
 	k.boolean("attention.causal", &causal)
-	if vocab != c.VocabSize {
-		k.fail("vocab_size is %d, token_embd.weight has %d rows", vocab, c.VocabSize)
-	}
 	if experts > 0 && c.Mixture == nil {
 		k.fail("expert_count is %d: the architecture has no mixtures of experts", experts)
 	}
@@ -180,20 +169,6 @@ func refuseUnimplementedGGUF(k *keys, c Config) {
 	if !causal {
 		k.fail("attention.causal is false: bidirectional attention is not supported")
 	}
-}
-
-// firstGGUF reads a number, or the first one of a list with equal numbers. A family whose layers differ reads the others itself.
-func firstGGUF(k *keys, key string, to *int) {
-	if _, isList := k.values[key].([]int64); !isList {
-		k.integer(key, to)
-		return
-	}
-	list := k.integers(key)
-	if len(list) == 0 {
-		k.fail("%s is an empty list", key)
-		return
-	}
-	*to = list[0]
 }
 
 // byLayerGGUF reads a number for each layer, or one for all layers. It returns nil if the key is absent.

@@ -46,11 +46,7 @@ func NextGGUF(meta map[string]any, c Config) int {
 // gatedDeltaGGUF reads the sizes of gated delta rules, and which layers have one. llama.cpp has one size for key and
 // value heads, has no biases of attention in these models, and adds the eps of norms to the squared lengths of keys, too.
 func gatedDeltaGGUF(k *keys, c *Config) {
-	sizes := []string{"conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"}
-	for i := range sizes {
-		sizes[i] = "ssm." + sizes[i]
-	}
-	k.require(append(sizes, "rope.dimension_sections")...)
+	k.require("ssm.inner_size", "rope.dimension_sections")
 	blocks, next, inner := c.Layers, 0, 0
 	if k.integer("nextn_predict_layers", &next); next >= max(blocks, 1) {
 		k.fail("nextn_predict_layers is %d: must be below block_count %d", next, blocks)
@@ -58,9 +54,8 @@ func gatedDeltaGGUF(k *keys, c *Config) {
 	}
 	c.Layers -= next
 	g := &GatedDelta{}
-	for i, to := range []*int{&g.Width, &g.KeyDim, &g.KeyHeads, &g.ValueHeads, &inner} {
-		k.integer(sizes[i], to)
-	}
+	k.read(g.settings())
+	k.integer("ssm.inner_size", &inner)
 	g.ValueDim, c.GatedDelta, c.AttentionBias = g.KeyDim, g, false
 	if g.Width < 2 {
 		k.fail("ssm.conv_kernel is %d: must be at least 2", g.Width)
@@ -112,13 +107,10 @@ func refuseSectionsGGUF(k *keys, key string, c *Config) {
 	}
 }
 
-// writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads.
+// writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads and that are no settings.
 func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
 	g, planes := c.GatedDelta, cmp.Or(c.RotaryDim, c.HeadDim)/2
-	for key, size := range map[string]int{"conv_kernel": g.Width, "state_size": g.KeyDim, "group_count": g.KeyHeads, "time_step_rank": g.ValueHeads,
-		"inner_size": g.Values()} {
-		set("ssm."+key, size)
-	}
+	set("ssm.inner_size", g.Values())
 	set("attention.recurrent_layers", g.Layers)
 	set("rope.dimension_sections", []int64{int64(planes+2) / 3, int64(planes+1) / 3, int64(planes) / 3, 0})
 }

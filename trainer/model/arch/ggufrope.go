@@ -17,7 +17,6 @@ func ropeGGUF(k *keys, c *Config) {
 	in, f := k.under("rope."), families[c.Family]
 	kind, factor, attention := "linear", 1.0, 1.0
 	original := c.MaxPosition
-	in.float("freq_base", &c.RopeTheta)
 	in.text("scaling.type", &kind)
 	in.float("scale_linear", &factor)
 	in.float("scaling.factor", &factor)
@@ -161,7 +160,7 @@ func clampedOriginal(n float64) int { return int(min(max(n, 1), maxPosition)) }
 // the others so large that no position turns them.
 func (c *Config) fractionOf(factors []float32) error {
 	const still = 1e9
-	planes := cmp.Or(c.settings().GlobalHeadDim, c.HeadDim) / 2
+	planes := cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim) / 2
 	if c.RopeScaling != nil {
 		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}

@@ -31,26 +31,13 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 		}
 		meta[name+"."+key] = value
 	}
-	set("vocab_size", c.VocabSize)
-	set("embedding_length", c.Hidden)
-	set("block_count", c.Layers)
-	set("attention.head_count", c.Heads)
-	set("attention.head_count_kv", c.KVHeads)
-	set("attention.key_length", c.HeadDim)
-	set("attention.value_length", c.HeadDim)
-	set("feed_forward_length", c.FFN)
-	set("context_length", c.MaxPosition)
-	set("attention.layer_norm_rms_epsilon", c.RMSEps)
-	set("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
-	set("rope.freq_base", c.RopeTheta)
-	if m := c.Mixture; m != nil {
-		set("expert_count", m.Experts)
-		set("expert_used_count", m.PerToken)
-		set("expert_feed_forward_length", m.FFN)
-		if m.Shared > 0 {
-			set("expert_shared_feed_forward_length", m.Shared)
+	for _, s := range c.settings() {
+		if s.gguf != "" {
+			set(s.gguf, s.value())
 		}
 	}
+	set("attention.value_length", c.HeadDim)
+	set("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
 	if f.gguf.write != nil {
 		f.gguf.write(c, set)
 	}

@@ -44,16 +44,8 @@ func fromKeys(k *keys) (Config, error) {
 		return readModule(k, f)
 	}
 	c := f.defaults
-	k.integer("vocab_size", &c.VocabSize)
-	k.integer("hidden_size", &c.Hidden)
-	k.integer("num_hidden_layers", &c.Layers)
-	k.integer("num_attention_heads", &c.Heads)
-	k.integer("intermediate_size", &c.FFN)
-	k.integer("max_position_embeddings", &c.MaxPosition)
-	k.float("rms_norm_eps", &c.RMSEps)
-	k.boolean("tie_word_embeddings", &c.Tied)
-	k.booleanOrNull("attention_bias", &c.AttentionBias)
-	k.booleanOrNull("mlp_bias", &c.MLPBias)
+	k.read(append(baseSettings(&c), biasSettings(&c, f)...))
+	readHeads(k, &c)
 	for _, t := range c.tokens() {
 		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
 	}
@@ -62,18 +54,6 @@ func fromKeys(k *keys) (Config, error) {
 		readMixture(k, f, &c)
 	case !f.byLayer: // which reads its experts itself
 		refuseExperts(k)
-	}
-	if err := readHeads(k, &c); err != nil {
-		return Config{}, err
-	}
-	if f.qkvBias {
-		c.AttentionBias = true
-		k.boolean("qkv_bias", &c.AttentionBias)
-	}
-	if f.useBias {
-		c.AttentionBias = false
-		k.booleanOrNull("use_bias", &c.AttentionBias)
-		c.MLPBias = c.AttentionBias
 	}
 	if f.multipliers {
 		readMultipliers(k, &c)
@@ -89,26 +69,21 @@ func fromKeys(k *keys) (Config, error) {
 
 // readHeads reads the number of key and value heads and the size of a head. It derives values that are null or that have no
 // default.
-func readHeads(k *keys, c *Config) error {
-	if k.null("num_key_value_heads") {
+func readHeads(k *keys, c *Config) {
+	if c.KVHeads == 0 || k.null("num_key_value_heads") {
 		c.KVHeads = c.Heads
-	} else {
-		k.integer("num_key_value_heads", &c.KVHeads)
-		if !k.has("num_key_value_heads") && c.KVHeads == 0 {
-			c.KVHeads = c.Heads
-		}
 	}
 	if k.null("head_dim") {
 		c.HeadDim = 0
 	}
-	if k.integerOrNull("head_dim", &c.HeadDim); c.HeadDim != 0 || k.values["head_dim"] != nil {
-		return nil
+	if c.HeadDim == 0 && k.values["head_dim"] == nil {
+		if c.Heads < 1 || c.Hidden%c.Heads != 0 {
+			k.fail("hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is absent", c.Hidden, c.Heads)
+			return
+		}
+		c.HeadDim = c.Hidden / c.Heads
 	}
-	if c.Heads < 1 || c.Hidden%c.Heads != 0 {
-		return fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is absent", c.Hidden, c.Heads)
-	}
-	c.HeadDim = c.Hidden / c.Heads
-	return nil
+	k.read(headSettings(c))
 }
 
 // refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
@@ -122,7 +97,9 @@ func refuseUnimplemented(k *keys, f *family) {
 		refused = append(refused, "use_bidirectional_attention", "final_logit_softcapping")
 	}
 	if !f.multipliers {
-		refused = append(refused, "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+		for _, m := range new(Config).multiplierKeys() {
+			refused = append(refused, m.key)
+		}
 	}
 	for _, key := range refused {
 		if v, has := k.values[key]; has && v != nil && v != false {
@@ -199,7 +176,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	}
 	object["torch_dtype"] = torchDType
 	if c.Module != nil {
-		maps.Copy(object, c.moduleKeys())
+		maps.Copy(object, c.keys())
 		return indented(object)
 	}
 	delete(object, "dtype")           // both versions read torch_dtype
@@ -215,26 +192,17 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 }
 
 func (c Config) keys() map[string]any {
-	f := families[c.Family]
-	object := map[string]any{
-		"architectures":           []string{f.architecture},
-		"model_type":              f.name,
-		"vocab_size":              c.VocabSize,
-		"hidden_size":             c.Hidden,
-		"num_hidden_layers":       c.Layers,
-		"num_attention_heads":     c.Heads,
-		"num_key_value_heads":     c.KVHeads,
-		"head_dim":                c.HeadDim,
-		"intermediate_size":       c.FFN,
-		"rms_norm_eps":            decimal(c.RMSEps),
-		"max_position_embeddings": c.MaxPosition,
-		"rope_theta":              decimal(c.RopeTheta),
-		"rope_scaling":            nil,
-		"tie_word_embeddings":     c.Tied,
-		"bos_token_id":            oneOrList(c.BOS),
-		"eos_token_id":            oneOrList(c.EOS),
-		"pad_token_id":            oneOrList(c.Pad),
+	object := jsonValues(c.settings())
+	for _, t := range c.tokens() {
+		object[t.key] = oneOrList(*t.ids)
 	}
+	object["model_type"] = c.Family
+	if c.Module != nil {
+		maps.Copy(object, c.Module.keys())
+		return object
+	}
+	f := families[c.Family]
+	object["architectures"], object["rope_scaling"] = []string{f.architecture}, nil
 	if c.RopeScaling != nil {
 		object["rope_scaling"] = c.RopeScaling.json()
 	}
@@ -242,18 +210,6 @@ func (c Config) keys() map[string]any {
 		object["hidden_activation"] = "gelu_pytorch_tanh"
 	} else {
 		object["hidden_act"] = "silu"
-	}
-	if f.attentionBias {
-		object["attention_bias"] = c.AttentionBias
-	}
-	if f.mlpBias {
-		object["mlp_bias"] = c.MLPBias
-	}
-	if f.useBias {
-		object["use_bias"] = c.AttentionBias
-	}
-	if f.qkvBias {
-		object["qkv_bias"] = c.AttentionBias
 	}
 	if f.multipliers {
 		maps.Copy(object, writeMultipliers(c))

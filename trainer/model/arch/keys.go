@@ -13,6 +13,7 @@ import (
 type keys struct {
 	values map[string]any
 	prefix string             // of keys in errors
+	gguf   bool               // these are keys of GGUF metadata
 	shapes map[string][]int64 // of the tensors of a GGUF file, by name
 	err    error
 }
@@ -37,10 +38,13 @@ func (k *keys) require(names ...string) {
 }
 
 func (k *keys) integer(key string, to *int) {
-	v, ok := k.values[key]
-	if !ok {
-		return
+	if v, ok := k.values[key]; ok {
+		k.integerOf(key, v, to)
 	}
+}
+
+// integerOf reads an integer from a value, or from a part of a value.
+func (k *keys) integerOf(key string, v any, to *int) {
 	n, small := int32Of(v)
 	if !small {
 		k.fail("%s is %s: must be an integer, 0 to 2^31-1", key, strictjson.Show(v))

@@ -80,16 +80,12 @@ func writeLFM2(c Config) map[string]any {
 
 // writeConvolutions writes the keys that both families of LFM2 have.
 func writeConvolutions(c Config) map[string]any {
-	attends, width, bias := []int{}, 3, false
+	attends := []int{}
 	for i := range c.Layers {
 		if !c.Convolves(i) {
 			attends = append(attends, i)
 		}
 	}
-	if c.ShortConv != nil {
-		width, bias = c.ShortConv.Width, c.ShortConv.Bias
-	}
 	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied,
-		"layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends,
-		"conv_L_cache": width, "conv_bias": bias}
+		"layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends}
 }

@@ -1,32 +1,25 @@
 package arch
 
-import "maps"
-
 // readMixture reads the keys of a mixture of experts. Both names of the number of experts are in use.
 func readMixture(k *keys, f *family, c *Config) {
 	m := *f.defaults.Mixture
 	c.Mixture = &m
-	k.integer("num_experts", &m.Experts)
+	if m.Sigmoid != nil {
+		s := *m.Sigmoid
+		m.Sigmoid = &s
+	}
+	k.read(m.settings(f))
 	named := m.Experts
-	k.integer("num_local_experts", &m.Experts)
-	if k.has("num_experts") && named != m.Experts {
+	if k.integer("num_experts", &named); named != m.Experts {
 		k.fail("num_experts is %d but num_local_experts is %d", named, m.Experts)
 	}
-	k.integer("num_experts_per_tok", &m.PerToken)
-	if f.expertsAlone {
+	switch {
+	case f.expertsAlone:
 		m.FFN = c.FFN
-		return
-	}
-	k.integer("moe_intermediate_size", &m.FFN)
-	k.boolean("norm_topk_prob", &m.Normalise)
-	if f.sigmoidRouter() {
-		readSigmoidRouter(k, &m, c)
-		return
-	}
-	k.integer("decoder_sparse_step", &m.Step)
-	m.Dense = k.integers("mlp_only_layers")
-	if f.sharedExpert() {
-		k.integer("shared_expert_intermediate_size", &m.Shared)
+	case f.sigmoidRouter():
+		readDenseLayers(k, &m, c.Layers)
+	default:
+		m.Dense = k.integers("mlp_only_layers")
 	}
 }
 
@@ -39,32 +32,44 @@ func readBesideExperts(k *keys, c *Config) {
 	}
 	c.Mixture = &Mixture{Normalise: true, Step: 1}
 	k.require("num_experts", "top_k_experts", "moe_intermediate_size")
-	k.integer("num_experts", &c.Mixture.Experts)
-	k.integer("top_k_experts", &c.Mixture.PerToken)
-	k.integer("moe_intermediate_size", &c.Mixture.FFN)
+	k.read(c.Mixture.settings(families[c.Family]))
 }
 
-// keys returns the keys that readMixture and readBesideExperts read.
-func (m *Mixture) keys(f *family) map[string]any {
-	if f.byLayer {
-		return map[string]any{"enable_moe_block": true, "num_experts": m.Experts, "top_k_experts": m.PerToken, "moe_intermediate_size": m.FFN}
+// settings lists the settings of a mixture of a family.
+func (m *Mixture) settings(f *family) []setting {
+	experts := setting{json: "num_experts", gguf: "expert_count", to: &m.Experts, most: maxExperts, required: true}
+	perToken := setting{json: "num_experts_per_tok", gguf: "expert_used_count", to: &m.PerToken, most: min(m.Experts, maxPerToken), required: true}
+	width := setting{json: "moe_intermediate_size", gguf: "expert_feed_forward_length", to: &m.FFN, most: maxFFN, required: true}
+	otherName := setting{json: "num_local_experts", to: &m.Experts}
+	switch {
+	case f.byLayer:
+		perToken.json = "top_k_experts"
+		return []setting{experts, perToken, width}
+	case f.expertsAlone:
+		width.json, width.most = "", 0 // it is the width of the MLPs
+		return []setting{experts, otherName, perToken, width}
 	}
-	object := map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken}
-	if f.expertsAlone {
-		return object
-	}
+	all := []setting{experts, otherName, perToken, width, {json: "norm_topk_prob", to: &m.Normalise}}
 	if s := m.Sigmoid; s != nil {
-		maps.Copy(object, map[string]any{"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "num_dense_layers": len(m.Dense),
-			"use_expert_bias": s.Bias, "routed_scaling_factor": decimal(s.Scale)})
-		return object
+		return append(all, setting{json: "use_expert_bias", to: &s.Bias}, setting{json: "routed_scaling_factor", to: &s.Scale})
 	}
-	dense := m.Dense
-	if dense == nil {
-		dense = []int{}
-	}
-	maps.Copy(object, map[string]any{"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "decoder_sparse_step": m.Step, "mlp_only_layers": dense})
+	all = append(all, setting{json: "decoder_sparse_step", to: &m.Step, most: maxLayers})
 	if f.sharedExpert() {
-		object["shared_expert_intermediate_size"] = m.Shared
+		all = append(all, setting{json: "shared_expert_intermediate_size", gguf: "expert_shared_feed_forward_length", to: &m.Shared, most: maxFFN,
+			required: m.Shared == 0})
 	}
-	return object
+	return all
+}
+
+// keys returns the keys of config.json that are no settings.
+func (m *Mixture) keys(f *family) map[string]any {
+	switch {
+	case f.byLayer:
+		return map[string]any{"enable_moe_block": true}
+	case f.expertsAlone:
+		return nil
+	case m.Sigmoid != nil:
+		return map[string]any{"num_dense_layers": len(m.Dense)}
+	}
+	return map[string]any{"mlp_only_layers": append([]int{}, m.Dense...)}
 }

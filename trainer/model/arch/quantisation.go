@@ -42,7 +42,7 @@ func readQuantisation(k *keys) *Quantisation {
 	switch q.Method {
 	case QuantFP8:
 		readBlocks(in, "weight_block_size", q)
-		in.only("fmt", "e4m3")
+		refuseOther(in, "fmt", "e4m3")
 	case QuantMXFP4:
 	case QuantCompressed:
 		readCompressed(in, q)
@@ -68,8 +68,8 @@ func refuseMethod(k *keys, method string) {
 	k.fail("quant_method %q is not supported: only %s, %s and FP8 of %s are; %s", strictjson.Brief(method), QuantFP8, QuantMXFP4, QuantCompressed, unquantised)
 }
 
-// only refuses every value of a key except the given one and null.
-func (k *keys) only(key string, wanted any) {
+// refuseOther refuses every value of a key except the given one and null.
+func refuseOther(k *keys, key string, wanted any) {
 	if v := k.values[key]; v != nil && v != wanted {
 		k.fail("%s %s is not supported: only %s", key, strictjson.Show(v), strictjson.Show(wanted))
 	}

@@ -8,7 +8,7 @@ func init() {
 	register(&family{
 		name:         Qwen2MoE,
 		architecture: "Qwen2MoeForCausalLM",
-		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 16, KVHeads: 16, FFN: 5632, RMSEps: 1e-6, MaxPosition: 32768,
+		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 16, KVHeads: 16, FFN: 5632, RMSEps: 1e-6, MaxPosition: 32768, AttentionBias: true,
 			Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}},
 		qkvBias: true,
 		windows: true,
@@ -21,14 +21,9 @@ func init() {
 			l.postNorm()
 			l.expertsOrMLP(mlpExperts)
 		},
-		gguf: &gguf{name: "qwen2moe", read: qwen2MoEGGUF},
+		// llama.cpp normalises no weights of this architecture.
+		gguf: &gguf{name: "qwen2moe", read: func(_ *keys, c *Config) { c.Mixture.Normalise = false }},
 	})
-}
-
-// qwen2MoEGGUF reads the width of the expert for all tokens. llama.cpp normalises no weights of this architecture.
-func qwen2MoEGGUF(k *keys, c *Config) {
-	c.Mixture.Normalise, c.Mixture.Shared = false, c.FFN
-	k.integer("expert_shared_feed_forward_length", &c.Mixture.Shared)
 }
 
 // everyOtherLayerSlides reads the windows of Qwen2MoE. With use_sliding_window, layer_types lists the layers that have a

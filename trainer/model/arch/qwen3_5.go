@@ -4,8 +4,15 @@ package arch
 // layer of gated attention, in which a quarter of each head is rotated.
 const Qwen35 = "qwen3_5_text"
 
+// Qwen35MoE is the family of their mixtures of experts. All layers have experts with normalised weights and one more expert for all
+// tokens.
+const Qwen35MoE = "qwen3_5_moe_text"
+
+// qwen35Experts are names as in mlpExperts; folders store all experts of a layer as one tensor.
+var qwen35Experts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj", always: true}
+
 func init() {
-	register(&family{
+	dense := family{
 		name:         Qwen35,
 		architecture: "Qwen3_5ForCausalLM",
 		defaults: Config{VocabSize: 248320, Hidden: 4096, Layers: 32, Heads: 16, KVHeads: 4, HeadDim: 256, FFN: 12288, RMSEps: 1e-6,
@@ -18,7 +25,14 @@ func init() {
 		write:         writeQwen35,
 		layer:         qwen35Layer,
 		gguf:          &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases
-	})
+	}
+	mixture := dense
+	mixture.name, mixture.architecture = Qwen35MoE, "Qwen3_5MoeForCausalLM"
+	mixture.defaults = Config{VocabSize: 248320, Hidden: 2048, Layers: 40, Heads: 16, KVHeads: 2, HeadDim: 256, FFN: 512, RMSEps: 1e-6,
+		MaxPosition: 32768, Mixture: &Mixture{Experts: 256, PerToken: 8, FFN: 512, Shared: 512, Normalise: true, Step: 1}}
+	mixture.gguf = &gguf{name: "qwen35moe", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}
+	register(&dense)
+	register(&mixture)
 }
 
 // qwen35Layer adds a gated delta rule or gated attention, and experts or an MLP.
@@ -44,7 +58,5 @@ func readQwen35(k *keys, c *Config) {
 }
 
 func writeQwen35(c Config) map[string]any {
-	keys := writeGatedDelta(c)
-	keys["attn_output_gate"], keys["partial_rotary_factor"] = true, c.rotaryFactor()
-	return keys
+	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, c.Recurs), "attn_output_gate": true, "partial_rotary_factor": c.rotaryFactor()}
 }

@@ -11,12 +11,8 @@ import (
 
 const originalPositions = "original_max_position_embeddings"
 
-// readRope reads rope_theta and rope_scaling, or rope_parameters, which holds both, as transformers' modeling_rope_utils does.
+// readRope reads rope_scaling, or rope_parameters, which also has rope_theta, as transformers' modeling_rope_utils does.
 func readRope(k *keys, f *family, c *Config) {
-	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
-	if !k.null("rope_theta") {
-		k.float("rope_theta", &c.RopeTheta)
-	}
 	if f.byLayer {
 		return // its read does
 	}
@@ -74,7 +70,7 @@ func (k *keys) section(name string) *keys {
 
 // under returns the keys that begin with a prefix, without it.
 func (k *keys) under(prefix string) *keys {
-	in := &keys{values: map[string]any{}, prefix: k.prefix + prefix}
+	in := &keys{values: map[string]any{}, prefix: k.prefix + prefix, gguf: k.gguf}
 	for key, value := range k.values {
 		if name, inside := strings.CutPrefix(key, prefix); inside {
 			in.values[name] = value

@@ -20,6 +20,21 @@ const maxConvWidth = 8
 // convolution is the type of such a layer in layer_types.
 const convolution = "conv"
 
+func (s *ShortConv) settings() []setting {
+	return []setting{
+		{json: "conv_L_cache", gguf: "shortconv.l_cache", to: &s.Width, most: maxConvWidth, required: true},
+		{json: "conv_bias", to: &s.Bias},
+	}
+}
+
+// shortConv returns ShortConv, or the default settings if no layer convolves.
+func (c Config) shortConv() *ShortConv {
+	if c.ShortConv == nil {
+		return &ShortConv{Width: 3}
+	}
+	return c.ShortConv
+}
+
 // Convolves reports whether a layer has a short convolution in place of attention.
 func (c Config) Convolves(layer int) bool { return c.ShortConv != nil && c.ShortConv.Layers[layer] }
 
@@ -44,8 +59,6 @@ func (c Config) validateShortConv(f *family) error {
 		return fmt.Errorf("layer_types has %s: model_type %s has no such layers", convolution, f.name)
 	case len(s.Layers) != c.Layers:
 		return fmt.Errorf("layer_types lists %d types for %d layers", len(s.Layers), c.Layers)
-	case s.Width < 1 || s.Width > maxConvWidth:
-		return fmt.Errorf("conv_L_cache is %d: must be 1 to %d", s.Width, maxConvWidth)
 	case c.Hidden > maxHidden/3:
 		return errors.New("hidden_size is too large for a convolution's product")
 	}
@@ -72,8 +85,7 @@ func readConvolutions(k *keys, c *Config) {
 	k.float("norm_eps", &c.RMSEps)
 	k.booleanOrNull("tie_embedding", &c.Tied)
 	s := &ShortConv{Width: 3}
-	k.integer("conv_L_cache", &s.Width)
-	k.boolean("conv_bias", &s.Bias)
+	k.read(s.settings())
 	if convolves, given := readLayerTypes(k, c, convolution); given || k.err != nil {
 		s.Layers = convolves
 	} else if k.values["full_attn_idxs"] != nil {
@@ -88,7 +100,7 @@ func readConvolutions(k *keys, c *Config) {
 // shortConvGGUF reads which layers have a convolution: those without heads of keys. llama.cpp has no biases and no width of 1, and reads a
 // window of the other layers.
 func shortConvGGUF(k *keys, c *Config) {
-	k.require("attention.head_count_kv", "shortconv.l_cache")
+	k.require("attention.head_count_kv")
 	window := 0
 	if k.integer("attention.sliding_window", &window); window != 0 {
 		k.fail("attention.sliding_window is %d: model_type %s has no windows", window, c.Family)
@@ -97,7 +109,7 @@ func shortConvGGUF(k *keys, c *Config) {
 		k.fail("attention.key_length is %d: llama.cpp needs embedding_length / attention.head_count", c.HeadDim)
 	}
 	s := &ShortConv{}
-	if k.integer("shortconv.l_cache", &s.Width); s.Width < 2 {
+	if k.read(s.settings()); s.Width < 2 {
 		k.fail("shortconv.l_cache is %d: must be at least 2", s.Width)
 	}
 	c.KVHeads = 0
@@ -112,17 +124,13 @@ func shortConvGGUF(k *keys, c *Config) {
 	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 }
 
-// writeShortConvGGUF writes the keys that shortConvGGUF reads.
+// writeShortConvGGUF writes which layers have a convolution.
 func writeShortConvGGUF(c Config, set func(key string, value any)) {
-	heads, width := make([]int64, c.Layers), 3
+	heads := make([]int64, c.Layers)
 	for i := range heads {
 		if !c.Convolves(i) {
 			heads[i] = int64(c.KVHeads)
 		}
 	}
-	if c.ShortConv != nil {
-		width = c.ShortConv.Width
-	}
 	set("attention.head_count_kv", heads)
-	set("shortconv.l_cache", width)
 }

@@ -21,15 +21,12 @@ func (f *family) sigmoidRouter() bool {
 	return f.defaults.Mixture != nil && f.defaults.Mixture.Sigmoid != nil
 }
 
-// readSigmoidRouter reads the keys of a mixture with a SigmoidRouter, whose first layers are dense.
-func readSigmoidRouter(k *keys, m *Mixture, c *Config) {
-	s, dense := *m.Sigmoid, 2
-	m.Sigmoid = &s
+// readDenseLayers reads the number of layers before the first one with experts.
+func readDenseLayers(k *keys, m *Mixture, layers int) {
+	dense := 2
 	k.integer("num_dense_layers", &dense)
-	k.boolean("use_expert_bias", &s.Bias)
-	k.float("routed_scaling_factor", &s.Scale)
-	if dense < 0 || dense >= c.Layers {
-		k.fail("num_dense_layers is %d: must be 0 to %d, so that a layer has experts", dense, c.Layers-1)
+	if dense < 0 || dense >= layers {
+		k.fail("num_dense_layers is %d: must be 0 to %d, so that a layer has experts", dense, layers-1)
 		return
 	}
 	m.Dense = nil
@@ -46,8 +43,6 @@ func (m *Mixture) validateSigmoid(f *family) error {
 		return fmt.Errorf("routed_scaling_factor: model_type %s with weights that are sigmoids is %v, but it must be %v", f.name, s != nil, f.sigmoidRouter())
 	case s == nil:
 		return nil
-	case !positiveFinite(s.Scale):
-		return fmt.Errorf("routed_scaling_factor is %g: must be positive and finite", s.Scale)
 	case m.Step != 1:
 		return fmt.Errorf("decoder_sparse_step is %d: model_type %s does not have this key", m.Step, f.name)
 	}

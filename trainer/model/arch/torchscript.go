@@ -39,9 +39,7 @@ const (
 func readModule(k *keys, f *family) (Config, error) {
 	c := Config{Family: f.name, Module: &Module{}}
 	k.require("vocab_size", "hidden_size", "max_position_embeddings", "head", "parameters")
-	k.integer("vocab_size", &c.VocabSize)
-	k.integer("hidden_size", &c.Hidden)
-	k.integer("max_position_embeddings", &c.MaxPosition)
+	k.read(c.settings())
 	k.text("head", &c.Module.Head)
 	for _, t := range c.tokens() {
 		*t.ids = k.ids(t.key)
@@ -66,14 +64,6 @@ func readModule(k *keys, f *family) (Config, error) {
 
 // validateModule checks the sizes of a module's parameters.
 func validateModule(c Config) error {
-	err := validSizes(
-		size{"vocab_size", c.VocabSize, MaxVocab},
-		size{"hidden_size", c.Hidden, maxHidden},
-		size{"max_position_embeddings", c.MaxPosition, maxPosition},
-	)
-	if err != nil {
-		return err
-	}
 	head, elements := false, 0.0
 	for _, p := range c.Module.Parameters {
 		n, err := p.validate()
@@ -125,15 +115,11 @@ func (p *Module) layout() *Layout {
 	return l
 }
 
-// moduleKeys returns the keys of a module's config.json.
-func (c Config) moduleKeys() map[string]any {
+// keys returns the keys of config.json that only modules have.
+func (p *Module) keys() map[string]any {
 	shapes := map[string][]int64{}
-	for _, p := range c.Module.Parameters {
-		shapes[p.Name] = p.Shape
+	for _, q := range p.Parameters {
+		shapes[q.Name] = q.Shape
 	}
-	return map[string]any{
-		"model_type": TorchScript, "vocab_size": c.VocabSize, "hidden_size": c.Hidden, "max_position_embeddings": c.MaxPosition,
-		"head": c.Module.Head, "parameters": shapes,
-		"bos_token_id": oneOrList(c.BOS), "eos_token_id": oneOrList(c.EOS), "pad_token_id": oneOrList(c.Pad),
-	}
+	return map[string]any{"head": p.Head, "parameters": shapes}
 }
