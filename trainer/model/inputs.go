@@ -20,7 +20,7 @@ func (d *Decoder) inputsOf(s *torch.Scope, ids, embedded *torch.Tensor, pass Pas
 		return nil
 	}
 	s.Scoped(func() {
-		own := d.rowsOf(d.inputs.embed, ids, d.cfg.LayerInputScale())
+		own := d.rowsOf(d.inputs.embed, ids, math.Sqrt(float64(d.cfg.LayerInputs())))
 		projected := d.inputs.project.apply(embedded, pass.Adapters).Scale(1 / math.Sqrt(float64(d.cfg.Hidden)))
 		each := torch.RMSNorm(projected.View(-1, int64(d.cfg.LayerInputs())), d.inputs.norm, d.cfg.Features().NormOffset, d.cfg.RMSEps)
 		all = s.Hoist(each.View(own.Shape()...).Add(own).Scale(math.Sqrt2 / 2))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 )
 
@@ -136,9 +135,6 @@ func (c Config) KeysAreValues(layer int) bool {
 
 // LayerInputs returns the width of the embedding that each layer adds, 0 if layers add none.
 func (c Config) LayerInputs() int { return c.byLayer().Inputs }
-
-// LayerInputScale returns the factor of these embeddings.
-func (c Config) LayerInputScale() float64 { return math.Sqrt(float64(c.LayerInputs())) }
 
 func (c Config) validateByLayer(f *family) error {
 	b := c.byLayer()

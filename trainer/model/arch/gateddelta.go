@@ -49,18 +49,6 @@ func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recur
 // then that head's gates.
 func (c Config) GatedAttention() bool { return c.GatedDelta != nil }
 
-// RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule,
-// and the size of the inputs of their convolutions.
-func (c Config) RecurrentState() (states, inputs int64) {
-	for i := range c.Layers {
-		if g := c.GatedDelta; c.Recurs(i) {
-			states += int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim)
-			inputs += int64(g.Width-1) * int64(g.Channels())
-		}
-	}
-	return states, inputs
-}
-
 // RecurrentStates returns the number of states of an engine: one for each sequence in flight,
 // and one for each conversation that waits, or for a prefix that others may continue.
 func RecurrentStates(slots, conversations int) int { return slots + max(slots, conversations) }

@@ -97,6 +97,12 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 // stateBytes returns the memory of the recurrent states of an engine that samples for several agents.
 func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64) int64 {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
-	states, inputs := c.RecurrentState()
+	var states, inputs int64 // values of a sequence: of float32 states, and of inputs of convolutions
+	for i := range c.Layers {
+		if g := c.GatedDelta; c.Recurs(i) {
+			states += int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim)
+			inputs += int64(g.Width-1) * int64(g.Channels())
+		}
+	}
 	return int64(arch.RecurrentStates(cache.Slots, cache.Conversations)) * (4*states + size*inputs)
 }
