@@ -138,7 +138,8 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what s
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
-	team, err := openTeam(ctx, teamSpec{opt: Options{Gateway: opt.Gateway}, offers: offeredCheckpoints{points: []archive.Manifest{from}}, date: dateOf(cfg, true),
+	team, err := openTeam(ctx, teamSpec{opt: Options{Gateway: opt.Gateway}, date: dateOf(cfg, true),
+		offers: offeredCheckpoints{points: []archive.Manifest{from}},
 		Setup: worker.Setup{Config: aside, Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true, Task: opt.Task, Observer: observer,
 			Process: &assemble.Process{Agents: names}}})
 	if err != nil {
