@@ -50,7 +50,7 @@ func TestEndOfResumedRun(t *testing.T) {
 func TestInterruptedColdStart(t *testing.T) {
 	args := func(dir string, more ...string) []string {
 		out := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir}
-		for _, s := range []string{"run.steps=1", "run.threads=2", "eval.before=false", "eval.queries=2", "eval.samples=1", "task.queries_per_step=2",
+		for _, s := range []string{"run.steps=0", "run.threads=2", "eval.before=false", "eval.queries=2", "eval.samples=1", "task.queries_per_step=2",
 			"grpo.rollouts=2", "cold_start.queries=32", "agents.planner.cold_start.steps=800", "agents.planner.cold_start.batch=4",
 			"agents.researcher.cold_start.steps=800", "agents.researcher.cold_start.batch=4"} {
 			out = append(out, "--set", s)
@@ -96,8 +96,8 @@ func TestInterruptedColdStart(t *testing.T) {
 	}
 	for _, agent := range []string{"planner", "researcher"} {
 		for _, file := range []string{"model.safetensors", "optimizer.state"} {
-			want, err := os.ReadFile(filepath.Join(archive.CheckpointsOf(whole).AgentDir(1, agent), file))
-			got, err2 := os.ReadFile(filepath.Join(archive.CheckpointsOf(dir).AgentDir(1, agent), file))
+			want, err := os.ReadFile(filepath.Join(archive.CheckpointsOf(whole).AgentDir(0, agent), file))
+			got, err2 := os.ReadFile(filepath.Join(archive.CheckpointsOf(dir).AgentDir(0, agent), file))
 			if err != nil || err2 != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s of %s differs: %v, %v", file, agent, err, err2)
 			}
