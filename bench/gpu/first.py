@@ -18,6 +18,7 @@ import torch.nn.functional as F
 INT, DOUBLE, FLOAT, POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_float, ctypes.c_void_p
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 DTYPE = {F32: 6, BF16: 15}  # kernels/include/mgrpo/dtype.h
+SWIGLU = 0  # kernels/include/mgrpo/glu.h
 EPS = 1e-6
 
 
@@ -184,7 +185,7 @@ def gates(b):
         gate_up, dy = b.normal(n, 2 * f), b.normal(n, f)
         y, gradient = b.unwritten(n, f), b.unwritten(n, 2 * f)
         silu = lambda x: F.silu(x[:, :f]) * x[:, f:]
-        b.case(f"swiglu {n} x {f}", 6 * n * f, lambda: b.call("swiglu", address(gate_up), 15, address(y), INT(n), INT(f)),
+        b.case(f"swiglu {n} x {f}", 6 * n * f, lambda: b.call("glu", SWIGLU, address(gate_up), 15, address(y), INT(n), INT(f)),
                lambda: error(y, silu(gate_up.double())), lambda: silu(gate_up))
 
         def check():
@@ -193,7 +194,7 @@ def gates(b):
             return error(gradient, X.grad)
 
         b.case(f"swiglu_bwd {n} x {f}", 10 * n * f,
-               lambda: b.call("swiglu_bwd", address(dy), address(gate_up), 15, address(gradient), INT(n), INT(f)), check)
+               lambda: b.call("glu_bwd", SWIGLU, address(dy), address(gate_up), 15, address(gradient), INT(n), INT(f)), check)
 
 
 def rotated(x, cos, sin):

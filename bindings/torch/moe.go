@@ -105,9 +105,9 @@ type Gates int
 
 // Gated activations.
 const (
-	SwiGLUGates  Gates = C.MGT_SWIGLU
-	ClampedGates Gates = C.MGT_CLAMPED_GLU // see ClampedGLU
-	GeGLUGates   Gates = C.MGT_GEGLU
+	SwiGLUGates  Gates = C.MGRPO_SWIGLU
+	ClampedGates Gates = C.MGRPO_CLAMPED_GLU // see ClampedGLU
+	GeGLUGates   Gates = C.MGRPO_GEGLU
 )
 
 // Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]. x is [T, H]; chosen is int32 and

@@ -59,28 +59,21 @@ func AddRMSNorm(x, residual, w *Tensor, offset, eps float64) (sum, y *Tensor) {
 }
 
 // SwiGLU returns silu(gate) * up of gateUp [..., 2F], whose first half is gate: [..., F].
-func SwiGLU(gateUp *Tensor) *Tensor {
-	s := gateUp.scopeFor("swiglu")
-	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
-}
+func SwiGLU(gateUp *Tensor) *Tensor { return glu("swiglu", C.MGRPO_SWIGLU, gateUp) }
 
 // GeGLU returns SwiGLU with the tanh form of GELU in place of silu.
-func GeGLU(gateUp *Tensor) *Tensor {
-	s := gateUp.scopeFor("geglu")
-	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
-}
+func GeGLU(gateUp *Tensor) *Tensor { return glu("geglu", C.MGRPO_GEGLU, gateUp) }
 
 // ClampedGLU returns g·sigmoid(1.702 g)·(u + 1) of gateUp [..., 2F], whose first half is the
 // gate: g is the gate up to 7, and u the other half within [-7, 7] (gpt-oss).
-func ClampedGLU(gateUp *Tensor) *Tensor {
-	s := gateUp.scopeFor("clamped glu")
-	return s.take("clamped glu", C.mgt_clamped_glu(s.dev.native, gateUp.handle), gateUp)
-}
+func ClampedGLU(gateUp *Tensor) *Tensor { return glu("clamped glu", C.MGRPO_CLAMPED_GLU, gateUp) }
 
 // SigmoidGLU returns sigmoid(gate)·up of gateUp [..., 2F], whose first half is the gate (Dauphin et al. 2017).
-func SigmoidGLU(gateUp *Tensor) *Tensor {
-	s := gateUp.scopeFor("sigmoid glu")
-	return s.take("sigmoid glu", C.mgt_sigmoid_glu(s.dev.native, gateUp.handle), gateUp)
+func SigmoidGLU(gateUp *Tensor) *Tensor { return glu("sigmoid glu", C.MGRPO_SIGMOID_GLU, gateUp) }
+
+func glu(op string, gates C.int, gateUp *Tensor) *Tensor {
+	s := gateUp.scopeFor(op)
+	return s.take(op, C.mgt_glu(s.dev.native, gates, gateUp.handle), gateUp)
 }
 
 // AttentionPacked returns causal attention within each of B segments laid end to end. The arguments are q [T, H, hd], k

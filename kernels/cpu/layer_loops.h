@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "mgrpo/glu.h"
+
 namespace mgrpo::cpu {
 
 // The maximum hd: the attention kernels have scratch of this size on the stack.
@@ -119,14 +121,9 @@ struct LayerLoops {
   void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, int64_t columns,
                       int64_t run, int64_t stride);
 
-  void (*swiglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
-  void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
-  void (*geglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
-  void (*geglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
-  void (*clamped_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
-  void (*clamped_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
-  void (*sigmoid_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
-  void (*sigmoid_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  // By enum mgrpo_gates.
+  void (*glu[MGRPO_SIGMOID_GLU + 1])(const float *gate_up, float *y, int64_t rows, int64_t f);
+  void (*glu_bwd[MGRPO_SIGMOID_GLU + 1])(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   // Compute y = silu(x) and dx = dy silu'(x) for n numbers. y may be x, and dx may be dy.
   void (*silu)(const float *x, float *y, int64_t n);
   void (*silu_bwd)(const float *dy, const float *x, float *dx, int64_t n);

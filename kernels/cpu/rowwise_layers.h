@@ -88,13 +88,22 @@ void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *d
 
 MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
 
-// Gated activations g sigmoid(k(g)) up of a gate g. Each activation defines k, and slope, which is g times the derivative of k. gate and up
-// apply its limits, and of_gate and of_up set the gradients of values beyond the limits to 0.
+// Gated activations f(g) sigmoid(k(g)) up of a gate g. Each activation defines f, the derivative of f, k, and slope, which is f(g) times
+// the derivative of k. gate and up apply its limits, and of_gate and of_up set the gradients of values beyond the limits to 0.
 struct Unlimited {
+  static constexpr float kSlopeOfF = 1;
+  static MGRPO_INLINE Vec f(Vec g) { return g; }
   static MGRPO_INLINE Vec gate(Vec g) { return g; }
   static MGRPO_INLINE Vec up(Vec u) { return u; }
   static MGRPO_INLINE Vec of_gate(Vec, Vec gradient) { return gradient; }
   static MGRPO_INLINE Vec of_up(Vec, Vec gradient) { return gradient; }
+};
+
+struct Sigmoid : Unlimited {
+  static constexpr float kSlopeOfF = 0;
+  static MGRPO_INLINE Vec f(Vec) { return splat(1); }
+  static MGRPO_INLINE Vec k(Vec g) { return g; }
+  static MGRPO_INLINE Vec slope(Vec) { return splat(1); }
 };
 
 struct Silu : Unlimited {
@@ -120,7 +129,8 @@ struct GeluTanh : Unlimited {
 };
 
 struct Clamped {
-  static constexpr float kLimit = 7, kAlpha = 1.702f;
+  static constexpr float kLimit = 7, kAlpha = 1.702f, kSlopeOfF = 1;
+  static MGRPO_INLINE Vec f(Vec g) { return g; }
   static MGRPO_INLINE Vec gate(Vec g) { return g > splat(kLimit) ? splat(kLimit) : g; }
   static MGRPO_INLINE Vec up(Vec u) {
     u = u > splat(kLimit) ? splat(kLimit) : u;
@@ -141,7 +151,7 @@ void glu(const float *gate_up, float *y, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
       const Vec gate = Activation::gate(at(gate_up));
-      put(y, gate * sigmoid(Activation::k(gate)) * Activation::up(at(gate_up + f)));
+      put(y, Activation::f(gate) * sigmoid(Activation::k(gate)) * Activation::up(at(gate_up + f)));
     });
 }
 
@@ -152,22 +162,8 @@ void glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t row
       const Vec given = at(gate_up), gate = Activation::gate(given), given_up = at(gate_up + f), up = Activation::up(given_up),
                 grad = at(dy);
       const Vec s = sigmoid(Activation::k(gate));
-      put(dgate_up, Activation::of_gate(given, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(1.0f))));
-      put(dgate_up + f, Activation::of_up(given_up, grad * gate * s));
-    });
-}
-
-void sigmoid_glu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
-    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, sigmoid(at(gate_up)) * at(gate_up + f)); });
-}
-
-void sigmoid_glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
-  for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
-    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec s = sigmoid(at(gate_up)), grad = at(dy), up = at(gate_up + f);
-      put(dgate_up, grad * up * s * (1.0f - s));
-      put(dgate_up + f, grad * s);
+      put(dgate_up, Activation::of_gate(given, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(Activation::kSlopeOfF))));
+      put(dgate_up + f, Activation::of_up(given_up, grad * Activation::f(gate) * s));
     });
 }
 

@@ -171,41 +171,32 @@ int32_t glu_bwd(const void *dy, const void *gate_up, int32_t dtype, void *dgate_
   });
 }
 
+// Calls f with the activation of a number of enum mgrpo_gates.
+template <class F>
+int32_t for_gates(int32_t gates, const F &f) {
+  switch (gates) {
+    case MGRPO_SWIGLU:
+      return f(Silu{});
+    case MGRPO_GEGLU:
+      return f(GeluTanh{});
+    case MGRPO_CLAMPED_GLU:
+      return f(Clamped{});
+    case MGRPO_SIGMOID_GLU:
+      return f(Sigmoid{});
+  }
+  return MGRPO_INVALID_ARGUMENT;
+}
+
 }  // namespace
 }  // namespace mgrpo::cuda
 
 using namespace mgrpo::cuda;
 
-int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
-  return glu<Silu>(gate_up, dtype, y, rows, f, stream);
+int32_t mgrpo_glu_cuda(int32_t gates, const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
+  return for_gates(gates, [&](auto activation) { return glu<decltype(activation)>(gate_up, dtype, y, rows, f, stream); });
 }
 
-int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
-  return glu_bwd<Silu>(dy, gate_up, dtype, dgate_up, rows, f, stream);
-}
-
-int32_t mgrpo_geglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
-  return glu<GeluTanh>(gate_up, dtype, y, rows, f, stream);
-}
-
-int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
-  return glu_bwd<GeluTanh>(dy, gate_up, dtype, dgate_up, rows, f, stream);
-}
-
-int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
-  return glu<Clamped>(gate_up, dtype, y, rows, f, stream);
-}
-
-int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
-                                   void *stream) {
-  return glu_bwd<Clamped>(dy, gate_up, dtype, dgate_up, rows, f, stream);
-}
-
-int32_t mgrpo_sigmoid_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
-  return glu<Sigmoid>(gate_up, dtype, y, rows, f, stream);
-}
-
-int32_t mgrpo_sigmoid_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
-                                   void *stream) {
-  return glu_bwd<Sigmoid>(dy, gate_up, dtype, dgate_up, rows, f, stream);
+int32_t mgrpo_glu_bwd_cuda(int32_t gates, const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                           void *stream) {
+  return for_gates(gates, [&](auto activation) { return glu_bwd<decltype(activation)>(dy, gate_up, dtype, dgate_up, rows, f, stream); });
 }

@@ -50,29 +50,11 @@ const Backend &cpu() {
         return MGRPO_FLOAT32_ONLY(
             mgrpo_rms_norm_bwd_cpu(floats(dy), floats(x), floats(w), offset, inv_rms, floats(dx_more), floats(dx), dw, rows, d));
       },
-      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_cpu(floats(gate_up), floats(y), rows, f));
+      [](int32_t gates, const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_glu_cpu(gates, floats(gate_up), floats(y), rows, f));
       },
-      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
-      },
-      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_geglu_cpu(floats(gate_up), floats(y), rows, f));
-      },
-      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_geglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
-      },
-      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_clamped_glu_cpu(floats(gate_up), floats(y), rows, f));
-      },
-      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_clamped_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
-      },
-      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_sigmoid_glu_cpu(floats(gate_up), floats(y), rows, f));
-      },
-      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_sigmoid_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
+      [](int32_t gates, const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_glu_bwd_cpu(gates, floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
       [](const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
          int64_t rows) -> int32_t {
@@ -183,14 +165,8 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(rms_norm),
       MGRPO_ON_DEFAULT_STREAM(add_rms_norm),
       MGRPO_ON_DEFAULT_STREAM(rms_norm_bwd),
-      MGRPO_ON_DEFAULT_STREAM(swiglu),
-      MGRPO_ON_DEFAULT_STREAM(swiglu_bwd),
-      MGRPO_ON_DEFAULT_STREAM(geglu),
-      MGRPO_ON_DEFAULT_STREAM(geglu_bwd),
-      MGRPO_ON_DEFAULT_STREAM(clamped_glu),
-      MGRPO_ON_DEFAULT_STREAM(clamped_glu_bwd),
-      MGRPO_ON_DEFAULT_STREAM(sigmoid_glu),
-      MGRPO_ON_DEFAULT_STREAM(sigmoid_glu_bwd),
+      MGRPO_ON_DEFAULT_STREAM(glu),
+      MGRPO_ON_DEFAULT_STREAM(glu_bwd),
       MGRPO_ON_DEFAULT_STREAM(split_heads),
       MGRPO_ON_DEFAULT_STREAM(split_heads_bwd),
       MGRPO_ON_DEFAULT_STREAM(cache_heads),

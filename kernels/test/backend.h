@@ -60,14 +60,8 @@ struct Backend {
                           float *inv_rms, int64_t rows, int64_t d);
   int32_t (*rms_norm_bwd)(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype,
                           float offset, void *dx, float *dw, int64_t rows, int64_t d);
-  int32_t (*swiglu)(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f);
-  int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
-  decltype(swiglu) geglu;
-  decltype(swiglu_bwd) geglu_bwd;
-  decltype(swiglu) clamped_glu;
-  decltype(swiglu_bwd) clamped_glu_bwd;
-  decltype(swiglu) sigmoid_glu;
-  decltype(swiglu_bwd) sigmoid_glu_bwd;
+  int32_t (*glu)(int32_t gates, const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f);
+  int32_t (*glu_bwd)(int32_t gates, const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
   int32_t (*split_heads)(const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
                          int64_t rows);
   int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads layout, const float *inv_q,

@@ -13,8 +13,7 @@ constexpr double kLeast = 1e-36;                      // denormals, which have f
 
 // A gated activation.
 struct Kind {
-  decltype(&Backend::swiglu) forward;
-  decltype(&Backend::swiglu_bwd) backward;
+  int32_t gates;
   double (*activation)(double);
   double (*exponent)(double);  // the activation rounds like this exponent, except if it is the gate itself
   double (*up)(double);
@@ -31,11 +30,10 @@ double clamped_up(double u) { return std::clamp(u, -7.0, 7.0) + 1; }
 double sigmoid(double g) { return 1 / (1 + std::exp(-g)); }
 double same(double x) { return x; }
 
-const Kind kKinds[] = {
-    {&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }, same, INFINITY},
-    {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
-    {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7},
-    {&Backend::sigmoid_glu, &Backend::sigmoid_glu_bwd, sigmoid, [](double) { return 0.0; }, same, 1}};
+const Kind kKinds[] = {{MGRPO_SWIGLU, silu, [](double) { return 0.0; }, same, INFINITY},
+                       {MGRPO_GEGLU, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
+                       {MGRPO_CLAMPED_GLU, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7},
+                       {MGRPO_SIGMOID_GLU, sigmoid, [](double) { return 0.0; }, same, 1}};
 
 class Glu : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(Glu);
@@ -43,14 +41,14 @@ MGRPO_EVERY_BACKEND(Glu);
 Floats glu(const Kind &kind, const Backend &b, const Floats &gate_up, int64_t f, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
   const int64_t rows = static_cast<int64_t>(gate_up.size()) / 2 / f;
   Array x(b, dtype, gate_up, aligned), y(b, dtype, rows * f, aligned);
-  EXPECT_EQ((b.*kind.forward)(x.get(), dtype, y.get(), rows, f), MGRPO_OK);
+  EXPECT_EQ(b.glu(kind.gates, x.get(), dtype, y.get(), rows, f), MGRPO_OK);
   return y.values();
 }
 
 Floats glu_bwd(const Kind &kind, const Backend &b, const Floats &dy, const Floats &gate_up, int64_t f, int32_t dtype = MGRPO_FLOAT32,
                bool aligned = false) {
   Array d(b, dtype, dy, aligned), x(b, dtype, gate_up, aligned), grad(b, dtype, static_cast<int64_t>(gate_up.size()), aligned);
-  EXPECT_EQ((b.*kind.backward)(d.get(), x.get(), dtype, grad.get(), static_cast<int64_t>(dy.size()) / f, f), MGRPO_OK);
+  EXPECT_EQ(b.glu_bwd(kind.gates, d.get(), x.get(), dtype, grad.get(), static_cast<int64_t>(dy.size()) / f, f), MGRPO_OK);
   return grad.values();
 }
 
@@ -92,7 +90,7 @@ TEST_P(Glu, BackwardMatchesCentralDifferencesOfFloat64) {
           EXPECT_NEAR(grad[r * 2 * f + f + j], d * kind.activation(gate) * (kind.up(up + h) - kind.up(up - h)) / (2 * h), bound);
         }
       Array d(backend(), MGRPO_FLOAT32, dy), in_place(backend(), MGRPO_FLOAT32, gate_up);
-      ASSERT_EQ((backend().*kind.backward)(d.get(), in_place.get(), MGRPO_FLOAT32, in_place.get(), rows, f), MGRPO_OK);
+      ASSERT_EQ(backend().glu_bwd(kind.gates, d.get(), in_place.get(), MGRPO_FLOAT32, in_place.get(), rows, f), MGRPO_OK);
       EXPECT_TRUE(same_bits(in_place.values(), grad));
     }
 }
@@ -173,15 +171,17 @@ TEST_P(Glu, EmptyAndInvalid) {
   void *v = array.get();
   const int64_t huge = int64_t{1} << 40;
   for (const Kind &kind : kKinds) {
-    const auto forward = b.*kind.forward;
-    const auto backward = b.*kind.backward;
-    EXPECT_EQ(forward(nullptr, MGRPO_FLOAT32, nullptr, 0, 4), MGRPO_OK);
-    EXPECT_EQ(backward(nullptr, nullptr, MGRPO_FLOAT32, nullptr, 4, 0), MGRPO_OK);
-    EXPECT_EQ(forward(v, MGRPO_FLOAT32, v, -1, 1), MGRPO_INVALID_ARGUMENT);
-    EXPECT_EQ(forward(v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
-    EXPECT_EQ(forward(v, MGRPO_FLOAT32, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
-    EXPECT_EQ(backward(v, nullptr, MGRPO_FLOAT32, v, 1, 1), MGRPO_INVALID_ARGUMENT);
-    EXPECT_EQ(backward(v, v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu(kind.gates, nullptr, MGRPO_FLOAT32, nullptr, 0, 4), MGRPO_OK);
+    EXPECT_EQ(b.glu_bwd(kind.gates, nullptr, nullptr, MGRPO_FLOAT32, nullptr, 4, 0), MGRPO_OK);
+    EXPECT_EQ(b.glu(kind.gates, v, MGRPO_FLOAT32, v, -1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu(kind.gates, v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu(kind.gates, v, MGRPO_FLOAT32, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu_bwd(kind.gates, v, nullptr, MGRPO_FLOAT32, v, 1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu_bwd(kind.gates, v, v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
+  }
+  for (int32_t gates : {-1, MGRPO_SIGMOID_GLU + 1}) {
+    EXPECT_EQ(b.glu(gates, v, MGRPO_FLOAT32, v, 1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.glu_bwd(gates, v, v, MGRPO_FLOAT32, v, 1, 1), MGRPO_INVALID_ARGUMENT);
   }
   EXPECT_TRUE(array.unwritten());
 }

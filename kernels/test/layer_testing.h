@@ -90,7 +90,9 @@ inline Floats rounded_to_bf16(Floats values) {
 inline std::vector<double> doubles(const Floats &values) { return {values.begin(), values.end()}; }
 
 // Returns whether a backend supports bfloat16. It tries a call without rows.
-inline bool has_bf16(const conformance::Backend &backend) { return backend.swiglu(nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK; }
+inline bool has_bf16(const conformance::Backend &backend) {
+  return backend.glu(MGRPO_SWIGLU, nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK;
+}
 
 inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
   std::mt19937 generator(seed);

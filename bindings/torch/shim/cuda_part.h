@@ -55,14 +55,8 @@ struct cuda_part {
   decltype(&mgrpo_rms_norm_cuda) rms_norm;
   decltype(&mgrpo_add_rms_norm_cuda) add_rms_norm;
   decltype(&mgrpo_rms_norm_bwd_cuda) rms_norm_bwd;
-  decltype(&mgrpo_swiglu_cuda) swiglu;
-  decltype(&mgrpo_swiglu_bwd_cuda) swiglu_bwd;
-  decltype(&mgrpo_geglu_cuda) geglu;
-  decltype(&mgrpo_geglu_bwd_cuda) geglu_bwd;
-  decltype(&mgrpo_clamped_glu_cuda) clamped_glu;
-  decltype(&mgrpo_clamped_glu_bwd_cuda) clamped_glu_bwd;
-  decltype(&mgrpo_sigmoid_glu_cuda) sigmoid_glu;
-  decltype(&mgrpo_sigmoid_glu_bwd_cuda) sigmoid_glu_bwd;
+  decltype(&mgrpo_glu_cuda) glu;
+  decltype(&mgrpo_glu_bwd_cuda) glu_bwd;
   decltype(&mgrpo_split_heads_cuda) split_heads;
   decltype(&mgrpo_split_heads_bwd_cuda) split_heads_bwd;
   decltype(&mgrpo_cache_heads_cuda) cache_heads;

@@ -7,6 +7,7 @@
 #pragma once
 #include <stdint.h>
 
+#include "mgrpo/glu.h"
 #include "mgrpo/policy_loss.h"
 
 #ifdef MGT_BUILD
@@ -171,10 +172,7 @@ MGT_API mgt_tensor mgt_linear_quant(mgt_device *d, void *x, void **parts, const 
 MGT_API mgt_tensor mgt_embedding_quant(mgt_device *d, void *w, int32_t type, int64_t k, int dtype, void *ids);
 MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double offset, double eps);
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double offset, double eps);
-MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
-MGT_API mgt_tensor mgt_geglu(mgt_device *d, void *gate_up);
-MGT_API mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up);
-MGT_API mgt_tensor mgt_sigmoid_glu(mgt_device *d, void *gate_up);
+MGT_API mgt_tensor mgt_glu(mgt_device *d, int gates, void *gate_up);  // gates is of enum mgrpo_gates
 // How a product of queries, keys and values becomes heads. Absent tensors are NULL.
 typedef struct {
   int64_t heads, kv_heads;
@@ -216,8 +214,7 @@ MGT_API mgt_tensor mgt_sigmoid_weights(mgt_device *d, void *logits, void *chosen
 enum { MGT_FEW_EXPERT_ROWS = 512 };
 // Whether mgt_experts never waits for counts, with any number of rows: gate_up [E 2 ffn, hidden] and down [E hidden, ffn] of a dtype.
 MGT_API int mgt_experts_together(mgt_device *d, int dtype, int64_t hidden, int64_t ffn);
-// Biases of both products, or none. The gates are those of mgt_swiglu, mgt_clamped_glu or mgt_geglu.
-enum { MGT_SWIGLU, MGT_CLAMPED_GLU, MGT_GEGLU };
+// Biases of both products, or none. gates is of enum mgrpo_gates.
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down, void *gate_up_bias_or_null,
                                void *down_bias_or_null, int gates);
 // The steps of mgt_experts before and after the experts, without gradients: the order of mgrpo/moe.h, x's rows in it, and their sums.

@@ -11,7 +11,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -19,12 +18,12 @@
 #include <cmath>
 
 #include "cuda_part.h"
+#include "gates.h"
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
 #include "product.h"
 #include "remake.h"
-#include "swiglu.h"
 
 namespace {
 
@@ -247,18 +246,7 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
 struct Weights {
   at::Tensor gate_up, down;
   MaybeTensor gate_up_bias, down_bias;
-  int64_t gates;  // MGT_SWIGLU, ...
-
-  at::Tensor activate(const at::Tensor &h) const {
-    return gates == MGT_CLAMPED_GLU ? clamped_glu(h) : gates == MGT_GEGLU ? geglu(h) : swiglu(h);
-  }
-  at::Tensor activate_bwd(const at::Tensor &dy, const at::Tensor &h) const {
-    return gates == MGT_CLAMPED_GLU ? clamped_glu_bwd(dy, h) : gates == MGT_GEGLU ? geglu_bwd(dy, h) : swiglu_bwd(dy, h);
-  }
-  at::Tensor activate_composite(const at::Tensor &gate, const at::Tensor &up) const {
-    if (gates == MGT_CLAMPED_GLU) return clamped_glu_composite(gate, up);
-    return (gates == MGT_GEGLU ? at::gelu(gate, "tanh") : at::silu(gate)) * up;
-  }
+  int64_t gates;  // of enum mgrpo_gates
 };
 
 at::Tensor biases_of_rows(const at::Tensor &bias, const Order &o) { return bias.view({o.experts, -1}).index_select(0, o.expert_of_rows()); }
@@ -276,7 +264,7 @@ at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight
   const bool by_row = x.is_cuda() ? o.tokens * o.k <= MGT_FEW_EXPERT_ROWS : !rounds_factors() || !cpu_fp32(w.gate_up);
   auto product = [&](const at::Tensor &x, const at::Tensor &w) { return by_row ? products(x, w, o) : products_of_each(x, w, o, true); };
   auto h = biased(product(gather(x, o), w.gate_up), w.gate_up_bias, o);
-  return combine(biased(product(w.activate(h), w.down), w.down_bias, o), o, weight);
+  return combine(biased(product(glu(w.gates, h), w.down), w.down_bias, o), o, weight);
 }
 
 struct Experts : torch::autograd::Function<Experts> {
@@ -284,9 +272,8 @@ struct Experts : torch::autograd::Function<Experts> {
                             const at::Tensor &gate_up, const at::Tensor &down, const MaybeTensor &gate_up_bias,
                             const MaybeTensor &down_bias, int64_t gates) {
     const Order o = by_expert(chosen, down.size(0) / x.size(1));
-    const Weights w{gate_up, down, gate_up_bias, down_bias, gates};
     auto h = biased(products_of_each(gather(x, o), gate_up, o, true), gate_up_bias, o);
-    auto y = combine(biased(products_of_each(w.activate(h), down, o, true), down_bias, o), o, weight);
+    auto y = combine(biased(products_of_each(glu(gates, h), down, o, true), down_bias, o), o, weight);
     const at::Tensor none;
     ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place,
                             chosen, gate_up_bias.value_or(none), down_bias.value_or(none)});
@@ -299,15 +286,15 @@ struct Experts : torch::autograd::Function<Experts> {
     auto saved = ctx->get_saved_variables();
     const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4], &gate_up_bias = saved[9], &down_bias = saved[10];
     const Order o{saved[5], saved[6], saved[7], weight.size(0), weight.size(1), saved[5].size(0) - 1, saved[8]};
-    const Weights w{gate_up, down, {}, {}, ctx->saved_data["gates"].toInt()};
-    auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = w.activate(h);
+    const int64_t gates = ctx->saved_data["gates"].toInt();
+    auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = glu(gates, h);
     auto dweight = weigh(g, a, o, weight);
     at::Tensor dx, d_gate_up, d_down, d_gate_up_bias, d_down_bias;
     if (down_bias.defined()) dweight.view(-1).add_((dout.to(at::kFloat) * biases_of_rows(down_bias, o)).sum(1).index_select(0, o.place));
     if (down_bias.defined() && ctx->needs_input_grad(6))
       d_down_bias = bias_gradient(dout * weight.view({-1, 1}).index_select(0, o.source), down_bias, o);
     if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
-    auto dh = w.activate_bwd(g, h);
+    auto dh = glu_bwd(gates, g, h);
     if (gate_up_bias.defined() && ctx->needs_input_grad(5)) d_gate_up_bias = bias_gradient(dh, gate_up_bias, o);
     if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(saved[0].defined() ? saved[0] : remade(0), o), gate_up, o);
     if (ctx->needs_input_grad(0)) dx = combine(products_of_each(dh, gate_up, o, false), o, {});
@@ -331,7 +318,7 @@ at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, cons
   std::vector<at::Tensor> outputs;
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
     auto halves = at::linear(xs.narrow(0, from, rows), gates[e], bias(w.gate_up_bias, e)).chunk(2, 1);
-    outputs.push_back(at::linear(w.activate_composite(halves[0], halves[1]), downs[e], bias(w.down_bias, e)));
+    outputs.push_back(at::linear(glu_composite(w.gates, halves[0], halves[1]), downs[e], bias(w.down_bias, e)));
   });
   if (outputs.empty()) return at::empty_like(x);
   return combine_composite(at::cat(outputs), o, weight);

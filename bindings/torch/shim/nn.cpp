@@ -16,6 +16,7 @@
 
 #include "cap.h"
 #include "cuda_part.h"
+#include "gates.h"
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
@@ -26,7 +27,6 @@
 #include "product.h"
 #include "quant.h"
 #include "remake.h"
-#include "swiglu.h"
 
 namespace {
 
@@ -204,96 +204,24 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
 };
 
-// A gated activation: its kernels, and its operators in LibTorch.
-struct SwiGlu {
-  static constexpr auto kForward = &mgrpo_swiglu_cpu;
-  static constexpr auto kBackward = &mgrpo_swiglu_bwd_cpu;
-  static constexpr auto kForwardOnGpu = &cuda_part::swiglu;
-  static constexpr auto kBackwardOnGpu = &cuda_part::swiglu_bwd;
-  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::silu(gate) * up; }
-};
-
-struct GeGlu {
-  static constexpr auto kForward = &mgrpo_geglu_cpu;
-  static constexpr auto kBackward = &mgrpo_geglu_bwd_cpu;
-  static constexpr auto kForwardOnGpu = &cuda_part::geglu;
-  static constexpr auto kBackwardOnGpu = &cuda_part::geglu_bwd;
-  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::gelu(gate, "tanh") * up; }
-};
-
-struct ClampedGlu {
-  static constexpr auto kForward = &mgrpo_clamped_glu_cpu;
-  static constexpr auto kBackward = &mgrpo_clamped_glu_bwd_cpu;
-  static constexpr auto kForwardOnGpu = &cuda_part::clamped_glu;
-  static constexpr auto kBackwardOnGpu = &cuda_part::clamped_glu_bwd;
-  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return clamped_glu_composite(gate, up); }
-};
-
-struct SigmoidGlu {
-  static constexpr auto kForward = &mgrpo_sigmoid_glu_cpu;
-  static constexpr auto kBackward = &mgrpo_sigmoid_glu_bwd_cpu;
-  static constexpr auto kForwardOnGpu = &cuda_part::sigmoid_glu;
-  static constexpr auto kBackwardOnGpu = &cuda_part::sigmoid_glu_bwd;
-  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::sigmoid(gate) * up; }
-};
-
-template <class Kind>
-at::Tensor glu(const at::Tensor &gate_up) {
-  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-  auto y = like_with_last(gate_up, f);
-  if (gate_up.is_cuda())
-    check_status((the_cuda_part->*Kind::kForwardOnGpu)(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f,
-                                                       stream_of(gate_up)));
-  else
-    check_status(Kind::kForward(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
-  return y;
-}
-
-template <class Kind>
-at::Tensor glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) {
-  auto d_gate_up = at::empty_like(gate_up);
-  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-  if (gate_up.is_cuda())
-    check_status((the_cuda_part->*Kind::kBackwardOnGpu)(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up),
-                                                        d_gate_up.mutable_data_ptr(), rows, f, stream_of(gate_up)));
-  else
-    check_status(
-        Kind::kBackward(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
-  return d_gate_up;
-}
-
-template <class Kind>
-struct Glu : torch::autograd::Function<Glu<Kind>> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &gate_up) {
+struct Glu : torch::autograd::Function<Glu> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &gate_up, int64_t gates) {
     ctx->save_for_backward({gate_up});
-    return glu<Kind>(gate_up);
+    ctx->saved_data["gates"] = gates;
+    return glu(gates, gate_up);
   }
-  static at::Tensor again(AutogradContext &ctx) { return glu<Kind>(ctx.get_saved_variables()[0]); }
+  static at::Tensor again(AutogradContext &ctx) { return glu(ctx.saved_data["gates"].toInt(), ctx.get_saved_variables()[0]); }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
-    return {glu_bwd<Kind>(grads[0].contiguous(), ctx->get_saved_variables()[0])};
+    return {glu_bwd(ctx->saved_data["gates"].toInt(), grads[0].contiguous(), ctx->get_saved_variables()[0]), {}};
   }
 };
-
-template <class Kind>
-at::Tensor gated(const at::Tensor &x) {
-  TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
-  if (!ours(x)) {
-    auto halves = x.chunk(2, -1);
-    return Kind::composite(halves[0], halves[1]);
-  }
-  auto xc = x.contiguous();
-  return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
-}
 
 // Returns f(function, context) for the function that computes result number nr of a node again. Returns an undefined tensor if there is no
 // such function.
 template <class F>
 auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
   using torch::autograd::CppNode;
-  if (auto *n = dynamic_cast<CppNode<Glu<SwiGlu>> *>(node)) return f(&Glu<SwiGlu>::again, n->ctx_);
-  if (auto *n = dynamic_cast<CppNode<Glu<GeGlu>> *>(node)) return f(&Glu<GeGlu>::again, n->ctx_);
-  if (auto *n = dynamic_cast<CppNode<Glu<ClampedGlu>> *>(node)) return f(&Glu<ClampedGlu>::again, n->ctx_);
-  if (auto *n = dynamic_cast<CppNode<Glu<SigmoidGlu>> *>(node)) return f(&Glu<SigmoidGlu>::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<Glu> *>(node)) return f(&Glu::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<RmsNorm> *>(node)) return f(&RmsNorm::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<AddRmsNorm> *>(node); n && nr == 1) return f(&RmsNorm::again, n->ctx_);
   return decltype(f(&RmsNorm::again, std::declval<AutogradContext &>())){};
@@ -317,12 +245,36 @@ at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double o
   return at::rms_norm(x.to(wide), w.sizes(), w.to(wide) + offset, eps).to(x.scalar_type());
 }
 
-at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
-at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<SwiGlu>(dy, gate_up); }
-at::Tensor geglu(const at::Tensor &gate_up) { return glu<GeGlu>(gate_up); }
-at::Tensor geglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<GeGlu>(dy, gate_up); }
-at::Tensor clamped_glu(const at::Tensor &gate_up) { return glu<ClampedGlu>(gate_up); }
-at::Tensor clamped_glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<ClampedGlu>(dy, gate_up); }
+at::Tensor glu(int64_t gates, const at::Tensor &gate_up) {
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  auto y = like_with_last(gate_up, f);
+  if (gate_up.is_cuda())
+    check_status(the_cuda_part->glu(gates, gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+  else
+    check_status(mgrpo_glu_cpu(gates, gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
+  return y;
+}
+
+at::Tensor glu_bwd(int64_t gates, const at::Tensor &dy, const at::Tensor &gate_up) {
+  auto d_gate_up = at::empty_like(gate_up);
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  if (gate_up.is_cuda())
+    check_status(the_cuda_part->glu_bwd(gates, dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up),
+                                        d_gate_up.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+  else
+    check_status(mgrpo_glu_bwd_cpu(gates, dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(),
+                                   rows, f));
+  return d_gate_up;
+}
+
+at::Tensor glu_composite(int64_t gates, const at::Tensor &gate, const at::Tensor &up) {
+  if (gates == MGRPO_SWIGLU) return at::silu(gate) * up;
+  if (gates == MGRPO_GEGLU) return at::gelu(gate, "tanh") * up;
+  if (gates == MGRPO_SIGMOID_GLU) return at::sigmoid(gate) * up;
+  TORCH_CHECK(gates == MGRPO_CLAMPED_GLU, "unknown gates ", gates);
+  auto g = gate.clamp_max(7);
+  return g * (g * 1.702).sigmoid() * (up.clamp(-7, 7) + 1);
+}
 
 mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   return make(d, [&] {
@@ -395,18 +347,15 @@ mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, doubl
   return r;
 }
 
-mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
-  return make(d, [&] { return gated<SwiGlu>(ref(gate_up)); });
-}
-
-mgt_tensor mgt_geglu(mgt_device *d, void *gate_up) {
-  return make(d, [&] { return gated<GeGlu>(ref(gate_up)); });
-}
-
-mgt_tensor mgt_sigmoid_glu(mgt_device *d, void *gate_up) {
-  return make(d, [&] { return gated<SigmoidGlu>(ref(gate_up)); });
-}
-
-mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up) {
-  return make(d, [&] { return gated<ClampedGlu>(ref(gate_up)); });
+mgt_tensor mgt_glu(mgt_device *d, int gates, void *gate_up) {
+  return make(d, [&] {
+    const auto &X = ref(gate_up);
+    TORCH_CHECK(X.dim() >= 1 && X.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
+    if (!ours(X)) {
+      auto halves = X.chunk(2, -1);
+      return glu_composite(gates, halves[0], halves[1]);
+    }
+    auto xc = X.contiguous();
+    return recorded(X) ? Glu::apply(xc, gates) : glu(gates, xc);
+  });
 }

@@ -143,12 +143,13 @@ inline std::vector<Call> calls(const Sizes &of) {
        }},
       {"swiglu", 6 * rows * kWithin,
        [=](Desk &d) {
-         return mgrpo_swiglu_cuda(d.normal<Bf16>(2 * rows * kWithin), kType, d.normal<Bf16>(rows * kWithin), rows, kWithin, nullptr);
+         return mgrpo_glu_cuda(MGRPO_SWIGLU, d.normal<Bf16>(2 * rows * kWithin), kType, d.normal<Bf16>(rows * kWithin), rows, kWithin,
+                               nullptr);
        }},
       {"swiglu_bwd", 10 * rows * kWithin,
        [=](Desk &d) {
-         return mgrpo_swiglu_bwd_cuda(d.normal<Bf16>(rows * kWithin), d.normal<Bf16>(2 * rows * kWithin), kType,
-                                      d.normal<Bf16>(2 * rows * kWithin), rows, kWithin, nullptr);
+         return mgrpo_glu_bwd_cuda(MGRPO_SWIGLU, d.normal<Bf16>(rows * kWithin), d.normal<Bf16>(2 * rows * kWithin), kType,
+                                   d.normal<Bf16>(2 * rows * kWithin), rows, kWithin, nullptr);
        }},
       {"token_logprob", 2 * logit_rows * vocab,
        [=](Desk &d) {

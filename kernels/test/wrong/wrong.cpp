@@ -76,18 +76,15 @@ WRONG(rms_norm_bwd,
        int64_t d),
       (dy, x, w, o, inv, more, dx, dw, rows, d), spoil("rms_norm_bwd dx", dx, rows *d);
       spoil("rms_norm_bwd dw", dw, d))
-WRONG(swiglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("swiglu", y, rows *f))
-WRONG(swiglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
-      spoil("swiglu_bwd", dg, 2 * rows * f))
-WRONG(geglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("geglu", y, rows *f))
-WRONG(geglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
-      spoil("geglu_bwd", dg, 2 * rows * f))
-WRONG(clamped_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("clamped_glu", y, rows *f))
-WRONG(clamped_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
-      spoil("clamped_glu_bwd", dg, 2 * rows * f))
-WRONG(sigmoid_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("sigmoid_glu", y, rows *f))
-WRONG(sigmoid_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
-      spoil("sigmoid_glu_bwd", dg, 2 * rows * f))
+WRONG(glu, (int32_t gates, const float *g, float *y, int64_t rows, int64_t f), (gates, g, y, rows, f),
+      if (gates == MGRPO_SWIGLU) spoil("swiglu", y, rows *f);
+      if (gates == MGRPO_GEGLU) spoil("geglu", y, rows *f); if (gates == MGRPO_CLAMPED_GLU) spoil("clamped_glu", y, rows *f);
+      if (gates == MGRPO_SIGMOID_GLU) spoil("sigmoid_glu", y, rows *f))
+WRONG(glu_bwd, (int32_t gates, const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (gates, dy, g, dg, rows, f),
+      if (gates == MGRPO_SWIGLU) spoil("swiglu_bwd", dg, 2 * rows * f);
+      if (gates == MGRPO_GEGLU) spoil("geglu_bwd", dg, 2 * rows * f);
+      if (gates == MGRPO_CLAMPED_GLU) spoil("clamped_glu_bwd", dg, 2 * rows * f);
+      if (gates == MGRPO_SIGMOID_GLU) spoil("sigmoid_glu_bwd", dg, 2 * rows * f))
 WRONG(split_heads, (const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
       (qkv, layout, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows *layout.heads *layout.hd);
       spoil("split_heads k", k, rows *layout.kv_heads *layout.hd); spoil("split_heads v", v, rows *layout.kv_heads *layout.hd))

@@ -143,14 +143,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(rms_norm);
     MGT_EMULATED(add_rms_norm);
     MGT_EMULATED(rms_norm_bwd);
-    MGT_EMULATED(swiglu);
-    MGT_EMULATED(swiglu_bwd);
-    MGT_EMULATED(geglu);
-    MGT_EMULATED(geglu_bwd);
-    MGT_EMULATED(clamped_glu);
-    MGT_EMULATED(clamped_glu_bwd);
-    MGT_EMULATED(sigmoid_glu);
-    MGT_EMULATED(sigmoid_glu_bwd);
+    MGT_EMULATED(glu);
+    MGT_EMULATED(glu_bwd);
     MGT_EMULATED(split_heads);
     MGT_EMULATED(split_heads_bwd);
     MGT_EMULATED(cache_heads);
