@@ -10,9 +10,7 @@ import (
 
 // Empty makes a tensor with undefined contents.
 func (s *Scope) Empty(dt DType, shape ...int64) *Tensor {
-	s.current("empty")
-	p, n := sizes(shape)
-	return s.take("empty", C.mgt_empty(s.dev.native, C.int(dt), p, n))
+	return empty(s, dt, shape, false)
 }
 
 // Zeros makes a tensor of zeros.
@@ -26,15 +24,19 @@ func (s *Scope) Full(dt DType, v float64, shape ...int64) *Tensor {
 }
 
 // KeptEmpty makes a tensor with undefined contents that outlives the scope, as Keep does. A large one on a CPU is in large pages.
-func KeptEmpty(s *Scope, dt DType, shape ...int64) *Tensor { return kept(s, dt, false, shape) }
+func KeptEmpty(s *Scope, dt DType, shape ...int64) *Tensor { return s.Keep(empty(s, dt, shape, true)) }
 
 // KeptZeros makes a tensor of zeros that outlives the scope, as Keep does. A large one on a CPU is in large pages.
-func KeptZeros(s *Scope, dt DType, shape ...int64) *Tensor { return kept(s, dt, true, shape) }
+func KeptZeros(s *Scope, dt DType, shape ...int64) *Tensor {
+	t := KeptEmpty(s, dt, shape...)
+	t.Zero_()
+	return t
+}
 
-func kept(s *Scope, dt DType, zeros bool, shape []int64) *Tensor {
+func empty(s *Scope, dt DType, shape []int64, kept bool) *Tensor {
 	s.current("empty")
 	p, n := sizes(shape)
-	return s.Keep(s.take("empty", C.mgt_lasting(s.dev.native, C.int(dt), p, n, cbool(zeros))))
+	return s.take("empty", C.mgt_empty(s.dev.native, C.int(dt), p, n, cbool(kept)))
 }
 
 // FromFloat32 copies v, in row-major order, into a new float32 tensor.

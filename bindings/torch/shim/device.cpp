@@ -98,7 +98,7 @@ void wake_autograd(c10::Device device) {
 }
 }  // namespace
 
-LargePages::LargePages() { in_large_pages = true; }
+LargePages::LargePages(bool on) { in_large_pages = on; }
 LargePages::~LargePages() { in_large_pages = false; }
 
 char *failure(const char *message, int32_t status) noexcept {

@@ -18,10 +18,10 @@ struct mgt_device {
 // Number of handles from own() that are not dropped yet.
 extern std::atomic<int64_t> mgt_handles;
 
-// While it exists, large CPU tensors of this thread are allocated in large pages. Weights are read faster there. A tensor that is soon
-// freed loses more time than it saves, because whole pages are filled with zeros.
+// While one exists that is on, large CPU tensors of this thread are allocated in large pages. Weights are read faster there. A tensor that
+// is soon freed loses more time than it saves, because whole pages are filled with zeros.
 struct LargePages {
-  LargePages();
+  explicit LargePages(bool on);
   ~LargePages();
 };
 

@@ -111,9 +111,7 @@ MGT_API mgt_tensor mgt_adopt(mgt_device *d, void *t);  // a new handle of the sa
 MGT_API mgt_pointer mgt_data(mgt_device *d, void *t);  // error unless contiguous
 
 // Making and copying.
-MGT_API mgt_tensor mgt_empty(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim);
-MGT_API mgt_tensor mgt_lasting(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim,
-                               int zeros);  // in large pages, for a kept tensor
+MGT_API mgt_tensor mgt_empty(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim, int kept);  // kept: in large pages
 MGT_API mgt_tensor mgt_full(mgt_device *d, int dtype, double value, const int64_t *sizes, int64_t dim);
 MGT_API mgt_tensor mgt_from_host(mgt_device *d, const void *data, int dtype, const int64_t *sizes, int64_t dim);
 MGT_API char *mgt_to_host(mgt_device *d, void *t, int dtype, void *out, int64_t numel);

@@ -81,14 +81,10 @@ mgt_pointer mgt_data(mgt_device *d, void *t) {
   return r;
 }
 
-mgt_tensor mgt_empty(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim) {
-  return make(d, [&] { return at::empty(shape(sizes, dim), at::TensorOptions(type(dtype)).device(d->device)); });
-}
-mgt_tensor mgt_lasting(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim, int zeros) {
+mgt_tensor mgt_empty(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim, int kept) {
   return make(d, [&] {
-    LargePages pages;
-    auto t = at::empty(shape(sizes, dim), at::TensorOptions(type(dtype)).device(d->device));
-    return zeros ? t.zero_() : t;
+    const LargePages pages(kept != 0);
+    return at::empty(shape(sizes, dim), at::TensorOptions(type(dtype)).device(d->device));
   });
 }
 mgt_tensor mgt_full(mgt_device *d, int dtype, double value, const int64_t *sizes, int64_t dim) {
