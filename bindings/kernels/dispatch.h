@@ -52,11 +52,8 @@ static inline mgrpo_outcome download(mgrpo_backend b, void *host, void *memory, 
 static inline mgrpo_outcome group_advantage(mgrpo_backend b, int32_t dtype, void *rewards, void *weights, void *offsets, int64_t groups,
                                             const mgrpo_convention *convention, void *advantages, void *stats,
                                             mgrpo_advantage_error *error) {
-  if (dtype == MGRPO_FLOAT64)
-    return MGRPO_DISPATCH(b, group_advantage, (const double *)rewards, (const double *)weights, (const int64_t *)offsets, groups,
-                          convention, (double *)advantages, (mgrpo_group_stats *)stats, error);
-  return MGRPO_DISPATCH(b, group_advantage_f32, (const float *)rewards, (const double *)weights, (const int64_t *)offsets, groups,
-                        convention, (float *)advantages, (mgrpo_group_stats *)stats, error);
+  return MGRPO_DISPATCH(b, group_advantage, rewards, dtype, (const double *)weights, (const int64_t *)offsets, groups, convention,
+                        advantages, (mgrpo_group_stats *)stats, error);
 }
 
 static inline mgrpo_outcome token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,

@@ -13,10 +13,9 @@
 // clang-format off
 #define MGRPO_GPU_FUNCTIONS(X)                                                                          \
   X(mgrpo_allocate_cuda) X(mgrpo_release_cuda) X(mgrpo_upload_cuda) X(mgrpo_download_cuda)              \
-  X(mgrpo_group_advantage_cuda) X(mgrpo_group_advantage_f32_cuda) X(mgrpo_token_logprob_cuda)           \
-  X(mgrpo_token_logprob_bwd_cuda) X(mgrpo_policy_loss_cuda) X(mgrpo_policy_loss_from_logits_cuda)       \
-  X(mgrpo_grad_norm_cuda) X(mgrpo_adamw_cuda) X(mgrpo_sample_cuda) X(mgrpo_sample_enqueue_cuda)         \
-  X(mgrpo_cuda_last_error)
+  X(mgrpo_group_advantage_cuda) X(mgrpo_token_logprob_cuda) X(mgrpo_token_logprob_bwd_cuda)             \
+  X(mgrpo_policy_loss_cuda) X(mgrpo_policy_loss_from_logits_cuda) X(mgrpo_grad_norm_cuda)               \
+  X(mgrpo_adamw_cuda) X(mgrpo_sample_cuda) X(mgrpo_sample_enqueue_cuda) X(mgrpo_cuda_last_error)
 // clang-format on
 
 typedef struct mgrpo_gpu {

@@ -129,14 +129,15 @@ int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_co
 }  // namespace
 }  // namespace mgrpo::cpu
 
-int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                  const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+int32_t mgrpo_group_advantage_cpu(const void *rewards, int32_t dtype, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                  const mgrpo_convention *convention, void *advantages, mgrpo_group_stats *stats,
                                   mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage<double>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention, error);
-}
-
-int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                      const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
-                                      mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage<float>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention, error);
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    return mgrpo::cpu::group_advantage<T>({static_cast<const T *>(rewards), weights_or_null, offsets, static_cast<T *>(advantages), stats},
+                                          groups, convention, error);
+  };
+  if (dtype == MGRPO_FLOAT64) return run(double{});
+  if (dtype == MGRPO_FLOAT32) return run(float{});
+  return MGRPO_INVALID_ARGUMENT;
 }

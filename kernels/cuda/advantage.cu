@@ -34,18 +34,14 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
 }  // namespace
 }  // namespace mgrpo::cuda
 
-int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                   const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+int32_t mgrpo_group_advantage_cuda(const void *rewards, int32_t dtype, const double *weights_or_null, const int64_t *offsets,
+                                   int64_t groups, const mgrpo_convention *convention, void *advantages, mgrpo_group_stats *stats,
                                    mgrpo_advantage_error *error, void *stream) {
   using namespace mgrpo::cuda;
-  return guarded(
-      [&] { return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error, stream_of(stream)); });
-}
-
-int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                       const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
-                                       mgrpo_advantage_error *error, void *stream) {
-  using namespace mgrpo::cuda;
-  return guarded(
-      [&] { return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error, stream_of(stream)); });
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    return group_advantage(static_cast<const T *>(rewards), weights_or_null, offsets, groups, convention, static_cast<T *>(advantages),
+                           stats, error, stream_of(stream));
+  };
+  return guarded([&] { return dtype == MGRPO_FLOAT64 ? run(double{}) : dtype == MGRPO_FLOAT32 ? run(float{}) : MGRPO_INVALID_ARGUMENT; });
 }

@@ -31,9 +31,6 @@ struct ResultOf {
 };
 using Result = ResultOf<double>;
 
-auto call(const Backend &b, double) { return b.group_advantage; }
-auto call(const Backend &b, float) { return b.group_advantage_f32; }
-
 // Runs the kernel. If `weighted` is false, the weights are null; all weights of the input must then be 1.
 template <class T = double>
 ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &convention = kPaper, bool weighted = true) {
@@ -42,8 +39,9 @@ ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &conv
   Buffer<int64_t> offsets(b, in.offsets);
   Buffer<mgrpo_group_stats> stats(b, std::vector<mgrpo_group_stats>(in.count()));
   ResultOf<T> r;
-  r.status = call(b, T{})(rewards.get(), weighted ? weights.get() : nullptr, offsets.get(), static_cast<int64_t>(in.count()), &convention,
-                          advantages.get(), stats.get(), &r.error);
+  const int32_t dtype = std::is_same_v<T, float> ? MGRPO_FLOAT32 : MGRPO_FLOAT64;
+  r.status = b.group_advantage(rewards.get(), dtype, weighted ? weights.get() : nullptr, offsets.get(), static_cast<int64_t>(in.count()),
+                               &convention, advantages.get(), stats.get(), &r.error);
   r.advantages = advantages.values();
   r.stats = stats.values();
   return r;
@@ -408,7 +406,10 @@ TEST_P(Advantage, Float32ReadsAndWritesFloat32WithFloat64Sums) {
   Buffer<int64_t> offsets(backend(), std::vector<int64_t>{0, 64});
   Buffer<mgrpo_group_stats> stats(backend(), std::vector<mgrpo_group_stats>(1));
   mgrpo_advantage_error error;
-  ASSERT_EQ(backend().group_advantage_f32(in.get(), nullptr, offsets.get(), 1, &kPaper, out.get(), stats.get(), &error), MGRPO_OK);
+  EXPECT_EQ(backend().group_advantage(in.get(), MGRPO_BFLOAT16, nullptr, offsets.get(), 1, &kPaper, out.get(), stats.get(), &error),
+            MGRPO_INVALID_ARGUMENT);
+  ASSERT_EQ(backend().group_advantage(in.get(), MGRPO_FLOAT32, nullptr, offsets.get(), 1, &kPaper, out.get(), stats.get(), &error),
+            MGRPO_OK);
   expect_near(out.values(), oracle(cast<double>(cast<float>(rewards)), std::vector<double>(64, 1)), 1e-6, "advantage");
 }
 

@@ -43,7 +43,6 @@ struct Backend {
   void (*download)(void *to, const void *from, size_t bytes);
 
   decltype(&mgrpo_group_advantage_cpu) group_advantage;
-  decltype(&mgrpo_group_advantage_f32_cpu) group_advantage_f32;
   decltype(&mgrpo_token_logprob_cpu) token_logprob;
   decltype(&mgrpo_token_logprob_bwd_cpu) token_logprob_bwd;
   decltype(&mgrpo_policy_loss_cpu) policy_loss;

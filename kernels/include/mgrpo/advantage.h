@@ -10,6 +10,7 @@
 // on the other groups. A member moves 24 bytes (reward, weight and advantage in float64), so the time is spent on launches and memory, not
 // on arithmetic.
 #pragma once
+#include "mgrpo/dtype.h"
 #include "mgrpo/status.h"
 
 enum mgrpo_std {
@@ -55,22 +56,16 @@ typedef struct mgrpo_advantage_error {
   int64_t index;  // the first offending member, counted within its group; -1 for NON_FINITE_VALUE
 } mgrpo_advantage_error;
 
-// rewards, weights_or_null and advantages have offsets[groups] elements. If weights_or_null is null, all weights are 1. offsets [groups +
-// 1] begins with 0 and does not decrease. stats has one element for each group. A member of weight 0 does not count in mu, sigma and the
-// test for equality, and its advantage is 0. If a reward or weight is refused, the function returns MGRPO_REFUSED and fills *error. Then
-// advantages and stats are unspecified. The f32 variant reads and writes float32 rewards and advantages. Its sums are float64, too.
-MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                            const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+// rewards, weights_or_null and advantages have offsets[groups] elements. rewards and advantages are float64 or float32. If weights_or_null
+// is null, all weights are 1. offsets [groups + 1] begins with 0 and does not decrease. stats has one element for each group. A member of
+// weight 0 does not count in mu, sigma and the test for equality, and its advantage is 0. If a reward or weight is refused, the function
+// returns MGRPO_REFUSED and fills *error. Then advantages and stats are unspecified.
+MGRPO_API int32_t mgrpo_group_advantage_cpu(const void *rewards, int32_t dtype, const double *weights_or_null, const int64_t *offsets,
+                                            int64_t groups, const mgrpo_convention *convention, void *advantages, mgrpo_group_stats *stats,
                                             mgrpo_advantage_error *error);
-MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                                const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
-                                                mgrpo_advantage_error *error);
 
-// The same on a GPU. Every array is in device memory, and convention and error are in host memory. The functions wait for the stream,
+// The same on a GPU. Every array is in device memory, and convention and error are in host memory. The function waits for the stream,
 // because the return value depends on the data.
-MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
-                                             const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+MGRPO_API int32_t mgrpo_group_advantage_cuda(const void *rewards, int32_t dtype, const double *weights_or_null, const int64_t *offsets,
+                                             int64_t groups, const mgrpo_convention *convention, void *advantages, mgrpo_group_stats *stats,
                                              mgrpo_advantage_error *error, void *stream);
-MGRPO_API int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets,
-                                                 int64_t groups, const mgrpo_convention *convention, float *advantages,
-                                                 mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);

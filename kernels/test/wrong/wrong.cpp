@@ -183,13 +183,10 @@ WRONG(moe_weigh, (float *g, float *a, const int32_t *source, const float *weight
       (g, a, source, weight, dweight, entries, d), spoil("moe_weigh g", g, entries *d);
       spoil("moe_weigh a", a, entries *d); spoil("moe_weigh dweight", dweight, entries))
 WRONG(group_advantage,
-      (const double *r, const double *w, const int64_t *at, int64_t groups, const mgrpo_convention *c, double *a, mgrpo_group_stats *s,
-       mgrpo_advantage_error *e),
-      (r, w, at, groups, c, a, s, e), spoil("group_advantage", a, at[groups]))
-WRONG(group_advantage_f32,
-      (const float *r, const double *w, const int64_t *at, int64_t groups, const mgrpo_convention *c, float *a, mgrpo_group_stats *s,
-       mgrpo_advantage_error *e),
-      (r, w, at, groups, c, a, s, e), spoil("group_advantage_f32", a, at[groups]))
+      (const void *r, int32_t dtype, const double *w, const int64_t *at, int64_t groups, const mgrpo_convention *c, void *a,
+       mgrpo_group_stats *s, mgrpo_advantage_error *e),
+      (r, dtype, w, at, groups, c, a, s, e), if (dtype == MGRPO_FLOAT64) spoil("group_advantage", a, dtype, at[groups]);
+      else spoil("group_advantage_f32", a, dtype, at[groups]))
 WRONG(token_logprob,
       (const void *z, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *y, const uint8_t *mask, double tau, void *p,
        void *h, int64_t *bad),
