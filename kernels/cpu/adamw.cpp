@@ -75,25 +75,23 @@ const AdamwLoops &adamw_loops() {
 
 using namespace mgrpo;
 
-int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm) {
+int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm) try {
   if (n < 0 || norm == nullptr || (n > 0 && grad == nullptr)) return MGRPO_INVALID_ARGUMENT;
   const int64_t blocks = (n + cpu::kNormBlock - 1) / cpu::kNormBlock;
-  try {
-    std::vector<double> sums(static_cast<size_t>(blocks));
-    const cpu::AdamwLoops &loops = cpu::adamw_loops();
-    cpu::parallel_ranges(blocks, 1, static_cast<double>(n), [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; b++) {
-        const int64_t first = b * cpu::kNormBlock;
-        sums[b] = loops.sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
-      }
-    });
-    double sum = 0;
-    for (double s : sums) sum += s;
-    *norm = sqrt(sum);
-    return MGRPO_OK;
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
-  }
+  std::vector<double> sums(static_cast<size_t>(blocks));
+  const cpu::AdamwLoops &loops = cpu::adamw_loops();
+  cpu::parallel_ranges(blocks, 1, static_cast<double>(n), [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; b++) {
+      const int64_t first = b * cpu::kNormBlock;
+      sums[b] = loops.sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
+    }
+  });
+  double sum = 0;
+  for (double s : sums) sum += s;
+  *norm = sqrt(sum);
+  return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
 int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n, double norm,

@@ -90,31 +90,29 @@ int32_t finish(int64_t first, int64_t *bad_row) {
 using namespace mgrpo::cpu;
 
 int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
-                                const uint8_t *mask_or_null, double tau, void *logp, void *entropy_or_null, int64_t *bad_row) {
+                                const uint8_t *mask_or_null, double tau, void *logp, void *entropy_or_null, int64_t *bad_row) try {
   const Rows in{const_cast<void *>(logits), rows, vocab, ld, targets, mask_or_null, tau};
   if (bad_row == nullptr) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (!in.valid() || (rows > 0 && logp == nullptr)) return MGRPO_INVALID_ARGUMENT;
   if ((*bad_row = in.first_bad_target()) >= 0) return MGRPO_INVALID_ARGUMENT;
   float *const logp32 = static_cast<float *>(logp), *const entropy32 = static_cast<float *>(entropy_or_null);
-  try {
-    switch (dtype) {
-      case MGRPO_FLOAT32:
-        return finish(forward<VectorRow<float>>(in, logp32, entropy32), bad_row);
-      case MGRPO_BFLOAT16:
-        return finish(forward<VectorRow<uint16_t>>(in, logp32, entropy32), bad_row);
-      case MGRPO_FLOAT64:
-        return finish(forward<DoubleRow>(in, static_cast<double *>(logp), static_cast<double *>(entropy_or_null)), bad_row);
-    }
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
+  switch (dtype) {
+    case MGRPO_FLOAT32:
+      return finish(forward<VectorRow<float>>(in, logp32, entropy32), bad_row);
+    case MGRPO_BFLOAT16:
+      return finish(forward<VectorRow<uint16_t>>(in, logp32, entropy32), bad_row);
+    case MGRPO_FLOAT64:
+      return finish(forward<DoubleRow>(in, static_cast<double *>(logp), static_cast<double *>(entropy_or_null)), bad_row);
   }
   return MGRPO_INVALID_ARGUMENT;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
 int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
                                     const uint8_t *mask_or_null, double tau, const void *dlogp, const void *dentropy_or_null,
-                                    int64_t *bad_row) {
+                                    int64_t *bad_row) try {
   const Rows in{logits, rows, vocab, ld, targets, mask_or_null, tau};
   if (bad_row == nullptr) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
@@ -122,17 +120,15 @@ int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, i
   if ((*bad_row = in.first_bad_target()) >= 0) return MGRPO_INVALID_ARGUMENT;
   const float *const dlogp32 = static_cast<const float *>(dlogp);
   const float *const dentropy32 = static_cast<const float *>(dentropy_or_null);
-  try {
-    switch (dtype) {
-      case MGRPO_FLOAT32:
-        return finish(backward_f32<float>(in, dlogp32, dentropy32), bad_row);
-      case MGRPO_BFLOAT16:
-        return finish(backward_f32<uint16_t>(in, dlogp32, dentropy32), bad_row);
-      case MGRPO_FLOAT64:
-        return finish(backward<DoubleRow>(in, static_cast<const double *>(dlogp), static_cast<const double *>(dentropy_or_null)), bad_row);
-    }
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
+  switch (dtype) {
+    case MGRPO_FLOAT32:
+      return finish(backward_f32<float>(in, dlogp32, dentropy32), bad_row);
+    case MGRPO_BFLOAT16:
+      return finish(backward_f32<uint16_t>(in, dlogp32, dentropy32), bad_row);
+    case MGRPO_FLOAT64:
+      return finish(backward<DoubleRow>(in, static_cast<const double *>(dlogp), static_cast<const double *>(dentropy_or_null)), bad_row);
   }
   return MGRPO_INVALID_ARGUMENT;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }

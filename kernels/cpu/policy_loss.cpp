@@ -108,34 +108,30 @@ using namespace mgrpo;
 
 int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage,
                                 const int64_t *trained, const mgrpo_loss_config *config, double *coefficient, mgrpo_loss_totals *totals,
-                                mgrpo_loss_error *error) {
+                                mgrpo_loss_error *error) try {
   if (!error || !totals || !config || trajectories < 0 || !valid(*config)) return MGRPO_INVALID_ARGUMENT;
   if (trajectories > 0 && !(group && weight && advantage && trained && coefficient)) return MGRPO_INVALID_ARGUMENT;
   for (int64_t j = 0; j < trajectories; j++)
     if (trained[j] < 0) return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
-  try {
-    return cpu::coefficients(trajectories, group, weight, advantage, trained, *config, coefficient, totals, error);
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
-  }
+  return cpu::coefficients(trajectories, group, weight, advantage, trained, *config, coefficient, totals, error);
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
 int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
-                              void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error) {
+                              void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error) try {
   if (!batch || !config || !sums || !error || !valid(*config) || !valid(*batch)) return MGRPO_INVALID_ARGUMENT;
   if (dlogp_new_or_null && config->entropy_coef != 0 && !dentropy_or_null) return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
   if (const int32_t status = check_weights(batch->weight, batch->trajectories, error)) return status;
   if (const int32_t status = check_supplied(*batch, *config, error)) return status;
-  try {
-    if (batch->dtype == MGRPO_FLOAT64)
-      return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null), static_cast<double *>(dentropy_or_null), sums,
-                              error);
-    return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null), static_cast<float *>(dentropy_or_null), sums, error);
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
-  }
+  if (batch->dtype == MGRPO_FLOAT64)
+    return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null), static_cast<double *>(dentropy_or_null), sums,
+                            error);
+  return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null), static_cast<float *>(dentropy_or_null), sums, error);
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
 void mgrpo_loss_sums_init(mgrpo_loss_sums *sums) { init_sums(*sums); }

@@ -12,9 +12,10 @@ namespace mgrpo::cpu {
 namespace {
 
 template <class Row>
-void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
-                     typename Row::Output *logp, typename Row::Output *entropy, int64_t *bad_row) {
+int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logps,
+                        void *entropies, int64_t *bad_row) {
   using Output = typename Row::Output;
+  Output *const logp = static_cast<Output *>(logps), *const entropy = static_cast<Output *>(entropies);
   const double work = 20.0 * static_cast<double>(z.rows) * static_cast<double>(z.vocab);
   std::vector<RowScratch> scratch = row_scratch<Row>(work, z.vocab);
   const TokenArrays<Output> in = token_arrays<Output>(b);
@@ -45,18 +46,7 @@ void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batc
     differentiate(row, y, z.tau, term.dlogp_new, term.dentropy);
   });
   if (bad.row() >= 0 && (*bad_row < 0 || bad.row() < *bad_row)) *bad_row = bad.row();
-}
-
-template <class Row>
-int32_t run(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp, void *entropy,
-            int64_t *bad_row) {
-  using Output = typename Row::Output;
-  try {
-    policy_gradient<Row>(z, first, b, c, static_cast<Output *>(logp), static_cast<Output *>(entropy), bad_row);
-    return MGRPO_OK;
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
-  }
+  return MGRPO_OK;
 }
 
 }  // namespace
@@ -66,7 +56,7 @@ using namespace mgrpo;
 
 int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
                                               const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
-                                              mgrpo_loss_error *error) {
+                                              mgrpo_loss_error *error) try {
   if (any_null({logits, batch, config, bad_row, error})) return MGRPO_INVALID_ARGUMENT;
   if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
   if (narrows(*logits) || !valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && any_null({logp, entropy})))
@@ -80,12 +70,15 @@ int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_
   const bool slope = config->entropy_coef != 0;
   switch (logits->dtype) {
     case MGRPO_FLOAT32:
-      return run(slope ? cpu::run<cpu::KeptExponents<float, true>> : cpu::run<cpu::KeptExponents<float, false>>);
+      return run(slope ? cpu::policy_gradient<cpu::KeptExponents<float, true>> : cpu::policy_gradient<cpu::KeptExponents<float, false>>);
     case MGRPO_BFLOAT16:
-      return run(slope ? cpu::run<cpu::KeptExponents<uint16_t, true>> : cpu::run<cpu::KeptExponents<uint16_t, false>>);
+      return run(slope ? cpu::policy_gradient<cpu::KeptExponents<uint16_t, true>>
+                       : cpu::policy_gradient<cpu::KeptExponents<uint16_t, false>>);
     default:
-      return run(cpu::run<cpu::DoubleRow>);
+      return run(cpu::policy_gradient<cpu::DoubleRow>);
   }
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
 int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,

@@ -194,7 +194,7 @@ int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows
 }
 
 int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling,
-                         int32_t *token, float *logp_or_null, float *truncated_logp_or_null, int64_t *bad_row) {
+                         int32_t *token, float *logp_or_null, float *truncated_logp_or_null, int64_t *bad_row) try {
   if (!bad_row) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (!valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max()) return MGRPO_INVALID_ARGUMENT;
@@ -202,19 +202,17 @@ int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_
   *bad_row = mgrpo_sampling_out_of_range(sampling, rows);
   if (*bad_row >= 0) return MGRPO_INVALID_ARGUMENT;
   const cpu::Outputs out{token, logp_or_null, truncated_logp_or_null};
-  try {
-    switch (dtype) {
-      case MGRPO_FLOAT32:
-        *bad_row = cpu::sample(static_cast<const float *>(logits), rows, vocab, ld, sampling, out);
-        break;
-      case MGRPO_BFLOAT16:
-        *bad_row = cpu::sample(static_cast<const uint16_t *>(logits), rows, vocab, ld, sampling, out);
-        break;
-      default:
-        return MGRPO_INVALID_ARGUMENT;
-    }
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
+  switch (dtype) {
+    case MGRPO_FLOAT32:
+      *bad_row = cpu::sample(static_cast<const float *>(logits), rows, vocab, ld, sampling, out);
+      break;
+    case MGRPO_BFLOAT16:
+      *bad_row = cpu::sample(static_cast<const uint16_t *>(logits), rows, vocab, ld, sampling, out);
+      break;
+    default:
+      return MGRPO_INVALID_ARGUMENT;
   }
   return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
