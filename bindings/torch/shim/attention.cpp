@@ -41,8 +41,6 @@ using torch::autograd::variable_list;
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
-
 const float *sinks_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<float>() : nullptr; }
 
 // Returns the gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which includes the sinks. exp(sink - lse) is a
@@ -56,7 +54,7 @@ at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
                   const MaybeTensor &sinks, double scale, int64_t window, at::Tensor *lse_out) {
   auto out = at::empty_like(q), lse = at::empty({q.size(0), q.size(1)}, q.options());
   check_status(mgrpo_attention_packed_cpu(q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
-                                          cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1, sinks_or_null(sinks),
+                                          cu.const_data_ptr<int32_t>(), int32s_or_null(follows), cu.size(0) - 1, sinks_or_null(sinks),
                                           out.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
                                           float(scale), window));
   if (lse_out) *lse_out = lse;
@@ -76,11 +74,10 @@ struct Packed : torch::autograd::Function<Packed> {
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &cu = saved[3], &out = saved[5], &lse = saved[6];
-    MaybeTensor follows = saved[4].defined() ? MaybeTensor(saved[4]) : std::nullopt;
     auto dout = grads[0].contiguous(), dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     check_status(mgrpo_attention_packed_bwd_cpu(
         dout.const_data_ptr<float>(), q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
-        out.const_data_ptr<float>(), lse.const_data_ptr<float>(), cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1,
+        out.const_data_ptr<float>(), lse.const_data_ptr<float>(), cu.const_data_ptr<int32_t>(), int32s_or_null(saved[4]), cu.size(0) - 1,
         dq.mutable_data_ptr<float>(), dk.mutable_data_ptr<float>(), dv.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
         float(ctx->saved_data["scale"].toDouble()), ctx->saved_data["window"].toInt()));
     return {dq, dk, dv, {}, {}, saved[7].defined() ? gradient_of_sinks(saved[7], dout, out, lse) : at::Tensor(), {}, {}};
@@ -513,7 +510,7 @@ mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *
     TORCH_CHECK(CU.dim() == 1 && CU.size(0) >= 1, "cu must be int32 [B+1]");
     TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
     int32s(CU, CU.size(0), "cu");
-    auto follows = follows_or_null ? MaybeTensor(ref(follows_or_null)) : std::nullopt;
+    auto follows = maybe_ref(follows_or_null);
     if (follows) int32s(*follows, CU.size(0) - 1, "follows");
     const auto sinks = sinks_of(sinks_or_null, Q);
     if (Q.is_cuda()) return packed_composite(Q, K, V, CU, gpu_segments(CU, follows, Q.size(0)), sinks, scale, window);

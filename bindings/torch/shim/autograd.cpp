@@ -46,7 +46,7 @@ char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t n) {
     std::vector<at::Tensor> out, grad;
     for (int64_t i = 0; i < n; i++) {
       out.push_back(ref(outputs[i]));
-      grad.push_back(grads[i] ? ref(grads[i]) : at::Tensor());
+      grad.push_back(or_none(grads[i]));
       TORCH_CHECK(out[i].requires_grad(), "output ", i,
                   " has no gradient history: was it made with grad mode on, from a leaf that requires grad?");
     }

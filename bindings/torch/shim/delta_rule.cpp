@@ -25,8 +25,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
-
 // The first integers of a description of pieces: the numbers of pieces, chains, levels and rows, and the index of each array.
 enum { kCount, kChains, kLevels, kRows, kFirst, kBefore, kChain, kOrder, kLevel, kHeader };
 
@@ -45,8 +43,7 @@ at::Tensor described(const at::Tensor &cu, const at::Tensor &follows) {
   auto to = at::empty({kHeader + size}, at::kInt);
   auto *header = to.mutable_data_ptr<int32_t>();
   mgrpo_pieces p;
-  check_status(mgrpo_pieces_of(cu.const_data_ptr<int32_t>(), follows.defined() ? follows.const_data_ptr<int32_t>() : nullptr, batch,
-                               header + kHeader, &p),
+  check_status(mgrpo_pieces_of(cu.const_data_ptr<int32_t>(), int32s_or_null(follows), batch, header + kHeader, &p),
                ": do the segments begin at 0, rise and follow earlier rows?");
   const auto place = [&](const int32_t *array) { return int32_t(array - header); };
   const int32_t values[kHeader] = {int32_t(p.count), int32_t(p.chains), int32_t(p.levels), int32_t(rows), place(p.first),
@@ -149,12 +146,12 @@ struct Packed : torch::autograd::Function<Packed> {
     const float *R = r.const_data_ptr<float>(), *S = states.const_data_ptr<float>();
     if (x.is_cuda())
       check_status(the_cuda_part->delta_rule_packed_bwd(dy.const_data_ptr(), x.const_data_ptr(), ba.const_data_ptr(), R, S, rule, pieces,
-                                                        dtype_of(x), dx.mutable_data_ptr(), dba.mutable_data_ptr(), data_or_null(da_log),
-                                                        data_or_null(ddt_bias), x.size(0), stream_of(x)));
+                                                        dtype_of(x), dx.mutable_data_ptr(), dba.mutable_data_ptr(), floats_or_null(da_log),
+                                                        floats_or_null(ddt_bias), x.size(0), stream_of(x)));
     else
       check_status(mgrpo_delta_rule_packed_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), ba.const_data_ptr<float>(), R, S,
                                                    rule, pieces, dx.mutable_data_ptr<float>(), dba.mutable_data_ptr<float>(),
-                                                   data_or_null(da_log), data_or_null(ddt_bias)));
+                                                   floats_or_null(da_log), floats_or_null(ddt_bias)));
     return {dx, dba, da_log, ddt_bias, {}, {}, {}};
   }
 };

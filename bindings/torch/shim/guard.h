@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -26,6 +27,10 @@ struct LargePages {
 };
 
 inline at::Tensor &ref(void *handle) { return *static_cast<at::Tensor *>(handle); }
+
+// Return the tensor of a handle that may be NULL.
+inline at::Tensor or_none(void *handle) { return handle ? ref(handle) : at::Tensor(); }
+inline std::optional<at::Tensor> maybe_ref(void *handle) { return handle ? std::optional(ref(handle)) : std::nullopt; }
 
 // An error of one of our kernels.
 struct kernel_error : std::runtime_error {

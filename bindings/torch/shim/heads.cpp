@@ -72,7 +72,6 @@ Heads heads_of(const at::Tensor &qkv, const mgt_heads &how) {
               "the heads of queries must be a multiple of those of keys");
   const int64_t all = how.heads + 2 * how.kv_heads;
   TORCH_CHECK(qkv.dim() == 2 && qkv.size(1) > 0 && qkv.size(1) % all == 0, "qkv must be [T, (H + 2 KV) hd] of ", all, " heads");
-  const auto or_none = [](void *handle) { return handle ? ref(handle) : at::Tensor(); };
   Heads h{qkv.size(0),         how.heads,           how.kv_heads,     qkv.size(1) / all,
           or_none(how.q_norm), or_none(how.k_norm), or_none(how.cos), or_none(how.sin),
           ref(how.pos),        how.offset,          how.eps};
@@ -81,8 +80,6 @@ Heads heads_of(const at::Tensor &qkv, const mgt_heads &how) {
   int32s(h.pos, h.rows, "pos", qkv);
   return h;
 }
-
-float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 
 constexpr auto kPositions = ": is every position in the cosine table?";
 
@@ -97,10 +94,10 @@ variable_list split(const at::Tensor &qkv, const Heads &h, variable_list *inv) {
   }
   if (qkv.is_cuda())
     check_status(the_cuda_part->split_heads(qkv.const_data_ptr(), h.how(), dtype_of(qkv), q.mutable_data_ptr(), k.mutable_data_ptr(),
-                                            v.mutable_data_ptr(), data_or_null(inv_q), data_or_null(inv_k), h.rows, stream_of(qkv)));
+                                            v.mutable_data_ptr(), floats_or_null(inv_q), floats_or_null(inv_k), h.rows, stream_of(qkv)));
   else
     check_status(mgrpo_split_heads_cpu(qkv.const_data_ptr<float>(), h.how(), q.mutable_data_ptr<float>(), k.mutable_data_ptr<float>(),
-                                       v.mutable_data_ptr<float>(), data_or_null(inv_q), data_or_null(inv_k), h.rows),
+                                       v.mutable_data_ptr<float>(), floats_or_null(inv_q), floats_or_null(inv_k), h.rows),
                  kPositions);
   if (inv) *inv = {inv_q, inv_k};
   return {q, k, v};
@@ -117,12 +114,12 @@ variable_list split_bwd(const variable_list &grads, const at::Tensor &qkv, const
   const void *x = qkv.defined() ? qkv.const_data_ptr() : nullptr;
   if (dq.is_cuda())
     check_status(the_cuda_part->split_heads_bwd(dq.const_data_ptr(), dk.const_data_ptr(), dv.const_data_ptr(), x, h.how(),
-                                                data_or_null(inv[0]), data_or_null(inv[1]), dtype_of(dq), dqkv.mutable_data_ptr(),
-                                                data_or_null(dw_q), data_or_null(dw_k), h.rows, stream_of(dq)));
+                                                floats_or_null(inv[0]), floats_or_null(inv[1]), dtype_of(dq), dqkv.mutable_data_ptr(),
+                                                floats_or_null(dw_q), floats_or_null(dw_k), h.rows, stream_of(dq)));
   else
     check_status(mgrpo_split_heads_bwd_cpu(dq.const_data_ptr<float>(), dk.const_data_ptr<float>(), dv.const_data_ptr<float>(),
-                                           static_cast<const float *>(x), h.how(), data_or_null(inv[0]), data_or_null(inv[1]),
-                                           dqkv.mutable_data_ptr<float>(), data_or_null(dw_q), data_or_null(dw_k), h.rows));
+                                           static_cast<const float *>(x), h.how(), floats_or_null(inv[0]), floats_or_null(inv[1]),
+                                           dqkv.mutable_data_ptr<float>(), floats_or_null(dw_q), floats_or_null(dw_k), h.rows));
   const auto of_type = [](const at::Tensor &dw, const at::Tensor &w) { return dw.defined() ? dw.to(w.scalar_type()) : dw; };
   return {dqkv, of_type(dw_q, h.q_norm), of_type(dw_k, h.k_norm)};
 }

@@ -67,6 +67,12 @@ inline void check_status(int32_t status, const char *hint = "") {
   if (status != MGRPO_OK) throw kernel_error(status, c10::str(mgrpo_status_string(status), hint));
 }
 
+// Return the data of a tensor, or NULL if it is undefined or absent.
+inline float *floats_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
+inline const int32_t *int32s_or_null(const std::optional<at::Tensor> &t) {
+  return t && t->defined() ? t->const_data_ptr<int32_t>() : nullptr;
+}
+
 // Returns the data of an int32 tensor of n elements, such as positions and slots. The second function requires the device of `like`.
 inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name) {
   TORCH_CHECK(t.scalar_type() == at::kInt && t.dim() == 1 && t.size(0) == n && t.is_contiguous(), name, " must be int32 [", n,

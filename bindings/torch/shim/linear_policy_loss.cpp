@@ -104,7 +104,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
     const Kernels kernels(H);
     auto wide = H.options().dtype(wide_of(H));
     auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
-    WeightGradient dw(leaf, wide.dtype().toScalarType(), dw_or_null ? ref(dw_or_null) : at::Tensor());
+    WeightGradient dw(leaf, wide.dtype().toScalarType(), or_none(dw_or_null));
 
     auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options().dtype(logits_type(H)));
     for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {

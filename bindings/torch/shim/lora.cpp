@@ -94,7 +94,7 @@ struct LoraAdd : torch::autograd::Function<LoraAdd> {
 };
 
 void add_by_kernel(at::Tensor &y, const at::Tensor &x, const std::vector<mgrpo_lora> &adapters, const at::Tensor &which) {
-  const int32_t *rows = which.defined() ? which.const_data_ptr<int32_t>() : nullptr;
+  const int32_t *rows = int32s_or_null(which);
   int64_t count = int64_t(adapters.size()), t = x.size(0), k = x.size(1), n = y.size(1);
   if (y.is_cuda())
     check_status(the_cuda_part->lora_add(adapters.data(), count, rows, x.const_data_ptr(), int32_t(y.scalar_type()), y.mutable_data_ptr(),
@@ -108,7 +108,7 @@ void add_by_kernel(at::Tensor &y, const at::Tensor &x, const std::vector<mgrpo_l
 mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const int64_t *counts, int64_t n, const mgrpo_lora_part *parts,
                          void *which_or_null) {
   return make(d, [&] {
-    at::Tensor &Y = ref(y), which = which_or_null ? ref(which_or_null) : at::Tensor();
+    at::Tensor &Y = ref(y), which = or_none(which_or_null);
     const at::Tensor &X = ref(x);
     TORCH_CHECK(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && X.scalar_type() == Y.scalar_type(),
                 "x [T, K] and y [T, N] must have one T and dtype");

@@ -38,7 +38,7 @@ at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Te
   const int64_t tokens = logits.size(0), experts = logits.size(1), k = chosen.size(1);
   auto weight = at::empty({tokens, k}, logits.options());
   const float *z = logits.const_data_ptr<float>();
-  const int32_t *fixed = given.defined() ? given.const_data_ptr<int32_t>() : nullptr;
+  const int32_t *fixed = int32s_or_null(given);
   int32_t *to = chosen.mutable_data_ptr<int32_t>(), *others = differs.defined() ? differs.mutable_data_ptr<int32_t>() : nullptr;
   float *w = weight.mutable_data_ptr<float>();
   if (logits.is_cuda())
@@ -334,8 +334,7 @@ void int32_table(const at::Tensor &t, const at::Tensor &like, int64_t rows, cons
 mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                      int normalise, double balance) {
   return make(d, [&] {
-    const at::Tensor none, &Z = ref(logits), &C = ref(chosen), &G = given_or_null ? ref(given_or_null) : none,
-                           &D = differs_or_null ? ref(differs_or_null) : none;
+    const at::Tensor &Z = ref(logits), &C = ref(chosen), G = or_none(given_or_null), D = or_none(differs_or_null);
     TORCH_CHECK(Z.dim() == 2 && Z.scalar_type() == at::kFloat, "logits must be float32 [T, E]");
     int32_table(C, Z, Z.size(0), "chosen");
     if (G.defined()) {

@@ -113,12 +113,10 @@ struct Embedding : torch::autograd::Function<Embedding> {
   }
 };
 
-float *data_or_null(const at::Tensor *t) { return t ? t->mutable_data_ptr<float>() : nullptr; }
-
 at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, double eps, at::Tensor *inv_rms) {
   auto y = at::empty_like(x);
   if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
-  float *inv = data_or_null(inv_rms);
+  float *inv = inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr;
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
     check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset), eps, y.mutable_data_ptr(), inv,
@@ -135,7 +133,7 @@ variable_list rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
   at::Tensor dw;
   if (for_w) dw = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
-  float *to_dw = for_w ? dw.mutable_data_ptr<float>() : nullptr;
+  float *to_dw = floats_or_null(dw);
   const float *inv = inv_rms.const_data_ptr<float>();
   const void *from_more = more.defined() ? more.const_data_ptr() : nullptr;
   int64_t rows = rows_of(x), d = w.size(0);
@@ -173,7 +171,7 @@ variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, cons
                            at::Tensor *inv_rms) {
   auto sum = at::empty_like(x), y = at::empty_like(x);
   if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
-  float *inv = data_or_null(inv_rms);
+  float *inv = inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr;
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
     check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset),
@@ -278,12 +276,11 @@ at::Tensor glu_composite(int64_t gates, const at::Tensor &gate, const at::Tensor
 
 mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   return make(d, [&] {
-    const at::Tensor none, &X = ref(x), &W = ref(w), &B = b_or_null ? ref(b_or_null) : none;
+    const at::Tensor &X = ref(x), &W = ref(w), B = or_none(b_or_null);
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 2 && X.size(-1) == W.size(1), "x [..., K] and w [N, K] do not agree on K");
     TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == W.size(0)), "w [N, K] and b [N] do not agree on N");
     if (!at::GradMode::is_enabled() && our_linear(X, W, B) && !(rounds_factors() && cpu_fp32(W))) return linear(X, W, B);
-    std::optional<at::Tensor> bias;
-    if (B.defined()) bias = B;
+    const auto bias = maybe_ref(b_or_null);
     return recorded(X, W, B) ? Linear::apply(X, W, bias) : training_linear(X, W, bias);
   });
 }

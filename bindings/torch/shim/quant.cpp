@@ -165,8 +165,7 @@ struct LinearQuant : torch::autograd::Function<LinearQuant> {
 mgt_tensor mgt_linear_quant(mgt_device *d, void *x, void **parts, const int32_t *types, int64_t n, void *b_or_null) {
   return make(d, [&] {
     const auto &X = ref(x);
-    std::optional<at::Tensor> b;
-    if (b_or_null) b = ref(b_or_null);
+    const auto b = maybe_ref(b_or_null);
     TORCH_CHECK(X.dim() >= 1, "x must be [..., K]");
     Parts all;
     for (int64_t i = 0; i < n; i++) all.push_back(blocks(ref(parts[i]), types[i], X.size(-1), X));

@@ -28,9 +28,6 @@ mgrpo_short_conv conv_of(const at::Tensor &w, const MaybeTensor &bias, bool silu
   return {w.size(0), w.numel() / w.size(0), w.const_data_ptr(), bias ? bias->const_data_ptr() : nullptr, silu};
 }
 
-const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
-float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
-
 constexpr auto kSegments = ": do the segments begin at 0, rise and follow earlier rows, and are there 1 to 8 taps?";
 
 void check(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu) {
@@ -52,13 +49,13 @@ at::Tensor packed(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &b
   const int64_t batch = cu.size(0) - 1;
   if (x.is_cuda()) {
     check_status(the_cuda_part->short_conv_packed(x.const_data_ptr(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(),
-                                                  data_or_null(follows), batch, dtype_of(x), y.mutable_data_ptr(), x.size(0),
+                                                  int32s_or_null(follows), batch, dtype_of(x), y.mutable_data_ptr(), x.size(0),
                                                   stream_of(x)));
     return y;
   }
   TORCH_CHECK(cu.const_data_ptr<int32_t>()[batch] == x.size(0), "cu must rise from 0 to the number of rows, ", x.size(0));
   check_status(mgrpo_short_conv_packed_cpu(x.const_data_ptr<float>(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(),
-                                           data_or_null(follows), batch, y.mutable_data_ptr<float>()),
+                                           int32s_or_null(follows), batch, y.mutable_data_ptr<float>()),
                kSegments);
   return y;
 }
@@ -82,12 +79,12 @@ struct Packed : torch::autograd::Function<Packed> {
     const int64_t batch = cu.size(0) - 1;
     if (x.is_cuda())
       check_status(the_cuda_part->short_conv_packed_bwd(
-          dy.const_data_ptr(), x.const_data_ptr(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(), data_or_null(follows), batch,
-          dtype_of(x), dx.mutable_data_ptr(), data_or_null(dw), data_or_null(dbias), x.size(0), stream_of(x)));
+          dy.const_data_ptr(), x.const_data_ptr(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(), int32s_or_null(follows), batch,
+          dtype_of(x), dx.mutable_data_ptr(), floats_or_null(dw), floats_or_null(dbias), x.size(0), stream_of(x)));
     else
       check_status(mgrpo_short_conv_packed_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), conv_of(w, bias, silu),
-                                                   cu.const_data_ptr<int32_t>(), data_or_null(follows), batch, dx.mutable_data_ptr<float>(),
-                                                   data_or_null(dw), data_or_null(dbias)),
+                                                   cu.const_data_ptr<int32_t>(), int32s_or_null(follows), batch,
+                                                   dx.mutable_data_ptr<float>(), floats_or_null(dw), floats_or_null(dbias)),
                    kSegments);
     const auto of_type = [&](const at::Tensor &t) { return t.defined() ? t.to(w.scalar_type()) : t; };
     return {dx, of_type(dw), of_type(dbias), {}, {}, {}};
@@ -167,14 +164,12 @@ at::Tensor states_composite(const at::Tensor &x, const at::Tensor &w, const Mayb
   return y.to(x.scalar_type());
 }
 
-MaybeTensor of(void *handle) { return handle ? MaybeTensor(ref(handle)) : std::nullopt; }
-
 }  // namespace
 
 mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, int silu, void *cu, void *follows_or_null) {
   return make(d, [&] {
     const auto &X = ref(bcx), &W = ref(w), &C = ref(cu);
-    const MaybeTensor bias = of(bias_or_null), follows = of(follows_or_null);
+    const MaybeTensor bias = maybe_ref(bias_or_null), follows = maybe_ref(follows_or_null);
     check(X, W, bias, silu);
     check_segments(C, follows, X);
     if (!ours(X, W, bias.value_or(W))) return packed_composite(X, W, bias, silu, C, follows);
@@ -189,7 +184,7 @@ mgt_tensor mgt_short_conv_cached(mgt_device *d, void *bcx, void *w, void *bias_o
     at::NoGradGuard no_grad;
     auto &K = ref(cache);
     const auto &X = ref(bcx), &W = ref(w), &T = ref(table), &S = ref(sequence), &P = ref(pos);
-    const MaybeTensor bias = of(bias_or_null);
+    const MaybeTensor bias = maybe_ref(bias_or_null);
     check(X, W, bias, false);
     check_cache(K, T, 1, W.size(0), X);
     const auto sequences = int32s(S, X.size(0), "sequence", X), positions = int32s(P, X.size(0), "pos", X);
@@ -211,7 +206,7 @@ mgt_tensor mgt_short_conv_states(mgt_device *d, void *u, void *w, void *bias_or_
     at::NoGradGuard no_grad;
     auto &K = ref(states);
     const auto &X = ref(u), &W = ref(w), &S = ref(slot), &P = ref(pos);
-    const MaybeTensor bias = of(bias_or_null);
+    const MaybeTensor bias = maybe_ref(bias_or_null);
     check(X, W, bias, true);
     const int64_t width = W.numel() / W.size(0);
     TORCH_CHECK(K.dim() == 3 && K.size(1) == width - 1 && K.size(2) == W.size(0) && K.is_contiguous() &&
