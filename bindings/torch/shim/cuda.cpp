@@ -18,7 +18,6 @@
 
 #include "cuda_part.h"
 #include "mgrpo/cuda_error.h"
-#include "mgrpo/logprob.h"
 #include "mgrpo/memory.h"
 #include "nccl_abi.h"
 
@@ -280,20 +279,6 @@ int32_t refused(int32_t status) {
   return status;
 }
 
-int32_t token_logprob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
-                      int64_t *bad_row) {
-  return refused(mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                          logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
-                                          entropy.mutable_data_ptr(), bad_row, stream(logits.get_device())));
-}
-
-int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy,
-                          int64_t *bad_row) {
-  return refused(mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                              logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
-                                              dentropy.const_data_ptr(), bad_row, stream(logits.get_device())));
-}
-
 // Calls a kernel, and throws if it fails.
 template <auto kCall, class>
 struct Throwing;
@@ -301,62 +286,14 @@ template <auto kCall, class... Arguments>
 struct Throwing<kCall, int32_t (*)(Arguments...)> {
   static int32_t call(Arguments... with) { return refused(kCall(with...)); }
 };
-#define MGT_THROWING(name) Throwing<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cuda)>::call
+#define MGT_THROWING(name) Throwing<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cuda)>::call,
 
 }  // namespace
 
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
-  static const cuda_part part{device_count,
-                              open,
-                              enter,
-                              wait,
-                              stream,
-                              capability,
-                              to_host,
-                              from_host,
-                              memory,
-                              reset_peak,
-                              free_cached,
-                              graph_open,
-                              graph_capture,
-                              graph_close,
-                              graph_replay,
-                              graph_drop,
-                              identity,
-                              side_open,
-                              side_follow,
-                              side_stream,
-                              side_mark,
-                              mark_passed,
-                              side_close,
-                              token_logprob,
-                              token_logprob_bwd,
-                              MGT_THROWING(policy_gradient_from_logits),
-                              MGT_THROWING(policy_loss),
-                              MGT_THROWING(rms_norm),
-                              MGT_THROWING(add_rms_norm),
-                              MGT_THROWING(rms_norm_bwd),
-                              MGT_THROWING(glu),
-                              MGT_THROWING(glu_bwd),
-                              MGT_THROWING(split_heads),
-                              MGT_THROWING(split_heads_bwd),
-                              MGT_THROWING(cache_heads),
-                              MGT_THROWING(attention_cached),
-                              MGT_THROWING(lora_add),
-                              MGT_THROWING(moe_route),
-                              MGT_THROWING(moe_route_bwd),
-                              MGT_THROWING(moe_sort),
-                              MGT_THROWING(moe_gather),
-                              MGT_THROWING(moe_linear),
-                              MGT_THROWING(moe_combine),
-                              MGT_THROWING(moe_weigh),
-                              MGT_THROWING(dequantise),
-                              MGT_THROWING(short_conv_packed),
-                              MGT_THROWING(short_conv_packed_bwd),
-                              MGT_THROWING(short_conv_cached),
-                              MGT_THROWING(short_conv_states),
-                              MGT_THROWING(delta_rule_packed),
-                              MGT_THROWING(delta_rule_packed_bwd),
-                              MGT_THROWING(delta_rule_states)};
+  static const cuda_part part{device_count,  open,        enter,        wait,        stream,      capability,
+                              to_host,       from_host,   memory,       reset_peak,  free_cached, graph_open,
+                              graph_capture, graph_close, graph_replay, graph_drop,  identity,    side_open,
+                              side_follow,   side_stream, side_mark,    mark_passed, side_close,  MGT_KERNELS(MGT_THROWING)};
   return &part;
 }

@@ -10,6 +10,7 @@
 #include "mgrpo/delta_rule.h"
 #include "mgrpo/glu.h"
 #include "mgrpo/heads.h"
+#include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
 #include "mgrpo/policy_loss_from_logits.h"
@@ -17,6 +18,17 @@
 #include "mgrpo/rms_norm.h"
 #include "mgrpo/short_conv.h"
 #include "mgrpo_torch.h"
+
+// The kernels mgrpo_NAME_cuda that the shim calls.
+// clang-format off
+#define MGT_KERNELS(X)                                                                                   \
+  X(token_logprob) X(token_logprob_bwd) X(policy_gradient_from_logits) X(policy_loss)                    \
+  X(rms_norm) X(add_rms_norm) X(rms_norm_bwd) X(glu) X(glu_bwd) X(lora_add) X(dequantise)                \
+  X(split_heads) X(split_heads_bwd) X(cache_heads) X(attention_cached)                                   \
+  X(moe_route) X(moe_route_bwd) X(moe_sort) X(moe_gather) X(moe_linear) X(moe_combine) X(moe_weigh)      \
+  X(short_conv_packed) X(short_conv_packed_bwd) X(short_conv_cached) X(short_conv_states)                \
+  X(delta_rule_packed) X(delta_rule_packed_bwd) X(delta_rule_states)
+// clang-format on
 
 struct cuda_part {
   int (*device_count)();
@@ -45,38 +57,9 @@ struct cuda_part {
   std::shared_ptr<void> (*side_mark)(void *side);
   bool (*mark_passed)(void *mark);  // whether the stream has finished the work before the mark
   void (*side_close)(void *side);
-  // mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h) on the current stream. bad_row is in host memory.
-  int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
-                           int64_t *bad_row);
-  int32_t (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
-                               const at::Tensor &dentropy, int64_t *bad_row);
-  decltype(&mgrpo_policy_gradient_from_logits_cuda) policy_gradient_from_logits;
-  decltype(&mgrpo_policy_loss_cuda) policy_loss;
-  decltype(&mgrpo_rms_norm_cuda) rms_norm;
-  decltype(&mgrpo_add_rms_norm_cuda) add_rms_norm;
-  decltype(&mgrpo_rms_norm_bwd_cuda) rms_norm_bwd;
-  decltype(&mgrpo_glu_cuda) glu;
-  decltype(&mgrpo_glu_bwd_cuda) glu_bwd;
-  decltype(&mgrpo_split_heads_cuda) split_heads;
-  decltype(&mgrpo_split_heads_bwd_cuda) split_heads_bwd;
-  decltype(&mgrpo_cache_heads_cuda) cache_heads;
-  decltype(&mgrpo_attention_cached_cuda) attention_cached;
-  decltype(&mgrpo_lora_add_cuda) lora_add;
-  decltype(&mgrpo_moe_route_cuda) moe_route;
-  decltype(&mgrpo_moe_route_bwd_cuda) moe_route_bwd;
-  decltype(&mgrpo_moe_sort_cuda) moe_sort;
-  decltype(&mgrpo_moe_gather_cuda) moe_gather;
-  decltype(&mgrpo_moe_linear_cuda) moe_linear;
-  decltype(&mgrpo_moe_combine_cuda) moe_combine;
-  decltype(&mgrpo_moe_weigh_cuda) moe_weigh;
-  decltype(&mgrpo_dequantise_cuda) dequantise;
-  decltype(&mgrpo_short_conv_packed_cuda) short_conv_packed;
-  decltype(&mgrpo_short_conv_packed_bwd_cuda) short_conv_packed_bwd;
-  decltype(&mgrpo_short_conv_cached_cuda) short_conv_cached;
-  decltype(&mgrpo_short_conv_states_cuda) short_conv_states;
-  decltype(&mgrpo_delta_rule_packed_cuda) delta_rule_packed;
-  decltype(&mgrpo_delta_rule_packed_bwd_cuda) delta_rule_packed_bwd;
-  decltype(&mgrpo_delta_rule_states_cuda) delta_rule_states;
+#define MGT_MEMBER(name) decltype(&mgrpo_##name##_cuda) name;
+  MGT_KERNELS(MGT_MEMBER)
+#undef MGT_MEMBER
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

@@ -40,16 +40,16 @@ void check_row(int32_t status, int64_t first, int64_t bad_row) {
 }
 
 void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {
-  if (logits.is_cpu() && kernel_dtype(logits)) {
+  if (kernel_dtype(logits)) {
+    const auto *z = logits.const_data_ptr();
+    const auto *y = targets.const_data_ptr<int32_t>();
+    auto *lp = logp.mutable_data_ptr(), *h = entropy.mutable_data_ptr();
+    const int64_t rows = logits.size(0), vocab = logits.size(1);
     int64_t bad_row = -1;
-    int32_t status = mgrpo_token_logprob_cpu(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                             logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
-                                             entropy.mutable_data_ptr(), &bad_row);
-    return check_row(status, first, bad_row);
-  }
-  if (logits.is_cuda() && kernel_dtype(logits)) {
-    int64_t bad_row = -1;
-    int32_t status = the_cuda_part->token_logprob(logits, targets, tau, logp, entropy, &bad_row);
+    const int32_t status =
+        logits.is_cuda()
+            ? the_cuda_part->token_logprob(z, dtype_of(logits), rows, vocab, vocab, y, nullptr, tau, lp, h, &bad_row, stream_of(logits))
+            : mgrpo_token_logprob_cpu(z, dtype_of(logits), rows, vocab, vocab, y, nullptr, tau, lp, h, &bad_row);
     return check_row(status, first, bad_row);
   }
   auto lp = at::log_softmax(logits.to(logp.scalar_type()) / tau, -1);
@@ -60,16 +60,16 @@ void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets
 // Overwrites the logits by their gradient.
 void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
                        const at::Tensor &dentropy) {
-  if (logits.is_cpu() && kernel_dtype(logits)) {
+  if (kernel_dtype(logits)) {
+    auto *z = logits.mutable_data_ptr();
+    const auto *y = targets.const_data_ptr<int32_t>();
+    const auto *dlp = dlogp.const_data_ptr(), *dh = dentropy.const_data_ptr();
+    const int64_t rows = logits.size(0), vocab = logits.size(1);
     int64_t bad_row = -1;
-    int32_t status = mgrpo_token_logprob_bwd_cpu(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                                 logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
-                                                 dentropy.const_data_ptr(), &bad_row);
-    return check_row(status, first, bad_row);
-  }
-  if (logits.is_cuda() && kernel_dtype(logits)) {
-    int64_t bad_row = -1;
-    int32_t status = the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy, &bad_row);
+    const int32_t status = logits.is_cuda()
+                               ? the_cuda_part->token_logprob_bwd(z, dtype_of(logits), rows, vocab, vocab, y, nullptr, tau, dlp, dh,
+                                                                  &bad_row, stream_of(logits))
+                               : mgrpo_token_logprob_bwd_cpu(z, dtype_of(logits), rows, vocab, vocab, y, nullptr, tau, dlp, dh, &bad_row);
     return check_row(status, first, bad_row);
   }
   auto lp = at::log_softmax(logits.to(dlogp.scalar_type()) / tau, -1), p = lp.exp();

@@ -25,11 +25,9 @@ namespace {
 // The kernels for h's device.
 struct Kernels {
   bool cuda;
-  int index;
   at::Tensor bad_row;
 
-  explicit Kernels(const at::Tensor &h)
-      : cuda(h.is_cuda()), index(cuda ? h.get_device() : 0), bad_row(at::full({1}, -1, h.options().dtype(at::kLong))) {
+  explicit Kernels(const at::Tensor &h) : cuda(h.is_cuda()), bad_row(at::full({1}, -1, h.options().dtype(at::kLong))) {
     auto type = h.scalar_type();
     TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kDouble, "float32, bfloat16 or float64 expected, not ", type);
   }
@@ -37,11 +35,11 @@ struct Kernels {
                    const at::Tensor &entropy, mgrpo_loss_error *refusal) const {
     auto *lp = logp.mutable_data_ptr(), *h = entropy.mutable_data_ptr();
     auto *bad = bad_row.mutable_data_ptr<int64_t>();
-    return cuda ? the_cuda_part->policy_gradient_from_logits(&logits, first, &b, &c, lp, h, bad, refusal, the_cuda_part->stream(index))
+    return cuda ? the_cuda_part->policy_gradient_from_logits(&logits, first, &b, &c, lp, h, bad, refusal, stream_of(bad_row))
                 : mgrpo_policy_gradient_from_logits_cpu(&logits, first, &b, &c, lp, h, bad, refusal);
   }
   int32_t loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_sums *sums, mgrpo_loss_error *refusal) const {
-    return cuda ? the_cuda_part->policy_loss(&b, &c, nullptr, nullptr, sums, refusal, the_cuda_part->stream(index))
+    return cuda ? the_cuda_part->policy_loss(&b, &c, nullptr, nullptr, sums, refusal, stream_of(bad_row))
                 : mgrpo_policy_loss_cpu(&b, &c, nullptr, nullptr, sums, refusal);
   }
 };

@@ -7,7 +7,6 @@
 #include "cuda_part.h"
 #include "gpu.h"
 #include "mgrpo/cuda_error.h"
-#include "mgrpo/logprob.h"
 #include "side.h"
 
 namespace {
@@ -90,22 +89,6 @@ int32_t refused(int32_t status) {
   return status;
 }
 
-int32_t token_logprob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
-                      int64_t *bad_row) {
-  std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
-  return refused(mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                          logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
-                                          entropy.mutable_data_ptr(), bad_row, nullptr));
-}
-
-int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy,
-                          int64_t *bad_row) {
-  std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
-  return refused(mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                              logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
-                                              dentropy.const_data_ptr(), bad_row, nullptr));
-}
-
 template <auto kCall, class>
 struct Locked;
 template <auto kCall, class... Arguments>
@@ -115,7 +98,6 @@ struct Locked<kCall, int32_t (*)(Arguments...)> {
     return refused(kCall(with...));
   }
 };
-#define MGT_LOCKED(name) Locked<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cuda)>::call
 
 }  // namespace
 
@@ -136,35 +118,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     p.graph_drop = graph_drop;
     p.identity = identity, p.side_open = side_open, p.side_follow = side_follow, p.side_stream = side_stream, p.side_mark = side_mark;
     p.mark_passed = mark_passed, p.side_close = side_close;
-    p.token_logprob = token_logprob, p.token_logprob_bwd = token_logprob_bwd;
-#define MGT_EMULATED(name) p.name = MGT_LOCKED(name)
-    MGT_EMULATED(policy_gradient_from_logits);
-    MGT_EMULATED(policy_loss);
-    MGT_EMULATED(rms_norm);
-    MGT_EMULATED(add_rms_norm);
-    MGT_EMULATED(rms_norm_bwd);
-    MGT_EMULATED(glu);
-    MGT_EMULATED(glu_bwd);
-    MGT_EMULATED(split_heads);
-    MGT_EMULATED(split_heads_bwd);
-    MGT_EMULATED(cache_heads);
-    MGT_EMULATED(attention_cached);
-    MGT_EMULATED(lora_add);
-    MGT_EMULATED(moe_route);
-    MGT_EMULATED(moe_route_bwd);
-    MGT_EMULATED(moe_sort);
-    MGT_EMULATED(moe_gather);
-    MGT_EMULATED(moe_linear);
-    MGT_EMULATED(moe_combine);
-    MGT_EMULATED(moe_weigh);
-    MGT_EMULATED(dequantise);
-    MGT_EMULATED(short_conv_packed);
-    MGT_EMULATED(short_conv_packed_bwd);
-    MGT_EMULATED(short_conv_cached);
-    MGT_EMULATED(short_conv_states);
-    MGT_EMULATED(delta_rule_packed);
-    MGT_EMULATED(delta_rule_packed_bwd);
-    MGT_EMULATED(delta_rule_states);
+#define MGT_LOCKED(name) p.name = Locked<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cuda)>::call;
+    MGT_KERNELS(MGT_LOCKED)
     return p;
   }();
   return &part;
