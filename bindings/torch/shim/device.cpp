@@ -26,6 +26,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "mgrpo/matmul.h"
+#include "product.h"
 
 std::atomic<int64_t> mgt_handles{0};
 const cuda_part *the_cuda_part = nullptr;

@@ -94,13 +94,11 @@ struct Chunks {
     for (int64_t from = 0; from < h.size(0); from += chunk) {
       int64_t n = std::min(chunk, h.size(0) - from);
       auto rows = h.narrow(0, from, n), logits = buffer.narrow(0, 0, n);
-      if (type != MGT_NOT_QUANTISED)
-        quant_product(rows, {w, type, h.size(1)}, logits);
-      else if (invariant && cpu_fp32(h))
+      if (type == MGT_NOT_QUANTISED && invariant && cpu_fp32(h))
         check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr, logits.mutable_data_ptr<float>(), n,
                                       w.size(1), w.size(0)));
       else
-        head_product(logits, rows, w);
+        head_product(logits, rows, w, type);
       cap_logits(logits, cap);
       f(from, n, rows, logits);
     }
@@ -147,10 +145,7 @@ struct Head : torch::autograd::Function<Head> {
           auto dlogits = logits.to(h.scalar_type());
           if (for_h) {
             auto out = dh.narrow(0, from, n);
-            if (type != MGT_NOT_QUANTISED)
-              quant_product_bwd(dlogits, {w, type, h.size(1)}, out, false);
-            else
-              product_out(out, dlogits, w);
+            head_product_bwd(out, dlogits, w, type);
           }
           if (for_w) add_product(dw, dlogits.t(), rows);
         });

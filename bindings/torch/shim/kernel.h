@@ -2,12 +2,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
 
 #include "guard.h"
 #include "mgrpo/isa.h"
 #include "mgrpo/status.h"
-#include "product.h"
 
 inline bool cpu_fp32(const at::Tensor &t) { return t.is_cpu() && t.scalar_type() == at::kFloat; }
 
@@ -53,14 +51,6 @@ inline at::Tensor factor(const at::Tensor &t) {
 // bfloat16.
 inline at::ScalarType logits_type(const at::Tensor &x) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
-}
-
-// Computes logits = x w^T. logits has the type logits_type(x).
-inline void head_product(at::Tensor &logits, const at::Tensor &x, const at::Tensor &w) {
-  if (logits.scalar_type() == x.scalar_type())
-    product_out(logits, x, w.t());
-  else
-    at::mm_out(logits, x, w.t(), logits.scalar_type());
 }
 
 inline void check_status(int32_t status, const char *hint = "") {

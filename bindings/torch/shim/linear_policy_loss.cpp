@@ -109,10 +109,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
       int64_t n = std::min(chunk, H.size(0) - from);
       auto rows = H.narrow(0, from, n), logits = buffer.narrow(0, 0, n), out = dh.narrow(0, from, n);
       const Chunk made{logits, H.scalar_type()};
-      if (type != MGT_NOT_QUANTISED)
-        quant_product(rows, {W, type, H.size(1)}, logits);
-      else
-        head_product(logits, rows, W);
+      head_product(logits, rows, W, type);
       cap_logits(logits, cap);
       const auto slope = slope_of_cap(logits, cap);
       r.status = kernels.gradient(
@@ -120,10 +117,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
           *batch, *config, logp, entropy, refusal);
       auto dlogits = made.gradient();
       if (slope.defined()) dlogits.mul_(slope);
-      if (type != MGT_NOT_QUANTISED)
-        quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);
-      else
-        product_out(out, dlogits, W);
+      head_product_bwd(out, dlogits, W, type);
       dw.add(dlogits, rows);
     }
     dw.finish();

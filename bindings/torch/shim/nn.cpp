@@ -287,21 +287,17 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
 
 mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type, double cap) {
   const auto &X = ref(x), &W = ref(w);
-  const bool quantised = type != MGT_NOT_QUANTISED;
   std::optional<at::NoGradGuard> alone;  // capped logits have no gradient
   if (cap > 0) alone.emplace();
   if (logits_type(X) == X.scalar_type() || recorded(X, W)) {
-    auto r = quantised ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);
+    auto r = type != MGT_NOT_QUANTISED ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);
     if (!r.error && cap > 0) cap_logits(ref(r.handle), cap);
     return r;
   }
   return make(d, [&] {
     check_head(X, W, type);
     auto logits = at::empty({X.size(0), W.size(0)}, X.options().dtype(logits_type(X)));
-    if (quantised)
-      quant_product(X, {W, type, X.size(1)}, logits);
-    else
-      head_product(logits, X, W);
+    head_product(logits, X, W, type);
     cap_logits(logits, cap);
     return logits;
   });

@@ -11,6 +11,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "mgrpo/quant.h"
+#include "product.h"
 
 namespace {
 
@@ -108,6 +109,22 @@ void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, boo
   const auto from = strided(dy);
   check_status(mgrpo_linear_quant_bwd_input_cpu(from.data, from.stride, w.data.const_data_ptr(), w.type, dx.mutable_data_ptr<float>(),
                                                 dy.size(0), w.k, w.rows(), add));
+}
+
+void head_product(at::Tensor &logits, const at::Tensor &h, const at::Tensor &w, int32_t type) {
+  if (type != MGT_NOT_QUANTISED)
+    quant_product(h, {w, type, h.size(1)}, logits);
+  else if (logits.scalar_type() == h.scalar_type())
+    product_out(logits, h, w.t());
+  else
+    at::mm_out(logits, h, w.t(), logits.scalar_type());
+}
+
+void head_product_bwd(at::Tensor &dh, const at::Tensor &dlogits, const at::Tensor &w, int32_t type) {
+  if (type != MGT_NOT_QUANTISED)
+    quant_product_bwd(dlogits, {w, type, dh.size(1)}, dh, false);
+  else
+    product_out(dh, dlogits, w);
 }
 
 namespace {

@@ -22,5 +22,12 @@ void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y);
 // added up in float32, and rounded once if dx is not float32.
 void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, bool add);
 
-// Throws unless h [N, D] fits a head's w: [V, D] of the same dtype, or V rows of D weights in blocks of a type.
+// A head's w is [V, D], or V rows of D weights in blocks of a type. Throws unless h [N, D] fits w and has its dtype if that is not
+// quantised.
 void check_head(const at::Tensor &h, const at::Tensor &w, int32_t type);
+
+// logits = h w^T, of the type logits_type(h) (kernel.h).
+void head_product(at::Tensor &logits, const at::Tensor &h, const at::Tensor &w, int32_t type);
+
+// The gradient of h: dh = dlogits w.
+void head_product_bwd(at::Tensor &dh, const at::Tensor &dlogits, const at::Tensor &w, int32_t type);
