@@ -3,7 +3,11 @@ package kernels
 // #include "dispatch.h"
 import "C"
 
-import "github.com/mgrpo/mgrpo/trainer/mgrpo"
+import (
+	"errors"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 var lossCodes = map[C.int32_t]mgrpo.Code{
 	C.MGRPO_LOSS_BAD_WEIGHT:       mgrpo.BadWeight,
@@ -26,9 +30,13 @@ var lossFields = map[C.int32_t]string{
 	C.MGRPO_FIELD_REF_KL:         "ref_kl",
 }
 
-// lossRefusal returns C's description of a refused batch as a Refusal. Such a batch must not update parameters. Trajectory and token are
-// numbers within the given batch.
-func lossRefusal(e C.mgrpo_loss_error) *mgrpo.Refusal {
+// lossFailure returns err. If err has the status Refused, it returns C's description of the refused batch as a *mgrpo.Refusal. Such a
+// batch must not update parameters. Trajectory and token are numbers within the given batch.
+func lossFailure(err error, e C.mgrpo_loss_error) error {
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Status != Refused {
+		return err
+	}
 	r := &mgrpo.Refusal{Code: lossCodes[e.code], Field: lossFields[e.field]}
 	if e.trajectory >= 0 {
 		r.Trajectory = new(int(e.trajectory))
@@ -40,11 +48,4 @@ func lossRefusal(e C.mgrpo_loss_error) *mgrpo.Refusal {
 		r.Count = new(int(e.count))
 	}
 	return r
-}
-
-func lossFailure(op string, status C.int32_t, e C.mgrpo_loss_error) error {
-	if status != C.MGRPO_REFUSED {
-		return failure(op, C.mgrpo_outcome{status: status})
-	}
-	return lossRefusal(e)
 }

@@ -4,7 +4,6 @@ package kernels
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -38,7 +37,7 @@ func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTo
 	status := C.mgrpo_loss_coefficients(C.int64_t(n), (*C.int64_t)(pointer(t.Group)), (*C.double)(pointer(t.Weight)),
 		(*C.double)(pointer(t.Advantage)), (*C.int64_t)(pointer(t.Trained)), &c, (*C.double)(pointer(coefficient)),
 		&totals.c, &refusal)
-	return coefficient, totals, lossFailure("loss_coefficients", status, refusal)
+	return coefficient, totals, lossFailure(failure("loss_coefficients", C.mgrpo_outcome{status: status}), refusal)
 }
 
 // LossBatch is one micro-batch: trajectory j is tokens CuSeqlens[j]..CuSeqlens[j+1]-1. The slices are in host memory on
@@ -104,11 +103,7 @@ func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) e
 	sums := LossSums{begun: true}
 	var refusal C.mgrpo_loss_error
 	err = call(LossCall{unsafe.Pointer(&cb), unsafe.Pointer(&c), unsafe.Pointer(&sums.c), unsafe.Pointer(&refusal)})
-	var failed *Error
-	if errors.As(err, &failed) && failed.Status == Refused {
-		err = lossRefusal(refusal)
-	}
-	return sums, err
+	return sums, lossFailure(err, refusal)
 }
 
 // encode returns the C struct. It pins the Go memory that the struct points to.
