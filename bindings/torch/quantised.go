@@ -1,6 +1,7 @@
 package torch
 
 // #include "mgrpo_torch.h"
+// #include "mgrpo/quant.h"
 import "C"
 
 import (
@@ -23,14 +24,14 @@ type QuantType int32
 
 // The supported quantisation types.
 const (
-	Q4_0 QuantType = 2
-	Q4_1 QuantType = 3
-	Q5_0 QuantType = 6
-	Q5_1 QuantType = 7
-	Q8_0 QuantType = 8
-	Q4_K QuantType = 12
-	Q5_K QuantType = 13
-	Q6_K QuantType = 14
+	Q4_0 QuantType = C.MGRPO_Q4_0
+	Q4_1 QuantType = C.MGRPO_Q4_1
+	Q5_0 QuantType = C.MGRPO_Q5_0
+	Q5_1 QuantType = C.MGRPO_Q5_1
+	Q8_0 QuantType = C.MGRPO_Q8_0
+	Q4_K QuantType = C.MGRPO_Q4_K
+	Q5_K QuantType = C.MGRPO_Q5_K
+	Q6_K QuantType = C.MGRPO_Q6_K
 )
 
 // QuantPart is rows of one quantisation: uint8 [rows, bytes of a row].
