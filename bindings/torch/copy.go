@@ -41,36 +41,31 @@ func empty(s *Scope, dt DType, shape []int64, kept bool) *Tensor {
 
 // FromFloat32 copies v, in row-major order, into a new float32 tensor.
 func (s *Scope) FromFloat32(v []float32, shape ...int64) *Tensor {
-	return fromSlice(s, "from float32", Float32, v, shape)
+	return fromSlice(s, "from float32", Float32, v, 1, shape)
 }
 
 // FromInt32 copies v into a new int32 tensor.
 func (s *Scope) FromInt32(v []int32, shape ...int64) *Tensor {
-	return fromSlice(s, "from int32", Int32, v, shape)
+	return fromSlice(s, "from int32", Int32, v, 1, shape)
 }
 
 // FromInt64 copies v into a new int64 tensor.
 func (s *Scope) FromInt64(v []int64, shape ...int64) *Tensor {
-	return fromSlice(s, "from int64", Int64, v, shape)
+	return fromSlice(s, "from int64", Int64, v, 1, shape)
 }
 
 // FromBytes copies b, elements of type dt in row-major order and the machine's byte order, into a new
 // tensor.
 func (s *Scope) FromBytes(b []byte, dt DType, shape ...int64) *Tensor {
-	s.current("from bytes")
-	checkLength("from bytes", int64(len(b)), int64(dt.Size()), shape)
-	return s.fromHost("from bytes", unsafe.Pointer(unsafe.SliceData(b)), dt, shape)
+	return fromSlice(s, "from bytes", dt, b, dt.Size(), shape)
 }
 
-func fromSlice[T float32 | int32 | int64](s *Scope, op string, dt DType, v []T, shape []int64) *Tensor {
+// fromSlice copies v, with unit values for each element of type dt, into a new tensor.
+func fromSlice[T float32 | int32 | int64 | byte](s *Scope, op string, dt DType, v []T, unit int, shape []int64) *Tensor {
 	s.current(op)
-	checkLength(op, int64(len(v)), 1, shape)
-	return s.fromHost(op, unsafe.Pointer(unsafe.SliceData(v)), dt, shape)
-}
-
-func (s *Scope) fromHost(op string, data unsafe.Pointer, dt DType, shape []int64) *Tensor {
+	checkLength(op, int64(len(v)), int64(unit), shape)
 	p, n := sizes(shape)
-	return s.take(op, C.mgt_from_host(s.dev.native, data, C.int(dt), p, n))
+	return s.take(op, C.mgt_from_host(s.dev.native, unsafe.Pointer(unsafe.SliceData(v)), C.int(dt), p, n))
 }
 
 // checkLength panics unless length is unit times the number of elements of shape, without overflow.

@@ -185,7 +185,7 @@ func (d *Device) resume() {
 
 func (d *Device) shutdown() {
 	for _, t := range d.kept {
-		d.dead = append(d.dead, uintptr(t.release()))
+		d.bury(t)
 	}
 	d.kept = nil
 	d.dropDead()
@@ -288,6 +288,12 @@ func (d *Device) Index() int { return d.index }
 
 // Threads returns the number of OpenMP threads of CPU work on this device.
 func (d *Device) Threads() int { return d.threads }
+
+// bury marks t as dropped, and puts its handle into d.dead.
+func (d *Device) bury(t *Tensor) {
+	d.dead = append(d.dead, uintptr(t.handle))
+	t.handle = nil
+}
 
 // dropDead drops the handles collected in d.dead.
 func (d *Device) dropDead() {

@@ -67,15 +67,13 @@ func (s *Scope) Training(f func()) {
 // Grad runs f with gradients recorded (on) or not, and restores the mode.
 func (s *Scope) Grad(on bool, f func()) {
 	s.current("grad")
-	was := s.grad
-	s.setGrad(on)
-	defer s.setGrad(was)
+	set := func(on bool) {
+		s.grad = on
+		C.mgt_set_grad_mode(cbool(on))
+	}
+	defer set(s.grad)
+	set(on)
 	f()
-}
-
-func (s *Scope) setGrad(on bool) {
-	s.grad = on
-	C.mgt_set_grad_mode(cbool(on))
 }
 
 // Keep makes t outlive the scope: it lives until t.Drop inside a Do of the same device, or until the device is closed. It returns t.
@@ -125,7 +123,7 @@ func (s *Scope) sweep(mark int) {
 			s.live[end] = t
 			end++
 		default:
-			d.dead = append(d.dead, uintptr(t.release()))
+			d.bury(t)
 		}
 	}
 	clear(s.live[end:])

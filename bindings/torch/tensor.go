@@ -23,13 +23,6 @@ type Tensor struct {
 	slot   int // its place in the scope's live or the device's kept
 }
 
-// release marks t as dropped and returns the handle to be buried.
-func (t *Tensor) release() unsafe.Pointer {
-	h := t.handle
-	t.handle = nil
-	return h
-}
-
 // check panics unless t is alive and on the device of s.
 func (t *Tensor) check(op string, s *Scope) {
 	switch {
@@ -79,7 +72,7 @@ func (t *Tensor) Drop() {
 	} else {
 		s.live[t.slot] = nil
 	}
-	d.dead = append(d.dead, uintptr(t.release()))
+	d.bury(t)
 	d.dropDead()
 }
 

@@ -88,8 +88,8 @@ var (
 	}}
 	mostMethods = limit{20, "methods", map[string]int{
 		"bench/chaos.chaos":                      37,
-		"bindings/torch.Scope":                   28,
-		"bindings/torch.Tensor":                  50,
+		"bindings/torch.Scope":                   26,
+		"bindings/torch.Tensor":                  49,
 		"trainer/agent.Chat":                     54,
 		"trainer/agent.Template":                 46,
 		"trainer/agent/gateway.AgentServer":      25,
