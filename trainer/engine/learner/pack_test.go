@@ -70,7 +70,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 			t.Errorf("checkpointed %v: the gradient is off by %v", checkpointed, d)
 		}
 		for name, w := range wantReport.Values {
-			closeTo(t, name, r.Values[name], w, 1e-6)
+			closeTo(t, name, r.Values[name], w, tolerance)
 		}
 	}
 	tokens := 0
