@@ -8,10 +8,11 @@ import "unsafe"
 // Scope belongs to one call of Device.Do: it makes tensors and owns them until the call ends. It is valid only inside
 // the function it was given to.
 type Scope struct {
-	dev   *Device
-	depth int       // number of open Scoped calls
-	live  []*Tensor // in the order of creation; nil if dropped or kept
-	grad  bool
+	dev      *Device
+	depth    int       // number of open Scoped calls
+	live     []*Tensor // in the order of creation; nil if dropped or kept
+	grad     bool
+	training bool
 }
 
 // current panics unless s is the scope of the running Do.
@@ -56,11 +57,16 @@ func (s *Scope) Hoist(t *Tensor) *Tensor {
 	return t
 }
 
-// Training runs f, a pass of training with or without gradients. RoundFactors rounds the factors of fp32 products only inside Training.
+// Training runs f, a pass of training with or without gradients. RoundFactors rounds the factors of fp32 products only
+// inside Training. Training restores the mode.
 func (s *Scope) Training(f func()) {
 	s.current("training")
-	C.mgt_set_training(1)
-	defer C.mgt_set_training(0)
+	set := func(on bool) {
+		s.training = on
+		C.mgt_set_training(cbool(on))
+	}
+	defer set(s.training)
+	set(true)
 	f()
 }
 
