@@ -235,7 +235,8 @@ at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Te
   auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t n = g.cu[s + 1] - g.cu[s], keys = g.key_cu[s + 1] - g.key_cu[s];
-    bool windowed = window > 0 && window<keys, masked = keys> n || windowed || sinks;
+    bool windowed = window > 0 && window < keys;
+    bool masked = keys > n || windowed || sinks;
     int64_t at_once = masked ? std::max<int64_t>(1, kMostMasked / std::max<int64_t>(1, sinks ? keys * q.size(1) : keys)) : n;
     for (int64_t from = 0, rows; from < n; from += rows) {
       rows = std::min(at_once, n - from);
