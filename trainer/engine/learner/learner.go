@@ -141,7 +141,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 func checkOptions(l *Learner) error {
 	n := l.params.Numel()
 	if l.model.Gathered() && !l.opt.RecomputeActivations {
-		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set RecomputeActivations")
+		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set checkpoint_activations")
 	}
 	if !arch.Layered(l.model.Config) && (l.opt.RecomputeActivations || l.group.Size() > 1) {
 		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")

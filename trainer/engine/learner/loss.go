@@ -51,7 +51,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 		return nil, errNothingToRead
 	}
 	if err != nil {
-		return nil, fmt.Errorf("learner: %w", name(err, first))
+		return nil, fmt.Errorf("learner: %w", withID(err, first))
 	}
 	p := &minibatchLoss{coefficient: map[*Sequence]float64{}, totals: totals}
 	for i, q := range batch {
@@ -132,7 +132,7 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.headSum, b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
 	if err != nil {
-		err = fmt.Errorf("learner: %w", name(err, micro))
+		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
 		p.merge(head.Sums, head.LogProb, micro)
 	}
@@ -149,7 +149,7 @@ func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequ
 	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
 	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
 	if err != nil {
-		err = fmt.Errorf("learner: %w", name(err, micro))
+		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
 		p.merge(sums, logp.Detach(), micro)
 	}
@@ -232,8 +232,8 @@ func (p *minibatchLoss) values() map[string]float64 {
 	return v
 }
 
-// name adds the id of the refused trajectory to a refusal, which has only its index.
-func name(err error, micro []*Sequence) error {
+// withID adds the id of the refused trajectory to a refusal, which has only its index.
+func withID(err error, micro []*Sequence) error {
 	var refused *mgrpo.Refusal
 	if errors.As(err, &refused) && refused.Trajectory != nil && *refused.Trajectory < len(micro) {
 		return fmt.Errorf("%s: %w", micro[*refused.Trajectory].ID, err)

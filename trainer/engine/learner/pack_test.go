@@ -69,7 +69,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 		if d := apart(got, want, 1); !(d < tolerance) {
 			t.Errorf("checkpointed %v: the gradient is off by %v", checkpointed, d)
 		}
-		for name, w := range wantReport.Values {
+		for name, w := range wantReport.Values { // norms and ratios have the same error as the gradient
 			closeTo(t, name, r.Values[name], w, tolerance)
 		}
 	}
