@@ -17,7 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TeamChat is a team that answers a person's questions. Each question begins new conversations of its agents, as in training.
+// TeamChat is a team that answers a person's questions, one at a time: its methods must not be called concurrently. Each question
+// begins new conversations of its agents, as in training.
 type TeamChat struct {
 	Main      string // name of the main agent
 	Questions int    // number of held-out questions

@@ -83,6 +83,12 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // a weight. It is ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested.
 // Resumable reports for these and for all other errors whether Train can continue with Options.Resume.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
+	if opt.Checkpoint != "" || opt.Against != nil {
+		return errors.New("trainer: Options.Checkpoint and Against are for Evaluate, Serve and Chat; to begin with a checkpoint, name it in agents.NAME.model")
+	}
+	if err = checkTerms(cfg, opt.Terms); err != nil {
+		return err
+	}
 	opt.Observer = observed(opt.Observer)
 	done := make(chan struct{})
 	defer close(done)
@@ -100,12 +106,6 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	if opt.Checkpoint != "" || opt.Against != nil {
-		return errors.New("trainer: Options.Checkpoint and Against are for Evaluate, Serve and Chat; to begin with a checkpoint, name it in agents.NAME.model")
-	}
-	if err = checkTerms(cfg, opt.Terms); err != nil {
-		return err
-	}
 	if err = opt.listenForMachines(cfg, machines, done); err != nil {
 		return err
 	}
