@@ -21,8 +21,8 @@ RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
 LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
-# Packages that may run with the race detector: all except the ones that link gotch, because its C++ would be built again.
-RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
+# Packages that run with the race detector, which makes them several times slower: the ones whose goroutines share data.
+RACE := ./trainer/internal/... ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
 
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
 RUFF := build/ruff
