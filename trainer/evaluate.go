@@ -92,6 +92,16 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
+// besideRun returns the configuration of agents that run on one machine beside their run. Without other processes they have a store of
+// their own.
+func besideRun(cfg *config.Config, alone bool) *config.Config {
+	c := cfg.OnOneMachine()
+	if alone {
+		c.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
+	}
+	return c
+}
+
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what string,
 	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
@@ -134,14 +144,14 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what s
 		}
 		defer func() { err = errors.Join(err, release()) }()
 	}
-	aside := cfg.OnOneMachine()
-	if opt.Agents == nil {
-		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
+	date, err := dateOf(cfg, true)
+	if err != nil {
+		return err
 	}
-	team, err := openTeam(ctx, teamSpec{opt: Options{Gateway: opt.Gateway}, date: dateOf(cfg, true),
+	team, err := openTeam(ctx, teamSpec{opt: Options{Gateway: opt.Gateway}, date: date,
 		offers: offeredCheckpoints{points: []archive.Manifest{from}},
-		Setup: worker.Setup{Config: aside, Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true, Task: opt.Task, Observer: observer,
-			Process: &assemble.Process{Agents: names}}})
+		Setup: worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true,
+			Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names}}})
 	if err != nil {
 		return err
 	}

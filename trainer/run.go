@@ -160,7 +160,6 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
 	s := teamSpecOf(cfg, opt, state)
-	s.date = dateOf(cfg, opt.Resume)
 	s.offers.read = func() ([]archive.Manifest, []metrics.Note, error) {
 		points, notes, err := startingPoints(cfg, opt)
 		if state.again { // the first round has reported the notes
@@ -169,6 +168,9 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roun
 		return points, notes, err
 	}
 	if err := s.renewOffers(); err != nil { // before the folder is made, so that a run that may not begin does not create it
+		return cause, err
+	}
+	if s.date, err = dateOf(cfg, opt.Resume); err != nil {
 		return cause, err
 	}
 	if err := durable.MkdirAll(durable.OS{}, s.Dir); err != nil {

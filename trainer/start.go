@@ -1,9 +1,11 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -136,14 +138,19 @@ func (t *team) goBack(ctx context.Context) error {
 }
 
 // dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.
-func dateOf(cfg *config.Config, resume bool) string {
-	if cfg.Run.Date != "" {
-		return cfg.Run.Date
+func dateOf(cfg *config.Config, resume bool) (string, error) {
+	today := time.Now().Format(time.DateOnly)
+	if cfg.Run.Date != "" || !resume {
+		return cmp.Or(cfg.Run.Date, today), nil
 	}
-	if old, err := config.Load(filepath.Join(cfg.RunDir(), configFile), nil); resume && err == nil && old.Run.Date != "" {
-		return old.Run.Date
+	old, err := config.Load(filepath.Join(cfg.RunDir(), configFile), nil)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return today, nil
+	case err != nil:
+		return "", fmt.Errorf("reading the run's date: %w; give it as run.date", err)
 	}
-	return time.Now().Format(time.DateOnly)
+	return cmp.Or(old.Run.Date, today), nil
 }
 
 // unchanged refuses changes to settings that a resumed run must keep. Its notes list settings that keep their values
