@@ -173,11 +173,8 @@ func (c *Config) SecretEnv() []string {
 		}
 	}
 	for _, t := range c.Tools {
-		switch t := t.(type) {
-		case *Retriever:
-			names = append(names, t.TokenEnv)
-		case *MCP:
-			names = append(names, t.TokenEnv)
+		if s, ok := t.(interface{ secretEnv() string }); ok { // a Service
+			names = append(names, s.secretEnv())
 		}
 	}
 	return names

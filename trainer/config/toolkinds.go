@@ -108,3 +108,5 @@ type Service struct {
 	// Environment variable whose value is sent to url as a bearer token.
 	TokenEnv string `yaml:"token_env" change:"worker"`
 }
+
+func (s *Service) secretEnv() string { return s.TokenEnv }
