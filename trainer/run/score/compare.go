@@ -102,14 +102,16 @@ type File struct {
 	Answers    []Answers        `json:"answers"`
 }
 
-// ReadAnswers reads the answers of a File.
+// ReadAnswers reads the answers of a File, and ignores its other keys.
 func ReadAnswers(path string) ([]Answers, error) {
 	const limit = 1 << 30
 	data, err := durable.ReadSmall(path, limit)
 	if err != nil {
 		return nil, err
 	}
-	var e File
+	var e struct {
+		Answers []Answers `json:"answers"`
+	}
 	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
 		return nil, fmt.Errorf("%s is not an evaluation: %w", path, err)
 	}
