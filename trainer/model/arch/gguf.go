@@ -176,17 +176,17 @@ func byLayerGGUF(k *keys, key string, layers int) []int {
 	if !k.has(key) {
 		return nil
 	}
-	if _, isList := k.values[key].([]int64); !isList {
+	list, isList := k.values[key].([]int64)
+	if !isList {
 		one := 0
 		k.integer(key, &one)
 		return slices.Repeat([]int{one}, boundedLayers(layers))
 	}
-	list := k.integers(key)
 	if len(list) != boundedLayers(layers) {
 		k.fail("%s lists %d layers, but the model has %d", key, len(list), layers)
 		return nil
 	}
-	return list
+	return k.integers(key)
 }
 
 // windowsGGUF reads which layers have a window: those of a pattern or, without one, all except every n-th.

@@ -93,7 +93,7 @@ func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 			value = v
 		}
 		if !slices.Contains(same[key], value) {
-			k.fail("%s %s is not supported", key, strictjson.Show(k.values[key]))
+			k.fail("%s %s is not supported", key, shown(k.values[key]))
 		}
 	}
 }

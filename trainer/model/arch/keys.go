@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
@@ -47,7 +48,7 @@ func (k *keys) integer(key string, to *int) {
 func (k *keys) integerOf(key string, v any, to *int) {
 	n, small := int32Of(v)
 	if !small {
-		k.fail("%s is %s: must be an integer, 0 to 2^31-1", key, strictjson.Show(v))
+		k.fail("%s is %s: must be an integer, 0 to 2^31-1", key, shown(v))
 		return
 	}
 	*to = int(n)
@@ -76,6 +77,14 @@ func (k *keys) interval(key string, absent int) int {
 	return n
 }
 
+// shown prints a value for an error message. Of a list in GGUF metadata, which may be large, it prints only the length.
+func shown(v any) string {
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Type().Elem().Kind() != reflect.Interface {
+		return fmt.Sprintf("a list of %d", list.Len())
+	}
+	return strictjson.Show(v)
+}
+
 // integers reads a list. The list is empty if the key is null or absent.
 func (k *keys) integers(key string) (list []int) {
 	values, isList := k.values[key].([]any)
@@ -86,7 +95,7 @@ func (k *keys) integers(key string) (list []int) {
 		}
 	}
 	if !isList && k.values[key] != nil {
-		k.fail("%s is %s: must be a list of integers", key, strictjson.Show(k.values[key]))
+		k.fail("%s is %s: must be a list of integers", key, shown(k.values[key]))
 	}
 	for _, v := range values {
 		n, small := int32Of(v)
@@ -115,7 +124,7 @@ func (k *keys) float(key string, to *float64) {
 		number, _ := v.(json.Number)
 		var err error
 		if f, err = number.Float64(); err != nil {
-			k.fail("%s is %s: must be a number", key, strictjson.Show(v))
+			k.fail("%s is %s: must be a number", key, shown(v))
 			return
 		}
 	}
@@ -146,7 +155,7 @@ func typed[T any](k *keys, key, want string, to *T) {
 	}
 	value, ok := v.(T)
 	if !ok {
-		k.fail("%s is %s: must be %s", key, strictjson.Show(v), want)
+		k.fail("%s is %s: must be %s", key, shown(v), want)
 		return
 	}
 	*to = value
