@@ -220,7 +220,7 @@ func TestModuleRefused(t *testing.T) {
 	}
 	t.Run("checkpointed activations", func(t *testing.T) {
 		_, m := both(t, "cpu")
-		if _, err := learner.New(t.Context(), m, model.All(m), learner.Options{RecomputeActivations: true, MicroBatchTokens: 64}); err == nil || !strings.Contains(err.Error(), "computed as a whole") {
+		if _, err := learner.New(t.Context(), m, model.All(m), learner.Options{CheckpointActivations: true, MicroBatchTokens: 64}); err == nil || !strings.Contains(err.Error(), "computed as a whole") {
 			t.Error(err)
 		}
 	})

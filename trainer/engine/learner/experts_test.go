@@ -30,7 +30,7 @@ const (
 func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, divided bool, opt model.Options) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) {
-		o.Group, o.MicroBatchTokens, o.Recomputed, o.RecomputeActivations, o.HostState = g, 1, true, true, opt.HostMaster
+		o.Group, o.MicroBatchTokens, o.Recomputed, o.CheckpointActivations, o.HostState = g, 1, true, true, opt.HostMaster
 		o.Loss.KL, o.Loss.KLCoef, o.Balance = mgrpo.KL3, 0.1, 0.05
 	})
 	opt = withRank(g, opt)

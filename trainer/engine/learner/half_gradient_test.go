@@ -14,7 +14,7 @@ import (
 func TestGradientByLayer(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		learner := func(layers bool) *Learner {
-			o := mixtureOptions(func(o *Options) { o.RecomputeActivations, o.MicroBatchTokens = true, 10 })
+			o := mixtureOptions(func(o *Options) { o.CheckpointActivations, o.MicroBatchTokens = true, 10 })
 			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), o)
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
@@ -56,7 +56,7 @@ func TestGradientByLayer(t *testing.T) {
 // A backward pass that ends early, and a rank without a backward pass, leave blocks uncollected.
 // They are collected afterwards in the same order, with zeros for gradients that were not computed.
 func TestCollectRest(t *testing.T) {
-	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.RecomputeActivations = true }))
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.CheckpointActivations = true }))
 	leaves := l.params.Leaves()
 	err := l.runPasses(t.Context(), passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, backward: true, run: func([]*Sequence) error {
 		inDevice(t, l.model, func(s *torch.Scope) {

@@ -19,15 +19,15 @@ import (
 // Options holds the options of a learner. Names and defaults are the same as in the configuration's grpo and optimizer
 // sections.
 type Options struct {
-	Group                ranks.Group // the processes that train the parameters together; nil: only this process
-	Loss                 mgrpo.Objective
-	Recomputed           bool // old log-probs from a forward pass of the trainer instead of the sampler's
-	Temperature          float64
-	Adam                 Adam
-	MicroBatchTokens     int   // tokens of one forward and backward pass
-	RecomputeActivations bool  // in the backward pass
-	HostState            bool  // AdamW's moments are in host memory; fp32 weights may be there, too (model.Options)
-	HeadRows             int64 // rows of logits in memory at once; 0: the value of HeadRows
+	Group                 ranks.Group // the processes that train the parameters together; nil: only this process
+	Loss                  mgrpo.Objective
+	Recomputed            bool // old log-probs from a forward pass of the trainer instead of the sampler's
+	Temperature           float64
+	Adam                  Adam
+	MicroBatchTokens      int   // tokens of one forward and backward pass
+	CheckpointActivations bool  // in the backward pass
+	HostState             bool  // AdamW's moments are in host memory; fp32 weights may be there, too (model.Options)
+	HeadRows              int64 // rows of logits in memory at once; 0: the value of HeadRows
 
 	// For a mixture of experts: Replay uses the experts in Sequence.Routes, and the coefficient belongs to the
 	// load-balancing loss.
@@ -114,7 +114,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		}
 		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
 			l.grad = torch.KeptZeros(s, torch.Float32, l.share.Numel())
-			l.part = newPartial(s, l, opt.RecomputeActivations)
+			l.part = newPartial(s, l, opt.CheckpointActivations)
 		} else {
 			l.grad = torch.KeptZeros(s, torch.Float32, n)
 			for _, p := range leaves {
@@ -140,10 +140,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 // checkOptions refuses options that do not fit the model or the group.
 func checkOptions(l *Learner) error {
 	n := l.params.Numel()
-	if l.model.Gathered() && !l.opt.RecomputeActivations {
+	if l.model.Gathered() && !l.opt.CheckpointActivations {
 		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set checkpoint_activations")
 	}
-	if !arch.Layered(l.model.Config) && (l.opt.RecomputeActivations || l.group.Size() > 1) {
+	if !arch.Layered(l.model.Config) && (l.opt.CheckpointActivations || l.group.Size() > 1) {
 		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
 	}
 	if held := l.params.Master().Numel(); held != n && held != l.share.Numel() {

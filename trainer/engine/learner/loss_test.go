@@ -332,7 +332,7 @@ func testCheckpointedActivations(t *testing.T, device string) {
 	plain := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, plain, 0.6)
 	want, _ := gradientOf(t, plain, batch)
-	got, _ := gradientOf(t, tinyLearner(t, device, func(o *Options) { o.RecomputeActivations = true }), batch)
+	got, _ := gradientOf(t, tinyLearner(t, device, func(o *Options) { o.CheckpointActivations = true }), batch)
 	if d := apart(got, want, 1); !(d < 1e-6) {
 		t.Errorf("the gradient is off by %v", d)
 	}
@@ -527,7 +527,7 @@ func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
 	}
 	closeTo(t, "loss", r.Values["loss"], sum/float64(n), 1e-6)
 	want := readFlat(t, l, l.grad)
-	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.RecomputeActivations = 10, true })
+	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.CheckpointActivations = 10, true })
 	if _, err := cut.ColdStartUpdate(ctx, batch, 0); err != nil {
 		t.Fatal(err)
 	}

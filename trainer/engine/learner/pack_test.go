@@ -64,7 +64,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 	}
 	want, wantReport := gradientOf(t, alone, batch)
 	for _, checkpointed := range []bool{false, true} {
-		shared := learnerWith(func(o *Options) { term(o); o.RecomputeActivations = checkpointed })
+		shared := learnerWith(func(o *Options) { term(o); o.CheckpointActivations = checkpointed })
 		got, r := gradientOf(t, shared, batch)
 		if d := apart(got, want, 1); !(d < tolerance) {
 			t.Errorf("checkpointed %v: the gradient is off by %v", checkpointed, d)

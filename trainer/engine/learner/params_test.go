@@ -100,7 +100,7 @@ func inDevice(t *testing.T, m *model.Model, f func(s *torch.Scope)) {
 func TestTrainedIsNotHeld(t *testing.T) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
 		for _, checkpointed := range []bool{false, true} {
-			set := func(o *Options) { o.Adam.Clip, o.RecomputeActivations = 0, checkpointed }
+			set := func(o *Options) { o.Adam.Clip, o.CheckpointActivations = 0, checkpointed }
 			options := model.Options{Compute: compute}
 			opt := tinyLearner(t, "cpu", set).opt
 			before := masterOf(t, tinyModelIn(t, "cpu", 1, options))

@@ -194,7 +194,7 @@ func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in
 
 // forwardBackward accumulates the gradient of one micro-batch.
 func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
-	if l.opt.RecomputeActivations {
+	if l.opt.CheckpointActivations {
 		return l.model.ForwardBackwardCheckpointed(s, in, objective, l.layers(ctx, s, l.model))
 	}
 	l.model.ForwardBackward(s, in, objective)

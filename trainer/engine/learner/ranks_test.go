@@ -245,7 +245,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
 			opt := withRank(g, c.model)
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
-			opt.HostMaster, o.RecomputeActivations = o.HostState, c.layers
+			opt.HostMaster, o.CheckpointActivations = o.HostState, c.layers
 			if c.mixture {
 				o.Balance = 0.05
 				return mixtureLearner(t, device, o)
@@ -324,7 +324,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 	} {
 		learner := func(t *testing.T, g ranks.Group, gathered bool) *Learner {
 			o := mixtureOptions(func(o *Options) {
-				o.Group, o.MicroBatchTokens, o.Recomputed, o.RecomputeActivations, o.HostState = g, 1, true, true, c.host
+				o.Group, o.MicroBatchTokens, o.Recomputed, o.CheckpointActivations, o.HostState = g, 1, true, true, c.host
 				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
 			})
 			opt := withRank(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
@@ -489,7 +489,7 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 		compute torch.DType
 		layers  bool // backward passes run layer by layer
 	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
-		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.RecomputeActivations = g, 1, c.layers })
+		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.CheckpointActivations = g, 1, c.layers })
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: c.compute})), o)
 		wantRefusals(t, l, tinyBatch(t, l, 0.3))
 	}

@@ -70,7 +70,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	switch what {
 	case "layers":
 		o := l.opt
-		o.RecomputeActivations = true
+		o.CheckpointActivations = true
 		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: torch.BFloat16})), o)
 	case "experts":
 		l = keepingExperts(t, ends, 1)
@@ -154,7 +154,7 @@ func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 // keepingExperts returns a learner for ranksSave and ranksGoOn, of a mixture whose experts the ranks divide.
 func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
-	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.RecomputeActivations = g, 1, true })
+	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.CheckpointActivations = g, 1, true })
 	return tinyLearnerOf(t, mixtureModelIn(t, "cpu", seed, 5, withRank(g, model.Options{Compute: torch.Float32, Gathered: true})), o)
 }
 

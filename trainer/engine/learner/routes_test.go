@@ -98,7 +98,7 @@ func TestReplay(t *testing.T) {
 		checkpoint bool
 		shape      arch.Config
 	}{{false, mixtureShape(5)}, {true, mixtureShape(5)}, {false, sigmoidShape(5)}, {true, sigmoidShape(5)}} {
-		l := tinyLearnerOf(t, tinyModelOf(t, c.shape, "cpu", 1, model.Options{Compute: torch.Float32}), mixtureOptions(func(o *Options) { o.RecomputeActivations = c.checkpoint }))
+		l := tinyLearnerOf(t, tinyModelOf(t, c.shape, "cpu", 1, model.Options{Compute: torch.Float32}), mixtureOptions(func(o *Options) { o.CheckpointActivations = c.checkpoint }))
 		batch := tinyBatch(t, l, 0.6)
 		free, r := gradientOf(t, l, batch)
 		if _, known := r.Values["routing_differs"]; known || r.Values["routing_free"] != 1 {

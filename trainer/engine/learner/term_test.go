@@ -125,7 +125,7 @@ func testTermOfLogProbs(t *testing.T, device string) {
 	for name, set := range map[string]func(*Options){
 		"one micro-batch":     func(*Options) {},
 		"several":             func(o *Options) { o.MicroBatchTokens = 20 },
-		"checkpointed":        func(o *Options) { o.RecomputeActivations = true },
+		"checkpointed":        func(o *Options) { o.CheckpointActivations = true },
 		"sequence-wise ratio": func(o *Options) { o.Loss.Ratio = "sequence_geometric" },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -199,7 +199,7 @@ func (p *Parts) learns(ctx context.Context, spec AgentSpec, a *config.Agent, gro
 	cfg := spec.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
-		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, RecomputeActivations: a.Engine.CheckpointActivations,
+		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, CheckpointActivations: a.Engine.CheckpointActivations,
 		HostState: a.State == "host", Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
 	})
 	if err != nil {
