@@ -25,7 +25,7 @@ type Options struct {
 	Temperature           float64
 	Adam                  Adam
 	MicroBatchTokens      int   // tokens of one forward and backward pass
-	CheckpointActivations bool  // in the backward pass
+	CheckpointActivations bool  // recompute activations in the backward pass
 	HostState             bool  // AdamW's moments are in host memory; fp32 weights may be there, too (model.Options)
 	HeadRows              int64 // rows of logits in memory at once; 0: the value of HeadRows
 
