@@ -37,6 +37,17 @@ namespace {
 // of 135 million parameters needed a fifth more memory than with one shared arena.
 [[maybe_unused]] const int one_arena = mallopt(M_ARENA_MAX, 1);
 
+// On AMD the bits of MKL's products depend on the addresses of the matrices, except in the strict mode of a chosen instruction set. MKL
+// reads the variable at its first product. Products of our own kernels, which are most of the work, do not depend on it.
+int choose_strict_mkl() {
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  if (!__builtin_cpu_is("intel") && __builtin_cpu_supports("avx2")) return setenv("MKL_CBWR", "AVX2,STRICT", 0);
+#endif
+  return 0;
+}
+[[maybe_unused]] const int strict_mkl = choose_strict_mkl();
+
 // Sets the number of threads of LibTorch's OpenMP and MKL, and of the OpenMP of our kernels, for the calling thread. The latter may be
 // another library if LibTorch brings its own under another name. A thread that uses LibTorch for the first time takes the number that was
 // set last in the process. That happens here, before its own number is set.
