@@ -11,7 +11,7 @@ int main(void) {
   double advantages[7];
   mgrpo_group_stats stats[2];
   mgrpo_advantage_error error;
-  int32_t status = mgrpo_group_advantage_cpu(rewards, weights, offsets, 2, &paper, advantages, stats, &error);
+  int32_t status = mgrpo_group_advantage_cpu(rewards, MGRPO_FLOAT64, weights, offsets, 2, &paper, advantages, stats, &error);
   if (status != MGRPO_OK) {
     fprintf(stderr, "%s: group %lld, member %lld\n", mgrpo_status_string(status), (long long)error.group, (long long)error.index);
     return 1;
