@@ -24,10 +24,10 @@ func dateIn(t *testing.T, dir string) string {
 // TestDateIsKept checks that a resumed run keeps its date, and that the date cannot change.
 func TestDateIsKept(t *testing.T) {
 	dir := t.TempDir()
-	untaughtOf := func(sets ...string) *config.Config {
+	withoutColdStart := func(sets ...string) *config.Config {
 		return load(t, dir, append(append(sets, "run.steps=1"), noColdStart...)...)
 	}
-	mustTrain(t, untaughtOf(), Options{})
+	mustTrain(t, withoutColdStart(), Options{})
 	today := dateIn(t, dir)
 	path := filepath.Join(dir, configFile)
 	text, err := os.ReadFile(path)
@@ -44,6 +44,12 @@ func TestDateIsKept(t *testing.T) {
 	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, noColdStart...)...), Options{Resume: true, Observer: &recorder{}})
 	if err == nil || !strings.Contains(err.Error(), "run.date is 2025-01-01, but in") {
 		t.Errorf("another date: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("run: {unknown: 1}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Evaluate(t.Context(), withoutColdStart(), Options{}); err == nil || !strings.Contains(err.Error(), "reading the run's date") {
+		t.Errorf("an unreadable date: %v", err)
 	}
 }
 
