@@ -305,8 +305,8 @@ func stopped(pid int) bool {
 }
 
 // arm chooses the failpoint at which a new worker kills itself or, one worker in eight, suspends itself. It also chooses the number of the
-// passage. at is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
-// at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
+// passage. at is "" for no failpoint. It prefers phases in which the agent was never killed, and then failpoints with the fewest
+// deaths of the agent's workers. Only failpoints that the agent's workers have passed are possible.
 func (c *chaos) arm(agent string) (at string, sleep bool) {
 	if len(c.kills) >= c.team.options.kills {
 		return "", false

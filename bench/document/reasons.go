@@ -16,7 +16,7 @@ const roundedFactors = "Products take half of the time of an update with rounded
 const mixtureDecode = "Both read nearly all experts for 16 rows, and HF takes at most 2.2 times the floor in float32. Three times HF's speed would be faster " +
 	"than the floor."
 
-const mixtureUpdate = "On both sides float32 products are LibTorch's and take most of the time. The difference is the time in which HF gathers rows."
+const mixtureUpdate = "On both sides float32 products are LibTorch's and take most of the time. HF also spends time on gathering rows."
 
 const twoAgents = "A batch of 16 rows is compared with two batches of 8. From about ten rows on, instructions limit float32 products, and not the reading " +
 	"of weights (row linear). So the larger batch saves a third of the time and not half."

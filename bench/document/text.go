@@ -49,7 +49,7 @@ How to read the tables:
   a machine whose bf16 products are slower than float32. Such a row counts neither as a win nor for a target. In it, ours
   multiplies float32, even in a row of bf16.
 - **Error** is the largest difference from float64 of any output, divided by that output's largest value, in the same run. For
-  phases it is the error of log-probs: those of the forward pass in the suites learner and step. In the suite decode, and for two
+  phases it is the error of log-probs. The suites learner and step compare the log-probs of their forward pass. In the suite decode, and for two
   agents, log-probs are compared with our own pass in float32.
 - **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For two agents it
   is the computed size of the weights. For a step with adapters, and in the suite decode, it is the memory of our tensors and of
@@ -96,7 +96,7 @@ func (m *machine) write(b *strings.Builder) {
 		fmt.Fprintf(b, "\n## %s, %d cores\n\n", first.CPU, first.Cores)
 	} else {
 		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold. Kernels are timed between two "+
-			"events on the GPU's stream. Phases wait for the GPU themselves, so they are timed by the clock. Memory is that of LibTorch's allocator.\n\n",
+			"events on the GPU's stream. Phases wait for the GPU themselves, so they are timed by the clock. Memory counts the allocations of LibTorch.\n\n",
 			first.GPU, first.Driver, first.CPU, first.Cores)
 	}
 	var suites, again []string

@@ -10,7 +10,7 @@ import (
 // Kill is a line of the list of kills.
 type Kill struct {
 	Target   string  `json:"target"` // agent, or redis
-	Phase    string  `json:"phase"`  // phase of the step in which it was killed
+	Phase    string  `json:"phase"`  // the step's phase at that moment
 	Point    string  `json:"point"`  // last failpoint before
 	Exact    bool    `json:"exact"`  // it killed itself at that failpoint
 	Progress int     `json:"progress"`

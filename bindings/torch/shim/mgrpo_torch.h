@@ -63,7 +63,7 @@ typedef struct {
 
 // Process. Only mgt_cuda_load makes LibTorch look for CUDA (shim_test checks this).
 MGT_API void mgt_free(char *error);
-// Returns the status with which one of our kernels failed (mgrpo/status.h), or MGRPO_OK if the error does not come from a kernel.
+// Returns the failed kernel's status (mgrpo/status.h), or MGRPO_OK if the error does not come from one of our kernels.
 MGT_API int32_t mgt_error_status(const char *error);
 MGT_API const char *mgt_built_version(void);   // of the headers
 MGT_API const char *mgt_loaded_version(void);  // of the library found at run time

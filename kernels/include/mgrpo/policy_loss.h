@@ -137,9 +137,9 @@ MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *g
 
 // Computes the loss and the gradient of one micro-batch. dlogp_new_or_null [tokens] receives dL/dnew, and dentropy_or_null [tokens]
 // receives dL/dH. If there is an entropy term, dL/dH must be given with dL/dnew. Both are exactly 0 at tokens that are not trained. A
-// micro-batch without trained tokens is valid, and all its sums are 0. If one of the rules 3 to 8 of docs/algorithm.md §7 is
-// violated (MGRPO_LOSS_NON_FINITE_INPUT to MGRPO_LOSS_NON_FINITE_VALUE), the function returns MGRPO_REFUSED and fills *error for the first
-// such rule. Then outputs are unspecified, and no parameter may be updated. Indices in the error count within this micro-batch.
+// micro-batch without trained tokens is valid, and all its sums are 0. If one of the rules 3 to 8 of docs/algorithm.md §7 applies
+// (MGRPO_LOSS_NON_FINITE_INPUT to MGRPO_LOSS_NON_FINITE_VALUE), the function returns MGRPO_REFUSED and fills *error for the first such
+// rule. Then outputs are unspecified, and no parameter may be updated. Indices in the error count within this micro-batch.
 MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
 

@@ -9,8 +9,8 @@ import (
 )
 
 // Member is one agent's place in the run. Its writes carry its epoch; once another worker has taken the place, they fail
-// with a FencedError and change nothing. Contexts of waits should be derived from Context, so that the waits end with the
-// place.
+// with a FencedError and change nothing. Contexts of waits should be derived from Context or come from WithPlace, so that the
+// waits end with the place.
 type Member struct {
 	*Store
 	agent      string
@@ -52,8 +52,8 @@ func (m *Member) Nonce() string { return m.nonce }
 // *FencedError or ErrClosed.
 func (m *Member) Context() context.Context { return m.ctx }
 
-// WithPlace returns a context that ends with ctx or with the member's place, and then has the cause of the end. The caller must
-// call cancel.
+// WithPlace returns a context that ends when ctx ends, or when Context does. Its cause is the cause of that end. The caller must call
+// cancel.
 func WithPlace(ctx context.Context, m *Member) (_ context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(m.ctx, func() { end(context.Cause(m.ctx)) })
