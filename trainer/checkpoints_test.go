@@ -271,7 +271,7 @@ func TestLedgerBeforeVersion(t *testing.T) {
 	if err := team.forEachWorker(t.Context(), (*worker.Worker).Run); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
 	}
-	versions, err := team.store.Versions(t.Context())
+	versions, err := team.members[0].Versions.All(t.Context())
 	if err != nil || versions["planner"] != 1 || versions["researcher"] != 1 {
 		t.Errorf("versions %v, %v; want 1 for both", versions, err)
 	}

@@ -54,7 +54,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt Options) (e Evaluatio
 			if w.Main() {
 				e.Answers = score.AnswersOf(answers)
 			}
-			err = w.Member().Barrier(ctx, store.Finished, w.WaitsFor)
+			err = w.Member().Round.Barrier(ctx, store.Finished, w.WaitsFor)
 			switch {
 			case !w.Main():
 				return err
@@ -64,7 +64,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt Options) (e Evaluatio
 			case err != nil:
 				return err
 			}
-			return w.Member().Trim(ctx, from.Step)
+			return w.Member().Checkpoints.Trim(ctx, from.Step)
 		})
 	})
 	for _, name := range cfg.AgentNames() {

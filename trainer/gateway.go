@@ -55,14 +55,14 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		secret, err := w.Member().PublishGateway(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
+		secret, err := w.Member().Gateways.Publish(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
 		if round.Secret, err = base64.StdEncoding.DecodeString(secret); err != nil || len(round.Secret) != gateway.SecretSize {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
-		round.Name = w.Member().Nonce()
+		round.Name = w.Member().Round.Nonce()
 		agents = append(agents, w.Parts.Gateway)
 	}
 	if len(agents) < len(round.Agents) {
@@ -93,7 +93,7 @@ func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
 
 // addressOf returns the address of another worker's gateway.
 func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
-	address, err := t.members[0].Gateway(ctx, agent)
+	address, err := t.members[0].Gateways.URL(ctx, agent)
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,7 @@ func (t *team) enter(ctx context.Context) error {
 	}
 	for _, m := range t.members {
 		var err error
-		if t.start, err = m.Start(ctx); err != nil {
+		if t.start, err = m.Round.Start(ctx); err != nil {
 			return err
 		}
 	}
@@ -189,7 +189,7 @@ func (t *team) load(ctx context.Context) error {
 func (t *team) finish(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, m := range t.members {
-		g.Go(func() error { return m.Barrier(ctx, store.Finished, func([]string) {}) })
+		g.Go(func() error { return m.Round.Barrier(ctx, store.Finished, func([]string) {}) })
 	}
 	return g.Wait()
 }
@@ -235,7 +235,7 @@ func (t *team) withRemedy(name string, version int64, err error) error {
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.
 func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, context.Context) error) error {
-	ctx, cancel := store.WithPlace(ctx, w.Member())
+	ctx, cancel := store.WithPlace(ctx, w.Member().Context())
 	defer cancel()
 	err := f(w, ctx)
 	if errors.Is(err, context.Canceled) { // context.Canceled does not contain a reason
@@ -259,14 +259,14 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	case store.EndsRoundOnly(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
-		_ = m.Stop(publishing, store.Asked, "interrupted")
+		_ = m.Round.Stop(publishing, store.Asked, "interrupted")
 	case cause.kind == followerLost && cause.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
-		_ = m.Stop(publishing, store.Asked, err.Error())
+		_ = m.Round.Stop(publishing, store.Asked, err.Error())
 	case cause.mayRetry(t.before):
-		_ = m.Stop(publishing, store.Rewind, err.Error())
+		_ = m.Round.Stop(publishing, store.Rewind, err.Error())
 	default:
-		_ = m.Stop(publishing, store.Failure, err.Error())
+		_ = m.Round.Stop(publishing, store.Failure, err.Error())
 	}
 	t.releasePlace(publishing, m)
 }

@@ -79,10 +79,10 @@ func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error)
 
 // ready waits until all agents have joined, and starts the round.
 func ready(m *shared.Member) error {
-	if _, err := m.Start(m.Context()); err != nil {
+	if _, err := m.Round.Start(m.Context()); err != nil {
 		return err
 	}
-	return m.Barrier(m.Context(), shared.Ready, func([]string) {})
+	return m.Round.Barrier(m.Context(), shared.Ready, func([]string) {})
 }
 
 // together calls do for all members at once.
@@ -101,9 +101,9 @@ func answer(members []*shared.Member, j job) error {
 	text := strings.Repeat("a", j.Load.AnswerBytes)
 	return together(members, func(m *shared.Member) error {
 		for n := int64(0); ; {
-			vs, err := m.Claim(m.Context(), shared.Train(n), 1)
+			vs, err := m.Invocations.Claim(m.Context(), shared.Train(n), 1)
 			if err == nil {
-				err = m.Complete(m.Context(), vs[0], shared.Result{Text: text})
+				err = m.Invocations.Complete(m.Context(), vs[0], shared.Result{Text: text})
 			}
 			var stop *shared.StopError
 			switch {
@@ -140,12 +140,12 @@ func ask(m *shared.Member, j job) (report, error) {
 		if i%l.PhaseInvocations == 0 {
 			if n >= 0 {
 				phase.Wait() // a phase ends with its last rollout, as in a run
-				fail(m.End(m.Context(), shared.Train(n)))
+				fail(m.Phases.End(m.Context(), shared.Train(n)))
 				old := n
-				trim.Go(func() { fail(m.Trim(m.Context(), old-1)) })
+				trim.Go(func() { fail(m.Checkpoints.Trim(m.Context(), old-1)) })
 			}
 			n++
-			fail(m.Begin(m.Context(), shared.Train(n), shared.Plan{Queries: []string{"q"}, Rollouts: int(l.PhaseInvocations)}))
+			fail(m.Phases.Begin(m.Context(), shared.Train(n), shared.Plan{Queries: []string{"q"}, Rollouts: int(l.PhaseInvocations)}))
 		}
 		due := r.Begun.Add(time.Duration(float64(i) / l.Rate * float64(time.Second)))
 		time.Sleep(time.Until(due))
@@ -153,7 +153,7 @@ func ask(m *shared.Member, j job) (report, error) {
 		slots <- struct{}{}
 		phase.Go(func() {
 			defer func() { <-slots }()
-			_, err := m.Call(m.Context(), v)
+			_, err := m.Invocations.Call(m.Context(), v)
 			r.Exchange[i] = time.Since(due).Seconds()
 			fail(err)
 		})
@@ -164,7 +164,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	phase.Wait()
 	trim.Wait()
 	r.Ended = time.Now()
-	fail(m.Stop(m.Context(), shared.Asked, "measured"))
+	fail(m.Round.Stop(m.Context(), shared.Asked, "measured"))
 	return r, context.Cause(ctx)
 }
 

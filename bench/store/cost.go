@@ -104,7 +104,7 @@ func (p *play) main(m *shared.Member, phase shared.Phase, meter *meter, inRollou
 	for i := range queries {
 		plan.Queries = append(plan.Queries, fmt.Sprintf("query-%d", i))
 	}
-	if err := m.Begin(ctx, phase, plan); err != nil {
+	if err := m.Phases.Begin(ctx, phase, plan); err != nil {
 		return err
 	}
 	before := meter.read()
@@ -116,7 +116,7 @@ func (p *play) main(m *shared.Member, phase shared.Phase, meter *meter, inRollou
 		}
 	}
 	inRollouts.add(meter.read().minus(before))
-	if err := m.End(ctx, phase); err != nil {
+	if err := m.Phases.End(ctx, phase); err != nil {
 		return err
 	}
 	return p.agree(m, phase)
@@ -126,22 +126,22 @@ func (p *play) rollout(m *shared.Member, phase shared.Phase, query string, k int
 	ctx := m.Context()
 	for i := range calls {
 		v := shared.Invocation{Phase: phase, Query: query, Rollout: k, Agent: "sub", Index: i, Task: strings.Repeat("t", taskBytes)}
-		if err := p.time("Call", func() error { _, err := m.Call(ctx, v); return err }); err != nil {
+		if err := p.time("Call", func() error { _, err := m.Invocations.Call(ctx, v); return err }); err != nil {
 			return err
 		}
 	}
 	o := shared.Outcome{Query: query, Rollout: k, Format: true, Correct: 1, Reward: 1, Answer: strings.Repeat("a", answerBytes),
 		Calls: map[string]int{"sub": calls}}
-	return p.time("PublishOutcome", func() error { return m.PublishOutcome(ctx, phase, o) })
+	return p.time("PublishOutcome", func() error { return m.Phases.PublishOutcome(ctx, phase, o) })
 }
 
 func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 	ctx := m.Context()
-	if _, err := m.Plan(ctx, phase); err != nil {
+	if _, err := m.Phases.Plan(ctx, phase); err != nil {
 		return err
 	}
 	for {
-		vs, err := m.Claim(ctx, phase, 1)
+		vs, err := m.Invocations.Claim(ctx, phase, 1)
 		if err == shared.ErrEnded {
 			return p.agree(m, phase)
 		}
@@ -149,7 +149,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 			return err
 		}
 		r := shared.Result{Text: strings.Repeat("a", answerBytes)}
-		if err := p.time("Complete", func() error { return m.Complete(ctx, vs[0], r) }); err != nil {
+		if err := p.time("Complete", func() error { return m.Invocations.Complete(ctx, vs[0], r) }); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 // agree plays the end of a step, which is the same for all agents.
 func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	ctx := m.Context()
-	outcomes, err := m.Outcomes(ctx, phase, queries*rollouts)
+	outcomes, err := m.Phases.Outcomes(ctx, phase, queries*rollouts)
 	if err != nil {
 		return err
 	}
@@ -166,16 +166,16 @@ func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	for _, o := range outcomes {
 		held = append(held, o.ID())
 	}
-	if err := m.PublishTrajectories(ctx, phase, held); err != nil {
+	if err := m.Phases.PublishTrajectories(ctx, phase, held); err != nil {
 		return err
 	}
-	if _, err := m.Trajectories(ctx, phase); err != nil {
+	if _, err := m.Phases.Trajectories(ctx, phase); err != nil {
 		return err
 	}
-	if err := p.time("PublishVersion", func() error { return m.PublishVersion(ctx, phase.Step+1) }); err != nil {
+	if err := p.time("PublishVersion", func() error { return m.Versions.Publish(ctx, phase.Step+1) }); err != nil {
 		return err
 	}
-	return m.AwaitVersion(ctx, phase.Step+1)
+	return m.Versions.Await(ctx, phase.Step+1)
 }
 
 // meter is a proxy in front of a server. It counts bytes and round trips.

@@ -299,7 +299,7 @@ func TestDeployACLKeepsData(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if after := look(); after.Nonce != before.Nonce || after.Nonce != m.Nonce() || after.Agents[0].Epoch != m.Epoch() {
+	if after := look(); after.Nonce != before.Nonce || after.Nonce != m.Round.Nonce() || after.Agents[0].Epoch != m.Epoch() {
 		t.Errorf("after a restart: %+v, before: %+v", after, before)
 	}
 	if err := errors.Join(m.Leave(t.Context()), s.Close()); err != nil {

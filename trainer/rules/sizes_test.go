@@ -83,7 +83,6 @@ var (
 		"trainer/run/assemble.Parts":             16,
 		"trainer/show/metrics/report.page":       24,
 		"trainer/show/metrics/report.trajectory": 16,
-		"trainer/team/store.Member":              21,
 		"trainer/team/store.Options":             17,
 	}}
 	mostMethods = limit{20, "methods", map[string]int{
@@ -107,8 +106,6 @@ var (
 		"trainer/show/metrics/report.run":        33,
 		"trainer/team/archive.Archive":           36,
 		"trainer/team/archive.Checkpoints":       28,
-		"trainer/team/store.Member":              77,
-		"trainer/team/store.Store":               42,
 	}}
 	functionLines = limit{60, "lines", nil}
 	fileLines     = limit{500, "lines", nil}

@@ -101,7 +101,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name:  "a worker that was replaced waits for the agents of its round, which is over",
 		File:  "trainer/team/store/member.go",
-		Old:   "	stop := context.AfterFunc(m.ctx, func() { end(context.Cause(m.ctx)) })\n",
+		Old:   "	stop := context.AfterFunc(place, func() { end(context.Cause(place)) })\n",
 		New:   "	stop := context.AfterFunc(context.Background(), func() {})\n",
 		Suite: storeTests("TestReplacedWhileItWaits"),
 	}, {
@@ -135,11 +135,11 @@ redis.call('ZADD', phases, step, phase)
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop before the next step
 		return err
 	}
-	if err := s.member.PublishVersion(ctx, n+1); err != nil {
+	if err := s.member.Versions.Publish(ctx, n+1); err != nil {
 		return err
 	}
 `,
-		New: `	if err := s.member.PublishVersion(ctx, n+1); err != nil {
+		New: `	if err := s.member.Versions.Publish(ctx, n+1); err != nil {
 		return err
 	}
 	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {

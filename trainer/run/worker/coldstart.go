@@ -141,12 +141,12 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 // therefore has no worker, this agent stops, too, and keeps its own cold start.
 func (cs *coldStart) awaitTeam(ctx context.Context) error {
 	if cs.archive.Saved() != schedule.None {
-		return cs.member.Barrier(ctx, store.Ready, cs.WaitsFor)
+		return cs.member.Round.Barrier(ctx, store.Ready, cs.WaitsFor)
 	}
 	waiting, endWait := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { cs.watchOthers(waiting, endWait) })
-	err := cs.member.Barrier(waiting, store.Ready, cs.WaitsFor)
+	err := cs.member.Round.Barrier(waiting, store.Ready, cs.WaitsFor)
 	if err != nil && waiting.Err() != nil {
 		err = context.Cause(waiting)
 	}
@@ -163,7 +163,7 @@ func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCaus
 	poll := stopPoll{stops: cs.stops}
 	for ctx.Err() == nil {
 		if errors.Is(poll.checkStop(ctx), errStopping) {
-			if missing, err := cs.member.Missing(ctx); err == nil && len(missing) > 0 {
+			if missing, err := cs.member.Round.Missing(ctx); err == nil && len(missing) > 0 {
 				endWait(errStopping)
 				return
 			}

@@ -14,7 +14,7 @@ import (
 
 // TestRefusalsInARow: a worker ends after three steps in a row with a refused update. A step without a refusal starts the count again.
 func TestRefusalsInARow(t *testing.T) {
-	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
+	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil, nil)}
 	bad, good := []learner.Report{reportOf(nil), reportOf(errDivergent)}, []learner.Report{reportOf(nil)}
 	for i, reports := range [][]learner.Report{bad, bad, good, bad, bad} {
 		if err := s.countRefusals(reports); err != nil {
@@ -70,7 +70,7 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 		members = append(members, m)
 	}
 	for _, m := range members {
-		if _, err := m.Start(t.Context()); err != nil {
+		if _, err := m.Round.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w, err := Open(t.Context(), setup, m)

@@ -101,7 +101,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
 		return cmp.Or(err, errors.New("the run is deterministic according to the store, but the policy is not"))
 	}
-	w.archive = archive.New(archiveSettings(w, s), w.member, parameters{w})
+	w.archive = archive.New(archiveSettings(w, s), w.member, w.member.Checkpoints, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
 	w.rollouts = &rollouts{seat: w.seat, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
 		programs: programs{seat: w.seat, policy: p.Policy, scorer: score, gateway: p.Gateway}}

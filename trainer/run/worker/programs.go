@@ -66,7 +66,7 @@ func (pr *programs) attempt(ctx context.Context, p store.Phase, q task.Query, k 
 // play lets the program play, and returns its result and the main agent's conversations.
 func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.JobOutcome, []gateway.Conversation, error) {
 	played, err := pr.player.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
-		Run: pr.cfg.Run.Name, Round: pr.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
+		Run: pr.cfg.Run.Name, Round: pr.member.Round.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
 	if err != nil {
 		return played, nil, err
 	}
@@ -99,7 +99,7 @@ func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, 
 			scores := played.Result.Experts[sub.Name]
 			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
 				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
-			r, err := pr.member.Call(gctx, v)
+			r, err := pr.member.Invocations.Call(gctx, v)
 			withoutScore.add(v, r.Failed)
 			mu.Lock()
 			defer mu.Unlock()
@@ -138,7 +138,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		c.add(&t)
 	}
 	r.Tokens = counts.total()
-	return pr.member.Complete(ctx, v, r)
+	return pr.member.Invocations.Complete(ctx, v, r)
 }
 
 // expertScore returns a call's expert score: the program's own score, or the task's. Calls in an invalid format and

@@ -57,7 +57,7 @@ func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *exper
 		}
 		ids = append(ids, id)
 	}
-	return ro.member.PublishTrajectories(ctx, store.Train(n), ids)
+	return ro.member.Phases.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
 // play plays the rollouts of a training step or an evaluation. The main agent leads them, and a sub-agent answers
@@ -76,12 +76,12 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 		return nil, err
 	}
 	if stop {
-		if err := ro.member.AskStop(ctx); err != nil { // a successor of this worker must also see the stop
+		if err := ro.member.Round.AskStop(ctx); err != nil { // a successor of this worker must also see the stop
 			return nil, err
 		}
 		var conflict *store.ConflictError
 		// If an earlier worker of this agent had already begun the phase, end it first.
-		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
+		if err := ro.member.Phases.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
 		}
 	}
@@ -98,7 +98,7 @@ func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.
 	for _, q := range drawn {
 		plan.Queries = append(plan.Queries, q.ID)
 	}
-	if err := ro.member.Begin(ctx, p, plan); err != nil {
+	if err := ro.member.Phases.Begin(ctx, p, plan); err != nil {
 		return nil, err
 	}
 	defer ro.programs.admit(p)()
@@ -111,11 +111,11 @@ func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.
 	}
 	if ro.resamples(p) {
 		c.exp.plan = remains
-		if err := ro.member.PublishFinalPlan(ctx, p, remains); err != nil {
+		if err := ro.member.Phases.PublishFinalPlan(ctx, p, remains); err != nil {
 			return nil, err
 		}
 	}
-	return c.exp, ro.member.End(ctx, p)
+	return c.exp, ro.member.Phases.End(ctx, p)
 }
 
 // attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
@@ -131,7 +131,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	var counts tokenCounts
 	conversation := play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
-		r, err := ro.member.Call(ctx, v) // another worker answers, possibly on another server
+		r, err := ro.member.Invocations.Call(ctx, v) // another worker answers, possibly on another server
 		withoutScore.add(v, r.Failed)
 		counts.add(r.Tokens)
 		if err == nil && r.Failed != "" && r.Text == "" {
@@ -154,7 +154,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
 	if failed != nil {
 		o.Failed = reasonOf(failed)
-		return o, ro.member.PublishOutcome(ctx, c.phase, o)
+		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: removed.tokens}, o, func(o *store.Outcome) error {
 		if err := ro.scorer.main(ctx, q, attemptOf(t, ""), o); err != nil {
@@ -175,7 +175,7 @@ func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o
 			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
 		}
 	}
-	if err := ro.member.PublishOutcome(ctx, c.phase, o); err != nil {
+	if err := ro.member.Phases.PublishOutcome(ctx, c.phase, o); err != nil {
 		return o, err
 	}
 	c.add(t)
@@ -200,7 +200,7 @@ func unanswered(ctx context.Context, err error) *agent.UnansweredError {
 
 // answerAsSub answers the calls of this sub-agent until the main agent ends the phase.
 func (ro *rollouts) answerAsSub(ctx context.Context, p store.Phase) (*experience, error) {
-	plan, err := ro.member.Plan(ctx, p)
+	plan, err := ro.member.Phases.Plan(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -216,12 +216,12 @@ func (ro *rollouts) answerAsSub(ctx context.Context, p store.Phase) (*experience
 	g.SetLimit(most)
 	var answering atomic.Int64
 	for {
-		vs, err := ro.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
+		vs, err := ro.member.Invocations.Claim(gctx, p, max(most-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
 			if err := g.Wait(); err != nil || !ro.resamples(p) {
 				return c.exp, err
 			}
-			c.exp.plan, err = ro.member.FinalPlan(ctx, p)
+			c.exp.plan, err = ro.member.Phases.FinalPlan(ctx, p)
 			return c.exp, err
 		}
 		if err != nil {
@@ -245,7 +245,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
 		r.Failed = reasonOf(err)
 		c.exp.unscored.add(v, r.Failed)
-		return ro.member.Complete(ctx, v, r)
+		return ro.member.Invocations.Complete(ctx, v, r)
 	}
 	q, err := ro.player.Task.Lookup(v.Query)
 	if err != nil {
@@ -274,7 +274,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 		kept.expert = &score
 	}
 	c.add(kept)
-	return ro.member.Complete(ctx, v, r)
+	return ro.member.Invocations.Complete(ctx, v, r)
 }
 
 // tokenCounts counts the tokens that each conversation of a rollout read and wrote.

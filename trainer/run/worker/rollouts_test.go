@@ -58,7 +58,7 @@ func TestStaleTrajectories(t *testing.T) {
 	if err := ro.publishTrajectories(t.Context(), 5, exp); err != nil {
 		t.Fatal(err)
 	}
-	published, err := m.Trajectories(t.Context(), store.Train(5))
+	published, err := m.Phases.Trajectories(t.Context(), store.Train(5))
 	if err != nil {
 		t.Fatal(err)
 	}

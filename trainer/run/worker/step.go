@@ -54,7 +54,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	exp.clock.resume()
 
 	// 1. Roll out: done. The main agent's worker has published the outcomes after verifying them.
-	outcomes, err := s.member.Outcomes(ctx, phase, played(exp.plan))
+	outcomes, err := s.member.Phases.Outcomes(ctx, phase, played(exp.plan))
 	if err != nil {
 		return err
 	}
@@ -100,11 +100,11 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop before the next step
 		return err
 	}
-	if err := s.member.PublishVersion(ctx, n+1); err != nil {
+	if err := s.member.Versions.Publish(ctx, n+1); err != nil {
 		return err
 	}
 	s.archive.WriteTrajectories(phase, s.lines(exp, groups, advantages.Groups))
-	if err := s.member.AwaitVersion(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
+	if err := s.member.Versions.Await(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
 	return s.countRemovals(n, outcomes, complete) // after the wait: the step is in every agent's ledger
@@ -158,7 +158,7 @@ type trajectory struct {
 // agree returns the outcomes of the complete rollouts, by query: rollouts that were verified and whose trajectories are all
 // held by their agents.
 func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
-	byAgent, err := s.member.Trajectories(ctx, p)
+	byAgent, err := s.member.Phases.Trajectories(ctx, p)
 	if err != nil {
 		return nil, err
 	}

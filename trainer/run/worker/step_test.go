@@ -31,7 +31,7 @@ func TestForeignHolding(t *testing.T) {
 		}
 		defer members[name].Leave(ctx)
 	}
-	if err := members["planner"].PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
+	if err := members["planner"].Phases.PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	own := stepsOf(cfg, "researcher")
@@ -39,7 +39,7 @@ func TestForeignHolding(t *testing.T) {
 	exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
-	if err := members["researcher"].PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
+	if err := members["researcher"].Phases.PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	calls := map[string]int{"researcher": 1}

@@ -52,7 +52,7 @@ func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
 		return
 	case <-st.here:
 	}
-	if err := st.member.AskStop(ctx); err != nil && ctx.Err() == nil {
+	if err := st.member.Round.AskStop(ctx); err != nil && ctx.Err() == nil {
 		st.observer.Note(metrics.Warnf(st.name, metrics.TopicStop, "the others cannot be asked to stop: %v", err))
 	}
 	look := time.NewTicker(st.cfg.Store.Lease)
@@ -63,7 +63,7 @@ func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
 			return
 		case <-look.C:
 		}
-		missing, err := st.member.Missing(ctx)
+		missing, err := st.member.Round.Missing(ctx)
 		if err == nil && len(missing) > 0 && before > 0 {
 			st.observer.Note(metrics.Warnf(st.name, metrics.TopicStop, "no worker of %s is alive: the current step is abandoned", strings.Join(missing, ", ")))
 			abandon(ErrStopped)
@@ -80,7 +80,7 @@ func (st *stops) requested(ctx context.Context) (bool, error) {
 		return true, nil
 	default:
 	}
-	by, err := st.member.StopAsked(ctx)
+	by, err := st.member.Round.StopAsked(ctx)
 	return by != "", err
 }
 
@@ -89,7 +89,7 @@ func (st *stops) requested(ctx context.Context) (bool, error) {
 func (st *stops) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	_ = st.member.AskStop(ctx)
+	_ = st.member.Round.AskStop(ctx)
 }
 
 // stopInterval is the longest time until a stop that was requested at another server is noticed.

@@ -115,7 +115,7 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experien
 		}
 	case schedule.Finish:
 		if err = w.archive.Wait(ctx); err == nil {
-			err = w.member.Barrier(ctx, store.Finished, w.WaitsFor)
+			err = w.member.Round.Barrier(ctx, store.Finished, w.WaitsFor)
 		}
 	}
 	if errors.Is(err, errStopping) {

@@ -68,12 +68,12 @@ func start(t *testing.T, token string) map[string]*process {
 		team[agent] = p
 	}
 	for _, p := range team {
-		if _, err := p.member.Start(t.Context()); err != nil {
+		if _, err := p.member.Round.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for known := 0; known < len(agents); time.Sleep(time.Millisecond) { // until each has published its first activity
-		activities, err := s.Activities(t.Context())
+		activities, err := team[agents[0]].member.Display.Activities(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,25 +252,25 @@ func TestStreamResumes(t *testing.T) {
 func outcome(t *testing.T, team map[string]*process, k int, answer string, answers []string) error {
 	t.Helper()
 	boss, help := team["planner"].member, team["researcher"].member
-	if err := boss.Begin(t.Context(), store.Train(0), store.Plan{Queries: []string{"q"}, Rollouts: 8}); err != nil {
+	if err := boss.Phases.Begin(t.Context(), store.Train(0), store.Plan{Queries: []string{"q"}, Rollouts: 8}); err != nil {
 		return err
 	}
 	for i, text := range answers {
 		v := store.Invocation{Phase: store.Train(0), Query: "q", Rollout: k, Agent: "researcher", Index: i, Task: "task " + text}
 		called := make(chan error, 1)
 		go func() {
-			_, err := boss.Call(t.Context(), v)
+			_, err := boss.Invocations.Call(t.Context(), v)
 			called <- err
 		}()
-		claimed, err := help.Claim(t.Context(), v.Phase, 1)
+		claimed, err := help.Invocations.Claim(t.Context(), v.Phase, 1)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(help.Complete(t.Context(), claimed[0], store.Result{Text: text}), <-called); err != nil {
+		if err := errors.Join(help.Invocations.Complete(t.Context(), claimed[0], store.Result{Text: text}), <-called); err != nil {
 			return err
 		}
 	}
-	return boss.PublishOutcome(t.Context(), store.Train(0), store.Outcome{Query: "q", Rollout: k, Correct: 1, Reward: 1, Format: true, Answer: answer,
+	return boss.Phases.PublishOutcome(t.Context(), store.Train(0), store.Outcome{Query: "q", Rollout: k, Correct: 1, Reward: 1, Format: true, Answer: answer,
 		Calls: map[string]int{"researcher": len(answers)}})
 }
 
@@ -317,11 +317,11 @@ func TestHostileStore(t *testing.T) {
 		}
 	}
 	must(outcome(t, team, 0, evil, []string{evil, strings.Repeat("long ", 10_000)}))
-	must(planner.member.PublishRecord(t.Context(), []byte(`{"kind":"step","step":1,"agent":"`+strings.Repeat("x", 99)+`","values":{"reward_mean":0.5},"counts":{"tool_calls":{"`+
+	must(planner.member.Display.PublishRecord(t.Context(), []byte(`{"kind":"step","step":1,"agent":"`+strings.Repeat("x", 99)+`","values":{"reward_mean":0.5},"counts":{"tool_calls":{"`+
 		strings.ReplaceAll(evil, `"`, `'`)+`":20},"tool_errors":{"`+strings.ReplaceAll(evil, `"`, `'`)+`":20}}}`)))
-	must(planner.member.PublishRecord(t.Context(), []byte(`{"kind":"step","step":-1}`)))
-	must(planner.member.PublishRecord(t.Context(), []byte(`{"kind":17}`)))
-	must(planner.member.PublishActivity(t.Context(), []byte(`{"phase":"`+strings.ReplaceAll(evil, `"`, `'`)+`","for":["nobody"],"done":-5,"total":-1,"since":"0001-01-01T00:00:00Z"}`)))
+	must(planner.member.Display.PublishRecord(t.Context(), []byte(`{"kind":"step","step":-1}`)))
+	must(planner.member.Display.PublishRecord(t.Context(), []byte(`{"kind":17}`)))
+	must(planner.member.Display.PublishActivity(t.Context(), []byte(`{"phase":"`+strings.ReplaceAll(evil, `"`, `'`)+`","for":["nobody"],"done":-5,"total":-1,"since":"0001-01-01T00:00:00Z"}`)))
 	got := sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"onerror"}, "rollouts": {"onerror"}, "report": {"onerror"}})
 	for name, e := range got {
 		if strings.Contains(e.html, "<img") || strings.Contains(e.html, "</script") {
@@ -334,7 +334,7 @@ func TestHostileStore(t *testing.T) {
 	if !strings.Contains(got["team"].html, "2 records in the store cannot be read") {
 		t.Errorf("no message about the 2 damaged records: %s", got["team"].html)
 	}
-	must(planner.member.PublishActivity(t.Context(), []byte(`{"done":"many"}`)))
+	must(planner.member.Display.PublishActivity(t.Context(), []byte(`{"done":"many"}`)))
 	sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"the activity of planner cannot be read"}})
 }
 

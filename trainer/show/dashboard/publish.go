@@ -69,7 +69,7 @@ func (p *Page) keepPublishing(agent string, at place) {
 		now := p.now[agent]
 		p.mu.Unlock()
 		text := activityOf(now, at).encode()
-		if string(text) != published && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
+		if string(text) != published && p.publish(agent, at, func(ctx context.Context) error { return at.Display.PublishActivity(ctx, text) }) {
 			published = string(text)
 		}
 		select {
@@ -146,7 +146,7 @@ func (p *Page) Report(r metrics.Record) {
 			if err != nil {
 				return fmt.Errorf("a record: %w", err)
 			}
-			return at.PublishRecord(ctx, text)
+			return at.Display.PublishRecord(ctx, text)
 		})
 	}
 	p.soon()

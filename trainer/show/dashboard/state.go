@@ -69,11 +69,11 @@ func (p *Page) anyPlace() (place, bool) {
 
 // readTeam reads which workers are present and their activities.
 func (b *runState) readTeam(ctx context.Context, at place) error {
-	status, err := at.Status(ctx)
+	status, err := at.Display.Status(ctx)
 	if err != nil {
 		return err
 	}
-	texts, err := at.Activities(ctx)
+	texts, err := at.Display.Activities(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (b *runState) readTeam(ctx context.Context, at place) error {
 
 // readRecords reads new records from the store, including the page's own.
 func (p *Page) readRecords(ctx context.Context, at place) error {
-	records, last, err := at.Records(ctx, p.state.last)
+	records, last, err := at.Display.Records(ctx, p.state.last)
 	if err != nil {
 		return err
 	}
@@ -114,13 +114,13 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 
 // readRollouts reads the newest finished rollouts, if they have changed.
 func (b *runState) readRollouts(ctx context.Context, at place) error {
-	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
+	phase, ids, err := at.Display.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
 	// The list is empty while a checkpoint is made; the previous rollouts then remain on the page.
 	if err != nil || len(ids) == 0 || name == b.exchanged {
 		return err
 	}
-	exchanges, err := at.Exchanges(ctx, phase, ids)
+	exchanges, err := at.Display.Exchanges(ctx, phase, ids)
 	if err != nil || len(exchanges) == 0 {
 		return err
 	}

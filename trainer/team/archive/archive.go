@@ -55,6 +55,7 @@ type Archive struct {
 	settings    Settings
 	checkpoints Checkpoints
 	place       Place
+	exchange    Exchange
 	parameters  Parameters
 	evaluations Evaluations
 	saved       int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
@@ -85,6 +86,10 @@ type Settings struct {
 // Place is the agent's place in the team, a *store.Member.
 type Place interface {
 	ConfirmPlace(ctx context.Context) error
+}
+
+// Exchange is the team's agreement on the files of a checkpoint, a *store.Checkpoints.
+type Exchange interface {
 	PublishPart(ctx context.Context, version int64, part store.Part) error
 	Parts(ctx context.Context, version int64) (map[string]store.Part, error)
 	PublishManifest(ctx context.Context, version int64, digest string) error
@@ -130,8 +135,8 @@ type state struct {
 }
 
 // New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
-func New(s Settings, place Place, p Parameters) *Archive {
-	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
+func New(s Settings, place Place, e Exchange, p Parameters) *Archive {
+	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, exchange: e, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
 	return a
 }

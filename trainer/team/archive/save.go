@@ -67,10 +67,10 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		}
 	}
 	files.CPUFeatures, files.Ledger = a.settings.CPUFeatures, mark
-	if err := a.place.PublishPart(ctx, version, partOf(files)); err != nil {
+	if err := a.exchange.PublishPart(ctx, version, partOf(files)); err != nil {
 		return err
 	}
-	parts, err := a.place.Parts(ctx, version)
+	parts, err := a.exchange.Parts(ctx, version)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		a.settings.Observer.Note(metrics.Infof(a.settings.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
 	if a.settings.Agent == a.settings.Team[0] {
-		if err := a.place.Trim(ctx, version-1); err != nil {
+		if err := a.exchange.Trim(ctx, version-1); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func (a *Archive) confirm(ctx context.Context, version int64) error {
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: %w", a.checkpoints.StepDir(version), err)
 	}
-	return a.place.PublishManifest(ctx, version, m.Digest)
+	return a.exchange.PublishManifest(ctx, version, m.Digest)
 }
 
 // complete waits until all workers have the manifest of a version. A worker that took over a place may have another
@@ -127,7 +127,7 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	if err := a.confirm(ctx, version); err != nil {
 		return err
 	}
-	digests, err := a.place.Manifests(ctx, version)
+	digests, err := a.exchange.Manifests(ctx, version)
 	if err != nil {
 		return err
 	}

@@ -127,30 +127,32 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 		trimmed = 1
 	}
 	return inOrder(
-		func() error { _, err := m.Start(ctx); return err },
-		func() error { return m.Barrier(ctx, Ready, func([]string) {}) },
-		func() error { _, err := m.PublishGateway(ctx, "http://boss:1", "fresh"); return err },
-		func() error { return m.Begin(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
-		func() error { return m.Submit(ctx, v) },
-		func() error { _, err := m.Await(ctx, v); return err },
-		func() error { return m.PublishOutcome(ctx, p, Outcome{Query: v.Query}) },
-		func() error { return m.PublishFinalPlan(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
-		func() error { return m.End(ctx, p) },
-		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
-		func() error { return m.PublishTrajectories(ctx, p, nil) },
-		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { _, err := m.Round.Start(ctx); return err },
+		func() error { return m.Round.Barrier(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.Gateways.Publish(ctx, "http://boss:1", "fresh"); return err },
+		func() error { return m.Phases.Begin(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
+		func() error { return m.Invocations.Submit(ctx, v) },
+		func() error { _, err := m.Invocations.Await(ctx, v); return err },
+		func() error { return m.Phases.PublishOutcome(ctx, p, Outcome{Query: v.Query}) },
+		func() error { return m.Phases.PublishFinalPlan(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
+		func() error { return m.Phases.End(ctx, p) },
+		func() error { _, err := m.Phases.Outcomes(ctx, p, 1); return err },
+		func() error { return m.Phases.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Phases.Trajectories(ctx, p); return err },
 		func() error { return showStory(ctx, m) },
-		func() error { return m.AskStop(ctx) },
-		func() error { _, err := m.StopAsked(ctx); return err },
-		func() error { return m.PublishVersion(ctx, 1) },
-		func() error { return m.AwaitVersion(ctx, 1) },
-		func() error { return m.Trim(ctx, trimmed) },
-		func() error { return m.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1}) },
-		func() error { v.Phase = Train(1); return m.Submit(ctx, v) },
-		func() error { return m.PublishPart(ctx, 1, Part{}) },
-		func() error { _, err := m.Parts(ctx, 1); return err },
-		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
-		func() error { _, err := m.Manifests(ctx, 1); return err },
+		func() error { return m.Round.AskStop(ctx) },
+		func() error { _, err := m.Round.StopAsked(ctx); return err },
+		func() error { return m.Versions.Publish(ctx, 1) },
+		func() error { return m.Versions.Await(ctx, 1) },
+		func() error { return m.Checkpoints.Trim(ctx, trimmed) },
+		func() error {
+			return m.Phases.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1})
+		},
+		func() error { v.Phase = Train(1); return m.Invocations.Submit(ctx, v) },
+		func() error { return m.Checkpoints.PublishPart(ctx, 1, Part{}) },
+		func() error { _, err := m.Checkpoints.Parts(ctx, 1); return err },
+		func() error { return m.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
+		func() error { _, err := m.Checkpoints.Manifests(ctx, 1); return err },
 		func() error { close(saved); return end(ctx, m, stops) },
 	)
 }
@@ -158,18 +160,18 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 // showStory runs the commands of the live page: it publishes a record and an activity, and reads what others have published.
 func showStory(ctx context.Context, m *Member) error {
 	return inOrder(
-		func() error { return m.PublishRecord(ctx, []byte("{}")) },
-		func() error { return m.PublishActivity(ctx, []byte("{}")) },
-		func() error { _, _, err := m.Records(ctx, ""); return err },
-		func() error { _, err := m.Activities(ctx); return err },
-		func() error { _, err := m.Status(ctx); return err },
+		func() error { return m.Display.PublishRecord(ctx, []byte("{}")) },
+		func() error { return m.Display.PublishActivity(ctx, []byte("{}")) },
+		func() error { _, _, err := m.Display.Records(ctx, ""); return err },
+		func() error { _, err := m.Display.Activities(ctx); return err },
+		func() error { _, err := m.Display.Status(ctx); return err },
 	)
 }
 
 // end stops the run, or waits until the other agent stops it.
 func end(ctx context.Context, m *Member, stops bool) error {
 	if stops {
-		if err := m.Stop(ctx, Asked, "the end"); err != nil {
+		if err := m.Round.Stop(ctx, Asked, "the end"); err != nil {
 			return err
 		}
 	}
@@ -186,29 +188,29 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 	var v Invocation
 	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
 	return inOrder(
-		func() error { _, err := m.Start(ctx); return err },
-		func() error { return m.Barrier(ctx, Ready, func([]string) {}) },
-		func() error { _, err := m.PublishGateway(ctx, "http://help:1", "fresh"); return err },
-		func() error { _, err := m.Plan(ctx, p); return err },
+		func() error { _, err := m.Round.Start(ctx); return err },
+		func() error { return m.Round.Barrier(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.Gateways.Publish(ctx, "http://help:1", "fresh"); return err },
+		func() error { _, err := m.Phases.Plan(ctx, p); return err },
 		claim,
-		func() error { return m.Complete(ctx, v, Result{Text: "a"}) },
+		func() error { return m.Invocations.Complete(ctx, v, Result{Text: "a"}) },
 		func() error {
 			if err := claim(); !errors.Is(err, ErrEnded) {
 				return fmt.Errorf("claimed in an ended phase: %w", err)
 			}
 			return nil
 		},
-		func() error { _, err := m.FinalPlan(ctx, p); return err },
-		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
-		func() error { return m.PublishTrajectories(ctx, p, nil) },
-		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { _, err := m.Phases.FinalPlan(ctx, p); return err },
+		func() error { _, err := m.Phases.Outcomes(ctx, p, 1); return err },
+		func() error { return m.Phases.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Phases.Trajectories(ctx, p); return err },
 		func() error { return showStory(ctx, m) },
-		func() error { return m.AskStop(ctx) },
-		func() error { return m.PublishVersion(ctx, 1) },
-		func() error { return m.AwaitVersion(ctx, 1) },
+		func() error { return m.Round.AskStop(ctx) },
+		func() error { return m.Versions.Publish(ctx, 1) },
+		func() error { return m.Versions.Await(ctx, 1) },
 		func() error { p = Train(1); return claim() },
-		func() error { return m.PublishPart(ctx, 1, Part{}) },
-		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
+		func() error { return m.Checkpoints.PublishPart(ctx, 1, Part{}) },
+		func() error { return m.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
 		func() error {
 			select {
 			case <-saved:
@@ -382,7 +384,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	defer s.Close()
 	m, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
-	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, m.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
 	refused := func(what, user string, err error) {
 		t.Helper()
@@ -390,8 +392,8 @@ func TestUserIsTakenAway(t *testing.T) {
 			t.Errorf("%s: got error %v, want one that names user %s", what, err, user)
 		}
 	}
-	refused("a write", "test-boss", m.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
-	_, err = m.Await(t.Context(), call(0))
+	refused("a write", "test-boss", m.Phases.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	_, err = m.Invocations.Await(t.Context(), call(0))
 	refused("a wait", "test-boss", err)
 	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", CAFile: g.cert}))
 	refused("a status", "test-status", err)

@@ -4,13 +4,13 @@ import "context"
 
 // Submit and Await are the two halves of Call. Tests use them to act in between.
 
-func (m *Member) Submit(ctx context.Context, v Invocation) error {
-	_, err := m.submit(ctx, v)
+func (in *Invocations) Submit(ctx context.Context, v Invocation) error {
+	_, err := in.submit(ctx, v)
 	return err
 }
 
-func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
-	wake, unsubscribe := s.topics.subscribe(answerTopic(v))
+func (in *Invocations) Await(ctx context.Context, v Invocation) (Result, error) {
+	wake, unsubscribe := in.at.topics.subscribe(answerTopic(v))
 	defer unsubscribe()
-	return s.await(ctx, v, wake, false)
+	return in.await(ctx, v, wake, false)
 }

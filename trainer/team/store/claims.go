@@ -48,17 +48,17 @@ type queue struct {
 }
 
 // queue returns the queue of a phase.
-func (m *Member) queue(p Phase) *queue {
-	m.queues.mu.Lock()
-	defer m.queues.mu.Unlock()
-	q := m.queues.phases[p]
+func (in *Invocations) queue(p Phase) *queue {
+	in.queues.mu.Lock()
+	defer in.queues.mu.Unlock()
+	q := in.queues.phases[p]
 	if q == nil {
 		q = &queue{turn: make(chan struct{}, 1), position: "-"}
-		q.wake, q.end = m.topics.subscribe("call/"+p.String()+"/"+m.agent, "plan/"+p.String())
-		if m.queues.phases == nil {
-			m.queues.phases = map[Phase]*queue{}
+		q.wake, q.end = in.at.topics.subscribe("call/"+p.String()+"/"+in.at.agent, "plan/"+p.String())
+		if in.queues.phases == nil {
+			in.queues.phases = map[Phase]*queue{}
 		}
-		m.queues.phases[p] = q
+		in.queues.phases[p] = q
 	}
 	return q
 }
@@ -89,7 +89,7 @@ func (q *queues) close() {
 // ErrEnded means that the phase has ended and no invocation is left.
 //
 // Any number of goroutines may call Claim. They take turns, so that only one of them sends a request at a time.
-func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
+func (in *Invocations) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -97,28 +97,28 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 		return nil, fmt.Errorf("store: a claim of %d invocations", n)
 	}
 	since := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, in.at.opts.Timeout)
 	defer cancel()
 	awaited := func() ([]string, string) {
-		return m.mainAgent(), "an invocation of " + m.agent + " in " + p.String() + ", or the phase's end"
+		return in.at.agents.main(), "an invocation of " + in.at.agent + " in " + p.String() + ", or the phase's end"
 	}
-	q := m.queue(p)
+	q := in.queue(p)
 	select {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
-	case <-m.Store.ctx.Done():
-		return nil, context.Cause(m.Store.ctx)
+	case <-in.at.Store.ctx.Done():
+		return nil, context.Cause(in.at.Store.ctx)
 	case <-ctx.Done():
 		agents, what := awaited()
-		whom, _, err := m.liveliness(agents)
-		return nil, m.waitError(ctx, whom, what, since, err)
+		whom, _, err := in.at.liveliness(agents)
+		return nil, waitError(ctx, whom, what, since, err)
 	}
-	err = m.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {
+	err = in.at.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {
 		if q.empty { // a new entry would have been published, and wake would have received
 			q.empty = false
 			return false, nil
 		}
-		vs, err = m.take(ctx, p, q, min(n, maxClaims))
+		vs, err = in.take(ctx, p, q, min(n, maxClaims))
 		return len(vs) > 0, err
 	}, awaited)
 	return vs, err
@@ -126,31 +126,31 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 
 // take requests up to n invocations. If some of them are given up, it answers these itself; if no others were returned, it
 // requests again. An empty result without an error means that there is no invocation yet.
-func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
-	stream := m.key("stream", p.String(), m.agent)
+func (in *Invocations) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
+	stream := in.at.key("stream", p.String(), in.at.agent)
 	for len(vs) == 0 {
-		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), values{
-			"plan": m.key("plan", p.String()), "stream": stream, "claimed": m.key("claimed", m.agent), "lost": m.key("lost", p.String()),
+		reply, err := in.at.write(ctx, claimScript, "a claim in "+p.String(), values{
+			"plan": in.at.key("plan", p.String()), "stream": stream, "claimed": in.at.key("claimed", in.at.agent), "lost": in.at.key("lost", p.String()),
 			"phase": p.String(), "position": q.position, "limit": n + 1})
 		if err != nil {
 			return nil, err
 		}
 		switch word(reply, 0) {
 		case "ended":
-			m.queues.drop(p)
+			in.queues.drop(p)
 			return nil, ErrEnded
 		case "none":
 			return nil, nil
 		}
 		more := word(reply, 1) != ""
-		all, err := readClaims(reply, stream, m.agent, p)
+		all, err := readClaims(reply, stream, in.at.agent, p)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range all {
-			if c.lost < m.opts.MaxDeliveries {
+			if c.lost < in.at.opts.MaxDeliveries {
 				vs = append(vs, c.Invocation)
-			} else if err := m.giveUp(ctx, c); err != nil {
+			} else if err := in.giveUp(ctx, c); err != nil {
 				return nil, err
 			}
 		}
@@ -161,9 +161,9 @@ func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invoc
 
 // giveUp answers an invocation if too many workers were lost while they had claimed it. A conflict means that one of these
 // workers had answered it.
-func (m *Member) giveUp(ctx context.Context, c claimed) error {
-	failed := fmt.Sprintf("given up after %d workers of %s were lost while they had claimed it", c.lost, m.agent)
-	err := m.Complete(ctx, c.Invocation, Result{Failed: failed})
+func (in *Invocations) giveUp(ctx context.Context, c claimed) error {
+	failed := fmt.Sprintf("given up after %d workers of %s were lost while they had claimed it", c.lost, in.at.agent)
+	err := in.Complete(ctx, c.Invocation, Result{Failed: failed})
 	var conflict *ConflictError
 	if errors.As(err, &conflict) {
 		return nil

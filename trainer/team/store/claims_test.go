@@ -35,7 +35,7 @@ func TestOnlyTheLostCount(t *testing.T) {
 			process string
 			lost    string
 		}{{"the same", ""}, {"another", "1"}} {
-			must(t, boss.Submit(t.Context(), call(0)))
+			must(t, boss.Invocations.Submit(t.Context(), call(0)))
 			_, err := claimOne(t.Context(), help, Train(0))
 			must(t, err)
 			die(t, b, help)
@@ -53,7 +53,7 @@ func TestOnlyTheLostCount(t *testing.T) {
 func TestLossesAreTrimmed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
-		must(t, boss.Submit(t.Context(), call(0)))
+		must(t, boss.Invocations.Submit(t.Context(), call(0)))
 		_, err := claimOne(t.Context(), help, Train(0))
 		must(t, err)
 		die(t, b, help)
@@ -65,8 +65,8 @@ func TestLossesAreTrimmed(t *testing.T) {
 				t.Errorf("after the loss: key %s does not exist", key)
 			}
 		}
-		must(t, boss.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
-		must(t, boss.Trim(t.Context(), 1))
+		must(t, boss.Phases.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+		must(t, boss.Checkpoints.Trim(t.Context(), 1))
 		for _, key := range keys {
 			if b.raw.Exists(t.Context(), key).Val() != 0 {
 				t.Errorf("after Trim: key %s still exists", key)
@@ -81,11 +81,11 @@ func TestManyAtOnce(t *testing.T) {
 		o := Options{MaxDeliveries: 1}
 		boss, help := pair(t, b, o)
 		for i := range 5 {
-			must(t, boss.Submit(t.Context(), call(i)))
+			must(t, boss.Invocations.Submit(t.Context(), call(i)))
 		}
 		claim := func(n int, want ...int) {
 			t.Helper()
-			vs, err := help.Claim(t.Context(), Train(0), n)
+			vs, err := help.Invocations.Claim(t.Context(), Train(0), n)
 			must(t, err)
 			got := make([]int, len(vs))
 			for i, v := range vs {
@@ -96,20 +96,20 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		}
 		claim(2, 0, 1)
-		must(t, help.Complete(t.Context(), call(0), Result{Text: "ok"}))
+		must(t, help.Invocations.Complete(t.Context(), call(0), Result{Text: "ok"}))
 		die(t, b, help) // it had claimed 1 and not answered it
 		help = join(t, b.open(t, o), "help")
 		start(t, help)
 		claim(3, 0, 2)
 		claim(100, 3, 4)
-		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Failed == "" {
+		if r, err := boss.Invocations.Await(t.Context(), call(1)); err != nil || r.Failed == "" {
 			t.Errorf("invocation 1, claimed by the lost worker: got %+v and error %v, want a failed result", r, err)
 		}
-		must(t, boss.End(t.Context(), Train(0)))
-		if vs, err := help.Claim(t.Context(), Train(0), 100); !errors.Is(err, ErrEnded) {
+		must(t, boss.Phases.End(t.Context(), Train(0)))
+		if vs, err := help.Invocations.Claim(t.Context(), Train(0), 100); !errors.Is(err, ErrEnded) {
 			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", vs, err)
 		}
-		if _, err := help.Claim(t.Context(), Train(0), 0); err == nil {
+		if _, err := help.Invocations.Claim(t.Context(), Train(0), 0); err == nil {
 			t.Error("a claim of 0 invocations: got no error")
 		}
 	})

@@ -26,19 +26,19 @@ func TestManyWaiters(t *testing.T) {
 		for i := range n {
 			waiters.Go(func() {
 				v := call(i)
-				if err := boss.Submit(ctx, v); err != nil {
+				if err := boss.Invocations.Submit(ctx, v); err != nil {
 					t.Errorf("submit: %v", err)
 				}
-				r, err := boss.Await(ctx, v)
+				r, err := boss.Invocations.Await(ctx, v)
 				if err != nil || r.Text != "answer to "+v.Task {
 					t.Errorf("%s: got %+v, want the answer to %q; error %v", v.ID(), r, v.Task, err)
 				}
-				if err := boss.PublishOutcome(ctx, Train(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
+				if err := boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
 					t.Errorf("outcome: %v", err)
 				}
 			})
 		}
-		outcomes, err := help.Outcomes(ctx, Train(0), n)
+		outcomes, err := help.Phases.Outcomes(ctx, Train(0), n)
 		must(t, err)
 		if !slices.IsSortedFunc(outcomes, func(a, b Outcome) int {
 			return strings.Compare(a.Query+fmt.Sprintf("/%09d", a.Rollout), b.Query+fmt.Sprintf("/%09d", b.Rollout))
@@ -46,7 +46,7 @@ func TestManyWaiters(t *testing.T) {
 			t.Error("outcomes are not in the order of their ids")
 		}
 		waiters.Wait()
-		must(t, boss.End(ctx, Train(0)))
+		must(t, boss.Phases.End(ctx, Train(0)))
 		worker.Wait()
 		stop()
 	})
@@ -60,7 +60,7 @@ func TestWriteOnce(t *testing.T) {
 		v := call(1)
 		other := v
 		other.Task = "another"
-		must(t, boss.Submit(ctx, v))
+		must(t, boss.Invocations.Submit(ctx, v))
 		claimed, err := claimOne(ctx, help, Train(0))
 		must(t, err)
 		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}, Without: map[string][]float64{"a": {0, 0.5}}}
@@ -70,11 +70,11 @@ func TestWriteOnce(t *testing.T) {
 			name          string
 			same, another func() error
 		}{
-			{"invocation", func() error { return boss.Submit(ctx, v) }, func() error { return boss.Submit(ctx, other) }},
-			{"answer", func() error { return help.Complete(ctx, claimed, Result{Text: "a"}) }, func() error { return help.Complete(ctx, claimed, Result{Text: "b"}) }},
-			{"outcome", func() error { return boss.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.PublishOutcome(ctx, Train(0), worse) }},
-			{"plan", func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
-			{"trajectories", func() error { return help.PublishTrajectories(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.PublishTrajectories(ctx, Train(0), []string{"a"}) }},
+			{"invocation", func() error { return boss.Invocations.Submit(ctx, v) }, func() error { return boss.Invocations.Submit(ctx, other) }},
+			{"answer", func() error { return help.Invocations.Complete(ctx, claimed, Result{Text: "a"}) }, func() error { return help.Invocations.Complete(ctx, claimed, Result{Text: "b"}) }},
+			{"outcome", func() error { return boss.Phases.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.Phases.PublishOutcome(ctx, Train(0), worse) }},
+			{"plan", func() error { return boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
+			{"trajectories", func() error { return help.Phases.PublishTrajectories(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.Phases.PublishTrajectories(ctx, Train(0), []string{"a"}) }},
 		} {
 			for range 2 {
 				if err := test.same(); err != nil {
@@ -86,11 +86,11 @@ func TestWriteOnce(t *testing.T) {
 				t.Errorf("%s: another value: got error %v, want a ConflictError", test.name, err)
 			}
 		}
-		if r, err := boss.Await(ctx, v); err != nil || r.Text != "a" {
+		if r, err := boss.Invocations.Await(ctx, v); err != nil || r.Text != "a" {
 			t.Errorf("after two answers: got %+v, want the first, a; error %v", r, err)
 		}
 		// The invocation was submitted twice and must be claimed once.
-		must(t, boss.End(ctx, Train(0)))
+		must(t, boss.Phases.End(ctx, Train(0)))
 		if v, err := claimOne(ctx, help, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("second claim: got %+v and error %v, want ErrEnded", v, err)
 		}
@@ -103,22 +103,22 @@ func TestTakeover(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, dead := pair(t, b, Options{})
 		for i := range 2 {
-			must(t, boss.Submit(t.Context(), call(i)))
+			must(t, boss.Invocations.Submit(t.Context(), call(i)))
 		}
 		first, err := claimOne(t.Context(), dead, Train(0))
 		must(t, err)
-		must(t, dead.Complete(t.Context(), first, Result{Text: "answered"}))
+		must(t, dead.Invocations.Complete(t.Context(), first, Result{Text: "answered"}))
 		second, err := claimOne(t.Context(), dead, Train(0))
 		must(t, err)
 		die(t, b, dead)
-		must(t, boss.End(t.Context(), Train(0)))
+		must(t, boss.Phases.End(t.Context(), Train(0)))
 
 		heir := join(t, b.open(t, Options{}), "help")
 		if s := start(t, heir); s.Version != Afresh {
 			t.Errorf("the heir starts from %v, want the beginning", s)
 		}
-		if heir.Epoch() != dead.Epoch()+1 || heir.Nonce() != dead.Nonce() {
-			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
+		if heir.Epoch() != dead.Epoch()+1 || heir.Round.Nonce() != dead.Round.Nonce() {
+			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), heir.Epoch(), dead.Round.Nonce(), heir.Round.Nonce())
 		}
 		for _, want := range []Invocation{first, second} {
 			again, err := claimOne(t.Context(), heir, Train(0))
@@ -126,19 +126,19 @@ func TestTakeover(t *testing.T) {
 			if again.ID() != want.ID() || again.Task != want.Task {
 				t.Errorf("the heir claimed %+v, want %+v", again, want)
 			}
-			must(t, heir.Complete(t.Context(), again, Result{Text: "answered"}))
+			must(t, heir.Invocations.Complete(t.Context(), again, Result{Text: "answered"}))
 		}
 		if v, err := claimOne(t.Context(), heir, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("third claim of the heir: got %+v and error %v, want ErrEnded", v, err)
 		}
 		var fenced *FencedError
-		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !EndsRoundOnly(err) {
+		if err := dead.Invocations.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !EndsRoundOnly(err) {
 			t.Errorf("the lost worker's answer: got error %v, want a FencedError", err)
 		}
-		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {
+		if err := dead.Versions.Publish(t.Context(), 1); !errors.As(err, &fenced) {
 			t.Errorf("the lost worker's version: got error %v, want a FencedError", err)
 		}
-		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
+		if r, err := boss.Invocations.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
 			t.Errorf("got answer %+v, want the heir's; error %v", r, err)
 		}
 	})
@@ -156,27 +156,27 @@ func TestPoison(t *testing.T) {
 			return v
 		}
 		for i := range 2 {
-			must(t, boss.Submit(t.Context(), call(i)))
+			must(t, boss.Invocations.Submit(t.Context(), call(i)))
 		}
 		harmless := claim(help)
-		must(t, help.Complete(t.Context(), harmless, Result{Text: "ok"}))
+		must(t, help.Invocations.Complete(t.Context(), harmless, Result{Text: "ok"}))
 		for range 2 {
 			for m := help; ; {
 				if v := claim(m); v.ID() == call(1).ID() {
 					break // the worker is lost while it has claimed this one
 				}
-				must(t, m.Complete(t.Context(), harmless, Result{Text: "ok"}))
+				must(t, m.Invocations.Complete(t.Context(), harmless, Result{Text: "ok"}))
 			}
 			die(t, b, help)
 			help = join(t, b.open(t, o), "help")
 			start(t, help)
 		}
-		must(t, help.Complete(t.Context(), claim(help), Result{Text: "ok"}))
-		must(t, boss.End(t.Context(), Train(0)))
+		must(t, help.Invocations.Complete(t.Context(), claim(help), Result{Text: "ok"}))
+		must(t, boss.Phases.End(t.Context(), Train(0)))
 		if v, err := claimOne(t.Context(), help, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", v, err)
 		}
-		r, err := boss.Await(t.Context(), call(1))
+		r, err := boss.Invocations.Await(t.Context(), call(1))
 		if want := "given up after 2 workers of help were lost while they had claimed it"; err != nil || r.Failed != want {
 			t.Errorf("the invocation that was given up: got %+v and error %v, want %q", r, err, want)
 		}
@@ -214,17 +214,17 @@ func TestEarlierProtocol(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss := join(t, b.open(t, Options{}), "boss")
 		earlier := `{"protocol":7,"agents":["boss","help"],"config":{"run.seed":"17"},"deterministic":true}`
-		must(t, b.raw.HSet(t.Context(), boss.key("meta"), "hello", earlier).Err())
+		must(t, b.raw.HSet(t.Context(), boss.place.key("meta"), "hello", earlier).Err())
 		_, err := b.open(t, Options{}).Join(t.Context(), "help", team, silent)
 		if want := "store: help differs from the worker(s) of boss: protocol version 8 here, 7 there"; err == nil || err.Error() != want {
 			t.Errorf("got error %v, want %s", err, want)
 		}
-		if _, err := statusOf(t, boss.Store); err == nil || !strings.Contains(err.Error(), "an earlier protocol version than 8") {
+		if _, err := statusOf(t, boss.place.Store); err == nil || !strings.Contains(err.Error(), "an earlier protocol version than 8") {
 			t.Errorf("status: got error %v, want one that names the protocol version", err)
 		}
 		must(t, boss.Leave(t.Context()))
 		pair(t, b, Options{})
-		if there, err := b.raw.HExists(t.Context(), boss.key("meta"), "hello").Result(); err != nil || there {
+		if there, err := b.raw.HExists(t.Context(), boss.place.key("meta"), "hello").Result(); err != nil || there {
 			t.Errorf("a new round has the key of protocol version 7: %v, error %v", there, err)
 		}
 	})
@@ -237,20 +237,20 @@ func TestPhasesAreApart(t *testing.T) {
 		ctx := t.Context()
 		train, eval := call(0), call(0)
 		eval.Phase, eval.Task = Eval(0), "evaluated"
-		must(t, boss.Submit(ctx, train))
-		must(t, boss.Submit(ctx, eval))
+		must(t, boss.Invocations.Submit(ctx, train))
+		must(t, boss.Invocations.Submit(ctx, eval))
 		v, err := claimOne(ctx, help, Eval(0))
 		must(t, err)
 		if v.Task != "evaluated" {
 			t.Errorf("claimed %+v, want the evaluation's", v)
 		}
-		must(t, help.Complete(ctx, v, Result{Text: "e"}))
-		if r, err := boss.Await(ctx, eval); err != nil || r.Text != "e" {
+		must(t, help.Invocations.Complete(ctx, v, Result{Text: "e"}))
+		if r, err := boss.Invocations.Await(ctx, eval); err != nil || r.Text != "e" {
 			t.Errorf("evaluation: got answer %+v, want e; error %v", r, err)
 		}
 		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		if r, err := boss.Await(ctx, train); err == nil {
+		if r, err := boss.Invocations.Await(ctx, train); err == nil {
 			t.Errorf("training: got answer %+v, want none", r)
 		}
 	})
@@ -262,24 +262,24 @@ func TestDeadlines(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")
 		ctx := t.Context()
-		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // the version that a started worker has
-		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
-		must(t, boss.PublishTrajectories(ctx, Train(0), nil))
-		must(t, boss.PublishPart(ctx, 1, Part{}))
-		must(t, boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
-		must(t, boss.PublishVersion(ctx, 1))
-		boss.opts.Timeout = 300 * time.Millisecond
+		must(t, b.raw.HSet(ctx, boss.place.key("versions"), "boss", 0).Err()) // the version that a started worker has
+		must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
+		must(t, boss.Phases.PublishTrajectories(ctx, Train(0), nil))
+		must(t, boss.Checkpoints.PublishPart(ctx, 1, Part{}))
+		must(t, boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
+		must(t, boss.Versions.Publish(ctx, 1))
+		boss.place.opts.Timeout = 300 * time.Millisecond
 		for _, test := range []struct {
 			want string
 			wait func() error
 		}{
-			{"for help (no worker of it is alive): the answer to q-0/3/help/0 of step-0", func() error { _, err := boss.Await(ctx, call(3)); return err }},
-			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Outcomes(ctx, Train(0), 4); return err }},
-			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Trajectories(ctx, Train(0)); return err }},
-			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Parts(ctx, 1); return err }},
-			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Manifests(ctx, 1); return err }},
-			{"for help (no worker of it is alive): version 1", func() error { return boss.AwaitVersion(ctx, 1) }},
-			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
+			{"for help (no worker of it is alive): the answer to q-0/3/help/0 of step-0", func() error { _, err := boss.Invocations.Await(ctx, call(3)); return err }},
+			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Phases.Outcomes(ctx, Train(0), 4); return err }},
+			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err }},
+			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Checkpoints.Parts(ctx, 1); return err }},
+			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err }},
+			{"for help (no worker of it is alive): version 1", func() error { return boss.Versions.Await(ctx, 1) }},
+			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Phases.Plan(ctx, Train(9)); return err }},
 			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, Train(0)); return err }},
 		} {
 			err := test.wait()
@@ -297,7 +297,7 @@ func TestCancelledWaitEndsWithItsCause(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("changed my mind")
 		time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
-		if _, err := boss.Await(ctx, call(0)); !errors.Is(err, why) {
+		if _, err := boss.Invocations.Await(ctx, call(0)); !errors.Is(err, why) {
 			t.Errorf("got error %v, want %v", err, why)
 		}
 	})
@@ -308,8 +308,8 @@ func TestStopReachesEveryone(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
 		waiting := make(chan error, 1)
-		go func() { _, err := boss.Await(t.Context(), call(0)); waiting <- err }()
-		must(t, help.Stop(t.Context(), Failure, "the loss is NaN"))
+		go func() { _, err := boss.Invocations.Await(t.Context(), call(0)); waiting <- err }()
+		must(t, help.Round.Stop(t.Context(), Failure, "the loss is NaN"))
 		var stop *StopError
 		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Kind: Failure}) {
 			t.Errorf("the wait ended with %v, want the StopError of help", err)
@@ -330,17 +330,17 @@ func TestTrim(t *testing.T) {
 			for _, p := range []Phase{Train(step), Eval(step)} {
 				v := call(0)
 				v.Phase = p
-				must(t, boss.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 1}))
-				must(t, boss.Submit(ctx, v))
+				must(t, boss.Phases.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 1}))
+				must(t, boss.Invocations.Submit(ctx, v))
 				claimed, err := claimOne(ctx, help, p)
 				must(t, err)
-				must(t, help.Complete(ctx, claimed, Result{Text: "a"}))
-				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q"}))
-				must(t, boss.PublishTrajectories(ctx, p, nil))
+				must(t, help.Invocations.Complete(ctx, claimed, Result{Text: "a"}))
+				must(t, boss.Phases.PublishOutcome(ctx, p, Outcome{Query: "q"}))
+				must(t, boss.Phases.PublishTrajectories(ctx, p, nil))
 			}
-			must(t, boss.PublishVersion(ctx, step+1))
+			must(t, boss.Versions.Publish(ctx, step+1))
 		}
-		must(t, boss.Trim(ctx, 1))
+		must(t, boss.Checkpoints.Trim(ctx, 1))
 		keys, err := b.raw.Keys(ctx, "*").Result()
 		must(t, err)
 		left := 0
@@ -367,7 +367,7 @@ func TestBarrier(t *testing.T) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
 		met, late := make(chan error, 1), make(chan []string, 100)
-		go func() { met <- boss.Barrier(ctx, Ready, func(agents []string) { late <- agents }) }()
+		go func() { met <- boss.Round.Barrier(ctx, Ready, func(agents []string) { late <- agents }) }()
 		if got := <-late; !slices.Equal(got, []string{"help"}) {
 			t.Errorf("boss waits for %v, want [help]", got)
 		}
@@ -377,17 +377,17 @@ func TestBarrier(t *testing.T) {
 		default:
 		}
 		alone := func(agents []string) { t.Errorf("help waits for %v, want no wait", agents) }
-		must(t, help.Barrier(ctx, Ready, alone))
+		must(t, help.Round.Barrier(ctx, Ready, alone))
 		must(t, <-met)
 		die(t, b, help)
 		help = join(t, b.open(t, Options{}), "help")
-		must(t, help.Barrier(ctx, Ready, alone))
+		must(t, help.Round.Barrier(ctx, Ready, alone))
 		must(t, help.Leave(ctx))
 		must(t, boss.Leave(ctx))
 
 		boss = join(t, b.open(t, Options{}), "boss")
-		boss.opts.Timeout = 300 * time.Millisecond
-		err := boss.Barrier(ctx, Finished, func([]string) {})
+		boss.place.opts.Timeout = 300 * time.Millisecond
+		err := boss.Round.Barrier(ctx, Finished, func([]string) {})
 		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)
 		}
@@ -403,8 +403,8 @@ func TestOver(t *testing.T) {
 		done := team
 		done.Finished = true
 		met := make(chan error, 1)
-		go func() { met <- boss.Barrier(ctx, Finished, func([]string) {}) }()
-		must(t, help.Barrier(ctx, Finished, func([]string) {}))
+		go func() { met <- boss.Round.Barrier(ctx, Finished, func([]string) {}) }()
+		must(t, help.Round.Barrier(ctx, Finished, func([]string) {}))
 		must(t, <-met)
 		waits, over := make(chan string, 1), make(chan error, 1)
 		again := b.open(t, Options{})
@@ -432,8 +432,8 @@ func TestOnlyLeasesExpire(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, _ := pair(t, b, Options{})
 		ctx := t.Context()
-		must(t, boss.Submit(ctx, call(0)))
-		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
+		must(t, boss.Invocations.Submit(ctx, call(0)))
+		must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
 		keys, err := b.raw.Keys(ctx, "*").Result()
 		must(t, err)
 		for _, key := range keys {
@@ -462,13 +462,13 @@ func TestMalformedEntries(t *testing.T) {
 		stream := "mgrpo:{test}:stream:step-0:help"
 		must(t, b.raw.Do(ctx, "XADD", stream, "*", "id", "q/0/help/0", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
 		for name, read := range map[string]func() error{
-			"result":       func() error { _, err := boss.Await(ctx, call(0)); return err },
-			"outcome":      func() error { _, err := boss.Outcomes(ctx, Train(0), 1); return err },
-			"plan":         func() error { _, err := help.Plan(ctx, Train(0)); return err },
-			"trajectories": func() error { _, err := boss.Trajectories(ctx, Train(0)); return err },
-			"part":         func() error { _, err := boss.Parts(ctx, 1); return err },
-			"manifest":     func() error { _, err := boss.Manifests(ctx, 1); return err },
-			"versions":     func() error { return boss.AwaitVersion(ctx, 1) },
+			"result":       func() error { _, err := boss.Invocations.Await(ctx, call(0)); return err },
+			"outcome":      func() error { _, err := boss.Phases.Outcomes(ctx, Train(0), 1); return err },
+			"plan":         func() error { _, err := help.Phases.Plan(ctx, Train(0)); return err },
+			"trajectories": func() error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err },
+			"part":         func() error { _, err := boss.Checkpoints.Parts(ctx, 1); return err },
+			"manifest":     func() error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err },
+			"versions":     func() error { return boss.Versions.Await(ctx, 1) },
 			"stream":       func() error { _, err := claimOne(ctx, help, Train(0)); return err },
 		} {
 			var bad *MalformedError
@@ -485,7 +485,7 @@ func TestWipedStore(t *testing.T) {
 		boss, _ := pair(t, b, Options{})
 		must(t, b.raw.FlushAll(t.Context()).Err())
 		var fenced *FencedError
-		if err := boss.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
+		if err := boss.Phases.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
 			t.Errorf("got error %v, want a FencedError without a present epoch", err)
 		}
 		<-boss.Context().Done()
@@ -497,20 +497,20 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 	boss, _ := pair(t, b, Options{})
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"no query":        boss.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
-		"no phase":        boss.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
-		"agent's name":    boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
-		"long text":       boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
-		"NaN reward":      boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
-		"a high score":    boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
-		"no call without": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 2}, Without: map[string][]float64{"help": {1}}}),
-		"not called":      boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Without: map[string][]float64{"help": {}}}),
-		"no score":        boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 1}, Without: map[string][]float64{"help": {-0.1}}}),
-		"repeated query":  boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
-		"outer file":      boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
-		"long endpoint":   boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
-		"short digest":    boss.PublishManifest(ctx, 1, "abcd"),
-		"negative index":  boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
+		"no query":        boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
+		"no phase":        boss.Invocations.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
+		"agent's name":    boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
+		"long text":       boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
+		"NaN reward":      boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
+		"a high score":    boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
+		"no call without": boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 2}, Without: map[string][]float64{"help": {1}}}),
+		"not called":      boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Without: map[string][]float64{"help": {}}}),
+		"no score":        boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 1}, Without: map[string][]float64{"help": {-0.1}}}),
+		"repeated query":  boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
+		"outer file":      boss.Checkpoints.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
+		"long endpoint":   boss.Checkpoints.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
+		"short digest":    boss.Checkpoints.PublishManifest(ctx, 1, "abcd"),
+		"negative index":  boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
 	} {
 		if err == nil {
 			t.Errorf("%s: got no error", name)

@@ -158,13 +158,11 @@ func addCertificates(c *tls.Config, o Options) error {
 const minMajor, minMinor = 6, 2
 
 // checkServer returns an error if the server is too old or may lose data. In a cluster it checks all masters.
-func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
-	return s.retry(ctx, "the version and settings of the server", func(ctx context.Context) error {
-		if c, ok := s.rdb.(*redis.ClusterClient); ok {
-			return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return checkInfo(ctx, master, allowVolatile) })
-		}
-		return checkInfo(ctx, s.rdb, allowVolatile)
-	})
+func checkServer(ctx context.Context, rdb redis.UniversalClient, allowVolatile bool) error {
+	if c, ok := rdb.(*redis.ClusterClient); ok {
+		return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return checkInfo(ctx, master, allowVolatile) })
+	}
+	return checkInfo(ctx, rdb, allowVolatile)
 }
 
 // checkInfo checks the version and settings of a server, from INFO.

@@ -23,6 +23,8 @@ const (
 
 // topics wakes goroutines that wait for events.
 type topics struct {
+	channel *redis.PubSub // published topics, on a separate connection
+
 	mu      sync.Mutex
 	waiting map[string]map[chan struct{}]bool
 }
@@ -78,7 +80,7 @@ func wakeAll(waiting map[chan struct{}]bool) {
 // readEvents wakes the goroutines that wait for a published topic, until the Store is closed. Topics that are published
 // while the connection is down are lost. When it is up again, all goroutines are woken and read their keys.
 func (s *Store) readEvents() {
-	for message := range s.channel.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+	for message := range s.topics.channel.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
 		switch message := message.(type) {
 		case *redis.Subscription:
 			s.topics.announce("")
@@ -95,7 +97,7 @@ func (s *Store) readEvents() {
 
 // checkStop ends the Store's context if the Store's round has been stopped.
 func (s *Store) checkStop() {
-	if len(s.allAgents()) == 0 {
+	if len(s.agents.all()) == 0 {
 		return // no member has joined: the stored stop belongs to an earlier round
 	}
 	stop, err := s.rdb.HGetAll(s.ctx, s.key("stop")).Result()
@@ -127,7 +129,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		again := lookAgain
 		found, err := look(ctx)
 		if err == nil {
-			s.noteStoreBack()
+			s.messages.storeBack()
 		}
 		switch {
 		case found && err == nil:
@@ -142,9 +144,9 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		}
 		if last != nil {
 			again = lookGone // an event may arrive before the client's pool has tried to connect again
-			s.noteStoreGone(since, last)
+			s.messages.storeGone(s.opts.URL, since, last)
 		} else {
-			s.noteDeadWorkers(since, awaited)
+			s.messages.deadWorkers(since, awaited, s.liveliness)
 		}
 		select {
 		case <-wake:
@@ -157,7 +159,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			}
 			agents, what := awaited()
 			whom, _, err := s.liveliness(agents)
-			return s.waitError(ctx, whom, what, since, cmp.Or(last, err))
+			return waitError(ctx, whom, what, since, cmp.Or(last, err))
 		}
 	}
 }

@@ -60,17 +60,17 @@ func TestFailoverThatLosesWrites(t *testing.T) {
 
 	must(t, replica.Cmd.Process.Signal(syscall.SIGSTOP))
 	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
-	must(t, help.PublishVersion(t.Context(), 1))
-	must(t, boss.Submit(t.Context(), call(0)))
+	must(t, help.Versions.Publish(t.Context(), 1))
+	must(t, boss.Invocations.Submit(t.Context(), call(0)))
 	master.Kill()
 	must(t, replica.Cmd.Process.Signal(syscall.SIGCONT))
 	promoted(t, replica)
 
-	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it does not follow the stored version, 0") {
+	if err := help.Versions.Publish(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it does not follow the stored version, 0") {
 		t.Errorf("version 2 after version 1 was lost: got error %v, want one that it does not follow", err)
 	}
 	var late *TimeoutError
-	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || !strings.Contains(err.Error(), "the answer to q-0/0/help/0 of step-0") {
+	if _, err := boss.Invocations.Await(t.Context(), call(0)); !errors.As(err, &late) || !strings.Contains(err.Error(), "the answer to q-0/0/help/0 of step-0") {
 		t.Errorf("a wait for the answer to a lost invocation: got error %v, want a TimeoutError", err)
 	}
 }

@@ -78,7 +78,7 @@ func answerEach(ctx context.Context, t *testing.T, help *Member, worker *sync.Wa
 			}
 			claimed(v)
 			worker.Go(func() {
-				if err := help.Complete(ctx, v, Result{Text: "answer to " + v.Task}); err != nil {
+				if err := help.Invocations.Complete(ctx, v, Result{Text: "answer to " + v.Task}); err != nil {
 					t.Errorf("complete: %v", err)
 				}
 			})
@@ -106,7 +106,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 		waiters.Go(func() {
 			defer func() { <-slots }()
 			v := call(i)
-			if r, err := boss.Call(ctx, v); err != nil || r.Text != "answer to "+v.Task {
+			if r, err := boss.Invocations.Call(ctx, v); err != nil || r.Text != "answer to "+v.Task {
 				t.Errorf("%s: got %+v, want the answer to %q; error %v", v.ID(), r, v.Task, err)
 			}
 		})
@@ -115,7 +115,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 		}
 	}
 	waiters.Wait()
-	if err := boss.End(ctx, Train(0)); err != nil {
+	if err := boss.Phases.End(ctx, Train(0)); err != nil {
 		t.Errorf("end: %v", err)
 	}
 	worker.Wait()
@@ -215,27 +215,29 @@ func TestNetworkStaysBad(t *testing.T) {
 			began := time.Now()
 			calls := map[string]func(context.Context) error{
 				"a place for help":    func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, silent); return err },
-				"being ready":         func(ctx context.Context) error { return boss.Barrier(ctx, Ready, func([]string) {}) },
-				"the plan of":         func(ctx context.Context) error { return boss.Begin(ctx, Train(0), Plan{Rollouts: 1}) },
-				"the beginning of":    func(ctx context.Context) error { _, err := s.Plan(ctx, Train(0)); return err },
-				"the end of":          func(ctx context.Context) error { return boss.End(ctx, Train(0)) },
-				"invocation q-0/0":    func(ctx context.Context) error { return boss.Submit(ctx, v) },
-				"the answer to":       func(ctx context.Context) error { _, err := s.Await(ctx, v); return err },
+				"being ready":         func(ctx context.Context) error { return boss.Round.Barrier(ctx, Ready, func([]string) {}) },
+				"the plan of":         func(ctx context.Context) error { return boss.Phases.Begin(ctx, Train(0), Plan{Rollouts: 1}) },
+				"the beginning of":    func(ctx context.Context) error { _, err := boss.Phases.Plan(ctx, Train(0)); return err },
+				"the end of":          func(ctx context.Context) error { return boss.Phases.End(ctx, Train(0)) },
+				"invocation q-0/0":    func(ctx context.Context) error { return boss.Invocations.Submit(ctx, v) },
+				"the answer to":       func(ctx context.Context) error { _, err := boss.Invocations.Await(ctx, v); return err },
 				"in step-0":           func(ctx context.Context) error { _, err := claimOne(ctx, boss, Train(0)); return err },
-				"the answer to q-0":   func(ctx context.Context) error { return boss.Complete(ctx, v, Result{Text: "a"}) },
-				"outcome q/0":         func(ctx context.Context) error { return boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}) },
-				"the outcomes of":     func(ctx context.Context) error { _, err := s.Outcomes(ctx, Train(0), 1); return err },
-				"boss's trajectories": func(ctx context.Context) error { return boss.PublishTrajectories(ctx, Train(0), nil) },
-				"its part of":         func(ctx context.Context) error { _, err := s.Parts(ctx, 1); return err },
-				"its manifest of":     func(ctx context.Context) error { _, err := s.Manifests(ctx, 1); return err },
-				"boss's part":         func(ctx context.Context) error { return boss.PublishPart(ctx, 1, Part{}) },
-				"boss's manifest":     func(ctx context.Context) error { return boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
-				"the list of":         func(ctx context.Context) error { _, err := s.Trajectories(ctx, Train(0)); return err },
-				"version 1 of boss":   func(ctx context.Context) error { return boss.PublishVersion(ctx, 1) },
-				"version 1":           func(ctx context.Context) error { return s.AwaitVersion(ctx, 1) },
-				"asking for a stop":   func(ctx context.Context) error { return boss.AskStop(ctx) },
-				"whether a stop was":  func(ctx context.Context) error { _, err := s.StopAsked(ctx); return err },
-				"trimming up to 0":    func(ctx context.Context) error { return boss.Trim(ctx, 0) },
+				"the answer to q-0":   func(ctx context.Context) error { return boss.Invocations.Complete(ctx, v, Result{Text: "a"}) },
+				"outcome q/0":         func(ctx context.Context) error { return boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}) },
+				"the outcomes of":     func(ctx context.Context) error { _, err := boss.Phases.Outcomes(ctx, Train(0), 1); return err },
+				"boss's trajectories": func(ctx context.Context) error { return boss.Phases.PublishTrajectories(ctx, Train(0), nil) },
+				"its part of":         func(ctx context.Context) error { _, err := boss.Checkpoints.Parts(ctx, 1); return err },
+				"its manifest of":     func(ctx context.Context) error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err },
+				"boss's part":         func(ctx context.Context) error { return boss.Checkpoints.PublishPart(ctx, 1, Part{}) },
+				"boss's manifest": func(ctx context.Context) error {
+					return boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32))
+				},
+				"the list of":        func(ctx context.Context) error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err },
+				"version 1 of boss":  func(ctx context.Context) error { return boss.Versions.Publish(ctx, 1) },
+				"version 1":          func(ctx context.Context) error { return boss.Versions.Await(ctx, 1) },
+				"asking for a stop":  func(ctx context.Context) error { return boss.Round.AskStop(ctx) },
+				"whether a stop was": func(ctx context.Context) error { _, err := boss.Round.StopAsked(ctx); return err },
+				"trimming up to 0":   func(ctx context.Context) error { return boss.Checkpoints.Trim(ctx, 0) },
 			}
 			var all sync.WaitGroup
 			for what, do := range calls {

@@ -16,18 +16,21 @@ announce(events, 'gateway')
 return {'new', redis.call('HGET', gateway, ':secret')}
 `)
 
-// PublishGateway stores the URL of the agent's gateway. It returns the secret with which the run's workers sign the keys of
+// Gateways holds the addresses at which programs talk to the models of the agents.
+type Gateways struct{ at *place }
+
+// Publish stores the URL of the agent's gateway. It returns the secret with which the run's workers sign the keys of
 // programs. If the run does not have a secret yet, it is `fresh`.
-func (m *Member) PublishGateway(ctx context.Context, url, fresh string) (secret string, err error) {
-	reply, err := m.write(ctx, gatewayScript, "the gateway's address", values{"events": m.key("events", m.agent), "gateway": m.key("gateway"),
+func (g *Gateways) Publish(ctx context.Context, url, fresh string) (secret string, err error) {
+	reply, err := g.at.write(ctx, gatewayScript, "the gateway's address", values{"events": g.at.key("events", g.at.agent), "gateway": g.at.key("gateway"),
 		"address": url, "fresh": fresh})
 	return word(reply, 1), err
 }
 
-// Gateway returns the URL of another agent's gateway, or "" if it is not published yet.
-func (m *Member) Gateway(ctx context.Context, agent string) (url string, err error) {
-	c := redis.NewStringCmd(ctx, "hget", m.key("gateway"), agent)
-	if err := m.batches.do(ctx, c); err != nil && !errors.Is(err, redis.Nil) {
+// URL returns the URL of another agent's gateway, or "" if it is not published yet.
+func (g *Gateways) URL(ctx context.Context, agent string) (url string, err error) {
+	c := redis.NewStringCmd(ctx, "hget", g.at.key("gateway"), agent)
+	if err := g.at.batches.do(ctx, c); err != nil && !errors.Is(err, redis.Nil) {
 		return "", err
 	}
 	return c.Val(), nil

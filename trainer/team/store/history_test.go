@@ -272,9 +272,9 @@ func askAll(ctx context.Context, h *history, boss *Member, client, n int) {
 	for i := range n {
 		v := call(i)
 		v.Task = fmt.Sprintf("%s, as client %d has it", v.Task, client%2)
-		h.note(client, event{about: v.ID(), do: "submit", value: v.Task}, func(*event) error { return boss.Submit(ctx, v) })
+		h.note(client, event{about: v.ID(), do: "submit", value: v.Task}, func(*event) error { return boss.Invocations.Submit(ctx, v) })
 		h.note(client, event{about: v.ID(), do: "await"}, func(e *event) error {
-			r, err := boss.Await(ctx, v)
+			r, err := boss.Invocations.Await(ctx, v)
 			e.value = r.Text
 			return err
 		})
@@ -294,7 +294,7 @@ func answerAll(ctx context.Context, h *history, m *Member, client int) {
 		}
 		r := Result{Text: fmt.Sprintf("%s, by client %d", v.ID(), client)}
 		for range 2 { // the second write changes nothing
-			h.note(client, event{about: v.ID(), do: "complete", epoch: m.Epoch(), value: r.Text}, func(*event) error { return m.Complete(ctx, v, r) })
+			h.note(client, event{about: v.ID(), do: "complete", epoch: m.Epoch(), value: r.Text}, func(*event) error { return m.Invocations.Complete(ctx, v, r) })
 		}
 	}
 }
@@ -304,7 +304,7 @@ func commit(ctx context.Context, h *history, m *Member, client int, n int64) {
 	for v := int64(1); v <= n && ctx.Err() == nil; v++ {
 		for _, version := range []int64{v + 2, v, v} {
 			h.note(client, event{about: "version", do: "publish", epoch: m.Epoch(), n: version}, func(e *event) error {
-				err := m.PublishVersion(ctx, version)
+				err := m.Versions.Publish(ctx, version)
 				var conflict *ConflictError
 				e.refused = errors.As(err, &conflict) && conflict.Why != ""
 				return err
@@ -315,10 +315,10 @@ func commit(ctx context.Context, h *history, m *Member, client int, n int64) {
 }
 
 // watch reads help's version.
-func watch(ctx context.Context, h *history, s *Member, client int) {
+func watch(ctx context.Context, h *history, boss *Member, client int) {
 	for ctx.Err() == nil {
 		h.note(client, event{about: "version", do: "read"}, func(e *event) error {
-			there, err := s.Versions(ctx)
+			there, err := boss.Versions.All(ctx)
 			e.n = there["help"]
 			return err
 		})

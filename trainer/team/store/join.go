@@ -42,7 +42,7 @@ type JoinRequest struct {
 // If nothing is left to do for this worker, and all workers had finished the run when the last of
 // them left, Join returns ErrOver. A new round would wait for workers that will not come back.
 func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting func(what string)) (*Member, error) {
-	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
+	m := newMember(s, agent)
 	defer failpoint.Around("join.place")()
 	since := time.Now()
 	for refused := false; ; {
@@ -53,7 +53,7 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 		if err != nil {
 			return nil, err
 		}
-		j, err := s.joining(m, r)
+		j, err := newJoining(m, r)
 		if err != nil {
 			return nil, err
 		}
@@ -81,13 +81,11 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 			return nil, errors.Join(answer.refusal, context.Cause(ctx))
 		}
 	}
-	s.mu.Lock()
-	s.agents = slices.Clone(r.Agents)
-	s.mu.Unlock()
-	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
+	s.agents.set(r.Agents)
+	m.place.ctx, m.place.cancel = context.WithCancelCause(s.ctx)
 	m.beats.Go(m.beat)
-	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
-	s.checkStop()                                        // a stop before the subscription was not received
+	_ = s.topics.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
+	s.checkStop()                                               // a stop before the subscription was not received
 	return m, nil
 }
 
@@ -100,8 +98,8 @@ type joining struct {
 	values    values
 }
 
-func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
-	agent := m.agent
+func newJoining(m *Member, r JoinRequest) (*joining, error) {
+	s, agent := m.place.Store, m.Agent()
 	j := &joining{s: s, agent: agent, offers: r.Offers,
 		agreement: agreement{Protocol: ProtocolVersion, Agents: r.Agents, Config: r.Config, Deterministic: r.Deterministic}}
 	if !slices.Contains(r.Agents, agent) {
@@ -150,7 +148,7 @@ func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 		return joinAnswer{}, err
 	}
 	answer, err := j.read(reply)
-	m.epoch, m.nonce, m.offers = answer.epoch, answer.nonce, j.offers
+	m.place.epoch, m.place.nonce, m.Round.offers = answer.epoch, answer.nonce, j.offers
 	return answer, err
 }
 

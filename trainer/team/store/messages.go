@@ -13,73 +13,77 @@ const (
 	sayAgain = time.Minute
 )
 
-// messageLimit limits the messages of all goroutines that wait.
-type messageLimit struct {
+// messages reports long waits. It limits the messages of all goroutines that wait.
+type messages struct {
+	send  func(what string) // nil: no messages
+	after time.Duration     // shorter waits do not cause a message
+
 	mu   sync.Mutex
 	next time.Time // earliest time of the next message
 	gone time.Time // when the store was lost, if a message reported this; otherwise zero
 }
 
 // due reports whether a wait that began at `since` may cause a message now.
-func (s *Store) due(since time.Time) bool {
-	if s.opts.Waiting == nil || time.Since(since) < s.opts.sayAfter {
+func (m *messages) due(since time.Time) bool {
+	if m.send == nil || time.Since(since) < m.after {
 		return false
 	}
-	s.messageLimit.mu.Lock()
-	defer s.messageLimit.mu.Unlock()
-	if time.Now().Before(s.messageLimit.next) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Now().Before(m.next) {
 		return false
 	}
-	s.messageLimit.next = time.Now().Add(sayAgain)
+	m.next = time.Now().Add(sayAgain)
 	return true
 }
 
-// noteStoreGone sends the message that the store cannot be reached.
-func (s *Store) noteStoreGone(since time.Time, err error) {
-	if !s.due(since) {
+// storeGone sends the message that the store at a URL cannot be reached.
+func (m *messages) storeGone(url string, since time.Time, err error) {
+	if !m.due(since) {
 		return
 	}
 	where := ""
-	if opts, err := parseURL(s.opts.URL); err == nil {
+	if opts, err := parseURL(url); err == nil {
 		where = " at " + strings.Join(opts.Addrs, ", ")
 	}
-	s.opts.Waiting(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
-	s.messageLimit.mu.Lock()
-	defer s.messageLimit.mu.Unlock()
-	s.messageLimit.gone = since
+	m.send(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gone = since
 }
 
-// noteStoreBack sends the message that the store answers again, if a message reported that it did not.
-func (s *Store) noteStoreBack() {
-	s.messageLimit.mu.Lock()
-	since := s.messageLimit.gone
-	s.messageLimit.gone = time.Time{}
-	s.messageLimit.mu.Unlock()
+// storeBack sends the message that the store answers again, if a message reported that it did not.
+func (m *messages) storeBack() {
+	m.mu.Lock()
+	since := m.gone
+	m.gone = time.Time{}
+	m.mu.Unlock()
 	if since.IsZero() {
 		return
 	}
-	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
+	m.send(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 
-// noteDeadWorkers sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive
-// cause no message.
-func (s *Store) noteDeadWorkers(since time.Time, awaited func() (agents []string, what string)) {
-	if !s.due(since) {
+// deadWorkers sends a message about a wait for agents without a live worker, which liveliness finds. Waits for agents whose
+// workers are alive cause no message.
+func (m *messages) deadWorkers(since time.Time, awaited func() (agents []string, what string),
+	liveliness func(agents []string) (text string, dead bool, err error)) {
+	if !m.due(since) {
 		return
 	}
 	agents, what := awaited()
-	whom, dead, err := s.liveliness(agents)
+	whom, dead, err := liveliness(agents)
 	switch {
 	case err != nil:
-		s.messageLimit.forget() // no message was sent; noteStoreGone sends it once a read has failed
+		m.forget() // no message was sent; storeGone sends it once a read has failed
 	case dead:
-		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
+		m.send(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}
 }
 
 // forget allows the next message at once.
-func (p *messageLimit) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.next = time.Time{}
+func (m *messages) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.next = time.Time{}
 }

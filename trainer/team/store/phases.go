@@ -12,43 +12,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
-// mainAgent returns a list with only the main agent, the first of JoinRequest.Agents. It begins and ends phases.
-func (s *Store) mainAgent() []string {
-	all := s.allAgents()
-	return all[:min(1, len(all))]
-}
-
-func (s *Store) allAgents() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.agents
-}
-
-// writeOnce writes a value of a phase that is never changed, and publishes the topic of its kind.
-func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v checked, what string) error {
-	what += " of " + p.String()
-	value, err := written(what, v, &p)
-	if err != nil {
-		return err
-	}
-	_, err = m.write(ctx, writeScript, what, values{
-		"events": m.key("events"), "hash": m.key(kind, p.String()), "phases": m.key("phases"),
-		"field": field, "value": value, "topic": kind + "/" + p.String(), "phase": p.String(), "step": p.Step})
-	return err
-}
+// Phases holds the plans, the outcomes and the lists of trajectories of phases.
+type Phases struct{ at *place }
 
 // Begin publishes the plan of a phase.
-func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
+func (ps *Phases) Begin(ctx context.Context, p Phase, plan Plan) error {
 	defer failpoint.Around("rollout.begin")()
-	return m.writeOnce(ctx, p, "plan", "plan", &plan, "the plan")
+	return ps.at.writeOnce(ctx, p, "plan", "plan", &plan, "the plan")
 }
 
 // Plan waits until a phase has begun, and returns its plan.
-func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
+func (ps *Phases) Plan(ctx context.Context, p Phase) (Plan, error) {
 	var plan Plan
-	key := s.key("plan", p.String())
-	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
-		text, err := s.rdb.HGet(ctx, key, "plan").Result()
+	key := ps.at.key("plan", p.String())
+	err := ps.at.wait(ctx, func(ctx context.Context) (bool, error) {
+		text, err := ps.at.rdb.HGet(ctx, key, "plan").Result()
 		if errors.Is(err, redis.Nil) {
 			return false, nil
 		}
@@ -57,19 +35,19 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 		}
 		plan, err = decode[Plan](key, text)
 		return err == nil, err
-	}, func() ([]string, string) { return s.mainAgent(), "the beginning of " + p.String() }, "plan/"+p.String())
+	}, func() ([]string, string) { return ps.at.agents.main(), "the beginning of " + p.String() }, "plan/"+p.String())
 	return plan, err
 }
 
 // PublishFinalPlan publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
-func (m *Member) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) error {
-	return m.writeOnce(ctx, p, "plan", "settled", &plan, "the final plan")
+func (ps *Phases) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) error {
+	return ps.at.writeOnce(ctx, p, "plan", "settled", &plan, "the final plan")
 }
 
 // FinalPlan returns the final plan of a phase that has ended. It returns an error if there is none.
-func (s *Store) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
-	key := s.key("plan", p.String())
-	text, err := s.rdb.HGet(ctx, key, "settled").Result()
+func (ps *Phases) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
+	key := ps.at.key("plan", p.String())
+	text, err := ps.at.rdb.HGet(ctx, key, "settled").Result()
 	if errors.Is(err, redis.Nil) {
 		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its final plan is missing: do all workers have the same configuration?"}
 	}
@@ -81,31 +59,31 @@ func (s *Store) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 
 // End publishes that all rollouts of a phase have ended. Claim then returns ErrEnded to every worker once all invocations
 // are claimed.
-func (m *Member) End(ctx context.Context, p Phase) error {
+func (ps *Phases) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
-	return m.writeOnce(ctx, p, "plan", "ended", new(ended(true)), "the end")
+	return ps.at.writeOnce(ctx, p, "plan", "ended", new(ended(true)), "the end")
 }
 
 // PublishOutcome publishes the outcome of a rollout, once.
-func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
+func (ps *Phases) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
 	defer failpoint.Around("rollout.outcome")()
-	return m.writeOnce(ctx, p, "outcome", o.ID(), &o, "outcome "+o.ID())
+	return ps.at.writeOnce(ctx, p, "outcome", o.ID(), &o, "outcome "+o.ID())
 }
 
 // Outcomes waits until a phase has n outcomes, and returns them in the order of query ids and rollouts.
-func (s *Store) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error) {
+func (ps *Phases) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error) {
 	var there int64
 	var out []Outcome
-	key := s.key("outcome", p.String())
-	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+	key := ps.at.key("outcome", p.String())
+	err := ps.at.wait(ctx, func(ctx context.Context) (bool, error) {
 		var err error
-		if there, err = s.rdb.HLen(ctx, key).Result(); err != nil || there < int64(n) {
+		if there, err = ps.at.rdb.HLen(ctx, key).Result(); err != nil || there < int64(n) {
 			return false, err
 		}
-		out, err = s.readOutcomes(ctx, key)
+		out, err = ps.readOutcomes(ctx, key)
 		return err == nil, err
 	}, func() ([]string, string) {
-		return s.mainAgent(), fmt.Sprintf("the outcomes of %s, %d of %d are there", p, there, n)
+		return ps.at.agents.main(), fmt.Sprintf("the outcomes of %s, %d of %d are there", p, there, n)
 	}, "outcome/"+p.String())
 	if err != nil {
 		return nil, err
@@ -116,8 +94,8 @@ func (s *Store) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error)
 	return out, nil
 }
 
-func (s *Store) readOutcomes(ctx context.Context, key string) ([]Outcome, error) {
-	texts, err := s.rdb.HGetAll(ctx, key).Result()
+func (ps *Phases) readOutcomes(ctx context.Context, key string) ([]Outcome, error) {
+	texts, err := ps.at.rdb.HGetAll(ctx, key).Result()
 	if err != nil {
 		return nil, err
 	}
@@ -136,4 +114,30 @@ func (s *Store) readOutcomes(ctx context.Context, key string) ([]Outcome, error)
 		return cmp.Or(cmp.Compare(a.Query, b.Query), cmp.Compare(a.Rollout, b.Rollout))
 	})
 	return out, nil
+}
+
+// PublishTrajectories publishes, once, the ids of the trajectories of a phase that the member's agent can train on. The
+// order of ids does not matter.
+func (ps *Phases) PublishTrajectories(ctx context.Context, p Phase, ids []string) error {
+	defer failpoint.Around("agree.trajectories")()
+	sorted := append(idList{}, ids...)
+	slices.Sort(sorted)
+	return publish(ctx, ps.at, trajectoriesReport, p, &sorted)
+}
+
+// Trajectories waits until every agent has published its trajectories of a phase. It maps agents to sorted ids.
+func (ps *Phases) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
+	return reports(ctx, ps.at.Store, trajectoriesReport, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
+}
+
+// idList is the encoded form of the ids of trajectories.
+type idList []string
+
+func (l *idList) check() error {
+	for i, id := range *l {
+		if id == "" || len(id) > maxID+128 {
+			return fmt.Errorf("id %d has %d bytes", i, len(id))
+		}
+	}
+	return nil
 }

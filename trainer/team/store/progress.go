@@ -25,9 +25,9 @@ type PhaseStatus struct {
 	step       int64
 }
 
-// newestPhases returns the names of the newest phases, the oldest first. There is one phase for each step, without
+// phaseNames returns the names of the newest phases, the oldest first. There is one phase for each step, without
 // checkpoints.
-func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
+func phaseNames(ctx context.Context, s *Store) (names []string, err error) {
 	for from := int64(0); ; from += statusPhases {
 		page, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: from, Count: statusPhases}).Result()
 		if err != nil {
@@ -44,7 +44,7 @@ func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
 // listPhases lists the phases from the oldest version of any agent, and all checkpoints, which may be saved after later
 // steps have begun.
 func (r *statusReader) listPhases() error {
-	names, err := r.s.newestPhases(r.ctx)
+	names, err := phaseNames(r.ctx, r.s)
 	if err != nil {
 		return err
 	}

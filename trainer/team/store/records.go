@@ -23,24 +23,27 @@ type Record struct {
 	JSON  json.RawMessage
 }
 
+// Display holds the values that workers publish for people, and reads the store for people. Training does not depend on it.
+type Display struct{ at *place }
+
 // PublishRecord appends a record of the member's agent to the records of the run. A record is a JSON object of at most
 // MaxShown bytes. The store keeps the newest 4096 records, across rounds. If a reply is lost, the record may be stored
 // twice.
-func (m *Member) PublishRecord(ctx context.Context, record []byte) error {
+func (d *Display) PublishRecord(ctx context.Context, record []byte) error {
 	if err := checkShown(record); err != nil {
 		return fmt.Errorf("store: a record: %w", err)
 	}
-	_, err := m.write(ctx, recordScript, "a record", values{"records": m.key("records"), "kept": maxRecords, "record": string(record)})
+	_, err := d.at.write(ctx, recordScript, "a record", values{"records": d.at.key("records"), "kept": maxRecords, "record": string(record)})
 	return err
 }
 
 // PublishActivity stores the current activity of the member's worker, a JSON object of at most MaxShown bytes. It replaces
 // the previous one.
-func (m *Member) PublishActivity(ctx context.Context, activity []byte) error {
+func (d *Display) PublishActivity(ctx context.Context, activity []byte) error {
 	if err := checkShown(activity); err != nil {
 		return fmt.Errorf("store: an activity: %w", err)
 	}
-	_, err := m.write(ctx, activityScript, "an activity", values{"activities": m.key("activity"), "activity": string(activity)})
+	_, err := d.at.write(ctx, activityScript, "an activity", values{"activities": d.at.key("activity"), "activity": string(activity)})
 	return err
 }
 
@@ -56,18 +59,18 @@ func checkShown(text []byte) error {
 
 // Records reads the records after a place, oldest first, and returns the place after the last of them. The place "" is the
 // beginning. The publisher may have sent any JSON object.
-func (s *Store) Records(ctx context.Context, after string) (records []Record, last string, err error) {
+func (d *Display) Records(ctx context.Context, after string) (records []Record, last string, err error) {
 	from, last := "-", after
 	if after != "" {
 		from = "(" + after
 	}
 	for {
-		entries, err := s.rdb.XRangeN(ctx, s.key("records"), from, "+", recordPage).Result()
+		entries, err := d.at.rdb.XRangeN(ctx, d.at.key("records"), from, "+", recordPage).Result()
 		if err != nil {
-			return nil, after, fmt.Errorf("store: the records: %w", s.advise(err))
+			return nil, after, fmt.Errorf("store: the records: %w", d.at.advise(err))
 		}
 		for _, e := range entries {
-			r, err := readRecord(s.key("records"), e)
+			r, err := readRecord(d.at.key("records"), e)
 			if err != nil {
 				return nil, after, err
 			}
@@ -91,15 +94,15 @@ func readRecord(key string, e redis.XMessage) (Record, error) {
 
 // Activities returns the published activity of each agent's newest worker. Agents whose worker has not published one are
 // absent.
-func (s *Store) Activities(ctx context.Context) (map[string]json.RawMessage, error) {
-	texts, err := s.rdb.HGetAll(ctx, s.key("activity")).Result()
+func (d *Display) Activities(ctx context.Context) (map[string]json.RawMessage, error) {
+	texts, err := d.at.rdb.HGetAll(ctx, d.at.key("activity")).Result()
 	if err != nil {
-		return nil, fmt.Errorf("store: the activities: %w", s.advise(err))
+		return nil, fmt.Errorf("store: the activities: %w", d.at.advise(err))
 	}
 	out := map[string]json.RawMessage{}
 	for agent, text := range texts {
 		if err := errors.Join(checkName("an agent", agent), checkShown([]byte(text))); err != nil {
-			return nil, &MalformedError{Key: s.key("activity") + " " + clip(agent), Msg: err.Error()}
+			return nil, &MalformedError{Key: d.at.key("activity") + " " + clip(agent), Msg: err.Error()}
 		}
 		out[agent] = json.RawMessage(text)
 	}

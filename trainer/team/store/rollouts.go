@@ -35,16 +35,16 @@ type Delegated struct {
 // NewestOutcomes returns the ids of finished rollouts of one query. It takes the newest phase that has any, and in it the
 // query with the most finished rollouts; it returns at most n of them, sorted. ids is empty if the store has no finished
 // rollout.
-func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
-	names, err := s.newestPhases(ctx)
+func (d *Display) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
+	names, err := phaseNames(ctx, d.at.Store)
 	if err != nil {
-		return p, nil, fmt.Errorf("store: the phases: %w", s.advise(err))
+		return p, nil, fmt.Errorf("store: the phases: %w", d.at.advise(err))
 	}
 	var phases []Phase
 	for _, name := range names {
 		p, err := parsePhase(name)
 		if err != nil {
-			return p, nil, &MalformedError{Key: s.key("phases"), Msg: err.Error()}
+			return p, nil, &MalformedError{Key: d.at.key("phases"), Msg: err.Error()}
 		}
 		if !p.hasNoPlan() {
 			phases = append(phases, p)
@@ -53,13 +53,13 @@ func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []strin
 	// step-n follows eval-n.
 	slices.SortFunc(phases, func(a, b Phase) int { return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Kind, a.Kind)) })
 	for _, p := range phases[:min(len(phases), newestPhases)] {
-		key := s.key("outcome", p.String())
-		count, err := s.rdb.HLen(ctx, key).Result()
+		key := d.at.key("outcome", p.String())
+		count, err := d.at.rdb.HLen(ctx, key).Result()
 		if err == nil && count > 0 && count <= maxListed {
-			ids, err = s.rdb.HKeys(ctx, key).Result()
+			ids, err = d.at.rdb.HKeys(ctx, key).Result()
 		}
 		if err != nil {
-			return p, nil, fmt.Errorf("store: the outcomes of %s: %w", p, s.advise(err))
+			return p, nil, fmt.Errorf("store: the outcomes of %s: %w", p, d.at.advise(err))
 		}
 		if len(ids) > 0 {
 			return p, mostOfOne(ids, n), nil
@@ -93,22 +93,22 @@ func mostOfOne(ids []string, n int) []string {
 }
 
 // Exchanges reads finished rollouts by their ids. Rollouts that are no longer in the store are omitted.
-func (s *Store) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchange, error) {
+func (d *Display) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchange, error) {
 	var out []Exchange
 	for _, id := range ids {
-		key := s.key("outcome", p.String())
-		text, err := s.rdb.HGet(ctx, key, id).Result()
+		key := d.at.key("outcome", p.String())
+		text, err := d.at.rdb.HGet(ctx, key, id).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("store: outcome %s of %s: %w", clip(id), p, s.advise(err))
+			return nil, fmt.Errorf("store: outcome %s of %s: %w", clip(id), p, d.at.advise(err))
 		}
 		e := Exchange{}
 		if e.Outcome, err = decode[Outcome](key+" "+clip(id), text); err != nil {
 			return nil, err
 		}
-		if e.Delegated, err = s.delegated(ctx, p, e.Outcome); err != nil {
+		if e.Delegated, err = d.delegated(ctx, p, e.Outcome); err != nil {
 			return nil, err
 		}
 		out = append(out, e)
@@ -117,7 +117,7 @@ func (s *Store) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchang
 }
 
 // delegated reads the first invocations of a rollout, and their answers.
-func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated, error) {
+func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated, error) {
 	var ids []string
 	for _, agent := range slices.Sorted(maps.Keys(o.Calls)) {
 		for i := range min(o.Calls[agent], shownCalls-len(ids)) {
@@ -127,14 +127,14 @@ func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated,
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	calls, results := s.key("call", p.String()), s.key("result", p.String())
-	tasks, err := s.rdb.HMGet(ctx, calls, ids...).Result()
+	calls, results := d.at.key("call", p.String()), d.at.key("result", p.String())
+	tasks, err := d.at.rdb.HMGet(ctx, calls, ids...).Result()
 	if err != nil {
-		return nil, fmt.Errorf("store: calls of %s: %w", p, s.advise(err))
+		return nil, fmt.Errorf("store: calls of %s: %w", p, d.at.advise(err))
 	}
-	answers, err := s.rdb.HMGet(ctx, results, ids...).Result()
+	answers, err := d.at.rdb.HMGet(ctx, results, ids...).Result()
 	if err != nil {
-		return nil, fmt.Errorf("store: answers of %s: %w", p, s.advise(err))
+		return nil, fmt.Errorf("store: answers of %s: %w", p, d.at.advise(err))
 	}
 	var out []Delegated
 	for i, id := range ids {
@@ -142,8 +142,8 @@ func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated,
 		if !ok {
 			continue // the key was deleted in the meantime
 		}
-		var d Delegated
-		if d.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {
+		var one Delegated
+		if one.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {
 			return nil, err
 		}
 		if text, ok := answers[i].(string); ok {
@@ -151,9 +151,9 @@ func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated,
 			if err != nil {
 				return nil, err
 			}
-			d.Answer = &r
+			one.Answer = &r
 		}
-		out = append(out, d)
+		out = append(out, one)
 	}
 	return out, nil
 }

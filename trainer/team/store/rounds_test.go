@@ -40,7 +40,7 @@ func TestOffersAreRenewed(t *testing.T) {
 			t.Errorf("got note %q, want the reason why it waits", what)
 		}
 		for v := range int64(6) {
-			must(t, before.PublishVersion(ctx, 4+v))
+			must(t, before.Versions.Publish(ctx, 4+v))
 		}
 		there.Store(9)
 		must(t, before.Leave(ctx))
@@ -79,9 +79,9 @@ func TestRewind(t *testing.T) {
 			}
 			boss, dead := join("boss"), join("help")
 			start(t, boss, dead)
-			must(t, boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			must(t, boss.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			if name == "older" {
-				must(t, dead.PublishVersion(ctx, 5))
+				must(t, dead.Versions.Publish(ctx, 5))
 			}
 			die(t, b, dead)
 			waits := make(chan string, 1)
@@ -113,10 +113,10 @@ func TestRewind(t *testing.T) {
 			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
 				t.Errorf("%s: the new round started from %v, want version 4", name, s)
 			}
-			if again.Nonce() == dead.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
-				t.Errorf("%s: rounds %s and %s, want different ones; epochs %d and %d, want 2 more", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
+			if again.Round.Nonce() == dead.Round.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
+				t.Errorf("%s: rounds %s and %s, want different ones; epochs %d and %d, want 2 more", name, dead.Round.Nonce(), again.Round.Nonce(), boss.Epoch(), boss2.Epoch())
 			}
-			must(t, again.PublishVersion(ctx, 5)) // the next worker of help offers the checkpoint of it
+			must(t, again.Versions.Publish(ctx, 5)) // the next worker of help offers the checkpoint of it
 			die(t, b, again)
 			if name == "older" {
 				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
@@ -125,8 +125,8 @@ func TestRewind(t *testing.T) {
 					t.Errorf("the takeover did not start from version 5, the newest one of its agent")
 				}
 			}
-			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
-			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !EndsRoundOnly(err) {
+			must(t, boss2.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
+			if err := boss.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !EndsRoundOnly(err) {
 				t.Errorf("%s: a write of a worker of the old round: got error %v, want a rewind", name, err)
 			}
 			if name == "older" {
@@ -141,8 +141,8 @@ func TestRewind(t *testing.T) {
 // worker must not wait on: it has no place in the new round, and the other worker waits for it.
 func TestReplacedWhileItWaits(t *testing.T) {
 	waits := map[string]func(context.Context, *Member) error{
-		"start":   func(ctx context.Context, m *Member) error { _, err := m.Start(ctx); return err },
-		"barrier": func(ctx context.Context, m *Member) error { return m.Barrier(ctx, Ready, func([]string) {}) },
+		"start":   func(ctx context.Context, m *Member) error { _, err := m.Round.Start(ctx); return err },
+		"barrier": func(ctx context.Context, m *Member) error { return m.Round.Barrier(ctx, Ready, func([]string) {}) },
 	}
 	three := team
 	three.Agents = []string{"boss", "help", "show"} // show never joins, so both wait
@@ -161,8 +161,8 @@ func TestReplacedWhileItWaits(t *testing.T) {
 				ended <- wait(ctx, m)
 			}()
 			boss := m
-			for boss.Nonce() == m.Nonce() { // again if m renewed its lease before boss joined
-				must(t, m.rdb.Del(t.Context(), m.key("lease", "help")).Err())
+			for boss.Round.Nonce() == m.Round.Nonce() { // again if m renewed its lease before boss joined
+				must(t, m.place.rdb.Del(t.Context(), m.place.key("lease", "help")).Err())
 				if boss != m {
 					must(t, boss.Leave(t.Context()))
 				}
@@ -184,27 +184,27 @@ func TestRoundOfAStep(t *testing.T) {
 		plan := Plan{Queries: []string{"b", "a#epoch=2"}, Rollouts: 2}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			got, err := help.Plan(ctx, Train(7))
+			got, err := help.Phases.Plan(ctx, Train(7))
 			if d := cmp.Diff(plan, got); err != nil || d != "" {
 				t.Errorf("plan: %v\n%s", err, d)
 			}
-			lists, err := help.Trajectories(ctx, Train(7))
+			lists, err := help.Phases.Trajectories(ctx, Train(7))
 			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
 				t.Errorf("trajectories: %v\n%s", err, d)
 			}
-			if err := help.AwaitVersion(ctx, 1); err != nil {
+			if err := help.Versions.Await(ctx, 1); err != nil {
 				t.Errorf("barrier: %v", err)
 			}
 		})
-		must(t, boss.Begin(ctx, Train(7), plan))
-		must(t, boss.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
-		must(t, help.PublishTrajectories(ctx, Train(7), nil))
+		must(t, boss.Phases.Begin(ctx, Train(7), plan))
+		must(t, boss.Phases.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
+		must(t, help.Phases.PublishTrajectories(ctx, Train(7), nil))
 		for range 2 { // the second write changes nothing
-			must(t, help.PublishVersion(ctx, 1))
+			must(t, help.Versions.Publish(ctx, 1))
 		}
-		must(t, boss.PublishVersion(ctx, 1))
+		must(t, boss.Versions.Publish(ctx, 1))
 		wg.Wait()
-		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
+		if err := help.Versions.Publish(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
 			t.Errorf("version 3 after 1: got error %v, want one that it does not follow", err)
 		}
 	})

@@ -74,8 +74,8 @@ func fencedScript(keys, args, text string) *script {
 }
 
 // writtenBy adds the values that every fencedScript needs.
-func (v values) writtenBy(m *Member) values {
-	v["epochs"], v["agent"], v["token"] = m.key("epochs"), m.agent, m.fencingToken()
+func (v values) writtenBy(at *place) values {
+	v["epochs"], v["agent"], v["token"] = at.key("epochs"), at.agent, at.fencingToken()
 	return v
 }
 

@@ -22,37 +22,37 @@ type Start struct {
 // Start waits until every agent has offered its states, and chooses the newest state that all agents offer. If there is
 // none, the error lists the offers. A worker that took over a place in the middle of a round continues from the agent's
 // version in the store. The wait ends with the member's place.
-func (m *Member) Start(ctx context.Context) (Start, error) {
-	ctx, cancel := WithPlace(ctx, m)
+func (r *Round) Start(ctx context.Context) (Start, error) {
+	ctx, cancel := WithPlace(ctx, r.at.ctx)
 	defer cancel()
-	version, err := m.field(ctx, m.key("versions"), m.agent, "the version of "+m.agent)
+	version, err := r.at.field(ctx, r.at.key("versions"), r.at.agent, "the version of "+r.at.agent)
 	if err != nil {
 		return Start{}, err
 	}
 	if version != "" { // the agent has started in this round
-		offered := m.offers.versions()
+		offered := r.offers.versions()
 		i := slices.Index(offered, version)
 		if i < 0 {
 			i = slices.Index(offered, "afresh")
 		}
-		start := Start{Offer: m.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
-		start.Date, err = m.field(ctx, m.key("meta"), "date", "the date of the round")
+		start := Start{Offer: r.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
+		start.Date, err = r.at.field(ctx, r.at.key("meta"), "date", "the date of the round")
 		if err == nil && !validDate(start.Date) {
-			err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(start.Date))}
+			err = &MalformedError{Key: r.at.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(start.Date))}
 		}
 		return start, err
 	}
-	there, err := gather(ctx, m.Store, "joining the run", decode[offers], func([]string) {}, "offers")
+	there, err := gather(ctx, r.at.Store, "joining the run", decode[offers], func([]string) {}, "offers")
 	if err != nil {
 		return Start{}, err
 	}
-	start, err := newestShared(m.allAgents(), there)
+	start, err := newestShared(r.at.agents.all(), there)
 	if err != nil {
 		return Start{}, err
 	}
 	defer failpoint.Around("join.start")()
-	_, err = m.write(ctx, startScript, "the start", values{
-		"versions": m.key("versions"), "record": m.key("record"), "meta": m.key("meta"),
+	_, err = r.at.write(ctx, startScript, "the start", values{
+		"versions": r.at.key("versions"), "record": r.at.key("record"), "meta": r.at.key("meta"),
 		"version": max(start.Version, 0), "offered": start.Version, "digest": start.Digest, "date": start.Date})
 	return start, err
 }

@@ -32,7 +32,7 @@ func TestStart(t *testing.T) {
 			}
 			boss, help := join("boss", test.boss), join("help", test.help)
 			for _, m := range []*Member{boss, help} {
-				got, err := m.Start(ctx)
+				got, err := m.Round.Start(ctx)
 				if test.err != "" {
 					if err == nil || err.Error() != test.err {
 						t.Errorf("%s: got  %v\nwant %s", name, err, test.err)

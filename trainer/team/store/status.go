@@ -87,21 +87,20 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 		return nil, err
 	}
 	s := &Store{opts: o, rdb: redis.NewUniversalClient(opts)}
-	status, err := s.Status(ctx)
+	status, err := readStatus(ctx, s)
 	return status, errors.Join(err, s.rdb.Close())
 }
 
 // Status reads the status of the run, as ReadStatus does.
-func (s *Store) Status(ctx context.Context) (*Status, error) {
+func (d *Display) Status(ctx context.Context) (*Status, error) { return readStatus(ctx, d.at.Store) }
+
+func readStatus(ctx context.Context, s *Store) (*Status, error) {
 	r := &statusReader{s: s, ctx: ctx, out: Status{Run: s.opts.Run}}
 	if err := r.read(); err != nil {
 		return nil, err
 	}
 	return &r.out, nil
 }
-
-// Ping waits until the store answers a request.
-func (s *Store) Ping(ctx context.Context) error { return s.rdb.Exists(ctx, s.key("meta")).Err() }
 
 // statusReader fills a Status.
 type statusReader struct {

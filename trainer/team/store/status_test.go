@@ -40,7 +40,7 @@ func begin(t *testing.T, members ...*Member) {
 	start(t, members...)
 	var g errgroup.Group
 	for _, m := range members {
-		g.Go(func() error { return m.Barrier(t.Context(), Ready, func([]string) {}) })
+		g.Go(func() error { return m.Round.Barrier(t.Context(), Ready, func([]string) {}) })
 	}
 	must(t, g.Wait())
 }
@@ -56,7 +56,7 @@ func TestStatus(t *testing.T) {
 		}
 		boss := join(t, s, "boss")
 		st := mustStatus(t, s, "one worker has joined", "help: a worker", "boss: its worker to be ready to begin")
-		if a := st.Agents; len(a) != 2 || !a[0].Alive || a[0].LeaseLeft <= 0 || a[0].Epoch < 1 || a[1].Alive || st.Round != 1 || st.Nonce != boss.Nonce() {
+		if a := st.Agents; len(a) != 2 || !a[0].Alive || a[0].LeaseLeft <= 0 || a[0].Epoch < 1 || a[1].Alive || st.Round != 1 || st.Nonce != boss.Round.Nonce() {
 			t.Errorf("one worker has joined: got %+v, want only boss alive, in round 1", st)
 		}
 		help := join(t, b.open(t, Options{}), "help")
@@ -64,47 +64,47 @@ func TestStatus(t *testing.T) {
 		mustStatus(t, s, "both are ready")
 
 		ctx := t.Context()
-		must(t, boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "r"}, Rollouts: 2}))
+		must(t, boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q", "r"}, Rollouts: 2}))
 		mustStatus(t, s, "begun", "boss: rollouts of step-0, 0 of 4 are there")
-		must(t, boss.Submit(ctx, call(0)))
-		must(t, boss.Submit(ctx, call(1)))
+		must(t, boss.Invocations.Submit(ctx, call(0)))
+		must(t, boss.Invocations.Submit(ctx, call(1)))
 		v, err := claimOne(ctx, help, Train(0))
 		must(t, err)
 		st = mustStatus(t, s, "claimed", "boss: rollouts of step-0, 0 of 4 are there; calls without an answer: 2")
 		if a := st.Agents[1]; a.InHandAll != 1 || len(a.InHand) != 1 || a.InHand[0].ID != v.ID() || a.InHand[0].Phase != "step-0" || a.InHand[0].Delivery != 1 || a.InHand[0].Age < 0 {
 			t.Errorf("claimed: got %+v, want invocation %s in hand", a, v.ID())
 		}
-		must(t, help.Complete(ctx, v, Result{Text: "x"}))
+		must(t, help.Invocations.Complete(ctx, v, Result{Text: "x"}))
 		for _, q := range []string{"q", "r"} {
 			for k := range 2 {
-				must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: q, Rollout: k}))
+				must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: q, Rollout: k}))
 			}
 		}
-		must(t, boss.End(ctx, Train(0)))
-		must(t, boss.PublishTrajectories(ctx, Train(0), []string{"a"}))
+		must(t, boss.Phases.End(ctx, Train(0)))
+		must(t, boss.Phases.PublishTrajectories(ctx, Train(0), []string{"a"}))
 		mustStatus(t, s, "played", "help: the list of its trajectories of step-0")
-		must(t, help.PublishTrajectories(ctx, Train(0), nil))
+		must(t, help.Phases.PublishTrajectories(ctx, Train(0), nil))
 		mustStatus(t, s, "agreed", "boss, help: version 1")
-		must(t, boss.PublishVersion(ctx, 1))
+		must(t, boss.Versions.Publish(ctx, 1))
 		st = mustStatus(t, s, "one agent has learned", "help: version 1")
 		if a := st.Agents; *a[0].Version != 1 || a[0].Lag != 0 || *a[1].Version != 0 || a[1].Lag != 1 {
 			t.Errorf("one agent has learned: got %+v, want versions 1 and 0, lags 0 and 1", a)
 		}
-		must(t, help.PublishVersion(ctx, 1))
-		must(t, boss.PublishPart(ctx, 1, Part{}))
+		must(t, help.Versions.Publish(ctx, 1))
+		must(t, boss.Checkpoints.PublishPart(ctx, 1, Part{}))
 		mustStatus(t, s, "one part of the checkpoint", "help: its part of checkpoint-1")
-		must(t, help.PublishPart(ctx, 1, Part{}))
+		must(t, help.Checkpoints.PublishPart(ctx, 1, Part{}))
 		mustStatus(t, s, "both parts of the checkpoint", "boss, help: its manifest of checkpoint-1")
 		digest := strings.Repeat("ab", 32)
-		must(t, help.PublishManifest(ctx, 1, digest))
+		must(t, help.Checkpoints.PublishManifest(ctx, 1, digest))
 		mustStatus(t, s, "one manifest of the checkpoint", "boss: its manifest of checkpoint-1")
-		must(t, boss.PublishManifest(ctx, 1, digest))
+		must(t, boss.Checkpoints.PublishManifest(ctx, 1, digest))
 		mustStatus(t, s, "between two phases")
-		must(t, help.PublishManifest(ctx, 4, digest)) // a worker that resumes from a checkpoint does this
+		must(t, help.Checkpoints.PublishManifest(ctx, 4, digest)) // a worker that resumes from a checkpoint does this
 		mustStatus(t, s, "a manifest without parts", "boss: its manifest of checkpoint-4")
-		must(t, boss.PublishManifest(ctx, 4, digest))
+		must(t, boss.Checkpoints.PublishManifest(ctx, 4, digest))
 
-		must(t, help.Stop(ctx, Failure, "out of memory"))
+		must(t, help.Round.Stop(ctx, Failure, "out of memory"))
 		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the stopped round")
 		if st.Stop == nil || *st.Stop != (StopStatus{"help", "out of memory", Failure}) {
 			t.Errorf("stopped: got %+v, want help's failure, out of memory", st.Stop)
@@ -125,7 +125,7 @@ func TestStatusOfASilentWorker(t *testing.T) {
 		time.Hour: true,
 		0:         false,
 	} {
-		o := boss.opts
+		o := boss.place.opts
 		o.Lease = lease
 		st, err := ReadStatus(t.Context(), o)
 		must(t, err)
@@ -140,9 +140,9 @@ func TestStatusOfAStop(t *testing.T) {
 	b := embeddedBackend(t)
 	boss, help := pair(t, b, Options{})
 	begin(t, boss, help)
-	must(t, help.AskStop(t.Context()))
-	must(t, boss.Begin(t.Context(), Train(0), Plan{Rollouts: 1}))
-	if st := mustStatus(t, boss.Store, "asked to stop"); st.Asked != "help" {
+	must(t, help.Round.AskStop(t.Context()))
+	must(t, boss.Phases.Begin(t.Context(), Train(0), Plan{Rollouts: 1}))
+	if st := mustStatus(t, boss.place.Store, "asked to stop"); st.Asked != "help" {
 		t.Errorf("the stop was asked for by %q, want help", st.Asked)
 	}
 }
@@ -164,16 +164,16 @@ func TestStatusOfSpoiltKeys(t *testing.T) {
 			b := embeddedBackend(t)
 			boss, help := pair(t, b, Options{})
 			begin(t, boss, help)
-			must(t, boss.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
-			must(t, boss.Submit(t.Context(), call(0)))
+			must(t, boss.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			must(t, boss.Invocations.Submit(t.Context(), call(0)))
 			_, err := claimOne(t.Context(), help, Train(0))
 			must(t, err)
 			if spoil[0] == "LPUSH" {
-				must(t, b.raw.Del(t.Context(), boss.key(spoil[1].(string))).Err())
+				must(t, b.raw.Del(t.Context(), boss.place.key(spoil[1].(string))).Err())
 			}
-			spoil[1] = boss.key(spoil[1].(string))
+			spoil[1] = boss.place.key(spoil[1].(string))
 			must(t, b.raw.Do(t.Context(), spoil...).Err())
-			_, err = statusOf(t, boss.Store)
+			_, err = statusOf(t, boss.place.Store)
 			var malformed *MalformedError
 			if spoil[0] == "LPUSH" { // the server refuses to read a key of another type
 				if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
@@ -196,8 +196,8 @@ func TestStatusOfALongRun(t *testing.T) {
 		for n := range steps {
 			old = append(old, n, Train(int64(n)).String())
 		}
-		must(t, b.raw.Do(t.Context(), append([]any{"ZADD", boss.key("phases")}, old...)...).Err())
-		names, err := boss.newestPhases(t.Context())
+		must(t, b.raw.Do(t.Context(), append([]any{"ZADD", boss.place.key("phases")}, old...)...).Err())
+		names, err := phaseNames(t.Context(), boss.place.Store)
 		if err != nil || len(names) != statusPhases || names[len(names)-1] != Train(steps-1).String() || names[0] != Train(steps-statusPhases).String() {
 			t.Errorf("got %d phases %v, want the newest %d; error %v", len(names), names, statusPhases, err)
 		}
@@ -214,7 +214,7 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 		looks := 0
 		g.Go(func() error {
 			for {
-				st, err := statusOf(t, boss.Store)
+				st, err := statusOf(t, boss.place.Store)
 				if err != nil {
 					return err
 				}
@@ -235,16 +235,16 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 		ctx := t.Context()
 		for n := range int64(20) {
 			p := Train(n)
-			must(t, boss.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 2}))
+			must(t, boss.Phases.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 2}))
 			for k := range 2 {
-				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q", Rollout: k}))
+				must(t, boss.Phases.PublishOutcome(ctx, p, Outcome{Query: "q", Rollout: k}))
 			}
-			must(t, boss.End(ctx, p))
+			must(t, boss.Phases.End(ctx, p))
 			for _, m := range []*Member{boss, help} {
-				must(t, m.PublishTrajectories(ctx, p, nil))
-				must(t, m.PublishVersion(ctx, n+1))
+				must(t, m.Phases.PublishTrajectories(ctx, p, nil))
+				must(t, m.Versions.Publish(ctx, n+1))
 			}
-			must(t, boss.Trim(ctx, n))
+			must(t, boss.Checkpoints.Trim(ctx, n))
 		}
 		close(done)
 		must(t, g.Wait())

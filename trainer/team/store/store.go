@@ -2,8 +2,9 @@
 // trajectories, versions and statistics. Only text and statistics pass through the store; tokens, log-probs, gradients and
 // weights never do. docs/protocol.md describes the protocol.
 //
-// A Store is a connection to the server. A Member is one agent's place in the run. A process may have several members of
-// one Store (mgrpo train) or one member (mgrpo worker); both use the same code, and the server cannot distinguish them.
+// A Store is a connection to the server. A Member is one agent's place in the run; its fields are the parts of the shared
+// data, such as Member.Invocations. A process may have several members of one Store (mgrpo train) or one member (mgrpo
+// worker); both use the same code, and the server cannot distinguish them.
 //
 // Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent, and
 // publishes a topic on the run's channel. A Store receives the channel's messages on one connection for all goroutines. A
@@ -57,20 +58,17 @@ var thisProcess = rand.Text()
 
 // Store is a connection to the shared data of one run. Its methods may be called from any number of goroutines.
 type Store struct {
-	opts         Options
-	embedded     *miniredis.Miniredis // nil with a real server
-	rdb          redis.UniversalClient
-	batches      batches       // groups commands that are sent together
-	channel      *redis.PubSub // published topics, on a separate connection
-	topics       topics
-	messageLimit messageLimit
+	opts     Options
+	embedded *miniredis.Miniredis // nil with a real server
+	rdb      redis.UniversalClient
+	batches  batches // groups commands that are sent together
+	topics   topics
+	messages messages
+	agents   agents
 
 	ctx    context.Context // ends with the run, or with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
-
-	mu     sync.Mutex
-	agents []string // all agents of the run, set by the first Join
 }
 
 // Open connects to a server, or starts an embedded one, and checks its version and settings.
@@ -108,13 +106,14 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	if err != nil {
 		return err
 	}
+	s.messages.send, s.messages.after = o.Waiting, o.sayAfter
 	s.rdb = redis.NewUniversalClient(opts)
 	s.batches.rdb = s.rdb
-	s.channel = s.rdb.Subscribe(ctx, s.key("events"))
+	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.awaitServer(ctx, o, check); err != nil {
 		s.cancel(ErrClosed)
-		return errors.Join(err, s.channel.Close(), s.rdb.Close())
+		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
 	}
 	s.wg.Go(s.readEvents)
 	return nil
@@ -125,21 +124,26 @@ func (s *Store) awaitServer(ctx context.Context, o Options, check bool) error {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, time.Minute))
 	defer cancel()
 	if check {
-		if err := s.checkServer(ctx, o.AllowVolatile); err != nil {
+		if err := s.retry(ctx, "the version and settings of the server", func(ctx context.Context) error {
+			return checkServer(ctx, s.rdb, o.AllowVolatile)
+		}); err != nil {
 			return err
 		}
 	}
 	return s.retry(ctx, "listening to "+s.key("events"), func(ctx context.Context) error {
-		_, err := s.channel.Receive(ctx)
+		_, err := s.topics.channel.Receive(ctx)
 		return err
 	})
 }
+
+// Ping waits until the store answers a request.
+func (s *Store) Ping(ctx context.Context) error { return s.rdb.Exists(ctx, s.key("meta")).Err() }
 
 // Close ends all waits and closes the connection. The data of an embedded store are lost. Members should call Leave before;
 // otherwise their places remain taken until their leases expire.
 func (s *Store) Close() error {
 	s.cancel(ErrClosed)
-	err := s.channel.Close()
+	err := s.topics.channel.Close()
 	s.wg.Wait()
 	err = errors.Join(err, s.rdb.Close())
 	s.batches.close()
@@ -159,36 +163,6 @@ func (s *Store) key(parts ...string) string {
 	return prefix + strings.Join(parts, ":")
 }
 
-// write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to the
-// store's timeout. `what` names the written value in errors.
-func (m *Member) write(ctx context.Context, script *script, what string, v values) (reply []any, err error) {
-	keys, args := script.inOrder(v.writtenBy(m))
-	err = m.retry(ctx, what, func(ctx context.Context) error {
-		reply, err = m.batches.eval(ctx, script.Script, keys, args)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	switch word(reply, 0) {
-	case "fenced":
-		err := m.fencedBy(reply)
-		m.cancel(err)
-		return nil, err
-	case "conflict":
-		return nil, &ConflictError{What: what}
-	}
-	return reply, nil
-}
-
-// word returns element i of a script's reply as text, or "" if the reply is shorter.
-func word(reply []any, i int) string {
-	if i >= len(reply) || reply[i] == nil {
-		return ""
-	}
-	return fmt.Sprint(reply[i])
-}
-
 // retry repeats an idempotent operation while the server cannot be reached, up to the store's timeout.
 func (s *Store) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	since := time.Now()
@@ -198,14 +172,14 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
-			s.noteStoreBack()
+			s.messages.storeBack()
 			return nil
 		}
 		if !overdue(err) {
 			last = err
 		}
 		if ctx.Err() != nil {
-			return s.waitError(ctx, "the store", what, since, last)
+			return waitError(ctx, "the store", what, since, last)
 		}
 		if s.ctx.Err() != nil { // the run has ended, or the Store is closed
 			return context.Cause(s.ctx)
@@ -213,11 +187,11 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
-		s.noteStoreGone(since, err)
+		s.messages.storeGone(s.opts.URL, since, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return s.waitError(ctx, "the store", what, since, last)
+			return waitError(ctx, "the store", what, since, last)
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
@@ -238,7 +212,7 @@ func (s *Store) field(ctx context.Context, key, name, what string) (text string,
 
 // waitError returns the error of a wait whose context has ended: a TimeoutError after a deadline, the cause after a
 // cancellation.
-func (s *Store) waitError(ctx context.Context, whom, what string, since time.Time, last error) error {
+func waitError(ctx context.Context, whom, what string, since time.Time, last error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &TimeoutError{Whom: whom, What: what, Since: since, After: time.Since(since), Last: last}
 	}

@@ -130,7 +130,7 @@ func silent(string) {}
 
 // claimOne waits for one invocation and claims it.
 func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
-	vs, err := m.Claim(ctx, p, 1)
+	vs, err := m.Invocations.Claim(ctx, p, 1)
 	if err != nil {
 		return Invocation{}, err
 	}
@@ -176,7 +176,7 @@ func start(t *testing.T, members ...*Member) (s Start) {
 	t.Helper()
 	for _, m := range members {
 		var err error
-		s, err = m.Start(t.Context())
+		s, err = m.Round.Start(t.Context())
 		must(t, err)
 	}
 	return s
@@ -185,9 +185,9 @@ func start(t *testing.T, members ...*Member) (s Start) {
 // die ends a worker as SIGKILL would: it no longer renews its lease. The lease is deleted at once.
 func die(t *testing.T, b backend, m *Member) {
 	t.Helper()
-	m.cancel(errors.New("killed"))
+	m.place.cancel(errors.New("killed"))
 	m.beats.Wait()
-	must(t, m.rdb.Del(t.Context(), m.key("lease", m.agent)).Err())
+	must(t, m.place.rdb.Del(t.Context(), m.place.key("lease", m.Agent())).Err())
 }
 
 func must(t *testing.T, err error) {
@@ -209,17 +209,17 @@ func TestEmbedded(t *testing.T) {
 	must(t, err)
 	help, err := s.Join(t.Context(), "help", team, silent)
 	must(t, err)
-	must(t, boss.Submit(t.Context(), call(0)))
+	must(t, boss.Invocations.Submit(t.Context(), call(0)))
 	v, err := claimOne(t.Context(), help, Train(0))
 	must(t, err)
-	must(t, help.Complete(t.Context(), v, Result{Text: "yes"}))
-	if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
+	must(t, help.Invocations.Complete(t.Context(), v, Result{Text: "yes"}))
+	if r, err := boss.Invocations.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
 		t.Errorf("got answer %+v, want yes; error %v", r, err)
 	}
 	must(t, boss.Leave(t.Context()))
 	must(t, help.Leave(t.Context()))
 	must(t, s.Close())
-	if _, err := s.Plan(t.Context(), Train(0)); err != ErrClosed {
+	if _, err := boss.Phases.Plan(t.Context(), Train(0)); err != ErrClosed {
 		t.Errorf("after Close: got error %v, want ErrClosed", err)
 	}
 }
@@ -282,12 +282,12 @@ func TestServerRestart(t *testing.T) {
 		return s
 	}
 	boss, help := join(t, open(), "boss"), join(t, open(), "help")
-	must(t, boss.Submit(t.Context(), call(0)))
+	must(t, boss.Invocations.Submit(t.Context(), call(0)))
 	v, err := claimOne(t.Context(), help, Train(0))
 	must(t, err)
 	answer := make(chan Result, 1)
 	go func() {
-		r, err := boss.Await(t.Context(), v)
+		r, err := boss.Invocations.Await(t.Context(), v)
 		if err != nil {
 			t.Errorf("await: %v", err)
 		}
@@ -303,7 +303,7 @@ func TestServerRestart(t *testing.T) {
 		late <- err
 	}()
 	written := make(chan error, 1)
-	go func() { written <- help.Complete(t.Context(), v, Result{Text: "after"}) }()
+	go func() { written <- help.Invocations.Complete(t.Context(), v, Result{Text: "after"}) }()
 	must(t, server.Start())
 	must(t, <-written)
 	must(t, <-late)
@@ -323,13 +323,13 @@ func TestServerGone(t *testing.T) {
 	server.Kill()
 	s.opts.Timeout = time.Second
 	var late *TimeoutError
-	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+	if err := boss.Invocations.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
 		t.Errorf("write: got error %v, want a TimeoutError with the last error", err)
 	}
-	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+	if _, err := boss.Invocations.Await(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
 		t.Errorf("wait: got error %v, want a TimeoutError with the last error", err)
 	}
-	boss.cancel(ErrClosed)
+	boss.place.cancel(ErrClosed)
 	boss.beats.Wait()
 }
 
@@ -342,7 +342,7 @@ func TestTLSAndACL(t *testing.T) {
 	must(t, err)
 	closeAfter(t, s)
 	m := join(t, s, "boss")
-	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, m.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 
 	for name, spoil := range map[string]func(*Options){
 		"password":  func(o *Options) { o.Password = "falsch" },
@@ -384,17 +384,17 @@ func TestWaitsAreTold(t *testing.T) {
 	boss := join(t, s, "boss")
 	server.Kill()
 	written := make(chan error, 1)
-	go func() { written <- boss.AskStop(t.Context()) }()
+	go func() { written <- boss.Round.AskStop(t.Context()) }()
 	expect("waits since ", " for the store at "+server.Addr()+": ", "connection refused")
 	must(t, server.Start())
 	must(t, <-written)
 	expect("the store answers again, after ")
-	s.messageLimit.forget() // as if a minute had passed
+	s.messages.forget() // as if a minute had passed
 	ctx, stop := context.WithCancel(t.Context())
-	go func() { written <- boss.Barrier(ctx, Ready, func([]string) {}) }()
+	go func() { written <- boss.Round.Barrier(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
 	server.Kill() // while Barrier waits for an event and writes nothing
-	s.messageLimit.forget()
+	s.messages.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())
 	expect("the store answers again, after ")

@@ -36,10 +36,10 @@ func TestForgottenRound(t *testing.T) {
 			help, err := openAt(t, server.URL(), o).Join(t.Context(), "help", team, silent)
 			must(t, err)
 			start(t, boss, help)
-			must(t, boss.Submit(t.Context(), call(0)))
+			must(t, boss.Invocations.Submit(t.Context(), call(0)))
 			waiting := make(chan error, 2)
-			go func() { _, err := boss.Await(boss.Context(), call(0)); waiting <- err }()
-			go func() { waiting <- help.AwaitVersion(help.Context(), 1) }()
+			go func() { _, err := boss.Invocations.Await(boss.Context(), call(0)); waiting <- err }()
+			go func() { waiting <- help.Versions.Await(help.Context(), 1) }()
 
 			forget(t, server)
 			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run again
@@ -50,9 +50,9 @@ func TestForgottenRound(t *testing.T) {
 				}
 			}
 			for name, err := range map[string]error{
-				"a version":  help.PublishVersion(t.Context(), 1),
-				"an outcome": boss.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}),
-				"a stop":     boss.Stop(t.Context(), Asked, "late"),
+				"a version":  help.Versions.Publish(t.Context(), 1),
+				"an outcome": boss.Phases.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}),
+				"a stop":     boss.Round.Stop(t.Context(), Asked, "late"),
 			} {
 				var fenced *FencedError
 				if !errors.As(err, &fenced) {

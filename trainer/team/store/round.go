@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
+)
+
+// Round is the common work of the team's workers from the state that they start from until the run ends or a worker is lost.
+type Round struct {
+	at     *place
+	offers offers // states from which the member could start
+}
+
+// Nonce returns a random name of the round.
+func (r *Round) Nonce() string { return r.at.nonce }
+
+// Point is a barrier: a moment at which all workers of a round wait for each other.
+type Point string
+
+// The workers wait for each other when they are ready to begin the round, and when they have finished the run.
+const (
+	Ready    Point = "ready"
+	Finished Point = "finished"
+)
+
+// Barrier publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
+// that takes over a place later finds the points of the round in the store. After every read, waiting is called with the
+// agents that are missing. The wait ends with the member's place.
+func (r *Round) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
+	ctx, cancel := WithPlace(ctx, r.at.ctx)
+	defer cancel()
+	failpoint.Here("meet", string(p), "before")
+	what := "being " + string(p)
+	_, err := r.at.write(ctx, barrierScript, what,
+		values{"events": r.at.key("events"), "met": r.at.key("met", string(p)), "topic": "met/" + string(p)})
+	if err != nil {
+		return err
+	}
+	failpoint.Here("meet", string(p), "after")
+	_, err = gather(ctx, r.at.Store, what, func(_, epoch string) (string, error) { return epoch, nil }, waiting, "met", string(p))
+	return err
+}
+
+// Missing lists the agents without a live worker.
+func (r *Round) Missing(ctx context.Context) (missing []string, err error) {
+	err = r.at.retry(ctx, "who is alive", func(ctx context.Context) error {
+		missing = nil
+		for _, a := range r.at.agents.all() {
+			n, err := r.at.rdb.Exists(ctx, r.at.key("lease", a)).Result()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				missing = append(missing, a)
+			}
+		}
+		return nil
+	})
+	return missing, err
+}
+
+// Stop ends the round for all agents. After Rewind they join again and continue from the newest checkpoint that all of them
+// have; after Asked they can resume the run later. The first reason is kept.
+func (r *Round) Stop(ctx context.Context, kind StopKind, reason string) error {
+	_, err := r.at.write(ctx, stopScript, "the end of the run", values{
+		"events": r.at.key("events"), "stop": r.at.key("stop"), "reason": clip(reason), "kind": string(kind)})
+	return err
+}
+
+// AskStop asks the main agent to end the run at its next phase. The request remains in the store until the next round. It
+// does not stop any worker by itself.
+func (r *Round) AskStop(ctx context.Context) error {
+	_, err := r.at.write(ctx, askScript, "asking for a stop", values{"meta": r.at.key("meta")})
+	return err
+}
+
+// StopAsked returns the first agent that asked for a stop, or "" if there is none.
+func (r *Round) StopAsked(ctx context.Context) (agent string, err error) {
+	agent, err = r.at.field(ctx, r.at.key("meta"), "asked", "whether a stop was asked for")
+	return clip(agent), err
+}
