@@ -123,7 +123,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "a resumed optimizer counts its updates from 0",
 		File: "trainer/run/worker/parameters.go",
-		Old:  "	p.w.learner.Rank0.SetSteps(c.Updates)\n", New: "",
+		Old:  "	p.w.learner.Rank0.State.SetSteps(c.Updates)\n", New: "",
 		Suite: training("TestResumeEqualsUninterrupted"),
 	}, {
 		Name: "a version is published before its line is in the ledger",

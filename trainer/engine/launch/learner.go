@@ -61,31 +61,31 @@ func (l *RankedLearner) ColdStartUpdate(ctx context.Context, demonstrations []*l
 }
 
 func (l *RankedLearner) adamW(lr float64) *AdamW {
-	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Rank0.Steps()}
+	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Rank0.State.Steps()}
 }
 
 // SetAdam changes the optimizer's constants of all ranks; followers receive them with the next update.
 func (l *RankedLearner) SetAdam(a learner.Adam) {
 	l.adam = a
-	l.Rank0.SetAdam(a)
+	l.Rank0.State.SetAdam(a)
 }
 
 // ResetOptimizer calls learner.ResetOptimizer on all ranks.
 func (l *RankedLearner) ResetOptimizer(ctx context.Context) error {
-	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Rank0.ResetOptimizer)
+	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Rank0.State.Reset)
 	return err
 }
 
 // Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
 func (l *RankedLearner) Copy(ctx context.Context, master, m, v []float32) error {
-	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Rank0.Copy(ctx, master, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Rank0.State.Copy(ctx, master, m, v) })
 	return err
 }
 
 // Read copies n weights, beginning with element `from`, to dst. It also works after Release.
 func (l *RankedLearner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil,
-		func(ctx context.Context) error { return l.Rank0.Read(ctx, from, n, dst) })
+		func(ctx context.Context) error { return l.Rank0.State.Read(ctx, from, n, dst) })
 	return err
 }
 
@@ -100,13 +100,13 @@ func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (lo
 
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Rank0.RestoreMoments(ctx, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreMoments(ctx, m, v) })
 	return err
 }
 
 // RestoreWeights gives all ranks new weights. read fills dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
-	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Rank0.RestoreWeights(ctx, read) })
+	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
 	}
@@ -126,8 +126,8 @@ func (l *RankedLearner) Close(ctx context.Context) error { return l.Rank0.Close(
 // reports it.
 func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequence) (r Reply, err error) {
 	if o.AdamW != nil {
-		l.Rank0.SetAdam(o.AdamW.Adam)
-		l.Rank0.SetSteps(o.AdamW.Steps)
+		l.Rank0.State.SetAdam(o.AdamW.Adam)
+		l.Rank0.State.SetSteps(o.AdamW.Steps)
 	}
 	switch o.Kind {
 	case Prepare:
@@ -144,18 +144,18 @@ func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequ
 	case ColdStartUpdate:
 		_, err = l.Rank0.ColdStartUpdate(ctx, batch, o.AdamW.LR)
 	case Reset:
-		err = l.Rank0.ResetOptimizer(ctx)
+		err = l.Rank0.State.Reset(ctx)
 	case Gather:
-		err = l.Rank0.Copy(ctx, nil, nil, nil)
+		err = l.Rank0.State.Copy(ctx, nil, nil, nil)
 	case Read:
-		err = l.Rank0.Read(ctx, o.Span.From, o.Span.N, nil)
+		err = l.Rank0.State.Read(ctx, o.Span.From, o.Span.N, nil)
 	case JoinForward:
 		err = l.Rank0.JoinForward(ctx)
 	case Restore:
-		err = l.Rank0.RestoreMoments(ctx, nil, nil)
+		err = l.Rank0.State.RestoreMoments(ctx, nil, nil)
 	case SetWeights:
-		if err = l.Rank0.RestoreWeights(ctx, nil); err == nil {
-			r.Digest, err = l.Rank0.Digest(ctx)
+		if err = l.Rank0.State.RestoreWeights(ctx, nil); err == nil {
+			r.Digest, err = l.Rank0.State.Digest(ctx)
 		}
 	case Release:
 		err = l.Rank0.Close(ctx)
@@ -170,7 +170,7 @@ func (l *RankedLearner) Agree(ctx context.Context, replies []Reply) error {
 	if len(replies) == 0 {
 		return nil
 	}
-	digest, err := l.Rank0.Digest(ctx)
+	digest, err := l.Rank0.State.Digest(ctx)
 	if err != nil {
 		return err
 	}

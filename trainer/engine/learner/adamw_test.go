@@ -93,7 +93,7 @@ func takeSteps(t *testing.T, g ranks.Group, m *model.Model, params model.Params,
 		if !(math.Abs(loss-a.Losses[step]) <= tolLoss) {
 			t.Errorf("step %d: loss %v, want %v", step, loss, a.Losses[step])
 		}
-		norm, err := l.apply(ctx, a.LR)
+		norm, err := l.State.apply(ctx, l.grad, a.LR)
 		if !(math.Abs(norm-a.Norms[step]) <= tolNorm*a.Norms[step]) {
 			t.Errorf("step %d: gradient norm %v, want %v", step, norm, a.Norms[step])
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
@@ -27,6 +28,38 @@ const (
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
+
+// group is the ranks that train together.
+type group struct{ ranks.Group }
+
+// together returns an error if any rank has one.
+func (g group) together(ctx context.Context, err error) error {
+	_, err = agree(ctx, g, 0, err, 0)
+	return err
+}
+
+// run runs f, which calls the group, on a device. If f fails or cannot begin, this rank gives up the group, unless the
+// error is a refusal, which all ranks share.
+func (g group) run(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
+	err := device.Do(ctx, f)
+	if err != nil && !refused(err) {
+		g.GiveUp(err)
+	}
+	return err
+}
+
+// complete gathers the weights that every pass reads, for a model that no rank has completely.
+func (g group) complete(ctx context.Context, m *model.Model) error {
+	if !m.Gathered() {
+		return nil
+	}
+	return g.run(ctx, m.Device, func(*torch.Scope) error { return g.gatherRest(ctx, m) })
+}
+
+// gatherRest gathers the weights outside of layers, for a model that no rank has completely.
+func (g group) gatherRest(ctx context.Context, m *model.Model) error {
+	return m.Gather(0, func(block *torch.Tensor) error { return g.AllGather(ctx, block) })
+}
 
 // agree returns every rank's value, by rank. If any rank has an error, all ranks return the same error: a failure takes
 // precedence over a refusal, and a lower rank over a higher one. So all ranks continue in the same way, and no rank waits
@@ -55,27 +88,6 @@ func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most in
 		values[r] = s.Value
 	}
 	return values, nil
-}
-
-// together returns an error if any rank has one.
-func (l *Learner) together(ctx context.Context, err error) error {
-	_, err = agree(ctx, l.group, 0, err, 0)
-	return err
-}
-
-// runOrGiveUp runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless the
-// error is a refusal, which all ranks share.
-func (l *Learner) runOrGiveUp(ctx context.Context, f func(s *torch.Scope) error) error {
-	return l.runOnOrGiveUp(ctx, l.model.Device, f)
-}
-
-// runOnOrGiveUp does the same as runOrGiveUp on a device that may belong to another model.
-func (l *Learner) runOnOrGiveUp(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
-	err := device.Do(ctx, f)
-	if err != nil && !refused(err) {
-		l.group.GiveUp(err)
-	}
-	return err
 }
 
 // exchangeStatus exchanges the ranks' statuses. It returns them by rank.

@@ -21,9 +21,9 @@ func TestHostState(t *testing.T) {
 			return tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16, HostMaster: host}), o)
 		}
 		there, here := learner(false), learner(true)
-		here.model.Master.Piece, here.m.Piece, here.v.Piece = 384, 192, 192 // the last is shorter
-		if here.m.Tensor != nil || here.model.Master.Tensor != nil || here.m.Numel()%192 == 0 {
-			t.Fatalf("%d moments in pieces of 192", here.m.Numel())
+		here.model.Master.Piece, here.State.m.Piece, here.State.v.Piece = 384, 192, 192 // the last is shorter
+		if here.State.m.Tensor != nil || here.model.Master.Tensor != nil || here.State.m.Numel()%192 == 0 {
+			t.Fatalf("%d moments in pieces of 192", here.State.m.Numel())
 		}
 		batch := tinyBatch(t, there, 0.3)
 		same := func(what string) {
@@ -55,18 +55,18 @@ func TestHostState(t *testing.T) {
 				return nil
 			}
 		}
-		if err := here.ResetOptimizer(t.Context()); err != nil {
+		if err := here.State.Reset(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, none, _ := stateOf(t, here); slices.Max(none) != 0 {
 			t.Error("moments after a reset")
 		}
 		other := make([]float32, len(weights))
-		if err := here.RestoreWeights(t.Context(), from(other)); err != nil {
+		if err := here.State.RestoreWeights(t.Context(), from(other)); err != nil {
 			t.Fatal(err)
 		}
 		wantHalf(t, here, other)
-		if err := errors.Join(here.RestoreWeights(t.Context(), from(weights)), here.RestoreMoments(t.Context(), from(m), from(v))); err != nil {
+		if err := errors.Join(here.State.RestoreWeights(t.Context(), from(weights)), here.State.RestoreMoments(t.Context(), from(m), from(v))); err != nil {
 			t.Fatal(err)
 		}
 		same("restored")

@@ -29,7 +29,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 		return Report{}, err
 	}
 	own := 0.0
-	err = l.runPasses(ctx, passSeries{model: l.model, micro: mine, n: all.Passes, backward: true, run: func(micro []*Sequence) error {
+	err = l.passes.run(ctx, passSeries{model: l.model, micro: mine, n: all.Passes, backward: true, run: func(micro []*Sequence) error {
 		part, err := l.coldStartPass(ctx, micro, total)
 		own += part
 		return err
@@ -42,7 +42,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 	for _, part := range parts {
 		loss += part
 	}
-	norm, err := l.apply(ctx, lr)
+	norm, err := l.State.apply(ctx, l.grad, lr)
 	return Report{Values: map[string]float64{
 		"loss": loss, "grad_norm": norm, "lr": lr, "trained_tokens": float64(total), "tokens": float64(tokens),
 	}}, err
@@ -60,11 +60,8 @@ func (l *Learner) coldStartPass(ctx context.Context, micro []*Sequence, total in
 			loss = -logp.Detach().Sum().Item() / float64(total)
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
 		}
-		s.Training(func() { err = l.forwardBackward(ctx, s, b.in, objective) })
+		s.Training(func() { err = l.passes.forwardBackward(ctx, s, b.in, objective) })
 		return err
 	})
 	return loss, err
 }
-
-// SetAdam changes the optimizer's constants, as between cold start and training.
-func (l *Learner) SetAdam(a Adam) { l.opt.Adam = a }

@@ -29,10 +29,10 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	}
 	const n = 1<<24 + 3
 	blocks := []ranks.Block{{Span: ranks.Span{To: n}}}
-	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}, share: ranks.ShareOf(blocks, 0, 1)}
+	p := &passes{grad: &gradient{}, division: &division{model: &model.Model{Device: dev}, group: group{ranks.Solo{}}, share: ranks.ShareOf(blocks, 0, 1)}}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
-		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Placement{{Block: blocks[0], Room: n}}}
+		p.grad.sum, p.grad.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Placement{{Block: blocks[0], Room: n}}}
 		return nil
 	})
 	if err != nil {
@@ -40,12 +40,12 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	}
 	before := peak()
 	var added, left float64
-	err = l.runPasses(ctx, passSeries{model: l.model, n: 1, backward: true})
+	err = p.run(ctx, passSeries{model: p.model, n: 1, backward: true})
 	if grown := peak() - before; err != nil || grown > 8<<20 {
 		t.Errorf("%v: the peak grew by %d MB for %d MB of gradient", err, grown>>20, 4*n>>20)
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		added, left = l.grad.Sum().Item(), l.part.flat.Sum().Item()
+		added, left = p.grad.sum.Sum().Item(), p.grad.part.flat.Sum().Item()
 		return nil
 	})
 	if err != nil || added != 2.5*n || left != 0 {

@@ -62,7 +62,7 @@ type planned struct {
 
 // plan exchanges each rank's plan, or the reason why it cannot take part.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
-	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
+	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.State.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
 		for _, micro := range mine {
 			own.Rows += packerOf(l.model).rows(micro)
@@ -89,7 +89,7 @@ func (l *Learner) digest(batch []*Sequence, more ...uint64) uint64 {
 			all = binary.LittleEndian.AppendUint64(all, v)
 		}
 	}
-	numbers(append(more, uint64(l.params.Numel()))...)
+	numbers(append(more, uint64(l.State.params.Numel()))...)
 	for _, q := range batch {
 		all = append(all, q.ID...)
 		numbers(uint64(len(q.Tokens)), uint64(q.Group), math.Float64bits(q.Weight), math.Float64bits(q.Advantage))

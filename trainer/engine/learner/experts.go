@@ -19,22 +19,22 @@ func (f failedExperts) Unwrap() error { return f.error }
 // dispatch sends this rank's rows of a layer to the ranks that own their experts, and computes the rows
 // that arrive with this rank's experts. It returns the results of its own rows. Every rank must call it
 // at the same time, even without rows. After an error other than failedExperts the group is unusable.
-func (l *Learner) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, out model.RoutedRows) (back []*torch.Tensor, err error) {
-	r, err := l.exchangeCounts(ctx, out.Counts)
+func (p *passes) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, out model.RoutedRows) (back []*torch.Tensor, err error) {
+	r, err := p.exchangeCounts(ctx, out.Counts)
 	if err != nil {
 		return nil, err
 	}
 	s.Scoped(func() {
 		unable := attempt(func() {
 			var came, results []*torch.Tensor
-			if came, err = l.allToAll(ctx, s, out.Rows, r.came, r.sent); err != nil {
+			if came, err = p.allToAll(ctx, s, out.Rows, r.came, r.sent); err != nil {
 				return
 			}
 			failed := attempt(func() { results = m.ApplyExperts(s, out.Layer, came, r.experts) })
 			if failed != nil { // the others wait for results of this shape; no update will use them
 				results = model.EmptyResults(came)
 			}
-			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && failed != nil {
+			if back, err = p.allToAll(ctx, s, results, r.sent, r.came); err == nil && failed != nil {
 				err = failedExperts{failed}
 			}
 			for _, rows := range back {
@@ -43,7 +43,7 @@ func (l *Learner) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, 
 		})
 		if unable != nil {
 			err = unable
-			l.group.GiveUp(err)
+			p.group.GiveUp(err)
 		}
 	})
 	return back, err
@@ -65,14 +65,14 @@ func attempt(f func()) (err error) {
 }
 
 // allToAll sends rows of several tensors and returns the rows that arrived.
-func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
+func (p *passes) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
 	n := int64(0)
 	for _, from := range came {
 		n += from
 	}
 	for _, rows := range out {
 		there := s.Empty(rows.DType(), n, rows.Size(1))
-		if err := l.group.AllToAll(ctx, there, rows, came, sent); err != nil {
+		if err := p.group.AllToAll(ctx, there, rows, came, sent); err != nil {
 			return nil, err
 		}
 		in = append(in, there)
@@ -88,23 +88,23 @@ type rowCounts struct {
 }
 
 // exchangeCounts exchanges the number of rows for each expert. After an error the group is unusable.
-func (l *Learner) exchangeCounts(ctx context.Context, counts []int) (r rowCounts, err error) {
+func (p *passes) exchangeCounts(ctx context.Context, counts []int) (r rowCounts, err error) {
 	defer func() {
 		if err != nil {
-			l.group.GiveUp(err)
+			p.group.GiveUp(err)
 		}
 	}()
 	var mine []byte
 	for _, n := range counts {
 		mine = binary.LittleEndian.AppendUint32(mine, uint32(n))
 	}
-	all, err := l.group.Exchange(ctx, mine, len(mine))
+	all, err := p.group.Exchange(ctx, mine, len(mine))
 	if err != nil {
 		return r, err
 	}
-	shape := l.model.Config
-	most := max(l.opt.MicroBatchTokens, shape.MaxPosition) * shape.Mixture.PerToken // rows of a micro-batch
-	own, end := ranks.Experts(len(counts), l.group.Rank(), l.group.Size())
+	shape := p.model.Config
+	most := p.mostRows * shape.Mixture.PerToken
+	own, end := ranks.Experts(len(counts), p.group.Rank(), p.group.Size())
 	for rank, theirs := range all {
 		if len(theirs) != len(mine) {
 			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes instead of %d: it has a different model", rank, len(theirs), len(mine))
@@ -120,7 +120,7 @@ func (l *Learner) exchangeCounts(ctx context.Context, counts []int) (r rowCounts
 				r.experts = append(r.experts, slices.Repeat([]int32{int32(e - own)}, n)...)
 			}
 		}
-		for e, last := ranks.Experts(len(counts), rank, l.group.Size()); e < last; e++ {
+		for e, last := ranks.Experts(len(counts), rank, p.group.Size()); e < last; e++ {
 			sent += counts[e]
 		}
 		r.came, r.sent = append(r.came, int64(came)), append(r.sent, int64(sent))

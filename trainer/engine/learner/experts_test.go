@@ -137,17 +137,17 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 		}
 	}
 	want := layer[0] + max(layer[1], layer[2], layer[3])
-	if over := l.part.flat.Numel() - want; over < 0 || over >= 5*64 { // padding between blocks
-		t.Errorf("gradients of a micro-batch have %d elements, want %d without padding", l.part.flat.Numel(), want)
+	if over := l.grad.part.flat.Numel() - want; over < 0 || over >= 5*64 { // padding between blocks
+		t.Errorf("gradients of a micro-batch have %d elements, want %d without padding", l.grad.part.flat.Numel(), want)
 	}
 	own := int64(0)
-	for _, b := range l.blocks {
+	for _, b := range l.State.blocks {
 		if b.Expert > 0 {
-			own += l.share.Within(b.Span).Numel()
+			own += l.State.share.Within(b.Span).Numel()
 		}
 	}
-	if want := layers * int64(to-from) * each; own != want || l.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {
-		t.Errorf("the rank has %d elements of experts, want %d; it has %d elements in all", own, want, l.share.Numel())
+	if want := layers * int64(to-from) * each; own != want || l.State.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {
+		t.Errorf("the rank has %d elements of experts, want %d; it has %d elements in all", own, want, l.State.share.Numel())
 	}
 }
 
@@ -217,11 +217,11 @@ func TestImpossibleRowsOfExperts(t *testing.T) {
 		{nil, "learner: rank 1 counts rows in"},
 	} {
 		g := &scriptedGroup{theirs: c.theirs}
-		l.group = g
-		_, err := l.exchangeCounts(t.Context(), counts)
+		l.passes.group = group{g}
+		_, err := l.passes.exchangeCounts(t.Context(), counts)
 		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
 			t.Errorf("got error %v, and the group gave up because of %v; want %q", err, g.givenUp, c.want)
 		}
 	}
-	l.group = ranks.Solo{}
+	l.passes.group = group{ranks.Solo{}}
 }

@@ -56,131 +56,80 @@ func HeadRows(gpu, trained bool) int64 {
 	return 256
 }
 
-// Learner owns the gradient and the optimizer state of one model's trained parameters.
+// Learner trains one model's parameters.
 //
 // Each rank of a group has a learner, over a complete copy of the model or over a share of it. All ranks call the same
 // methods with the same arguments. Each computes the loss of its share of the sequences, and updates its share of the
 // parameters. If a method of one rank fails or refuses, the methods of all ranks do.
 type Learner struct {
+	State *State // the values that training changes, which checkpoints contain
+
 	model  *model.Model // computes the forward and backward passes
-	params model.Params // the trained parameters
 	opt    Options
 	ref    *model.Model // reference policy of the KL term; nil: no KL term, or SetReference was not called yet
-
-	group  ranks.Group
-	blocks []ranks.Block // of the parameters
-	share  ranks.Share   // this rank's share of the blocks
-	fixed  []ranks.Span  // parameters that no update changes
-
-	grad    *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
-	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
-	headSum *torch.Tensor // the head's part of grad, [V, D], to which losses add directly; nil: they add to the leaf's gradient
-	ahead   []exchange    // the remaining exchanges of the current pass
-	m, v    *model.Buffer // [share.Numel]: first and second moment
-	steps   int64         // updates made; AdamW's bias correction counts them
-
-	watch    func(done, of int) // called after each pass; may be nil
-	done, of int                // passes of the batch
+	group  group
+	grad   *gradient
+	passes *passes
 }
 
 // New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
 // to mod.
 func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
-	l := &Learner{model: mod, params: params, opt: opt, group: opt.Group}
-	if l.group == nil {
-		l.group = ranks.Solo{}
-	}
-	leaves := params.Leaves()
-	for _, p := range leaves {
-		l.blocks = ranks.Extend(l.blocks, p.Block)
-		if p.Constant {
-			l.fixed = append(l.fixed, p.Span)
-		}
-	}
-	l.share = l.shareOf(l.group.Rank())
-	n := params.Numel()
-	if err := checkOptions(l); err != nil {
+	d := newDivision(mod, params, opt.Group)
+	if err := checkOptions(d, opt); err != nil {
 		return nil, err
 	}
+	l := &Learner{State: &State{division: d, adam: opt.Adam}, model: mod, opt: opt, group: d.group}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
-		for _, moment := range []**model.Buffer{&l.m, &l.v} {
+		for _, moment := range []**model.Buffer{&l.State.m, &l.State.v} {
 			var err error
-			if *moment, err = model.NewBuffer(s, l.share.Numel(), opt.HostState); err != nil {
+			if *moment, err = model.NewBuffer(s, d.share.Numel(), opt.HostState); err != nil {
 				return err
 			}
 		}
-		for _, p := range leaves {
-			p.Leaf.RequireGrad(true)
-		}
-		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
-			l.grad = torch.KeptZeros(s, torch.Float32, l.share.Numel())
-			l.part = newPartial(s, l, opt.CheckpointActivations)
-		} else {
-			l.grad = torch.KeptZeros(s, torch.Float32, n)
-			for _, p := range leaves {
-				p.Leaf.SetGrad(l.grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
-			}
-		}
+		l.grad = newGradient(s, d, opt.CheckpointActivations)
 		if l.opt.HeadRows == 0 {
 			head, ok := mod.HeadMatrix().(*torch.Tensor)
 			l.opt.HeadRows = HeadRows(mod.Device.IsCUDA(), ok && head.Grad() != nil)
 		}
-		l.headSum = l.sumOfHead(s, leaves)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", n, err)
+		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", params.Numel(), err)
 	}
-	if err := l.complete(ctx, mod); err != nil {
+	l.passes = &passes{division: d, grad: l.grad, checkpointed: opt.CheckpointActivations, mostRows: max(opt.MicroBatchTokens, mod.Config.MaxPosition)}
+	if err := l.group.complete(ctx, mod); err != nil {
 		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
 	}
 	return l, nil
 }
 
 // checkOptions refuses options that do not fit the model or the group.
-func checkOptions(l *Learner) error {
-	n := l.params.Numel()
-	if l.model.Gathered() && !l.opt.CheckpointActivations {
+func checkOptions(d *division, opt Options) error {
+	n := d.params.Numel()
+	if d.model.Gathered() && !opt.CheckpointActivations {
 		return errors.New("learner: a model that no rank holds completely is trained layer by layer: set checkpoint_activations")
 	}
-	if !arch.Layered(l.model.Config) && (l.opt.CheckpointActivations || l.group.Size() > 1) {
+	if !arch.Layered(d.model.Config) && (opt.CheckpointActivations || d.group.Size() > 1) {
 		return errors.New("learner: a TorchScript module is computed as a whole, on one device: unset checkpoint_activations, and give one device")
 	}
-	if held := l.params.Master().Numel(); held != n && held != l.share.Numel() {
-		return fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
+	if held := d.params.Master().Numel(); held != n && held != d.share.Numel() {
+		return fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", d.group.Rank(), d.group.Size(), held, n, d.share.Numel())
 	}
-	if m := l.model.Config.Mixture; m != nil && m.Sigmoid != nil && l.opt.Balance != 0 {
+	if m := d.model.Config.Mixture; m != nil && m.Sigmoid != nil && opt.Balance != 0 {
 		return fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, "+
-			"since its routers have no probabilities: set the key to 0", l.model.Config.Family)
+			"since its routers have no probabilities: set the key to 0", d.model.Config.Family)
 	}
-	if l.opt.Term != nil && l.group.Size() > 1 {
+	if opt.Term != nil && d.group.Size() > 1 {
 		return errors.New("learner: a loss term of a program works with one device only: its own parameters have no ranks")
 	}
 	return nil
 }
 
-// complete gathers the weights that every pass reads, for a model that no rank has completely.
-func (l *Learner) complete(ctx context.Context, m *model.Model) error {
-	if !m.Gathered() {
-		return nil
-	}
-	return l.runOnOrGiveUp(ctx, m.Device, func(*torch.Scope) error { return l.gatherRest(ctx, m) })
-}
-
 // SetReference sets the reference policy of the KL term. The caller owns ref and closes it after the learner.
 func (l *Learner) SetReference(ctx context.Context, ref *model.Model) error {
 	l.ref = ref
-	return l.complete(ctx, ref)
-}
-
-// ResetOptimizer sets moments and update count to 0, as between cold start and training.
-func (l *Learner) ResetOptimizer(ctx context.Context) error {
-	l.steps = 0
-	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		l.m.Clear()
-		l.v.Clear()
-		return nil
-	})
+	return l.group.complete(ctx, ref)
 }
 
 // Report describes one update. docs/metrics.md names the values.
@@ -192,14 +141,7 @@ type Report struct {
 
 // Watch sets a function that is called after every micro-batch of Prepare and Update, with the number of this rank's
 // finished micro-batches and their total. nil removes it.
-func (l *Learner) Watch(each func(done, of int)) { l.watch = each }
-
-// passed counts a pass.
-func (l *Learner) passed() {
-	if l.done++; l.watch != nil {
-		l.watch(l.done, l.of)
-	}
-}
+func (l *Learner) Watch(each func(done, of int)) { l.passes.watch = each }
 
 // Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
 // if Options.Recomputed is set; otherwise they are the sampler's. Reference log-probs are computed if there is a KL
@@ -257,7 +199,7 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	if err == nil {
 		err = l.zeroGrad(ctx)
 	}
-	if err := l.passes(ctx, batch, loss, lr, err); err != nil {
+	if err := l.runMinibatch(ctx, batch, loss, lr, err); err != nil {
 		return Report{}, loss.added.finish(ctx, l.model.Device, lr, &Report{}, err)
 	}
 	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
@@ -265,7 +207,7 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 		r.Skipped = true
 		return r, loss.added.finish(ctx, l.model.Device, lr, &r, err)
 	}
-	norm, err := l.apply(ctx, lr)
+	norm, err := l.State.apply(ctx, l.grad, lr)
 	err = loss.added.finish(ctx, l.model.Device, lr, &r, err)
 	r.Values["grad_norm"], r.Values["lr"] = norm, lr
 	if err != nil {
@@ -278,9 +220,9 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	return r, err
 }
 
-// passes runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
+// runMinibatch runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
 // if the compute type is not fp32. If one rank cannot (unable), all return an error.
-func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
+func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
 	load := make([]int, l.group.Size())
 	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
 	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
@@ -289,12 +231,12 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 		return err
 	}
 	loss.routing = routing{cfg: l.model.Config, replay: l.opt.Replay, balance: l.opt.Balance, total: all.Rows}
-	l.done, l.of = 0, all.Passes+all.Observed
-	err = l.runPasses(ctx, passSeries{model: l.model, micro: learning, n: all.Passes, backward: true,
-		run: func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) }})
+	l.passes.done, l.passes.of = 0, all.Passes+all.Observed
+	err = l.passes.run(ctx, passSeries{model: l.model, micro: learning, n: all.Passes, backward: true,
+		run: func(micro []*Sequence) error { return loss.pass(ctx, micro, true) }})
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	err = l.runPasses(ctx, passSeries{model: l.model, micro: observed, n: all.Observed, failed: err,
-		run: func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) }})
+	err = l.passes.run(ctx, passSeries{model: l.model, micro: observed, n: all.Observed, failed: err,
+		run: func(micro []*Sequence) error { return loss.pass(ctx, micro, false) }})
 	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
 	if err != nil {
 		return err
@@ -311,26 +253,31 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 
 func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		l.grad.Zero_()
-		if l.part != nil {
-			l.part.flat.Zero_() // removes the rest of a failed pass
-		}
+		l.grad.zero()
 		return nil
 	})
+}
+
+// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
+func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
+	err = l.passes.run(ctx, passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, run: func([]*Sequence) error {
+		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) {
+			return l.passes.hidden(ctx, s, l.model, in)
+		})
+		return err
+	}})
+	return logits, err
+}
+
+// JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
+func (l *Learner) JoinForward(ctx context.Context) error {
+	return l.passes.run(ctx, passSeries{model: l.model, n: 1})
 }
 
 // Close frees gradient and moments.
 func (l *Learner) Close(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		for _, p := range l.params.Leaves() {
-			p.Leaf.SetGrad(nil)
-			p.Leaf.RequireGrad(false)
-		}
-		l.headSum.Drop()
-		l.grad.Drop()
-		if l.part != nil {
-			l.part.flat.Drop()
-		}
-		return errors.Join(l.m.Drop(), l.v.Drop())
+		l.grad.drop(l.State.params.Leaves())
+		return errors.Join(l.State.m.Drop(), l.State.v.Drop())
 	})
 }

@@ -16,6 +16,7 @@ import (
 // minibatchLoss is the policy loss of one minibatch: the coefficient of every trajectory, which depends on the whole
 // minibatch, and the sums over its micro-batches.
 type minibatchLoss struct {
+	learner     *Learner
 	coefficient map[*Sequence]float64
 	totals      kernels.LossTotals
 	routing     routing
@@ -53,7 +54,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	if err != nil {
 		return nil, fmt.Errorf("learner: %w", withID(err, first))
 	}
-	p := &minibatchLoss{coefficient: map[*Sequence]float64{}, totals: totals}
+	p := &minibatchLoss{learner: l, coefficient: map[*Sequence]float64{}, totals: totals}
 	for i, q := range batch {
 		p.coefficient[q] = coefficient[whole[i]]
 		switch {
@@ -64,7 +65,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 			p.learning = append(p.learning, q)
 		}
 	}
-	p.added = addTerm(l.opt.Term, l.steps, p)
+	p.added = addTerm(l.opt.Term, l.State.steps, p)
 	return p, nil
 }
 
@@ -90,18 +91,19 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 	return t, whole, first
 }
 
-// policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.
-func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
+// pass runs one micro-batch: forward, policy loss and, when it learns, backward.
+func (p *minibatchLoss) pass(ctx context.Context, micro []*Sequence, learns bool) error {
+	l := p.learner
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := packerOf(l.model).pack(s, micro)
 		count := p.routing.watch(s, &b, micro, learns, &p.Routed)
-		objective := l.lossOfLogProbs
+		objective := p.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() && p.added == nil {
-			objective = l.lossOfHidden
+			objective = p.lossOfHidden
 		}
 		var err error
 		outputsAndGrads := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			outputs, grads, err = objective(s, p, micro, b, hidden.IndexSelect(0, b.source))
+			outputs, grads, err = objective(s, micro, b, hidden.IndexSelect(0, b.source))
 			if err != nil { // a refused micro-batch has gradient 0
 				for i, out := range outputs {
 					grads[i] = s.Zeros(out.DType(), out.Shape()...)
@@ -112,11 +114,11 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		var lost error
 		s.Training(func() {
 			if learns {
-				lost = l.forwardBackward(ctx, s, b.in, outputsAndGrads)
+				lost = l.passes.forwardBackward(ctx, s, b.in, outputsAndGrads)
 				return
 			}
 			var hidden *torch.Tensor
-			if hidden, lost = l.hidden(ctx, s, l.model, b.in); lost == nil {
+			if hidden, lost = l.passes.hidden(ctx, s, l.model, b.in); lost == nil {
 				outputsAndGrads(hidden)
 			}
 		})
@@ -129,8 +131,9 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 
 // lossOfHidden computes the loss of a token-level ratio and its gradient for the hidden rows [N, Hidden] of the trained
 // tokens. It accumulates the head's gradient in the same pass, while the logits are in memory.
-func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
-	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.headSum, b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
+func (p *minibatchLoss) lossOfHidden(s *torch.Scope, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+	l := p.learner
+	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.grad.head, b.target, l.opt.Temperature, l.opt.HeadRows, p.lossBatch(s, micro), l.opt.Loss)
 	if err != nil {
 		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
@@ -141,13 +144,13 @@ func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequen
 
 // lossOfLogProbs computes the loss and its gradient for the log-probs and entropies [N] of the trained tokens. A
 // sequence-level ratio needs all log-probs of the sequence first.
-func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed,
+func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b packed,
 	rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
-	logp, entropy := l.headOf(rows, b)
+	logp, entropy := p.learner.headOf(rows, b)
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
-	batch := l.lossBatch(s, p, micro)
+	batch := p.lossBatch(s, micro)
 	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
-	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
+	sums, err := kernels.PolicyLoss(model.Backend(s), batch, p.learner.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
 	if err != nil {
 		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
@@ -174,7 +177,7 @@ func (l *Learner) headOf(rows *torch.Tensor, b packed) (logp, entropy *torch.Ten
 }
 
 // lossBatch makes the loss kernel's inputs for a micro-batch's trained tokens, without the new log-probs and entropies.
-func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence) kernels.LossBatch {
+func (p *minibatchLoss) lossBatch(s *torch.Scope, micro []*Sequence) kernels.LossBatch {
 	old := gather(micro, func(q *Sequence) []float32 { return q.old })
 	n := int64(len(old))
 	batch := kernels.LossBatch{
@@ -182,10 +185,10 @@ func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence)
 		Mask:    s.Full(torch.Uint8, 1, n).Ptr(), // all rows are trained tokens
 		LogpOld: s.FromFloat32(old, n).Ptr(),
 	}
-	if l.opt.Recomputed {
+	if p.learner.opt.Recomputed {
 		batch.LogpBehaviour = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.Behaviour }), n).Ptr()
 	}
-	if l.ref != nil {
+	if p.learner.ref != nil {
 		batch.LogpRef = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
 	}
 	for _, q := range micro {

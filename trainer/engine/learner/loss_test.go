@@ -139,7 +139,7 @@ func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, [
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out, readFlat(t, l, l.grad)
+	return out, readFlat(t, l, l.grad.sum)
 }
 
 // oracleBatch returns the batch with trained tokens only, as the head gets it.
@@ -411,7 +411,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 			if r := learn(good); r.Refused != nil {
 				t.Fatal(r.Refused)
 			}
-			before := [][]float32{readFlat(t, l, l.model.Master.Tensor), readFlat(t, l, l.m.Tensor), readFlat(t, l, l.v.Tensor)}
+			before := [][]float32{readFlat(t, l, l.model.Master.Tensor), readFlat(t, l, l.State.m.Tensor), readFlat(t, l, l.State.v.Tensor)}
 			bad, loss := clone(good), l.opt.Loss
 			c.spoil(l, bad)
 			r := learn(bad)
@@ -422,13 +422,13 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 				t.Errorf("refused because of: %v; want %s", r.Refused, c.want)
 			}
 			l.opt.Loss = loss
-			for i, flat := range []*torch.Tensor{l.model.Master.Tensor, l.m.Tensor, l.v.Tensor} {
+			for i, flat := range []*torch.Tensor{l.model.Master.Tensor, l.State.m.Tensor, l.State.v.Tensor} {
 				if !slices.Equal(readFlat(t, l, flat), before[i]) {
 					t.Errorf("%s changed", []string{"weights", "first moment", "second moment"}[i])
 				}
 			}
-			if l.Steps() != 1 {
-				t.Errorf("%d updates are counted, want 1", l.Steps())
+			if l.State.Steps() != 1 {
+				t.Errorf("%d updates are counted, want 1", l.State.Steps())
 			}
 			if r := learn(good); r.Refused != nil || slices.Equal(readFlat(t, l, l.model.Master.Tensor), before[0]) {
 				t.Errorf("the next batch was not learned from: %v", r.Refused)
@@ -502,7 +502,7 @@ func testNothingToLearnIsSkipped(t *testing.T, device string) {
 			t.Errorf("%d sequences: %+v, %v", len(b), r, err)
 		}
 	}
-	if !slices.Equal(readFlat(t, l, l.model.Master.Tensor), before) || l.Steps() != 0 {
+	if !slices.Equal(readFlat(t, l, l.model.Master.Tensor), before) || l.State.Steps() != 0 {
 		t.Error("the weights changed")
 	}
 }
@@ -526,12 +526,12 @@ func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
 		t.Fatal(err)
 	}
 	closeTo(t, "loss", r.Values["loss"], sum/float64(n), 1e-6)
-	want := readFlat(t, l, l.grad)
+	want := readFlat(t, l, l.grad.sum)
 	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.CheckpointActivations = 10, true })
 	if _, err := cut.ColdStartUpdate(ctx, batch, 0); err != nil {
 		t.Fatal(err)
 	}
-	if d := apart(readFlat(t, cut, cut.grad), want, 1); !(d < 1e-6) {
+	if d := apart(readFlat(t, cut, cut.grad.sum), want, 1); !(d < 1e-6) {
 		t.Errorf("the gradient is off by %v", d)
 	}
 	if _, err := l.ColdStartUpdate(ctx, batch[6:], 0); err == nil {

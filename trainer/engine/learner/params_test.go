@@ -117,8 +117,8 @@ func TestTrainedIsNotHeld(t *testing.T) {
 					t.Fatal(r, err)
 				}
 			}
-			if part.m.Numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
-				t.Errorf("%d moments for %d trained of %d values", part.m.Numel(), params.Numel(), m.Layout.Numel)
+			if part.State.m.Numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
+				t.Errorf("%d moments for %d trained of %d values", part.State.m.Numel(), params.Numel(), m.Layout.Numel)
 			}
 			all, got := masterOf(t, whole.model), masterOf(t, m)
 			for _, l := range m.Layout.Leaves {

@@ -11,6 +11,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
+// passes runs forward and backward passes of this rank, with the exchanges that all ranks make during them.
+type passes struct {
+	*division
+	grad         *gradient
+	checkpointed bool       // activations are recomputed in the backward pass
+	mostRows     int        // of a micro-batch
+	ahead        []exchange // the remaining exchanges of the current pass
+
+	watch    func(done, of int) // called after each pass; may be nil
+	done, of int                // passes of the batch
+}
+
 // exchange is a step of a pass that all ranks make together. It does one of three things: gather a divided layer, in
 // two steps; dispatch rows to a layer's experts and return the results; or sum up the gradient of a block.
 type exchange struct {
@@ -31,8 +43,8 @@ const (
 
 // exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
 // fails, since the others wait for it. The next layer is gathered while a layer is computed.
-func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
-	backward = backward && l.part != nil // a backward pass without l.part makes no exchanges
+func (p *passes) exchangesOf(m *model.Model, backward bool) (all []exchange) {
+	backward = backward && p.grad.part != nil // a backward pass without a partial gradient makes no exchanges
 	if !backward && !m.Gathered() {
 		return nil
 	}
@@ -67,18 +79,18 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 			all = append(all, exchange{dispatchRows, layer})
 		}
 		if down {
-			all = append(all, l.gradSumsOf(layer)...)
+			all = append(all, p.gradSumsOf(layer)...)
 		}
 	}
 	if backward {
-		all = append(all, l.gradSumsOf(0)...)
+		all = append(all, p.gradSumsOf(0)...)
 	}
 	return all
 }
 
 // gradSumsOf returns the exchanges that sum up a layer's gradients; layer 0 stands for weights outside of layers.
-func (l *Learner) gradSumsOf(layer int) (all []exchange) {
-	for i, b := range l.part.places {
+func (p *passes) gradSumsOf(layer int) (all []exchange) {
+	for i, b := range p.grad.part.places {
 		if b.Layer == layer {
 			all = append(all, exchange{sumGrads, i})
 		}
@@ -98,14 +110,14 @@ type passSeries struct {
 
 // runPasses runs the passes of a series. A rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has
 // failed takes part with any values, since no update will follow.
-func (l *Learner) runPasses(ctx context.Context, p passSeries) error {
-	failed := p.failed
-	for i := range p.n {
-		l.ahead = l.exchangesOf(p.model, p.backward)
-		if i < len(p.micro) && failed == nil {
-			failed = p.run(p.micro[i])
+func (p *passes) run(ctx context.Context, series passSeries) error {
+	failed := series.failed
+	for i := range series.n {
+		p.ahead = p.exchangesOf(series.model, series.backward)
+		if i < len(series.micro) && failed == nil {
+			failed = series.run(series.micro[i])
 		}
-		unserved, err := l.exchangeRest(ctx, p.model)
+		unserved, err := p.exchangeRest(ctx, series.model)
 		failed = cmp.Or(failed, unserved)
 		if err != nil {
 			if failed != nil && !refused(failed) {
@@ -113,21 +125,28 @@ func (l *Learner) runPasses(ctx context.Context, p passSeries) error {
 			}
 			return err
 		}
-		l.passed()
+		p.passed()
 	}
 	return failed
 }
 
+// passed counts a pass.
+func (p *passes) passed() {
+	if p.done++; p.watch != nil {
+		p.watch(p.done, p.of)
+	}
+}
+
 // exchangeRest makes the remaining exchanges of the pass over m, without rows of this rank. It continues if this rank's
 // experts fail on other ranks' rows, and returns that error as unserved.
-func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
-	if len(l.ahead) == 0 {
+func (p *passes) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
+	if len(p.ahead) == 0 {
 		return nil, nil
 	}
-	err = l.runOnOrGiveUp(ctx, m.Device, func(s *torch.Scope) (err error) {
-		for len(l.ahead) > 0 && err == nil {
+	err = p.group.run(ctx, m.Device, func(s *torch.Scope) (err error) {
+		for len(p.ahead) > 0 && err == nil {
 			s.Training(func() {
-				s.Scoped(func() { _, err = l.exchangeNext(ctx, s, m, nil) })
+				s.Scoped(func() { _, err = p.exchangeNext(ctx, s, m, nil) })
 			})
 			if errors.As(err, new(failedExperts)) {
 				unserved, err = cmp.Or(unserved, err), nil
@@ -139,78 +158,59 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, e
 }
 
 // exchangeNext makes the next exchange of the pass over m. For dispatched rows it returns the results.
-func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.RoutedRows) (back []*torch.Tensor, err error) {
-	x := l.ahead[0]
+func (p *passes) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.RoutedRows) (back []*torch.Tensor, err error) {
+	x := p.ahead[0]
 	if rows == nil && (x.kind == dispatchRows || x.kind == dispatchGrads) {
 		none := m.NoRoutedRows(s, x.at, x.kind == dispatchGrads)
 		rows = &none
 	}
-	l.ahead = l.ahead[1:]
+	p.ahead = p.ahead[1:]
 	switch x.kind {
 	case gatherStart:
-		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
+		err = m.Gather(x.at, func(block *torch.Tensor) error { return p.group.StartAllGather(ctx, block) })
 	case gatherFinish:
-		err = m.EachBlock(x.at, func(_ ranks.Placement, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+		err = m.EachBlock(x.at, func(_ ranks.Placement, block *torch.Tensor) error { return p.group.FinishAllGather(ctx, block) })
 	case dispatchRows, dispatchGrads:
-		back, err = l.dispatch(ctx, s, m, *rows)
+		back, err = p.dispatch(ctx, s, m, *rows)
 	case sumGrads:
-		err = l.collectBlock(ctx, l.part.places[x.at])
+		err = p.grad.collect(ctx, p.division, p.grad.part.places[x.at])
 	}
 	return back, err
 }
 
-// gatherRest gathers the weights outside of layers, for a model that no rank has completely.
-func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
-	return m.Gather(0, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
-}
-
 // layers returns hooks that make the exchanges of a pass over m when it reaches a layer.
-func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) model.Layers {
+func (p *passes) layers(ctx context.Context, s *torch.Scope, m *model.Model) model.Layers {
 	return model.Layers{
 		Before: func(int) (err error) {
-			for computed := false; !computed && len(l.ahead) > 0 && err == nil; {
-				computed = l.ahead[0].kind == computeLayer
-				_, err = l.exchangeNext(ctx, s, m, nil)
+			for computed := false; !computed && len(p.ahead) > 0 && err == nil; {
+				computed = p.ahead[0].kind == computeLayer
+				_, err = p.exchangeNext(ctx, s, m, nil)
 			}
 			return err
 		},
 		After: func(layer int) (err error) {
-			for len(l.ahead) > 0 && l.ahead[0].kind == sumGrads && l.part.places[l.ahead[0].at].Layer == layer && err == nil {
-				_, err = l.exchangeNext(ctx, s, m, nil)
+			for len(p.ahead) > 0 && p.ahead[0].kind == sumGrads && p.grad.part.places[p.ahead[0].at].Layer == layer && err == nil {
+				_, err = p.exchangeNext(ctx, s, m, nil)
 			}
 			return err
 		},
-		Dispatch: func(rows model.RoutedRows) ([]*torch.Tensor, error) { return l.exchangeNext(ctx, s, m, &rows) },
+		Dispatch: func(rows model.RoutedRows) ([]*torch.Tensor, error) { return p.exchangeNext(ctx, s, m, &rows) },
 	}
 }
 
 // hidden runs the forward pass of one micro-batch.
-func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in model.Packed) (*torch.Tensor, error) {
+func (p *passes) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in model.Packed) (*torch.Tensor, error) {
 	if m.Gathered() {
-		return m.ForwardByLayer(s, in, l.layers(ctx, s, m))
+		return m.ForwardByLayer(s, in, p.layers(ctx, s, m))
 	}
 	return m.Forward(s, in), nil
 }
 
 // forwardBackward accumulates the gradient of one micro-batch.
-func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
-	if l.opt.CheckpointActivations {
-		return l.model.ForwardBackwardCheckpointed(s, in, objective, l.layers(ctx, s, l.model))
+func (p *passes) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
+	if p.checkpointed {
+		return p.model.ForwardBackwardCheckpointed(s, in, objective, p.layers(ctx, s, p.model))
 	}
-	l.model.ForwardBackward(s, in, objective)
+	p.model.ForwardBackward(s, in, objective)
 	return nil
-}
-
-// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
-func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
-	err = l.runPasses(ctx, passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, run: func([]*Sequence) error {
-		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) { return l.hidden(ctx, s, l.model, in) })
-		return err
-	}})
-	return logits, err
-}
-
-// JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
-func (l *Learner) JoinForward(ctx context.Context) error {
-	return l.runPasses(ctx, passSeries{model: l.model, n: 1})
 }

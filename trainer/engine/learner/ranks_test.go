@@ -141,7 +141,7 @@ func wantSame(t *testing.T, g ranks.Group, what string, mine any) {
 
 func wantSameWeights(t *testing.T, l *Learner) {
 	t.Helper()
-	sum, err := l.Digest(context.Background())
+	sum, err := l.State.Digest(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 		for name, w := range want.Values() {
 			closeTo(t, c.name+": "+name, r.Values[name], w, 2e-6)
 		}
-		for _, p := range l.share {
+		for _, p := range l.State.share {
 			if d := apart(grad[p.From:p.To], wantGrad[p.From:p.To], 1); !(d < 1e-5) {
 				t.Errorf("%s: the gradient of elements %d to %d differs by %v, want less than 1e-5", c.name, p.From, p.To, d)
 			}
@@ -214,10 +214,10 @@ func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
 // stateOf returns the weights and moments of all ranks on rank 0, and nil on the others.
 func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
 	t.Helper()
-	if n := l.params.Numel(); l.group.Rank() == 0 {
+	if n := l.State.params.Numel(); l.group.Rank() == 0 {
 		weights, m, v = make([]float32, n), make([]float32, n), make([]float32, n)
 	}
-	if err := l.Copy(t.Context(), weights, m, v); err != nil {
+	if err := l.State.Copy(t.Context(), weights, m, v); err != nil {
 		t.Fatal(err)
 	}
 	return weights, m, v
@@ -379,12 +379,12 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 					}
 					read, first, second = of(weights), of(m), of(v)
 				}
-				if err := errors.Join(l.RestoreWeights(t.Context(), read), l.RestoreMoments(t.Context(), first, second)); err != nil {
+				if err := errors.Join(l.State.RestoreWeights(t.Context(), read), l.State.RestoreMoments(t.Context(), first, second)); err != nil {
 					t.Fatal(err)
 				}
-				l.SetSteps(steps)
+				l.State.SetSteps(steps)
 			}
-			restore(again, l.Steps())
+			restore(again, l.State.Steps())
 			trained(t, l, batch)
 			trained(t, again, batch)
 			on, _, _ := stateOf(t, l)
@@ -400,19 +400,19 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 // gradient of a micro-batch has only one layer and the leaves outside layers.
 func wantGathered(t *testing.T, l *Learner) {
 	t.Helper()
-	share, of, leaves := l.share.Numel(), map[int]int64{}, map[int]int64{}
+	share, of, leaves := l.State.share.Numel(), map[int]int64{}, map[int]int64{}
 	for _, leaf := range l.model.Layout.Leaves {
 		of[leaf.Layer] += leaf.Numel()
 		leaves[leaf.Layer]++
 	}
 	const between = 16 // largest padding after a leaf
 	layer := of[0] + max(of[1], of[2], of[3])
-	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
+	got := []int64{l.State.params.Master().Numel(), l.model.Compute.Numel(), l.grad.sum.Numel(), l.State.m.Numel(), l.State.v.Numel()}
 	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
 		t.Errorf("fp32 weights, compute weights, gradient and moments have %d elements, want %d", got, want)
 	}
-	if over := l.part.flat.Numel() - layer; over < 0 || over > between*(leaves[0]+max(leaves[1], leaves[2], leaves[3])) {
-		t.Errorf("a micro-batch's gradient has %d elements, want %d without padding", l.part.flat.Numel(), layer)
+	if over := l.grad.part.flat.Numel() - layer; over < 0 || over > between*(leaves[0]+max(leaves[1], leaves[2], leaves[3])) {
+		t.Errorf("a micro-batch's gradient has %d elements, want %d without padding", l.grad.part.flat.Numel(), layer)
 	}
 }
 
@@ -436,14 +436,14 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 // alone can read the last weight only if it holds the whole model.
 func wantRead(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
-	n := l.params.Numel()
-	border := l.shareOf(0)[0].To
+	n := l.State.params.Numel()
+	border := l.State.shareOf(0)[0].To
 	for _, span := range [][2]int64{{0, n}, {0, 1}, {border - 1, border}, {border - 1, border + 1}, {border, border + 1}, {n - 1, n}} {
 		var got []float32
 		if l.group.Rank() == 0 {
 			got = make([]float32, span[1]-span[0])
 		}
-		if err := l.Read(t.Context(), span[0], span[1]-span[0], got); err != nil {
+		if err := l.State.Read(t.Context(), span[0], span[1]-span[0], got); err != nil {
 			t.Fatal(err)
 		}
 		if l.group.Rank() == 0 && !slices.Equal(got, weights[span[0]:span[1]]) {
@@ -451,8 +451,8 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 		}
 	}
 	one := make([]float32, 1)
-	if err := l.params.Read(t.Context(), n-1, one); (err == nil) != (l.params.Master().Numel() == n) {
-		t.Errorf("one rank, which has %d of %d weights, reads the last one: got error %v", l.params.Master().Numel(), n, err)
+	if err := l.State.params.Read(t.Context(), n-1, one); (err == nil) != (l.State.params.Master().Numel() == n) {
+		t.Errorf("one rank, which has %d of %d weights, reads the last one: got error %v", l.State.params.Master().Numel(), n, err)
 	}
 }
 
@@ -460,10 +460,10 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 // fp32 weights themselves, it also holds only its share of the weights and of the gradient.
 func wantShares(t *testing.T, l *Learner) {
 	t.Helper()
-	n, share := l.params.Numel(), l.share.Numel()
-	state := []int64{l.params.Master().Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
+	n, share := l.State.params.Numel(), l.State.share.Numel()
+	state := []int64{l.State.params.Master().Numel(), l.grad.sum.Numel(), l.State.m.Numel(), l.State.v.Numel()}
 	want := []int64{n, n, share, share}
-	if l.part != nil {
+	if l.grad.part != nil {
 		want = []int64{share, share, share, share}
 	}
 	if !slices.Equal(state, want) {
@@ -515,7 +515,7 @@ func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	if r, err = update(t, l, long); err == nil {
 		t.Errorf("a sequence that is too long: got %+v, want an error", r)
 	}
-	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.State.Steps() != 0 {
 		t.Error("the weights or the number of steps changed although no batch was accepted")
 	}
 	r, err = update(t, l, good)
@@ -541,14 +541,14 @@ func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, withRank(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
 		before, _, _ := stateOf(t, l)
 		if g.Rank() == 1 {
-			inDevice(t, l.model, func(*torch.Scope) { l.in(l.grad, l.share[0]).Fill_(math.NaN()) })
+			inDevice(t, l.model, func(*torch.Scope) { l.State.in(l.grad.sum, l.State.share[0]).Fill_(math.NaN()) })
 		}
-		_, err := l.apply(t.Context(), 1e-3)
+		_, err := l.State.apply(t.Context(), l.grad, 1e-3)
 		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
 			t.Errorf("%v: got error %v, want a refusal because of the norm", compute, err)
 		}
 		wantSame(t, g, "refusal", err)
-		if after, m, v := stateOf(t, l); !slices.Equal(after, before) || slices.ContainsFunc(slices.Concat(m, v), func(x float32) bool { return x != 0 }) || l.Steps() != 0 {
+		if after, m, v := stateOf(t, l); !slices.Equal(after, before) || slices.ContainsFunc(slices.Concat(m, v), func(x float32) bool { return x != 0 }) || l.State.Steps() != 0 {
 			t.Errorf("%v: weights, moments or the number of steps changed", compute)
 		}
 	}
@@ -570,7 +570,7 @@ func ranksSkip(t *testing.T, g ranks.Group) {
 		t.Errorf("got report %+v and error %v, want a skipped update", r, err)
 	}
 	wantSame(t, g, "report", r.Values)
-	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.State.Steps() != 0 {
 		t.Error("the weights or the number of steps changed although the update was skipped")
 	}
 	trained(t, l, tinyBatch(t, l, 0.3))
@@ -594,18 +594,18 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 			return nil
 		}
 	}
-	n := l.params.Numel()
+	n := l.State.params.Numel()
 	for what, err := range map[string]error{
-		"weights": l.RestoreWeights(t.Context(), reads(weights, 0)),
+		"weights": l.State.RestoreWeights(t.Context(), reads(weights, 0)),
 		// Reading rank 0's share succeeds, and reading the next share fails.
-		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)),
-		"second moments": l.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
+		"first moments":  l.State.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)),
+		"second moments": l.State.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
 	} {
 		if err == nil || !strings.HasSuffix(err.Error(), "the disk is gone") {
 			t.Errorf("%s: got error %v, want the error of reading them", what, err)
 		}
 	}
-	if err := errors.Join(l.RestoreWeights(t.Context(), reads(weights, n)), l.RestoreMoments(t.Context(), reads(m, n), reads(v, n))); err != nil {
+	if err := errors.Join(l.State.RestoreWeights(t.Context(), reads(weights, n)), l.State.RestoreMoments(t.Context(), reads(m, n), reads(v, n))); err != nil {
 		t.Fatal(err)
 	}
 	trained(t, l, tinyBatch(t, l, 0.3))

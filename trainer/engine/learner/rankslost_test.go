@@ -83,7 +83,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	if err := l.Prepare(ctx, batch); err != nil {
 		t.Fatal(err)
 	}
-	weights, m, v := make([]float32, l.params.Numel()), make([]float32, l.params.Numel()), make([]float32, l.params.Numel())
+	weights, m, v := make([]float32, l.State.params.Numel()), make([]float32, l.State.params.Numel()), make([]float32, l.State.params.Numel())
 	if g.Rank() == 1 {
 		ends.in(n)
 	}
@@ -93,9 +93,9 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	case "demonstrations":
 		_, err = l.ColdStartUpdate(ctx, batch, 1e-3)
 	case "copy":
-		err = l.Copy(ctx, weights, m, v)
+		err = l.State.Copy(ctx, weights, m, v)
 	case "weights":
-		err = l.RestoreWeights(ctx, func(int64, []float32) error { return nil })
+		err = l.State.RestoreWeights(ctx, func(int64, []float32) error { return nil })
 	}
 	if g.Rank() == 1 {
 		if !errors.Is(err, why) {
@@ -162,7 +162,7 @@ func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 	l := keeping(t, g, 1)
 	batch := tinyBatch(t, l, 0.3)
 	trained(t, l, batch)
-	k := kept{Steps: l.Steps(), Batch: batch}
+	k := kept{Steps: l.State.Steps(), Batch: batch}
 	k.Weights, k.M, k.V = stateOf(t, l)
 	trained(t, l, batch)
 	if k.After, _, _ = stateOf(t, l); g.Rank() > 0 {
@@ -194,10 +194,10 @@ func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 		}
 		return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
 	}
-	if err := errors.Join(l.RestoreWeights(t.Context(), reads(k.Weights)), l.RestoreMoments(t.Context(), reads(k.M), reads(k.V))); err != nil {
+	if err := errors.Join(l.State.RestoreWeights(t.Context(), reads(k.Weights)), l.State.RestoreMoments(t.Context(), reads(k.M), reads(k.V))); err != nil {
 		t.Fatal(err)
 	}
-	l.SetSteps(k.Steps)
+	l.State.SetSteps(k.Steps)
 	wantSameWeights(t, l)
 	weights, m, v := stateOf(t, l)
 	if g.Rank() == 0 && (!slices.Equal(weights, k.Weights) || !slices.Equal(m, k.M) || !slices.Equal(v, k.V)) {

@@ -26,8 +26,8 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 			mine = runs
 		}
 	}
-	l.done, l.of = 0, passes
-	err := l.runPasses(ctx, passSeries{model: m, micro: mine, n: passes, run: func(micro []*Sequence) error {
+	l.passes.done, l.passes.of = 0, passes
+	err := l.passes.run(ctx, passSeries{model: m, micro: mine, n: passes, run: func(micro []*Sequence) error {
 		part, err := l.forward(ctx, m, micro)
 		own.LogProbs = append(own.LogProbs, part...)
 		return err
@@ -73,7 +73,7 @@ func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) 
 		var err error
 		s.Training(func() {
 			var hidden *torch.Tensor
-			if hidden, err = l.hidden(ctx, s, m, b.in); err != nil {
+			if hidden, err = l.passes.hidden(ctx, s, m, b.in); err != nil {
 				return
 			}
 			logp, _ := torch.HeadLogProb(hidden.IndexSelect(0, b.source), m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)

@@ -131,6 +131,6 @@ func (t *minibatchTerm) leavesPolicyUnchanged(ctx context.Context, l *Learner) (
 	if t == nil || !t.alone {
 		return false, nil
 	}
-	norm, err := l.norm(ctx)
+	norm, err := l.grad.norm(ctx, l.State.division)
 	return norm == 0 && err == nil, err
 }

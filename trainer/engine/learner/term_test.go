@@ -78,7 +78,7 @@ func gradientBy(t *testing.T, l *Learner, batch []*Sequence, objective func(s *t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return readFlat(t, l, l.grad)
+	return readFlat(t, l, l.grad.sum)
 }
 
 // plus returns a + b.
@@ -236,8 +236,8 @@ func TestTermIsLinear(t *testing.T) {
 			if r, err := l.Update(t.Context(), batch, 0); err != nil || r.Refused != nil {
 				t.Fatal(r, err)
 			}
-			grads[i] = make([]float32, l.params.Numel())
-			if err := model.On(l.grad).Read(t.Context(), 0, grads[i]); err != nil {
+			grads[i] = make([]float32, l.State.params.Numel())
+			if err := model.On(l.grad.sum).Read(t.Context(), 0, grads[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -354,7 +354,7 @@ func TestTermRefused(t *testing.T) {
 	if err := l.Prepare(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	before, err := l.Digest(t.Context())
+	before, err := l.State.Digest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,15 +362,15 @@ func TestTermRefused(t *testing.T) {
 	if err != nil || r.Refused == nil || !strings.Contains(r.Refused.Error(), "the program's loss term: mgrpo: non_finite_value: term_loss") {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	after, err := l.Digest(t.Context())
-	if err != nil || after != before || l.Steps() != 0 {
+	after, err := l.State.Digest(t.Context())
+	if err != nil || after != before || l.State.Steps() != 0 {
 		t.Errorf("the weights have changed, or %v", err)
 	}
 	if len(added.updates) != 1 || added.updates[0].Refused == nil {
 		t.Errorf("the term was told %+v", added.updates)
 	}
 	bad = false
-	if r, err = l.Update(t.Context(), batch, 0.1); err != nil || r.Refused != nil || l.Steps() != 1 {
+	if r, err = l.Update(t.Context(), batch, 0.1); err != nil || r.Refused != nil || l.State.Steps() != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if len(added.updates) != 2 || added.updates[1].Refused != nil {
@@ -462,8 +462,8 @@ func TestTermAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := l.Update(t.Context(), batch, 0.1)
-		if err != nil || r.Refused != nil || r.Skipped == c.changes || (l.Steps() == 1) != c.changes {
-			t.Errorf("%s: %+v, %v, %d steps", name, r, err, l.Steps())
+		if err != nil || r.Refused != nil || r.Skipped == c.changes || (l.State.Steps() == 1) != c.changes {
+			t.Errorf("%s: %+v, %v, %d steps", name, r, err, l.State.Steps())
 		}
 		if len(c.added.updates) != 1 || c.added.updates[0].Refused != nil {
 			t.Errorf("%s: %+v", name, c.added.updates)

@@ -146,7 +146,7 @@ func gradientOf(t *testing.T, l *Learner, batch []*Sequence) (grad []float32, r 
 	if r.Refused != nil {
 		t.Fatal(r.Refused)
 	}
-	return readFlat(t, l, l.grad), timeless(r)
+	return readFlat(t, l, l.grad.sum), timeless(r)
 }
 
 func readFlat(t *testing.T, l *Learner, flat *torch.Tensor) []float32 {

@@ -73,7 +73,7 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		err = f.open(ctx, *o.Open)
 	case launch.Join:
 		if err = p.join(ctx, f.spec, *o.Group); err == nil {
-			r.Digest, err = p.Learner.Rank0.Digest(ctx)
+			r.Digest, err = p.Learner.Rank0.State.Digest(ctx)
 		}
 	case launch.LoadReference:
 		err = p.LoadReference(ctx, f.spec.Config, f.spec.Config.Agent(f.spec.Agent), o.Folder)

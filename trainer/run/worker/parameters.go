@@ -25,7 +25,7 @@ func (p parameters) Files(ctx context.Context, master func(from int64, dst []flo
 func (p parameters) Counters() archive.Counters {
 	c := archive.Counters{Refused: int(p.w.steps.refusals)}
 	if p.w.trains() {
-		c.Updates = p.w.learner.Rank0.Steps()
+		c.Updates = p.w.learner.Rank0.State.Steps()
 	}
 	return c
 }
@@ -36,7 +36,7 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 	if err := p.w.learner.RestoreMoments(ctx, m, v); err != nil {
 		return err
 	}
-	p.w.learner.Rank0.SetSteps(c.Updates)
+	p.w.learner.Rank0.State.SetSteps(c.Updates)
 	p.w.steps.refusals = streak(c.Refused)
 	return nil
 }

@@ -25,7 +25,7 @@ type seat struct {
 func (s *seat) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (s *seat) trained() bool { return s.trains() && s.learner.Rank0.Steps() > 0 }
+func (s *seat) trained() bool { return s.trains() && s.learner.Rank0.State.Steps() > 0 }
 
 // WaitsFor reports that this agent waits at a barrier for other agents.
 func (s *seat) WaitsFor(agents []string) {

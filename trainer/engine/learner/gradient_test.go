@@ -18,8 +18,8 @@ func TestGradientByLayer(t *testing.T) {
 			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), o)
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
-					l.part.flat.Drop()
-					l.part = newPartial(s, l, false)
+					l.grad.part.flat.Drop()
+					l.grad.part = newPartial(s, l.State.division, false)
 				})
 			}
 			return l
@@ -46,9 +46,9 @@ func TestGradientByLayer(t *testing.T) {
 			layer[leaf.Layer] += leaf.Numel()
 		}
 		const between = 128 // largest padding, which keeps leaves as aligned as blocks
-		got, want, all := byLayer.part.flat.Numel(), layer[0]+max(layer[1], layer[2]), whole.params.Numel()
-		if got < want || got > want+between || whole.part.flat.Numel() < all || whole.part.flat.Numel() > all+between {
-			t.Errorf("the buffers have %d and %d elements; the gradient has %d, and layer by layer it needs %d", got, whole.part.flat.Numel(), all, want)
+		got, want, all := byLayer.grad.part.flat.Numel(), layer[0]+max(layer[1], layer[2]), whole.State.params.Numel()
+		if got < want || got > want+between || whole.grad.part.flat.Numel() < all || whole.grad.part.flat.Numel() > all+between {
+			t.Errorf("the buffers have %d and %d elements; the gradient has %d, and layer by layer it needs %d", got, whole.grad.part.flat.Numel(), all, want)
 		}
 	})
 }
@@ -57,15 +57,15 @@ func TestGradientByLayer(t *testing.T) {
 // They are collected afterwards in the same order, with zeros for gradients that were not computed.
 func TestCollectRest(t *testing.T) {
 	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.CheckpointActivations = true }))
-	leaves := l.params.Leaves()
-	err := l.runPasses(t.Context(), passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, backward: true, run: func([]*Sequence) error {
+	leaves := l.State.params.Leaves()
+	err := l.passes.run(t.Context(), passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, backward: true, run: func([]*Sequence) error {
 		inDevice(t, l.model, func(s *torch.Scope) {
 			for i, leaf := range leaves { // like a pass that ends after the last layer
 				if leaf.Layer != 1 {
 					leaf.Leaf.Grad().Fill_(float64(i + 1))
 				}
 			}
-			if err := l.layers(t.Context(), s, l.model).After(2); err != nil {
+			if err := l.passes.layers(t.Context(), s, l.model).After(2); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -80,11 +80,11 @@ func TestCollectRest(t *testing.T) {
 			if leaf.Layer == 1 {
 				want = 0
 			}
-			if got := l.grad.Narrow(0, leaf.From, leaf.Leaf.Numel()).Sum().Item(); got != want {
+			if got := l.grad.sum.Narrow(0, leaf.From, leaf.Leaf.Numel()).Sum().Item(); got != want {
 				t.Errorf("leaf %d of layer %d: the sum is %v, want %v", i, leaf.Layer, got, want)
 			}
 		}
-		if l.part.flat.Sum().Item() != 0 {
+		if l.grad.part.flat.Sum().Item() != 0 {
 			t.Error("the next pass begins with a gradient")
 		}
 	})
