@@ -15,7 +15,8 @@ import (
 func matrices(c arch.Config) (layers, head float64) {
 	d := c.Hidden
 	for i := range c.Layers {
-		q, kv, mlp := c.Heads*c.HeadDimOf(i), c.KVWidth(i), 3*d*c.FFNOf(i)
+		l := c.Layer(i)
+		q, kv, mlp := c.Heads*l.HeadDim(), l.KVWidth(), 3*d*l.FFN()
 		if m := c.Mixture; m != nil {
 			routed := d*m.Experts + m.PerToken*3*d*m.FFN
 			if !c.ExpertsBesideMLP() {
@@ -23,14 +24,14 @@ func matrices(c arch.Config) (layers, head float64) {
 			}
 			mlp += routed
 		}
-		if c.KVLayer(i) != i {
+		if l.KVLayer() != i {
 			kv = 0
 		}
 		operator := d*(q+2*kv) + q*d
 		switch g := c.GatedDelta; {
-		case c.Convolves(i):
+		case l.Convolves():
 			operator = 4 * d * d
-		case c.Recurs(i):
+		case l.Recurs():
 			operator = d*(g.Channels()+g.Values()+2*g.ValueHeads) + g.Values()*d
 		case c.GatedAttention():
 			operator += d * q
@@ -69,7 +70,7 @@ func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 func pairFLOPs(c arch.Config) float64 {
 	attend := 0
 	for i := range c.Layers {
-		if c.Attends(i) {
+		if c.Layer(i).Attends() {
 			attend++
 		}
 	}

@@ -62,9 +62,9 @@ func (f forward) all() (t Time) {
 func (p pass) layers() (f forward) {
 	for layer, leaves := range p.a.layers {
 		switch g := p.a.Arch.GatedDelta; {
-		case p.a.Arch.Convolves(layer):
+		case p.a.Arch.Layer(layer).Convolves():
 			p.elementwise(&f.rest, 1, 5*p.a.Arch.Hidden) // reads a product of three values, writes the cache and the result
-		case p.a.Arch.Recurs(layer): // the convolution, the norm, and the gate; the recurrence
+		case p.a.Arch.Layer(layer).Recurs(): // the convolution, the norm, and the gate; the recurrence
 			p.elementwise(&f.rest, 5, 3*g.Channels()+10*g.Values())
 			p.recurrence(&f.rest, g)
 		default:
@@ -152,7 +152,8 @@ func (p pass) elementwise(t *Time, kernels float64, values int) {
 // attention adds the step that splits the product of queries, keys and values into heads, normalises and rotates them and writes the
 // cache, and attention itself.
 func (p pass) attention(t *Time, layer int) {
-	q, kv, window := p.a.Arch.Heads*p.a.Arch.HeadDimOf(layer), p.a.Arch.KVWidth(layer), p.a.Arch.Window(layer)
+	l := p.a.Arch.Layer(layer)
+	q, kv, window := p.a.Arch.Heads*l.HeadDim(), l.KVWidth(), l.Window()
 	p.elementwise(t, 1, 2*(q+2*kv))
 	bytes := p.a.value() * 2 * (float64(kv)*p.rows.keys(window)/p.passes + float64(q)*p.n())
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)

@@ -43,7 +43,8 @@ func (b *binder) linear(name string) linear {
 // layer returns layer i without its experts.
 func (b *binder) layer(i int) layer {
 	m, p := b.m, fmt.Sprintf("layers.%d.", i)
-	rotary, _ := m.Config.Rotary(i)
+	c := m.Config.Layer(i)
+	rotary, _ := c.Rotary()
 	l := layer{
 		cfg: &m.Config, rotation: m.rotations[rotary], index: i,
 		order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, factor: b.other(p + arch.FactorLeaf),
@@ -53,11 +54,11 @@ func (b *binder) layer(i int) layer {
 		qNorm: b.other(p + "q_norm"), kNorm: b.other(p + "k_norm"), sinks: b.other(p + "sinks"),
 		gateUp: b.linear(p + "gate_up"), down: b.linear(p + "down"),
 	}
-	if m.Config.Convolves(i) {
+	if c.Convolves() {
 		l.conv = &shortConv{in: b.linear(p + "conv_in"), out: b.linear(p + "conv_out"),
 			ShortConv: torch.ShortConv{Weight: b.other(p + "conv"), Bias: b.other(p + "conv_bias")}}
 	}
-	if m.Config.Recurs(i) {
+	if c.Recurs() {
 		g := m.Config.GatedDelta
 		l.delta = &gatedDelta{in: b.linear(p + "delta_in"), out: b.linear(p + "delta_out"), norm: b.other(p + "delta_norm"), sizes: g, eps: m.Config.RMSEps,
 			conv: torch.ShortConv{Weight: b.other(p + "conv"), SiLU: true},
@@ -66,7 +67,7 @@ func (b *binder) layer(i int) layer {
 		l.gates = m.heads.gates
 	}
 	if l.qNorm != nil {
-		l.vNorm = m.heads.ones[valueNorm{m.Config.HeadDimOf(i), l.qNorm.DType()}]
+		l.vNorm = m.heads.ones[valueNorm{c.HeadDim(), l.qNorm.DType()}]
 	}
 	if m.Config.LayerInputs() > 0 {
 		l.own = &ownInput{gate: b.linear(p + "input_gate"), up: b.linear(p + "input_up"), norm: b.other(p + "own_norm")}

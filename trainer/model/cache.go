@@ -14,7 +14,7 @@ import (
 // CacheBlock, Hidden] for the inputs of its convolution. Tables list the blocks of each
 // sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
-	k, v   []*torch.Tensor // one per layer; nil if it uses those of arch.Config.KVLayer; k alone in a layer that convolves
+	k, v   []*torch.Tensor // one per layer; nil if it uses those of arch.LayerConfig.KVLayer; k alone in a layer that convolves
 	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
 	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
 	group  []int           // the group of each layer
@@ -46,14 +46,14 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 			zeros := func(heads, dim int) *torch.Tensor {
 				return torch.KeptZeros(s, m.Generation.norm.DType(), int64(blocks[g]), int64(heads), arch.CacheBlock, int64(dim))
 			}
-			switch {
-			case m.Config.Recurs(layer):
+			switch l := m.Config.Layer(layer); {
+			case l.Recurs():
 				c.states[layer] = m.newRecurrent(s, states)
-			case m.Config.Convolves(layer):
+			case l.Convolves():
 				c.k[layer] = zeros(1, m.Config.Hidden)
-			case m.Config.KVLayer(layer) == layer:
-				c.k[layer] = zeros(m.Config.KVHeadsOf(layer), m.Config.HeadDimOf(layer))
-				c.v[layer] = zeros(m.Config.KVHeadsOf(layer), m.Config.HeadDimOf(layer))
+			case l.KVLayer() == layer:
+				c.k[layer] = zeros(l.KVHeads(), l.HeadDim())
+				c.v[layer] = zeros(l.KVHeads(), l.HeadDim())
 			}
 		}
 		return nil
@@ -78,7 +78,7 @@ type cachedAttention struct {
 }
 
 func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
-	of := a.c.cfg.KVLayer(layer)
+	of := a.c.cfg.Layer(layer).KVLayer()
 	k, v, table := a.c.k[of], a.c.v[of], a.c.table[a.c.group[of]]
 	var q *torch.Tensor
 	if of == layer {
@@ -86,7 +86,7 @@ func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads,
 	} else {
 		q, _, _ = heads.Split(qkv)
 	}
-	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer), sinks)
+	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Layer(layer).Window(), sinks)
 }
 
 // Place returns the index into the tables at which block number `at` of a sequence in a group is listed.

@@ -74,7 +74,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 	routed := 0
 	for i := range m.Config.Layers {
 		l := b.layer(i)
-		if m.Config.HasExperts(i) {
+		if m.Config.Layer(i).HasExperts() {
 			l.mixture = b.mixture(fmt.Sprintf("layers.%d.", i), routed)
 			routed++
 		}
@@ -226,7 +226,7 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 		out = l.delta.forward(i, h, pass)
 	default:
 		qkv := l.qkv.apply(h, pass.Adapters)
-		a := pass.Attention.Attend(i, qkv, l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
+		a := pass.Attention.Attend(i, qkv, l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.Layer(i).HeadDim()))
 		if l.gates != nil {
 			a = torch.SigmoidGLU(qkv.IndexSelect(1, l.gates).Concat(a))
 		}
@@ -238,10 +238,10 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	f := l.cfg.Features()
-	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: f.NormOffset, Eps: l.cfg.RMSEps,
+	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.Layer(l.index).KVHeads(), QNorm: l.qNorm, KNorm: l.kNorm, Offset: f.NormOffset, Eps: l.cfg.RMSEps,
 		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: f.NormsAfterRope, Order: l.order, Growth: l.growth}
 	switch {
-	case l.cfg.KVLayer(l.index) != l.index:
+	case l.cfg.Layer(l.index).KVLayer() != l.index:
 		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
 	case f.ValueNorms:
 		h.VNorm = l.vNorm

@@ -75,7 +75,7 @@ func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
 
 // Carries reports whether the rows of a layer, counted from 1, are sent to experts that belong to several ranks.
 func (m *Model) Carries(layer int) bool {
-	return m.Gathered() && layer > 0 && m.Config.HasExperts(layer-1) && m.Config.DividesExperts()
+	return m.Gathered() && layer > 0 && m.Config.Layer(layer-1).HasExperts() && m.Config.DividesExperts()
 }
 
 // departs computes a layer at x up to the point at which rows are sent to their experts. The experts' outputs are added to

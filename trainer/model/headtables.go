@@ -32,8 +32,8 @@ type columns struct {
 }
 
 func columnsOf(cfg *arch.Config, layer int) columns {
-	return columns{cfg.HeadDimOf(layer), cfg.KVHeadsOf(layer), cfg.Features().RotaryPairs, cfg.KeysAreValues(layer), cfg.KVLayer(layer) != layer,
-		cfg.GatedAttention()}
+	l := cfg.Layer(layer)
+	return columns{l.HeadDim(), l.KVHeads(), cfg.Features().RotaryPairs, l.KeysAreValues(), l.KVLayer() != layer, cfg.GatedAttention()}
 }
 
 func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
@@ -46,7 +46,7 @@ func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
 		t.gates = s.Keep(s.FromInt32(gates, int64(len(gates))))
 	}
 	for i := range cfg.Layers {
-		if !cfg.Attends(i) {
+		if !cfg.Layer(i).Attends() {
 			continue
 		}
 		c := columnsOf(cfg, i)
@@ -54,7 +54,7 @@ func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
 			t.orders[c] = orderOf(s, cfg, c, i)
 		}
 		if cfg.Features().ValueNorms {
-			t.addOnes(s, cfg.HeadDimOf(i))
+			t.addOnes(s, cfg.Layer(i).HeadDim())
 		}
 	}
 	return t
@@ -110,7 +110,7 @@ func beforeGates(i, headDim int) int { return i/headDim*2*headDim + i%headDim }
 
 // paired returns the column that comes to i.
 func paired(cfg *arch.Config, i, headDim, layer int) int {
-	rotary, _ := cfg.Rotary(layer)
+	rotary, _ := cfg.Layer(layer).Rotary()
 	head, at, half := i/headDim, i%headDim, rotary.Dim/2
 	if at >= rotary.Dim {
 		return i

@@ -51,7 +51,7 @@ func (f *fixture) routed(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, 
 // wantExperts returns experts.L of every layer with experts, in the order of Routes.
 func (f *fixture) wantExperts() (all []float64) {
 	for i := range f.m.Config.Layers {
-		if f.m.Config.HasExperts(i) {
+		if f.m.Config.Layer(i).HasExperts() {
 			all = append(all, f.unpadded(fmt.Sprintf("experts.%d", i), 0, int64(f.m.Config.Mixture.PerToken))...)
 		}
 	}
@@ -64,7 +64,7 @@ func known(t *testing.T, dir, kind string, cfg arch.Config) bool {
 	t.Helper()
 	want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
 	for i := range cfg.Layers {
-		if _, there := want[fmt.Sprintf("%s.%d", kind, i)]; !there && cfg.HasExperts(i) {
+		if _, there := want[fmt.Sprintf("%s.%d", kind, i)]; !there && cfg.Layer(i).HasExperts() {
 			fmt.Printf("golden: %s: %s.%d is absent\n", filepath.Base(dir), kind, i)
 			return false
 		}

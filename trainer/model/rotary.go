@@ -14,7 +14,7 @@ type rotation struct{ cos, sin *torch.Tensor }
 func rotationsOf(s *torch.Scope, cfg *arch.Config, positions int) map[arch.Rotary]rotation {
 	all := map[arch.Rotary]rotation{}
 	for i := range cfg.Layers {
-		rotary, ok := cfg.Rotary(i)
+		rotary, ok := cfg.Layer(i).Rotary()
 		if _, made := all[rotary]; !ok || made {
 			continue
 		}

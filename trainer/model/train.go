@@ -27,12 +27,13 @@ type packedAttention struct {
 
 func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
 	q, k, v := heads.Split(qkv)
-	if of := a.cfg.KVLayer(layer); of != layer {
+	l := a.cfg.Layer(layer)
+	if of := l.KVLayer(); of != layer {
 		k, v = a.kept[of].k, a.kept[of].v
-	} else if a.cfg.SharesKV(layer) {
+	} else if l.SharesKV() {
 		a.kept[layer] = keysValues{k, v}
 	}
-	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer), sinks)
+	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, l.Window(), sinks)
 }
 
 func (m *Model) packed(in Packed) Pass {

@@ -95,7 +95,7 @@ var (
 		"trainer/engine/policy/local.Engine":     31,
 		"trainer/engine/policy/local.pages":      24,
 		"trainer/model.Model":                    56,
-		"trainer/model/arch.Config":              69,
+		"trainer/model/arch.Config":              56,
 		"trainer/model/arch.layer":               33,
 		"trainer/model/tokenizer.Tokenizer":      43,
 		"trainer/model/tokenizer/jinja.parser":   30,

@@ -12,7 +12,7 @@ type ByLayer struct {
 	GlobalHeadDim int  // global_head_dim: HeadDim of global layers; 0: HeadDim
 	GlobalKVHeads int  // num_global_key_value_heads: KVHeads of global layers; 0: KVHeads
 	KeysAreValues bool // attention_k_eq_v: global layers use the projection of keys, before its norm, as values too
-	SharedKV      int  // num_kv_shared_layers: the last SharedKV layers have no keys and values, see KVLayer
+	SharedKV      int  // num_kv_shared_layers: the last SharedKV layers have no keys and values, see LayerConfig.KVLayer
 	DoubleWide    bool // use_double_wide_mlp: the MLPs of the last SharedKV layers are twice as wide
 
 	Inputs      int // hidden_size_per_layer_input: width of the embedding that each layer adds; 0: layers add none
@@ -23,7 +23,7 @@ type ByLayer struct {
 func (c Config) UnreadGGUF(name string) bool {
 	var layer int
 	var module string
-	if n, _ := fmt.Sscanf(name, "blk.%d.%s", &layer, &module); n != 2 || layer < 0 || layer >= c.Layers || c.KVLayer(layer) == layer {
+	if n, _ := fmt.Sscanf(name, "blk.%d.%s", &layer, &module); n != 2 || layer < 0 || layer >= c.Layers || c.Layer(layer).KVLayer() == layer {
 		return false
 	}
 	return module == "attn_k.weight" || module == "attn_v.weight" || module == "attn_k_norm.weight"
@@ -63,74 +63,18 @@ func (b *ByLayer) settings() []setting {
 	}
 }
 
-// HeadDimOf returns the size of a head in a layer.
-func (c Config) HeadDimOf(layer int) int {
-	if c.Window(layer) == 0 {
-		return cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim)
-	}
-	return c.HeadDim
-}
-
-// KVHeadsOf returns the number of heads of keys and values in a layer.
-func (c Config) KVHeadsOf(layer int) int {
-	if c.Window(layer) == 0 {
-		return cmp.Or(c.byLayer().GlobalKVHeads, c.KVHeads)
-	}
-	return c.KVHeads
-}
-
-// KVWidth returns the number of values of a token's keys in a layer.
-func (c Config) KVWidth(layer int) int { return c.KVHeadsOf(layer) * c.HeadDimOf(layer) }
-
-// FFNOf returns the width of a layer's MLP.
-func (c Config) FFNOf(layer int) int {
-	if c.byLayer().DoubleWide && c.KVLayer(layer) != layer {
-		return 2 * c.FFN
-	}
-	return c.FFN
-}
-
-// KVLayer returns the layer whose keys and values a layer attends to. For one of the last SharedKV layers, it is the last earlier layer
-// with the same window. For the others, it is the layer itself.
-func (c Config) KVLayer(layer int) int {
-	first := c.Layers - c.byLayer().SharedKV
-	if layer < first {
-		return layer
-	}
-	for i := first - 1; i >= 0; i-- {
-		if c.Window(i) == c.Window(layer) {
-			return i
-		}
-	}
-	return layer
-}
-
-// SharesKV reports whether later layers attend to a layer's keys and values.
-func (c Config) SharesKV(layer int) bool {
-	for i := c.Layers - c.byLayer().SharedKV; i < c.Layers; i++ {
-		if i != layer && c.KVLayer(i) == layer {
-			return true
-		}
-	}
-	return false
-}
-
 // Unread reports whether a folder may have a tensor that no pass reads. Such a tensor is a
 // projection or norm of keys or values in a layer that shares the keys and values of another layer.
 func (c Config) Unread(name string) bool {
 	var layer int
 	var module string
 	rest, inside := strings.CutPrefix(name, c.Body())
-	if n, _ := fmt.Sscanf(rest, "layers.%d.self_attn.%s", &layer, &module); !inside || n != 2 || layer < 0 || layer >= c.Layers || c.KVLayer(layer) == layer {
+	n, _ := fmt.Sscanf(rest, "layers.%d.self_attn.%s", &layer, &module)
+	if !inside || n != 2 || layer < 0 || layer >= c.Layers || c.Layer(layer).KVLayer() == layer {
 		return false
 	}
 	module, _, _ = strings.Cut(module, ".")
 	return module == "k_proj" || module == "v_proj" || module == "k_norm" || module == "v_norm"
-}
-
-// KeysAreValues reports whether a layer uses the projection of its keys as values.
-func (c Config) KeysAreValues(layer int) bool {
-	return c.byLayer().KeysAreValues && c.Window(layer) == 0 && c.KVLayer(layer) == layer
 }
 
 // LayerInputs returns the width of the embedding that each layer adds, 0 if layers add none.
@@ -155,7 +99,7 @@ func (c Config) validateByLayer(f *family) error {
 		return fmt.Errorf("vocab_size_per_layer_input is %d: must be at least vocab_size %d, and at most %d", b.InputsVocab, c.VocabSize, MaxVocab)
 	}
 	for i := c.Layers - b.SharedKV; i < c.Layers; i++ {
-		if c.KVLayer(i) == i {
+		if c.Layer(i).KVLayer() == i {
 			return fmt.Errorf("num_kv_shared_layers is %d: layer %d, of %s, has no layer of its type before them to share with", b.SharedKV, i,
 				c.layerTypes()[i])
 		}

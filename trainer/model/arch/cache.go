@@ -24,12 +24,13 @@ type CacheGroup struct {
 // CacheGroups returns the groups of the layers, in the order of their first layers.
 func (c Config) CacheGroups() (groups []CacheGroup) {
 	for i := range c.Layers {
-		if c.KVLayer(i) != i || c.Recurs(i) {
+		l := c.Layer(i)
+		if l.KVLayer() != i || l.Recurs() {
 			continue
 		}
-		at := slices.IndexFunc(groups, func(g CacheGroup) bool { return g.Window == c.Window(i) })
+		at := slices.IndexFunc(groups, func(g CacheGroup) bool { return g.Window == l.Window() })
 		if at < 0 {
-			at, groups = len(groups), append(groups, CacheGroup{Window: c.Window(i)})
+			at, groups = len(groups), append(groups, CacheGroup{Window: l.Window()})
 		}
 		groups[at].Layers = append(groups[at].Layers, i)
 	}

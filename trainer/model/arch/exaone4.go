@@ -52,7 +52,7 @@ func exaone4Windows(k *keys, c *Config) {
 
 // turnWhereSliding leaves positions to layers with a window.
 func (c *Config) turnWhereSliding() {
-	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Window(i) == 0 })
+	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Layer(i).Window() == 0 })
 }
 
 // exaone4GGUF reads windows. llama.cpp applies them only if the model has 64 layers, so windows of other models are refused.

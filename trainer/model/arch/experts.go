@@ -79,7 +79,7 @@ func (l *layer) sharedExpert(m *Mixture) {
 
 // expertsOrMLP adds the experts of a layer that has them, and the dense MLP of any other layer.
 func (l *layer) expertsOrMLP(names expertNames) {
-	if !l.c.HasExperts(l.index) {
+	if !l.of.HasExperts() {
 		l.gatedMLP(false)
 		return
 	}

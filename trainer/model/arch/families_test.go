@@ -69,7 +69,7 @@ func TestRotary(t *testing.T) {
 			continue
 		}
 		for i, want := range c.want {
-			got, ok := cfg.Rotary(i)
+			got, ok := cfg.Layer(i).Rotary()
 			if ok != (want != nil) || ok && !reflect.DeepEqual(got, *want) {
 				t.Errorf("%s: layer %d has %+v, %v", c.json, i, got, ok)
 			}
@@ -101,7 +101,7 @@ func TestYaRN(t *testing.T) {
 			t.Errorf("%s: %v", c.json, err)
 			continue
 		}
-		r, _ := cfg.Rotary(0)
+		r, _ := cfg.Layer(0).Rotary()
 		golden.Near(t, c.json, r.Amplitude(), c.amplitude, 1e-15)
 		factor := cfg.RopeScaling.(*RopeYaRN).Factor
 		freqs, plain := r.Frequencies(), Rotary{Theta: r.Theta, Dim: 16}.Frequencies()

@@ -38,12 +38,6 @@ func (g *GatedDelta) Values() int { return g.ValueHeads * g.ValueDim }
 // Channels returns the number of channels of the convolution: queries, keys and values.
 func (g *GatedDelta) Channels() int { return 2*g.Keys() + g.Values() }
 
-// Recurs reports whether a layer has a gated delta rule in place of attention.
-func (c Config) Recurs(layer int) bool { return c.GatedDelta != nil && c.GatedDelta.Layers[layer] }
-
-// Attends reports whether a layer attends.
-func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recurs(layer) }
-
 // GatedAttention reports whether the result of attention is multiplied by the sigmoid of a
 // gate, which the projection of queries computes. The projection's rows are a head's queries,
 // then that head's gates.
@@ -78,7 +72,7 @@ func (c Config) validateGatedDelta(f *family) error {
 	}
 	attends := false
 	for i := range c.Layers {
-		attends = attends || c.Attends(i)
+		attends = attends || c.Layer(i).Attends()
 	}
 	switch {
 	case g.ValueHeads%g.KeyHeads != 0:

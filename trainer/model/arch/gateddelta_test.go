@@ -26,9 +26,9 @@ func TestGatedDelta(t *testing.T) {
 		}
 		var got strings.Builder
 		for i := range cfg.Layers {
-			got.WriteString(map[bool]string{true: "d", false: "a"}[cfg.Recurs(i)])
+			got.WriteString(map[bool]string{true: "d", false: "a"}[cfg.Layer(i).Recurs()])
 		}
-		if r, _ := cfg.Rotary(0); got.String() != c.want || r.Dim != 64 {
+		if r, _ := cfg.Layer(0).Rotary(); got.String() != c.want || r.Dim != 64 {
 			t.Errorf("%s: layers %s, want %s; %d dimensions are rotated", c.json, got.String(), c.want, r.Dim)
 		}
 	}

@@ -135,12 +135,12 @@ func readOverrides(k *keys, c *Config, b *ByLayer) {
 		dim, kv := c.HeadDim, c.KVHeads
 		one.integer("head_dim", &dim)
 		one.integer("num_key_value_heads", &kv)
-		switch first := b.GlobalHeadDim == 0; {
-		case c.Window(i) > 0 && (dim != c.HeadDim || kv != c.KVHeads):
+		switch window, first := c.Layer(i).Window(), b.GlobalHeadDim == 0; {
+		case window > 0 && (dim != c.HeadDim || kv != c.KVHeads):
 			one.fail("layers with a window are supported without overrides only")
-		case c.Window(i) == 0 && first:
+		case window == 0 && first:
 			b.GlobalHeadDim, b.GlobalKVHeads = dim, kv
-		case c.Window(i) == 0 && (dim != b.GlobalHeadDim || kv != b.GlobalKVHeads):
+		case window == 0 && (dim != b.GlobalHeadDim || kv != b.GlobalKVHeads):
 			one.fail("layers without a window are supported with equal overrides only")
 		}
 		in.fold(one)

@@ -41,7 +41,7 @@ func keyValueHeadsGGUF(k *keys, key string, c *Config) {
 	}
 	for i, n := range heads {
 		of := &c.ByLayer.GlobalKVHeads
-		if c.Window(i) > 0 {
+		if c.Layer(i).Window() > 0 {
 			of = &c.KVHeads
 		}
 		if *of = cmp.Or(*of, n); *of != n {
@@ -59,7 +59,7 @@ func doubleWideGGUF(k *keys, key string, c *Config) {
 	c.FFN = widths[0]
 	c.ByLayer.DoubleWide = widths[len(widths)-1] == 2*c.FFN
 	for i, n := range widths {
-		if want := c.FFNOf(i); n != want {
+		if want := c.Layer(i).FFN(); n != want {
 			k.fail("%s is %d for layer %d: expected %d", key, n, i, want)
 		}
 	}
@@ -71,10 +71,10 @@ func refuseSharedGGUF(k *keys, key string, c *Config) {
 	first := boundedLayers(c.Layers) - c.ByLayer.SharedKV
 	for i := max(first, 0); i < first+c.ByLayer.SharedKV; i++ {
 		of := first - 1
-		if c.Window(i) > 0 {
+		if c.Layer(i).Window() > 0 {
 			of--
 		}
-		if c.KVLayer(i) != of {
+		if c.Layer(i).KVLayer() != of {
 			k.fail("%s is %d: supported only if layer %d has a window and layer %d has none", key, c.ByLayer.SharedKV, first-2, first-1)
 			return
 		}
@@ -84,7 +84,7 @@ func refuseSharedGGUF(k *keys, key string, c *Config) {
 // keysAreValuesGGUF reports whether layers without a window have no projection of values.
 func keysAreValuesGGUF(k *keys, c *Config) bool {
 	for i := range boundedLayers(c.Layers) {
-		if c.Window(i) == 0 && c.KVLayer(i) == i {
+		if l := c.Layer(i); l.Window() == 0 && l.KVLayer() == i {
 			return !stores(k, fmt.Sprintf("blk.%d.attn_v.weight", i))
 		}
 	}

@@ -22,8 +22,8 @@ func TestGemma4GGUFRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotary, _ := c.Rotary(1)
-	if f := rotary.Frequencies(); !c.ByLayer.DoubleWide || c.KVHeadsOf(1) != 2 || c.KVHeads != 2 || c.HeadDim != 8 || f[1] == 0 || f[2] != 0 {
+	rotary, _ := c.Layer(1).Rotary()
+	if f := rotary.Frequencies(); !c.ByLayer.DoubleWide || c.Layer(1).KVHeads() != 2 || c.KVHeads != 2 || c.HeadDim != 8 || f[1] == 0 || f[2] != 0 {
 		t.Errorf("%+v, frequencies %v", c, f)
 	}
 	for _, one := range []struct {

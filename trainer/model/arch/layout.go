@@ -34,7 +34,7 @@ func (c Config) Layout() *Layout {
 	c.inputsOfLayers(l)
 	f := families[c.Family]
 	for i := range c.Layers {
-		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
+		f.layer(&layer{layout: l, c: c, of: c.Layer(i), index: i, pairs: f.interleaved(c)}, c)
 	}
 	norm, ggufNorm := cmp.Or(f.finalNorm, "norm"), "output_norm"
 	if f.gguf != nil {
@@ -54,11 +54,11 @@ func (c Config) Layout() *Layout {
 // them. heads reports whether query and key heads have norms.
 func (c Config) BlockNorms() (before, after int, heads bool) {
 	first := 0 // layer that attends
-	for first+1 < c.Layers && !c.Attends(first) {
+	for first+1 < c.Layers && !c.Layer(first).Attends() {
 		first++
 	}
 	l := &Layout{}
-	families[c.Family].layer(&layer{layout: l, c: c, index: first}, c)
+	families[c.Family].layer(&layer{layout: l, c: c, of: c.Layer(first), index: first}, c)
 	for _, leaf := range l.Leaves {
 		switch strings.TrimPrefix(leaf.Name, fmt.Sprintf("layers.%d.", first)) {
 		case "input_norm", "post_norm", "experts_norm":

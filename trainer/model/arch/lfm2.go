@@ -23,7 +23,7 @@ func init() {
 // lfm2Layer adds attention or a convolution, experts or an MLP, and the norms before them.
 func lfm2Layer(l *layer, c Config) {
 	l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
-	if c.Convolves(l.index) {
+	if l.of.Convolves() {
 		l.shortConv()
 	} else {
 		l.qkv(false)
@@ -31,7 +31,7 @@ func lfm2Layer(l *layer, c Config) {
 		l.outputNamed("self_attn.out_proj", false)
 	}
 	l.normBeforeMLP("ffn_norm")
-	if !c.HasExperts(l.index) {
+	if !l.of.HasExperts() {
 		l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 		return
 	}
@@ -82,10 +82,10 @@ func writeLFM2(c Config) map[string]any {
 func writeConvolutions(c Config) map[string]any {
 	attends := []int{}
 	for i := range c.Layers {
-		if !c.Convolves(i) {
+		if !c.Layer(i).Convolves() {
 			attends = append(attends, i)
 		}
 	}
 	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied,
-		"layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends}
+		"layer_types": c.typesOfLayers(convolution, LayerConfig.Convolves), "full_attn_idxs": attends}
 }

@@ -71,8 +71,8 @@ func TestLFM2Cache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.CacheWidth(0) != 2048 || c.CacheWidth(2) != 2*8*64 || len(c.CacheGroups()) != 1 {
-		t.Errorf("widths %d and %d, groups %v", c.CacheWidth(0), c.CacheWidth(2), c.CacheGroups())
+	if c.Layer(0).CacheWidth() != 2048 || c.Layer(2).CacheWidth() != 2*8*64 || len(c.CacheGroups()) != 1 {
+		t.Errorf("widths %d and %d, groups %v", c.Layer(0).CacheWidth(), c.Layer(2).CacheWidth(), c.CacheGroups())
 	}
 	if _, after, heads := c.BlockNorms(); after != 0 || !heads {
 		t.Errorf("%d norms after, norms of heads: %v", after, heads)

@@ -2,7 +2,6 @@ package arch
 
 import (
 	"fmt"
-	"slices"
 )
 
 // Mixture is a mixture of experts that replaces the MLP: for each token, a router chooses PerToken of Experts SwiGLU MLPs.
@@ -36,12 +35,6 @@ func HasExperts(family string) bool {
 	return f != nil && f.defaults.Mixture != nil
 }
 
-// HasExperts reports whether a layer has a mixture of experts.
-func (c Config) HasExperts(layer int) bool {
-	m := c.Mixture
-	return m != nil && (layer+1)%m.Step == 0 && !slices.Contains(m.Dense, layer)
-}
-
 // ExpertsBesideMLP reports whether each layer has both a dense MLP and experts, and norms after them.
 func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].byLayer }
 
@@ -52,7 +45,7 @@ func (c Config) DividesExperts() bool { return c.Mixture != nil && !c.ExpertsBes
 // RoutedLayers returns the number of layers that have a mixture of experts.
 func (c Config) RoutedLayers() (n int) {
 	for i := range c.Layers {
-		if c.HasExperts(i) {
+		if c.Layer(i).HasExperts() {
 			n++
 		}
 	}

@@ -38,7 +38,7 @@ func init() {
 // qwen35Layer adds a gated delta rule or gated attention, and experts or an MLP.
 func qwen35Layer(l *layer, c Config) {
 	l.inputNorm()
-	if c.Recurs(l.index) {
+	if l.of.Recurs() {
 		l.gatedDelta()
 	} else {
 		l.qkv(c.AttentionBias)
@@ -58,5 +58,6 @@ func readQwen35(k *keys, c *Config) {
 }
 
 func writeQwen35(c Config) map[string]any {
-	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, c.Recurs), "attn_output_gate": true, "partial_rotary_factor": c.rotaryFactor()}
+	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, LayerConfig.Recurs), "attn_output_gate": true,
+		"partial_rotary_factor": c.rotaryFactor()}
 }

@@ -13,26 +13,11 @@ type Rotary struct {
 	Scaling RopeScaling // nil: not scaled
 }
 
-// Rotary returns the embedding of a layer. ok is false for a layer without one.
-func (c Config) Rotary(layer int) (r Rotary, ok bool) {
-	if c.NoRope != nil && c.NoRope[layer] {
-		return Rotary{}, false
-	}
-	r = Rotary{Theta: c.RopeTheta, Dim: c.HeadDimOf(layer), Scaling: c.RopeScaling}
-	if c.RotaryDim > 0 {
-		r.Dim = c.RotaryDim
-	}
-	if c.LocalTheta > 0 && c.Window(layer) > 0 {
-		r.Theta, r.Scaling = c.LocalTheta, nil
-	}
-	return r, true
-}
-
 // RotaryWidth returns the number of cosines and sines for each position, in the tables of all layers.
 func (c Config) RotaryWidth() (width int64) {
 	tables := map[Rotary]bool{}
 	for i := range c.Layers {
-		if r, ok := c.Rotary(i); ok && !tables[r] {
+		if r, ok := c.Layer(i).Rotary(); ok && !tables[r] {
 			tables[r] = true
 			width += int64(r.Dim)
 		}
@@ -93,7 +78,7 @@ func (c Config) validateRotary() error {
 	case isLong != f.longRope:
 		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
 	case isLong:
-		r, _ := c.Rotary(0)
+		r, _ := c.Layer(0).Rotary()
 		return cmp.Or(long.validate(), long.validateFor(r.Dim/2))
 	}
 	return c.RopeScaling.validate()

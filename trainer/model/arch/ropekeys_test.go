@@ -60,10 +60,10 @@ func (c ropeCase) compare(t *testing.T, what string, got Config) {
 	t.Helper()
 	for layer := range got.Layers {
 		want := c.Full
-		if c.Sliding != nil && got.Window(layer) > 0 {
+		if c.Sliding != nil && got.Layer(layer).Window() > 0 {
 			want = c.Sliding
 		}
-		rotary, _ := got.Rotary(layer)
+		rotary, _ := got.Layer(layer).Rotary()
 		for i, f := range rotary.Frequencies() {
 			if i >= len(want.Frequencies) || math.Abs(f-want.Frequencies[i]) > 2e-6*want.Frequencies[i] {
 				t.Errorf("%s: %s%s: layer %d, plane %d: %v, want %v", c.Family, c.Name, what, layer, i, f, want.Frequencies)
@@ -182,8 +182,8 @@ func TestGGUFRope(t *testing.T) {
 			continue
 		}
 		want := Config{HeadDim: 16, RopeTheta: 10000, RopeScaling: c.want, Layers: 1}
-		a, _ := got.Rotary(0)
-		b, _ := want.Rotary(0)
+		a, _ := got.Layer(0).Rotary()
+		b, _ := want.Layer(0).Rotary()
 		if !slices.Equal(a.Frequencies(), b.Frequencies()) || a.Amplitude() != b.Amplitude() {
 			t.Errorf("%s: %v × %v, want %v × %v", name, a.Frequencies(), a.Amplitude(), b.Frequencies(), b.Amplitude())
 		}
@@ -204,7 +204,7 @@ func TestGGUFRopeKeys(t *testing.T) {
 				if !strings.Contains(err.Error(), "llama.rope."+key) {
 					t.Errorf("%s %v: the error does not name the key: %v", key, value, err)
 				}
-			} else if rotary, _ := got.Rotary(0); key != "scaling.finetuned" && key != "scaling.original_context_length" && slices.Equal(rotary.Frequencies(), Rotary{Theta: 10000, Dim: 16}.Frequencies()) {
+			} else if rotary, _ := got.Layer(0).Rotary(); key != "scaling.finetuned" && key != "scaling.original_context_length" && slices.Equal(rotary.Frequencies(), Rotary{Theta: 10000, Dim: 16}.Frequencies()) {
 				t.Errorf("%s %v is ignored", key, value)
 			}
 		}

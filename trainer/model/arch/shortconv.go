@@ -35,21 +35,6 @@ func (c Config) shortConv() *ShortConv {
 	return c.ShortConv
 }
 
-// Convolves reports whether a layer has a short convolution in place of attention.
-func (c Config) Convolves(layer int) bool { return c.ShortConv != nil && c.ShortConv.Layers[layer] }
-
-// CacheWidth returns the number of values that a layer caches for each token: keys and values, or the input of its convolution. It is 0 for
-// a layer that uses the keys and values of another one, or that has a recurrent state.
-func (c Config) CacheWidth(layer int) int {
-	switch {
-	case c.Convolves(layer):
-		return c.Hidden
-	case c.KVLayer(layer) != layer || c.Recurs(layer):
-		return 0
-	}
-	return 2 * c.KVWidth(layer)
-}
-
 func (c Config) validateShortConv(f *family) error {
 	s := c.ShortConv
 	switch {
@@ -128,7 +113,7 @@ func shortConvGGUF(k *keys, c *Config) {
 func writeShortConvGGUF(c Config, set func(key string, value any)) {
 	heads := make([]int64, c.Layers)
 	for i := range heads {
-		if !c.Convolves(i) {
+		if !c.Layer(i).Convolves() {
 			heads[i] = int64(c.KVHeads)
 		}
 	}

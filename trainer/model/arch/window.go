@@ -13,14 +13,6 @@ const (
 	slidingAttention = "sliding_attention"
 )
 
-// Window returns the largest number of keys that a query of a layer sees, including its own; 0 means all keys before it.
-func (c Config) Window(layer int) int {
-	if c.Windows == nil {
-		return 0
-	}
-	return c.Windows[layer]
-}
-
 // window returns the window of the layers that have one, or 0 if there are none.
 func (c Config) window() int {
 	if c.Windows == nil {
@@ -140,15 +132,15 @@ func (c Config) windowOrNull() any {
 }
 
 func (c Config) layerTypes() []string {
-	return c.typesOfLayers(slidingAttention, func(layer int) bool { return c.Window(layer) > 0 })
+	return c.typesOfLayers(slidingAttention, func(l LayerConfig) bool { return l.Window() > 0 })
 }
 
 // typesOfLayers returns layer_types: the type `other` for some layers, full_attention for the rest.
-func (c Config) typesOfLayers(other string, isOther func(layer int) bool) []string {
+func (c Config) typesOfLayers(other string, isOther func(LayerConfig) bool) []string {
 	types := make([]string, c.Layers)
 	for i := range types {
 		types[i] = fullAttention
-		if isOther(i) {
+		if isOther(c.Layer(i)) {
 			types[i] = other
 		}
 	}

@@ -364,8 +364,8 @@ func TestGGUFRopeFactors(t *testing.T) {
 	scaled := cfg
 	scaled.RopeScaling = &arch.RopeLlama3{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	factors := make([]float32, 32)
-	plain, _ := cfg.Rotary(0)
-	slow, _ := scaled.Rotary(0)
+	plain, _ := cfg.Layer(0).Rotary()
+	slow, _ := scaled.Layer(0).Rotary()
 	for i, f := range slow.Frequencies() {
 		factors[i] = float32(plain.Frequencies()[i] / f)
 	}
@@ -467,7 +467,7 @@ func FuzzGGUF(f *testing.F) {
 func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 	var frequencies [][]float64
 	for i := range c.Layers {
-		rotary, _ := c.Rotary(i)
+		rotary, _ := c.Layer(i).Rotary()
 		frequencies = append(frequencies, rotary.Frequencies())
 	}
 	c.BOS, c.EOS, c.Pad, c.Raw, c.RopeScaling = nil, nil, nil, nil, nil

@@ -42,7 +42,7 @@ func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept
 	}
 	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
-		if c.Recurs(i) && !e.CheckpointActivations {
+		if c.Layer(i).Recurs() && !e.CheckpointActivations {
 			recurrent++
 		}
 	}
@@ -88,7 +88,7 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	for _, g := range c.CacheGroups() {
 		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
 		for _, layer := range g.Layers {
-			bytes += blocks * arch.CacheBlock * int64(c.CacheWidth(layer)) * size
+			bytes += blocks * arch.CacheBlock * int64(c.Layer(layer).CacheWidth()) * size
 		}
 	}
 	return bytes
@@ -99,7 +99,7 @@ func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	var states, inputs int64 // values of a sequence: of float32 states, and of inputs of convolutions
 	for i := range c.Layers {
-		if g := c.GatedDelta; c.Recurs(i) {
+		if g := c.GatedDelta; c.Layer(i).Recurs() {
 			states += int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim)
 			inputs += int64(g.Width-1) * int64(g.Channels())
 		}

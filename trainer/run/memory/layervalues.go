@@ -101,14 +101,14 @@ func mlpValues(c arch.Config) int64 {
 }
 
 // The largest width over the layers: of keys, of queries, of both with values, and of the MLP.
-func kvWidth(c arch.Config) int64    { return widest(c, c.KVWidth) }
-func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, c.HeadDimOf) }
+func kvWidth(c arch.Config) int64    { return widest(c, arch.LayerConfig.KVWidth) }
+func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, arch.LayerConfig.HeadDim) }
 func qkvWidth(c arch.Config) int64   { return queryWidth(c) + 2*kvWidth(c) }
-func ffnWidth(c arch.Config) int64   { return widest(c, c.FFNOf) }
+func ffnWidth(c arch.Config) int64   { return widest(c, arch.LayerConfig.FFN) }
 
-func widest(c arch.Config, of func(layer int) int) (most int64) {
+func widest(c arch.Config, of func(arch.LayerConfig) int) (most int64) {
 	for i := range c.Layers {
-		most = max(most, int64(of(i)))
+		most = max(most, int64(of(c.Layer(i))))
 	}
 	return most
 }
