@@ -52,7 +52,7 @@ func (m *Member) ConfirmPlace(ctx context.Context) error {
 	return err
 }
 
-// WithPlace returns a context that ends when ctx ends, or when place does, the Context of a member. Its cause is the cause of that
+// WithPlace returns a context that ends when ctx or place ends. place is the Context of a member. The cause is the cause of that
 // end. The caller must call cancel.
 func WithPlace(ctx, place context.Context) (_ context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
