@@ -26,12 +26,12 @@ func TestAdaptersResume(t *testing.T) {
 	for _, reference := range []string{"cold_start", "start"} {
 		sets := append(slices.Clone(withAdapters), "grpo.reference="+reference)
 		wholeDir, dir, first := t.TempDir(), t.TempDir(), &recorder{}
-		want := mustTrain(t, load(t, wholeDir, sets...), Options{})
-		if err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: first}); !errors.Is(err, context.Canceled) {
+		want := mustTrain(t, load(t, wholeDir, sets...), TrainOptions{})
+		if err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), TrainOptions{Observer: first}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("interrupted: %v", err)
 		}
 		numbers := first.numbers()
-		maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+		maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), TrainOptions{Resume: true}).numbers())
 		sameNumbers(t, numbers, want.numbers())
 		sameWeights(t, digests(t, dir, 3), digests(t, wholeDir, 3))
 		if kl := want.find(t, "step", 1, "planner").Values["ref_kl_mean"]; (kl <= kl0) != (reference == "cold_start") {
@@ -56,16 +56,16 @@ func TestAdaptersResume(t *testing.T) {
 // TestRunStartsFromAdapter starts a run from another run's adapters.
 func TestRunStartsFromAdapter(t *testing.T) {
 	before, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), Options{})
+	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), TrainOptions{})
 	sets := append(append(slices.Clone(noColdStart), withKL...), "run.steps=1")
 	for _, agent := range []string{"planner", "researcher"} {
 		sets = append(sets, "agents."+agent+".lora.init="+archive.CheckpointsOf(before).AgentDir(1, agent))
 	}
-	seen := mustTrain(t, load(t, dir, sets...), Options{})
+	seen := mustTrain(t, load(t, dir, sets...), TrainOptions{})
 	if kl := seen.find(t, "step", 1, "planner").Values["ref_kl_mean"]; kl > kl0 {
 		t.Errorf("the run does not begin at its reference: KL %v", kl)
 	}
-	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), Options{})
+	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), EvaluateOptions{})
 	if err != nil || len(evaluated.Records) == 0 {
 		t.Errorf("evaluating adapters: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestAdaptersNeedLessMemory(t *testing.T) {
 func oneBase(t *testing.T) []string {
 	t.Helper()
 	before := t.TempDir()
-	mustTrain(t, load(t, before, "run.steps=1", "eval.before=false", "eval.every=0", "eval.queries=2"), Options{})
+	mustTrain(t, load(t, before, "run.steps=1", "eval.before=false", "eval.every=0", "eval.queries=2"), TrainOptions{})
 	model := archive.CheckpointsOf(before).AgentDir(1, "planner")
 	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
 }
@@ -106,7 +106,7 @@ func oneBase(t *testing.T) []string {
 func TestOneBase(t *testing.T) {
 	sets, url := oneBase(t), startRedis(t)
 	dir := t.TempDir()
-	alone := mustTrain(t, load(t, dir, sets...), Options{})
+	alone := mustTrain(t, load(t, dir, sets...), TrainOptions{})
 	if v := alone.find(t, "step", 2, "planner").Values["grad_norm"]; v == 0 {
 		t.Error("the planner learned nothing")
 	}
@@ -114,7 +114,7 @@ func TestOneBase(t *testing.T) {
 	var g errgroup.Group
 	for _, name := range []string{"researcher", "planner"} {
 		g.Go(func() error {
-			return Train(t.Context(), load(t, apart, append(slices.Clone(sets), "store.url="+url, "run.name=apart")...), Options{Agents: []string{name}, Observer: seen})
+			return Train(t.Context(), load(t, apart, append(slices.Clone(sets), "store.url="+url, "run.name=apart")...), TrainOptions{Agents: []string{name}, Observer: seen})
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -159,7 +159,7 @@ func TestOneBaseLag(t *testing.T) {
 }
 
 func samplesAhead(t *testing.T, sets []string) {
-	seen := mustTrain(t, load(t, t.TempDir(), sets...), Options{})
+	seen := mustTrain(t, load(t, t.TempDir(), sets...), TrainOptions{})
 	for _, name := range []string{"planner", "researcher"} {
 		compared, learned := 0, 0.0
 		for step := int64(1); step <= 3; step++ {

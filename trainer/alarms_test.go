@@ -26,7 +26,7 @@ func TestAlarms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seen := &recorder{}
 			sets := append(append(append([]string{mixture, "run.steps=1", "grpo.epochs=1", "grpo.minibatches=1"}, noColdStart...), withKL...), c.sets...)
-			err := toTheEnd(Train(t.Context(), load(t, t.TempDir(), sets...), Options{Observer: seen}))
+			err := toTheEnd(Train(t.Context(), load(t, t.TempDir(), sets...), TrainOptions{Observer: seen}))
 			if (err == nil) != (c.end == "") || err != nil && !strings.Contains(err.Error(), c.end) {
 				t.Fatalf("the run ended with %v; want %q", err, c.end)
 			}

@@ -22,7 +22,7 @@ import (
 // has no optimizer, but it takes part, and its version advances with the planner's, which learns.
 func TestMainOnly(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, "run.arm=main_only", "run.checkpoint_every=1", "run.keep=9"), Options{})
+	seen := mustTrain(t, load(t, dir, "run.arm=main_only", "run.checkpoint_every=1", "run.keep=9"), TrainOptions{})
 	first, last := digests(t, dir, 1), digests(t, dir, 3)
 	if first["researcher/model.safetensors"] != last["researcher/model.safetensors"] {
 		t.Error("the frozen researcher changed")
@@ -45,12 +45,12 @@ func TestMainOnly(t *testing.T) {
 func TestFrozenBySetting(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, "agents.researcher.train=false")
-	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "planner", "step-0")})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Stop: stopIn(seen, "planner", "step-0")})
 	if !errors.Is(err, ErrStopped) {
 		t.Fatal(err)
 	}
 	before := digests(t, dir, 1)
-	mustTrain(t, cfg, Options{Resume: true})
+	mustTrain(t, cfg, TrainOptions{Resume: true})
 	if digests(t, dir, 3)["researcher/model.safetensors"] != before["researcher/model.safetensors"] {
 		t.Error("the frozen researcher changed")
 	}
@@ -59,7 +59,7 @@ func TestFrozenBySetting(t *testing.T) {
 // TestSingle runs the baseline of one agent with the search tool. It has no sub-agents, learns from its own demonstrations, and searches.
 func TestSingle(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, "run.arm=single", "run.steps=2", "run.threads=1", "agents.planner.cold_start.steps=60"), Options{})
+	seen := mustTrain(t, load(t, dir, "run.arm=single", "run.steps=2", "run.threads=1", "agents.planner.cold_start.steps=60"), TrainOptions{})
 	files := digests(t, dir, 2)
 	for name := range files {
 		if !strings.HasPrefix(name, "planner/") {
@@ -125,7 +125,7 @@ func TestThreeAgents(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := trainRouted(t.Context(), cfg, Options{Agents: agents, Observer: seen}); err != nil {
+				if err := trainRouted(t.Context(), cfg, TrainOptions{Agents: agents, Observer: seen}); err != nil {
 					t.Errorf("%v: %v", agents, err)
 				}
 			})
@@ -163,7 +163,7 @@ func (t routedTask) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent
 	return routed{d}, nil
 }
 
-func trainRouted(ctx context.Context, cfg *config.Config, opt Options) error {
+func trainRouted(ctx context.Context, cfg *config.Config, opt TrainOptions) error {
 	t, err := assemble.Task(cfg, 1)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TeamChat is a team that answers a person's questions, one at a time: its methods must not be called concurrently. Each question
-// begins new conversations of its agents, as in training.
+// TeamChat is a team that answers a person's questions. Chat creates it, and it can be used until the function that received it
+// returns. Its methods must not be called concurrently. Each question begins new conversations of the agents, as in training.
 type TeamChat struct {
 	Main      string // name of the main agent
 	Questions int    // number of held-out questions
@@ -36,13 +36,13 @@ type Message struct{ From, To, Text string }
 // Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
 // that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut]
 // chooses another.
-func Chat(ctx context.Context, cfg *config.Config, opt Options, talk func(context.Context, *TeamChat) error) error {
+func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk func(context.Context, *TeamChat) error) error {
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
 	own := *cfg
 	own.Gateway = config.Gateway{}
-	return withCheckpoint(ctx, &own, opt, "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
+	return withCheckpoint(ctx, &own, opt.with(nil), "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.Eval(from.Step))}
 		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {

@@ -20,7 +20,7 @@ import (
 func withColdStart(t *testing.T, a *api, name string) *config.Config {
 	t.Helper()
 	cfg := hostedTeam(t, a, name, t.TempDir(), "run.steps=0", "cold_start.steps=1")
-	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
 		t.Fatal(err)
 	}
 	return cfg
@@ -30,7 +30,7 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 // and answer are reported, and that questions do not affect each other.
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
-	err := Chat(t.Context(), cfg, Options{}, func(ctx context.Context, c *TeamChat) error {
+	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
 		if c.Questions != 4 || c.HeldOut(1).Answer != "7" {
 			t.Errorf("%d held-out questions, %+v", c.Questions, c.HeldOut(1))
 		}
@@ -67,10 +67,10 @@ func TestChatPassesSubTasks(t *testing.T) {
 	cfg := hostedTeam(t, a, "planner", t.TempDir(), "run.steps=0", "cold_start.steps=0", "cold_start.demonstrations=none",
 		`agents.solver.model={kind: openai, url: "`+a.url+`", name: big, key_env: MGRPO_TEST_HOSTED_KEY, retries: 0}`,
 		`agents.writer={role: sub, model: {family: llama, width: 32, layers: 1, heads: 2, ffn: 64, max_positions: 512, tokenizer: `+tokens+`}}`)
-	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
 		t.Fatal(err)
 	}
-	err = Chat(t.Context(), cfg, Options{}, func(ctx context.Context, c *TeamChat) error {
+	err = Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
 		a.subTasks = nil
 		answer, err := c.Ask(ctx, "Please count.", func(Message) {})
 		if !slices.Equal(a.subTasks, []string{"count."}) || answer != "7" {
@@ -110,7 +110,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, Options{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []ServedAgent) {
+	err := Serve(ctx, cfg, &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}, CheckpointOptions{}, func(string, []ServedAgent) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("request to the hosted agent: %d %s", status, text)

@@ -26,7 +26,7 @@ import (
 // trainOn trains a team whose checkpoints are written through fsys.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	s := teamSpecOf(cfg, Options{Observer: seen, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, TrainOptions{Observer: seen, Task: openTask(t, cfg)}, roundState{})
 	s.FS = fsys
 	team, err := openTeam(t.Context(), s)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("%v", err)
 	}
-	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + cfg.RunDir(), "checkpoint prune --keep 1", "--resume"} {
+	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + cfg.RunDir(), "checkpoint prune --keep 1", "resume the run"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -147,7 +147,7 @@ func TestFullDisk(t *testing.T) {
 	if got := stepsIn(t, cfg.RunDir()); got[len(got)-1] != 2 {
 		t.Fatalf("checkpoints %v", got)
 	}
-	mustTrain(t, cfg, Options{Resume: true})
+	mustTrain(t, cfg, TrainOptions{Resume: true})
 	sameWeights(t, digests(t, cfg.RunDir(), 4), digests(t, wholeDir, 4))
 }
 
@@ -224,7 +224,7 @@ func TestLedger(t *testing.T) {
 	if err := os.RemoveAll(archive.CheckpointsOf(again).StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
-	mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true})
+	mustTrain(t, load(t, again, "run.steps=4"), TrainOptions{Resume: true})
 	for _, name := range []string{"planner", "researcher"} {
 		file := filepath.Join("ledger", name+".jsonl")
 		want, err := os.ReadFile(filepath.Join(dir, file))
@@ -262,7 +262,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion checks that a step is not published if the ledger lacks its line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), noColdStart...)
-	s := teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, TrainOptions{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
 	s.FS = fullLedger{}
 	team, err := openTeam(t.Context(), s)
 	if err != nil {
@@ -295,7 +295,7 @@ func TestFolderOnEachServer(t *testing.T) {
 		for _, name := range names {
 			g.Go(func() {
 				cfg := load(t, dirs[name], last, "run.threads=1", "store.url="+url)
-				err := Train(ctxOf(name), cfg, Options{Agents: []string{name}, Observer: seen, Resume: resume})
+				err := Train(ctxOf(name), cfg, TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume})
 				mu.Lock()
 				defer mu.Unlock()
 				errs[name] = err

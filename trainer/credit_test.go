@@ -16,7 +16,7 @@ import (
 func TestRemovalCredit(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.credit=removal",
-		"task.queries_per_step=24", "task.research.hops=2", "cold_start.queries=1024", "agents.planner.cold_start.steps=200", "agents.researcher.cold_start.steps=200"), Options{})
+		"task.queries_per_step=24", "task.research.hops=2", "cold_start.queries=1024", "agents.planner.cold_start.steps=200", "agents.researcher.cold_start.steps=200"), TrainOptions{})
 	correct, read := map[string]float64{}, map[string][]string{} // by rollout; read: the results that the planner read
 	for _, l := range readLines(t, filepath.Join(dir, "trajectories", "step-0", "planner.jsonl")) {
 		if !l.FormatValid {

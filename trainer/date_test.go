@@ -27,7 +27,7 @@ func TestDateIsKept(t *testing.T) {
 	withoutColdStart := func(sets ...string) *config.Config {
 		return load(t, dir, append(append(sets, "run.steps=1"), noColdStart...)...)
 	}
-	mustTrain(t, withoutColdStart(), Options{})
+	mustTrain(t, withoutColdStart(), TrainOptions{})
 	today := dateIn(t, dir)
 	path := filepath.Join(dir, configFile)
 	text, err := os.ReadFile(path)
@@ -37,18 +37,18 @@ func TestDateIsKept(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), today, "2024-07-26", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	mustTrain(t, load(t, dir, append([]string{"run.steps=2"}, noColdStart...)...), Options{Resume: true})
+	mustTrain(t, load(t, dir, append([]string{"run.steps=2"}, noColdStart...)...), TrainOptions{Resume: true})
 	if got := dateIn(t, dir); got != "2024-07-26" {
 		t.Errorf("the resumed run's date is %q", got)
 	}
-	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, noColdStart...)...), Options{Resume: true, Observer: &recorder{}})
+	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, noColdStart...)...), TrainOptions{Resume: true, Observer: &recorder{}})
 	if err == nil || !strings.Contains(err.Error(), "run.date is 2025-01-01, but in") {
 		t.Errorf("another date: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("run: {unknown: 1}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Evaluate(t.Context(), withoutColdStart(), Options{}); err == nil || !strings.Contains(err.Error(), "reading the run's date") {
+	if _, err := Evaluate(t.Context(), withoutColdStart(), EvaluateOptions{}); err == nil || !strings.Contains(err.Error(), "reading the run's date") {
 		t.Errorf("an unreadable date: %v", err)
 	}
 }
@@ -68,7 +68,7 @@ func TestDateIsTheMainAgents(t *testing.T) {
 		for name, dir := range dirs {
 			cfg := load(t, dir, append(append(sets[name], "run.steps=1", "run.threads=1", "store.url="+url), noColdStart...)...)
 			work.Go(func() {
-				err := Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}})
+				err := Train(t.Context(), cfg, TrainOptions{Agents: []string{name}, Observer: &recorder{}})
 				mu.Lock()
 				defer mu.Unlock()
 				errs[name] = err

@@ -8,7 +8,7 @@
 //		trainer.ServeChild()
 //		cfg, err := config.Load("team.yaml", nil)
 //		if err == nil {
-//			err = trainer.TrainAndReport(context.Background(), cfg, trainer.Options{}, os.Stdout)
+//			err = trainer.TrainAndReport(context.Background(), cfg, trainer.TrainOptions{}, os.Stdout)
 //		}
 //		if err != nil {
 //			log.Fatal(err)
@@ -17,8 +17,8 @@
 //
 // main must call [ServeChild] first, because a run starts its own program again.
 //
-// To stop a run, close Options.Stop: every agent finishes the current step and writes a checkpoint, and Train returns
-// ErrStopped. If the context ends, the run stops at once. Options.Resume continues it in both cases. The package does not
+// To stop a run, close TrainOptions.Stop: every agent finishes the current step and writes a checkpoint, and Train returns
+// ErrStopped. If the context ends, the run stops at once. TrainOptions.Resume continues it in both cases. The package does not
 // handle signals: a program that should stop on Ctrl-C closes the channel when it receives os.Interrupt.
 //
 // Evaluate measures the accuracy of a checkpoint, Chat and Serve use one, and ServeMachine gives an agent the devices of

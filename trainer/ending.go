@@ -125,5 +125,5 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 	for _, l := range memory.Levers(needs[:1]) { // needs of followers are among them
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
-	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; continue with --resume", err, name, needs[0].Device, strings.Join(keys, " or "))
+	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s, and resume the run", err, name, needs[0].Device, strings.Join(keys, " or "))
 }

@@ -10,7 +10,7 @@ import (
 func TestPromptsTooLong(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, noColdStart...)...)
-	err := Train(t.Context(), cfg, Options{Observer: seen})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
 	for _, want := range []string{"nothing was trained", "no token was sampled in 2 steps", "left no room for an answer"} {
 		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
@@ -34,9 +34,9 @@ func TestSubAgentNeverCalled(t *testing.T) {
 	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, noColdStart...)
 	alone := make(chan error, 1)
 	go func() {
-		alone <- Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: seen})
+		alone <- Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"researcher"}, Observer: seen})
 	}()
-	if err := Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}}); !errors.Is(err, ErrNothingTrained) {
+	if err := Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"planner"}, Observer: &recorder{}}); !errors.Is(err, ErrNothingTrained) {
 		t.Errorf("planner: %v", err)
 	}
 	if err := <-alone; err != nil || !strings.Contains(seen.String(), "it was never called in 2 steps") {
@@ -49,7 +49,7 @@ func TestSubAgentNeverCalled(t *testing.T) {
 func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, noColdStart...)...)
-	err := Train(t.Context(), cfg, Options{Observer: seen})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
 	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
 		"researcher: it was never called in 2 steps"} {
 		if !errors.Is(err, ErrNothingTrained) || strings.Count(err.Error(), want) != 1 || strings.Contains(seen.String(), strings.SplitAfter(want, ": ")[1]) {
@@ -62,11 +62,11 @@ func TestNothingTrained(t *testing.T) {
 	const hopeless = "task.research.random=1" // the answers taught by the cold start are always wrong
 	taught := &recorder{}
 	err = Train(t.Context(), load(t, t.TempDir(), "run.steps=2", "eval.before=false", hopeless, "agents.planner.cold_start.steps=1", "agents.researcher.cold_start.steps=1",
-		"agents.planner.cold_start.optimizer.warmup=0", "agents.researcher.cold_start.optimizer.warmup=0"), Options{Observer: taught})
+		"agents.planner.cold_start.optimizer.warmup=0", "agents.researcher.cold_start.optimizer.warmup=0"), TrainOptions{Observer: taught})
 	if want := "planner: no update was made in 2 steps: in every group all rewards were equal"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "a longer cold start") {
 		t.Errorf("after a cold start that was too short: %v, want %q in it", err, want)
 	}
-	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
+	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), TrainOptions{Observer: &recorder{}}); err != nil {
 		t.Errorf("only a cold start: %v", err)
 	}
 }

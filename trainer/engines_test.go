@@ -133,7 +133,7 @@ func served(extra ...string) []string {
 func servable(t *testing.T, dir string) string {
 	t.Helper()
 	settings := append(noColdStart, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")
-	if err := toTheEnd(Train(t.Context(), load(t, dir, served(settings...)...), Options{})); err != nil {
+	if err := toTheEnd(Train(t.Context(), load(t, dir, served(settings...)...), TrainOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	return archive.CheckpointsOf(dir).AgentDir(0, "planner")
@@ -157,7 +157,7 @@ func useServer(t *testing.T, kind string) {
 			once.Do(func() { s.kill(); s.start() })
 		}
 	}
-	if err := Train(t.Context(), load(t, dir+"/run", served(engine)...), Options{Observer: seen}); err != nil {
+	if err := Train(t.Context(), load(t, dir+"/run", served(engine)...), TrainOptions{Observer: seen}); err != nil {
 		t.Fatalf("%v\nnotes: %s", err, seen)
 	}
 	for step := int64(1); step <= 3; step++ {
@@ -180,7 +180,7 @@ func useServer(t *testing.T, kind string) {
 			}
 		}
 	}}
-	err := Train(t.Context(), load(t, dir+"/stale", served(engine)...), Options{Observer: seen})
+	err := Train(t.Context(), load(t, dir+"/stale", served(engine)...), TrainOptions{Observer: seen})
 	if err == nil || !strings.Contains(err.Error(), "it still samples with the previous weights") && !strings.Contains(err.Error(), "does not sample with the agent's weights") {
 		t.Errorf("with a server that ignores new weights: %v\nnotes: %s", err, seen)
 	}
@@ -222,7 +222,7 @@ func useReplicas(t *testing.T, kind string) {
 	a, b := counted(t, startEngine(t, kind, model, "bfloat16", dir+"/never")), counted(t, startEngine(t, kind, model, "bfloat16", dir+"/never"))
 	engine := fmt.Sprintf("agents.planner.engine={kind: %s, url: [%q, %q], weights: {path: %q, dtype: bf16}}", kind, a.URL, b.URL, dir+"/weights")
 	seen := &recorder{}
-	if err := Train(t.Context(), load(t, dir+"/run", served(engine, "run.steps=2")...), Options{Observer: seen}); err != nil {
+	if err := Train(t.Context(), load(t, dir+"/run", served(engine, "run.steps=2")...), TrainOptions{Observer: seen}); err != nil {
 		t.Fatalf("%v\nnotes: %s", err, seen)
 	}
 	for step := int64(1); step <= 2; step++ {

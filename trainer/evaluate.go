@@ -22,18 +22,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// checkUse returns an error if the options for a use of a checkpoint do not fit the configuration.
-func (o Options) checkUse(cfg *config.Config) error {
-	if o.Resume || o.Stop != nil || o.Terms != nil || o.Health != nil || o.Dashboard != nil || o.BeforeLoad != nil {
-		return errors.New("trainer: Options.Resume, Stop, Terms, Health, Dashboard and BeforeLoad are for training, not for checkpoints")
-	}
+// EvaluateOptions are the options of Evaluate in addition to the configuration. The zero value evaluates the run's newest complete
+// checkpoint with all agents in this process.
+type EvaluateOptions struct {
+	Checkpoint string           // folder of a step; "": the run's newest complete one
+	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
+	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
+	Task       task.Task        // replaces the configured task; may be nil
+	Observer   metrics.Observer // receives records and notes; may be nil
+	Gateway    *Gateway         // gives programs access to the agents; needed if the configuration has a gateway
+}
+
+// check returns an error if the options do not fit the configuration.
+func (o EvaluateOptions) check(cfg *config.Config) error {
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
 	}
 	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
-		return fmt.Errorf("%s is not the main agent: --against compares answers of %s, so give it to the evaluation of that agent",
+		return fmt.Errorf("%s is not the main agent, and only answers of %s can be compared with earlier ones: compare them in its evaluation",
 			strings.Join(o.Agents, ", "), cfg.Main().Name)
 	}
 	return nil
@@ -41,7 +49,10 @@ func (o Options) checkUse(cfg *config.Config) error {
 
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
 // a separate store, so the numbers are the same.
-func Evaluate(ctx context.Context, cfg *config.Config, opt Options) (e Evaluation, err error) {
+func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e Evaluation, err error) {
+	if err := opt.check(cfg); err != nil {
+		return e, err
+	}
 	records := &lastRecords{Observer: observed(opt.Observer), byAgent: map[string]metrics.Record{}}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
@@ -103,11 +114,8 @@ func besideRun(cfg *config.Config, alone bool) *config.Config {
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
-func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what string,
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, what string,
 	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
-	if err := opt.checkUse(cfg); err != nil {
-		return err
-	}
 	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
 		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
@@ -124,7 +132,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what s
 	if stepDir == "" {
 		m, err := checkpoints.Latest()
 		if errors.Is(err, archive.ErrNoCheckpoint) {
-			return fmt.Errorf("%w\ntrain the team first, or name a checkpoint of another folder (--checkpoint DIR)", err)
+			return fmt.Errorf("%w\ntrain the team first, or name a checkpoint of another folder", err)
 		}
 		if err != nil {
 			return err
@@ -148,7 +156,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt Options, what s
 	if err != nil {
 		return err
 	}
-	team, err := openTeam(ctx, teamSpec{opt: Options{Gateway: opt.Gateway}, date: date,
+	team, err := openTeam(ctx, teamSpec{opt: TrainOptions{Gateway: opt.Gateway}, date: date,
 		offers: offeredCheckpoints{points: []archive.Manifest{from}},
 		Setup: worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true,
 			Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names}}})

@@ -91,12 +91,12 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 		}
 	}
 	each(func(name string, cfg *config.Config) error {
-		return Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: seen})
+		return Train(t.Context(), cfg, TrainOptions{Agents: []string{name}, Observer: seen})
 	})
 	for range 2 {
 		found := make(chan Evaluation, len(names))
 		each(func(name string, cfg *config.Config) error {
-			e, err := Evaluate(t.Context(), cfg, Options{Agents: []string{name}})
+			e, err := Evaluate(t.Context(), cfg, EvaluateOptions{Agents: []string{name}})
 			found <- e
 			return err
 		})
@@ -123,7 +123,7 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	for i, name := range names { // the agents have different versions
 		go func() {
 			at := archive.CheckpointsOf(of[name].RunDir()).StepDir(int64(i))
-			_, err := Evaluate(ctx, of[name], Options{Agents: []string{name}, Checkpoint: at})
+			_, err := Evaluate(ctx, of[name], EvaluateOptions{Agents: []string{name}, Checkpoint: at})
 			failed <- err
 		}()
 	}
@@ -132,7 +132,7 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	}
 	cancel()
 	<-failed
-	if err := Train(t.Context(), of["planner"], Options{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
+	if err := Train(t.Context(), of["planner"], TrainOptions{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
 		t.Errorf("resuming the complete run: %v", err)
 	}
 }
@@ -158,7 +158,7 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 func TestEvaluateRefusesAgents(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	for name, want := range map[string]string{"novelist": "planner, researcher", "researcher": "main agent"} {
-		_, err := Evaluate(t.Context(), cfg, Options{Agents: []string{name}, Against: []score.Answers{{}}})
+		_, err := Evaluate(t.Context(), cfg, EvaluateOptions{Agents: []string{name}, Against: []score.Answers{{}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -208,7 +208,7 @@ func TestEvaluateRefusesOtherQuestions(t *testing.T) {
 		"evaluations of 1 and 4 questions":       {{Question: "a", Digest: "d", Correct: []float64{1}}},
 		`question "eval-000000" is not the same`: {{Question: "eval-000000", Digest: "d", Correct: []float64{1}}, {Question: "b", Digest: "d", Correct: []float64{1}}, {Question: "c", Digest: "d", Correct: []float64{1}}, {Question: "d", Digest: "d", Correct: []float64{1}}},
 	} {
-		if _, err := Evaluate(t.Context(), cfg, Options{Against: against}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Evaluate(t.Context(), cfg, EvaluateOptions{Against: against}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -17,7 +17,7 @@ func ExampleTrainAndReport() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = trainer.TrainAndReport(context.Background(), cfg, trainer.Options{Resume: true}, os.Stdout)
+	err = trainer.TrainAndReport(context.Background(), cfg, trainer.TrainOptions{Resume: true}, os.Stdout)
 	switch {
 	case trainer.Resumable(err):
 		log.Fatalf("%v; start the program again to continue", err)
@@ -32,7 +32,7 @@ func ExampleEvaluate() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := trainer.Evaluate(context.Background(), cfg, trainer.Options{})
+	e, err := trainer.Evaluate(context.Background(), cfg, trainer.EvaluateOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
 			cfg := load(t, dir, append(noColdStart, "store.url="+url)...)
-			opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}
+			opt := TrainOptions{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}
 			team, err := openTeam(t.Context(), teamSpecOf(cfg, opt, roundState{before: before}))
 			if err == nil {
 				err = errors.Join(run(name, team), team.close(t.Context()))
@@ -152,7 +152,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	seen := mustTrain(t, cfg, Options{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
+	seen := mustTrain(t, cfg, TrainOptions{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		v := seen.find(t, "step", 1, name).Values
 		if v["rollouts_failed"] != 2 || v["rollouts_removed"] != 3 {
@@ -216,7 +216,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
 	real := openTask(t, cfg)
 	cfg.Task.Expert.Kind = "parts" // the queries of this task have none
-	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
+	seen := mustTrain(t, cfg, TrainOptions{Task: unsure{real.(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); strings.Contains(notes, "expert score unknown") || strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("an answer was verified: %s", notes)
@@ -226,7 +226,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 // TestNoExpertScoreOfUnscoredCalls checks that an evaluation whose calls have no scores has no expert score and reports why.
 func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
-	seen := mustTrain(t, cfg, Options{Task: unsure{openTask(t, cfg).(*research.Task)}})
+	seen := mustTrain(t, cfg, TrainOptions{Task: unsure{openTask(t, cfg).(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("the notes do not mention it: %s", notes)
@@ -239,7 +239,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	dir := t.TempDir()
 	broken := out{openTask(t, load(t, dir)).(*research.Task)}
 	seen := &recorder{}
-	err := Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), Options{Task: broken, Observer: seen})
+	err := Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), TrainOptions{Task: broken, Observer: seen})
 	const want = ": step 3: " // of whichever agent says it first
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), errFlaky.Error()) || !strings.Contains(err.Error(), "grpo.max_removed") {
 		t.Fatalf("%v; want %s …", err, want)
@@ -268,7 +268,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	}
 
 	dir = t.TempDir()
-	seen = mustTrain(t, load(t, dir, "run.steps=4", "eval.every=1", "grpo.max_removed=1"), Options{Task: broken})
+	seen = mustTrain(t, load(t, dir, "run.steps=4", "eval.every=1", "grpo.max_removed=1"), TrainOptions{Task: broken})
 	if v := seen.find(t, "step", 4, "planner").Values["rollouts_removed"]; v == 0 {
 		t.Error("no rollout was removed")
 	}
@@ -285,7 +285,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	mustTrain(t, cfg, Options{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
+	mustTrain(t, cfg, TrainOptions{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
 		if n := strings.Count(string(ledger), "a call has no score: researcher: "); err != nil || n != 1 {
@@ -317,8 +317,8 @@ func readTrajectories(t *testing.T, dir, phase, name string) (lines []archive.Li
 // is degenerate or empty, versions advance, and weights and optimizers stay bitwise equal.
 func TestNothingToLearn(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
-	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=2")...), Options{})
+	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), TrainOptions{})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=2")...), TrainOptions{})
 	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))
 	for step := range int64(2) {
 		p, r := seen.find(t, "step", step+1, "planner").Values, seen.find(t, "step", step+1, "researcher").Values
@@ -335,10 +335,10 @@ func TestNothingToLearn(t *testing.T) {
 // refused, the weights stay, the batches are kept, and the third such step ends the run.
 func TestRefusedUpdates(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
+	mustTrain(t, load(t, initial, append(noColdStart, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), TrainOptions{})
 	seen := &recorder{}
 	cfg := load(t, dir, append(noColdStart, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
-	err := Train(t.Context(), cfg, Options{Observer: seen})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
 	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
 	}
@@ -368,7 +368,7 @@ func TestRefusedUpdates(t *testing.T) {
 
 // TestGapIsOfTheFirstUpdate checks that later updates, which have moved the policy, do not count towards the gap.
 func TestGapIsOfTheFirstUpdate(t *testing.T) {
-	seen := mustTrain(t, load(t, t.TempDir(), "run.steps=1", "eval.before=false"), Options{})
+	seen := mustTrain(t, load(t, t.TempDir(), "run.steps=1", "eval.before=false"), TrainOptions{})
 	v := seen.find(t, "step", 1, "researcher").Values
 	if v["ratio_max"] < 1.001 {
 		t.Fatalf("the policy hardly moved in the step: largest ratio %v", v["ratio_max"])
@@ -382,7 +382,7 @@ func TestGapIsOfTheFirstUpdate(t *testing.T) {
 // end before a token is sampled. They are cut, and the step trains like any other.
 func TestConversationsCutByWallTime(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), TrainOptions{})
 	cut := 0
 	for _, l := range readTrajectories(t, dir, "step-0", "planner") {
 		if l.Finish == agent.FinishWall && !l.FormatValid {
@@ -397,10 +397,10 @@ func TestConversationsCutByWallTime(t *testing.T) {
 // TestMemoryFull requests more memory than the machine has, in a step and when a worker opens
 // its engine. Every agent's error names the keys to lower. With lower values the run continues.
 func TestMemoryFull(t *testing.T) {
-	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
+	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16), and resume the run"
 	dir, url := t.TempDir(), startRedis(t)
 	cfg := load(t, dir, append(noColdStart, "run.checkpoint_every=1")...)
-	team, err := openTeam(t.Context(), teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}))
+	team, err := openTeam(t.Context(), teamSpecOf(cfg, TrainOptions{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,14 +433,14 @@ func TestMemoryFull(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		researcher = toTheEnd(Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}}))
+		researcher = toTheEnd(Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"researcher"}, Observer: &recorder{}}))
 		if err := cmd.Wait(); err != nil {
 			planner = errors.New(said.String())
 		}
 		return planner, researcher
 	}
 	planner, researcher := both("3000000000", "65536")
-	inEngine := "lower agents.planner.engine.slots (65536) or agents.planner.engine.micro_batch_tokens (4096); continue with --resume"
+	inEngine := "lower agents.planner.engine.slots (65536) or agents.planner.engine.micro_batch_tokens (4096), and resume the run"
 	if planner == nil || !strings.Contains(planner.Error(), inEngine) {
 		t.Errorf("the planner: %v", planner)
 	}
@@ -471,7 +471,7 @@ agents: {writer: {role: main, model: nowhere}}
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Train(t.Context(), cfg, Options{})
+	err = Train(t.Context(), cfg, TrainOptions{})
 	if err == nil || !strings.Contains(err.Error(), "the reference answer of question train-row-000001 has no score") || !strings.Contains(err.Error(), "the reward model is not here") {
 		t.Error(err)
 	}

@@ -19,7 +19,7 @@ func TestFoldedRunResumes(t *testing.T) {
 	sets := []string{"eval.every=3", "cold_start.steps=55", "task.queries_per_step=2", "agents.planner.limits.fold.at=280", "agents.planner.limits.fold.keep=1", "agents.solver.limits.fold.at=300",
 		"agents.solver.model={family: qwen3_moe, width: 64, layers: 1, heads: 2, ffn: 128, experts: 4, experts_per_token: 2, expert_ffn: 64, tokenizer: " + smol + "}"}
 	whole := t.TempDir()
-	wanted := mustTrain(t, wordProblems(t, whole, sets...), Options{})
+	wanted := mustTrain(t, wordProblems(t, whole, sets...), TrainOptions{})
 	for _, name := range []string{"planner", "solver"} {
 		folds, norms := 0.0, 0.0
 		for step := range int64(3) {
@@ -43,7 +43,7 @@ func TestFoldedRunResumes(t *testing.T) {
 	if err := os.RemoveAll(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(3)); err != nil {
 		t.Fatal(err)
 	}
-	again := mustTrain(t, wordProblems(t, dir, sets...), Options{Resume: true})
+	again := mustTrain(t, wordProblems(t, dir, sets...), TrainOptions{Resume: true})
 	numbers := wanted.numbers()
 	maps.Copy(numbers, again.numbers())
 	sameNumbers(t, numbers, wanted.numbers())

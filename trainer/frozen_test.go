@@ -15,14 +15,14 @@ import (
 func TestFrozenInBF16ResumesExactly(t *testing.T) {
 	sets := append(noColdStart, "run.steps=3", "agents.researcher.train=false", "agents.researcher.engine.dtype=bf16")
 	wholeDir, dir := t.TempDir(), t.TempDir()
-	want := mustTrain(t, load(t, wholeDir, sets...), Options{}).numbers()
+	want := mustTrain(t, load(t, wholeDir, sets...), TrainOptions{}).numbers()
 	first := &recorder{}
-	err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: first})
+	err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), TrainOptions{Observer: first})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
 	numbers := first.numbers()
-	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), TrainOptions{Resume: true}).numbers())
 	sameNumbers(t, numbers, want)
 	if !maps.Equal(digests(t, dir, 3), digests(t, wholeDir, 3)) {
 		t.Error("the files differ from the uninterrupted run's")

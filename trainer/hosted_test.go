@@ -165,7 +165,7 @@ agents:
 
 func trainHosted(t *testing.T, cfg *config.Config, resume bool) *recorder {
 	t.Helper()
-	return mustTrain(t, cfg, Options{Resume: resume, Task: alternating{openTask(t, cfg)}})
+	return mustTrain(t, cfg, TrainOptions{Resume: resume, Task: alternating{openTask(t, cfg)}})
 }
 
 // TestHosted trains the sub-agent of a hosted planner, and a planner with a hosted sub-agent, for two steps with a
@@ -288,7 +288,7 @@ func TestHostedAtTheStart(t *testing.T) {
 		t.Setenv("MGRPO_TEST_OTHER_KEY", "sk-another")
 		a, dir := startAPI(t), t.TempDir()
 		seen := &recorder{}
-		err := Train(t.Context(), hostedTeam(t, a, "planner", dir, set, "cold_start.demonstrations=none"), Options{Observer: seen})
+		err := Train(t.Context(), hostedTeam(t, a, "planner", dir, set, "cold_start.demonstrations=none"), TrainOptions{Observer: seen})
 		for _, w := range want {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: %v, want %q in it", set, err, w)
@@ -347,7 +347,7 @@ func TestHostedFailsPermanently(t *testing.T) {
 	}
 	seen := &recorder{}
 	cfg := hostedTeam(t, a, "planner", t.TempDir(), "run.steps=9", "grpo.max_removed=0.5", "cold_start.demonstrations=none")
-	err := Train(t.Context(), cfg, Options{Observer: seen, Task: alternating{openTask(t, cfg)}})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Task: alternating{openTask(t, cfg)}})
 	if err == nil || !strings.Contains(err.Error(), "grpo.max_removed") || !strings.Contains(err.Error(), "503 Service Unavailable") {
 		t.Errorf("%v", err)
 	}
@@ -380,7 +380,7 @@ func TestHostedPromptTooLong(t *testing.T) {
 // TestHostedIsNotCalled checks that the error does not report that a hosted model learned nothing.
 func TestHostedIsNotCalled(t *testing.T) {
 	cfg := hostedTeam(t, startAPI(t), "solver", t.TempDir(), "run.steps=1", "cold_start.demonstrations=none", "agents.planner.limits.max_new_tokens=1")
-	err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}})
 	if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), "solver was never called in 1 step: have") {
 		t.Errorf("%v", err)
 	}
@@ -390,11 +390,11 @@ func TestHostedIsNotCalled(t *testing.T) {
 func TestHostedEvaluates(t *testing.T) {
 	a, dir := startAPI(t), t.TempDir()
 	cfg := hostedTeam(t, a, "solver", dir, "run.steps=0", "cold_start.steps=1")
-	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
 		t.Fatal(err)
 	}
 	before := a.count()
-	e, err := Evaluate(t.Context(), cfg, Options{})
+	e, err := Evaluate(t.Context(), cfg, EvaluateOptions{})
 	if err != nil || len(e.Records) != 2 || a.count() == before {
 		t.Errorf("%v, %d records, %d requests", err, len(e.Records), a.count()-before)
 	}

@@ -14,7 +14,7 @@ func TestLag(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		g.Go(func() error {
 			cfg := load(t, dir, "run.steps=6", "eval.every=3", "eval.before=false", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1", "store.url="+url)
-			return Train(ctx, cfg, Options{Agents: []string{name}, Observer: seen})
+			return Train(ctx, cfg, TrainOptions{Agents: []string{name}, Observer: seen})
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -46,7 +46,7 @@ func TestExactLag(t *testing.T) {
 		seen := &recorder{}
 		cfg := load(t, t.TempDir(), "run.steps=8", "eval.every=5", "eval.before=false", "grpo.max_lag=2", "grpo.exact_lag=true",
 			"grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=2", "run.deterministic=true")
-		if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+		if err := Train(t.Context(), cfg, TrainOptions{Observer: seen}); err != nil {
 			t.Fatalf("%v\nnotes: %s", err, seen)
 		}
 		return seen

@@ -3,11 +3,6 @@ package trainer
 import (
 	"strings"
 	"testing"
-
-	"github.com/mgrpo/mgrpo/trainer/run/score"
-	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // TestTaskFromGoProgram trains and evaluates a Go program's own task, without an observer. The numbers equal the ones of the same task in a
@@ -16,15 +11,15 @@ func TestTaskFromGoProgram(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "task.kind=go", "run.steps=1", "eval.every=0", "agents.planner.model.tokenizer=task")
 	own := openTask(t, load(t, t.TempDir()))
-	if err := Train(t.Context(), cfg, Options{Task: own}); err != nil {
+	if err := Train(t.Context(), cfg, TrainOptions{Task: own}); err != nil {
 		t.Fatal(err)
 	}
-	e, err := Evaluate(t.Context(), cfg, Options{Task: own})
+	e, err := Evaluate(t.Context(), cfg, EvaluateOptions{Task: own})
 	if err != nil || len(e.Records) != 2 {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	same := load(t, t.TempDir(), "run.steps=1", "eval.every=0")
-	want := mustTrain(t, same, Options{}).find(t, "eval", 1, "planner").Values["accuracy"]
+	want := mustTrain(t, same, TrainOptions{}).find(t, "eval", 1, "planner").Values["accuracy"]
 	if got, err := e.Accuracy(); err != nil || got != want {
 		t.Errorf("accuracy %v (%v), but %v if the configuration names the task", got, err, want)
 	}
@@ -32,29 +27,11 @@ func TestTaskFromGoProgram(t *testing.T) {
 		t.Errorf("record of the researcher: %+v, %v", r, ok)
 	}
 	for _, err := range []error{
-		Train(t.Context(), cfg, Options{Resume: true}),
-		func() error { _, err := Evaluate(t.Context(), cfg, Options{}); return err }(),
+		Train(t.Context(), cfg, TrainOptions{Resume: true}),
+		func() error { _, err := Evaluate(t.Context(), cfg, EvaluateOptions{}); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go must come from a Go program") {
 			t.Errorf("without the program's task: %v", err)
-		}
-	}
-}
-
-// TestOptionsOfOtherFunctions: an option that a function does not use is refused.
-func TestOptionsOfOtherFunctions(t *testing.T) {
-	cfg := load(t, t.TempDir())
-	for name, opt := range map[string]Options{"Checkpoint": {Checkpoint: "step-000001"}, "Against": {Against: []score.Answers{}}} {
-		if err := Train(t.Context(), cfg, opt); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "are for Evaluate") {
-			t.Errorf("Train with %s: %v", name, err)
-		}
-	}
-	for name, opt := range map[string]Options{
-		"Resume": {Resume: true}, "Stop": {Stop: make(chan struct{})}, "Terms": {Terms: map[string]term.Term{}}, "Health": {Health: &health.Server{}},
-		"Dashboard": {Dashboard: &dashboard.Page{}}, "BeforeLoad": {BeforeLoad: func() {}},
-	} {
-		if _, err := Evaluate(t.Context(), cfg, opt); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "are for training") {
-			t.Errorf("Evaluate with %s: %v", name, err)
 		}
 	}
 }

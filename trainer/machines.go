@@ -24,7 +24,7 @@ func ServeChild() {
 
 // listenForMachines waits for the further machines of each agent here that has several, until done is closed, and adds them
 // to machines. A stop that is requested at one of them stops this process.
-func (o *Options) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
+func (o *TrainOptions) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	requestStop := sync.OnceFunc(func() { close(stop) })
 	for _, name := range agentsOf(cfg, o.Agents) {
@@ -78,18 +78,18 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 }
 
 // ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is
-// over. machine is its number, counted from 1. ServeMachine needs no store, and uses Observer and Stop of the options only.
-// Resumable also reports for its error whether the same command can continue.
-func ServeMachine(ctx context.Context, cfg *config.Config, agent string, machine int, opt Options) error {
+// over. machine is its number, counted from 1. ServeMachine needs no store. Closing stop, which may be nil, asks the worker to stop
+// the run. observer, which may be nil, receives notes. Resumable also reports for its error whether the same command can continue.
+func ServeMachine(ctx context.Context, cfg *config.Config, agent string, machine int, stop <-chan struct{}, observer metrics.Observer) error {
 	a, err := cfg.OfMachine(machine, agent)
 	if err != nil {
 		return err
 	}
-	settings, err := machinesOf(cfg, a, observed(opt.Observer))
+	settings, err := machinesOf(cfg, a, observed(observer))
 	if err != nil {
 		return err
 	}
-	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
+	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: machine, Without: cfg.SecretEnv(), Asked: stop})
 	if errors.Is(err, launch.ErrStopped) {
 		return ErrStopped
 	}

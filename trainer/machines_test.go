@@ -91,7 +91,7 @@ func TestTwoMachinesEqualOne(t *testing.T) {
 				}
 			}
 		}
-		if err := Train(t.Context(), cfg, Options{Resume: true, Observer: r}); err != nil {
+		if err := Train(t.Context(), cfg, TrainOptions{Resume: true, Observer: r}); err != nil {
 			t.Fatalf("%v\n%s", err, r)
 		}
 		dirs, seen = append(dirs, dir), append(seen, r)
@@ -189,7 +189,7 @@ func TestMachinesLost(t *testing.T) {
 			struck++
 		}
 	}
-	if err := Train(t.Context(), cfg, Options{Agents: []string{"researcher"}, Observer: seen}); err != nil {
+	if err := Train(t.Context(), cfg, TrainOptions{Agents: []string{"researcher"}, Observer: seen}); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, seen, worker.out.String())
 	}
 	worker.mustEnd(t)

@@ -69,7 +69,7 @@ func TestRolloutsInFlight(t *testing.T) {
 			seen[string(m[1])]++
 		}
 	}
-	mustTrain(t, cfg, Options{Health: server, Task: watched{openTask(t, cfg).(*research.Task), during}})
+	mustTrain(t, cfg, TrainOptions{Health: server, Task: watched{openTask(t, cfg).(*research.Task), during}})
 	if len(seen) != 1 || seen["1"] == 0 {
 		t.Errorf("numbers of rollouts in flight during calls of a tool, with their counts: %v, want only 1", seen)
 	}

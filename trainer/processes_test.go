@@ -20,7 +20,7 @@ import (
 // in two operating-system processes with a real server has the same rewards and final weights, bit for bit.
 func TestOneProcessEqualsSeveral(t *testing.T) {
 	dir := t.TempDir()
-	alone := mustTrain(t, load(t, dir), Options{})
+	alone := mustTrain(t, load(t, dir), TrainOptions{})
 	want, wantNumbers := digests(t, dir, 3), alone.numbers()
 	// The batches depend on timing. But all rollouts of a step begin with the planner at once, and answers return to it one by one.
 	for name, least := range map[string]struct {
@@ -48,7 +48,7 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 		for _, name := range []string{"researcher", "planner"} {
 			g.Go(func() error {
 				cfg := load(t, dir, "store.url="+url, "run.name=workers")
-				return Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: seen})
+				return Train(t.Context(), cfg, TrainOptions{Agents: []string{name}, Observer: seen})
 			})
 		}
 		if err := g.Wait(); err != nil {

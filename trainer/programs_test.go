@@ -309,7 +309,7 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 // time; two are lost in the middle. The run has the same weights and numbers as with our own conversations.
 func TestProgramEqualsConversation(t *testing.T) {
 	own := t.TempDir()
-	wanted := mustTrain(t, wordProblems(t, own, "eval.every=3"), Options{})
+	wanted := mustTrain(t, wordProblems(t, own, "eval.every=3"), TrainOptions{})
 	if v := wanted.find(t, "step", 2, "solver"); v.Values["trajectories"] == 0 || v.Values["grad_norm"] == 0 {
 		t.Fatalf("the solver learned nothing: %v", v.Values)
 	}
@@ -330,7 +330,7 @@ func TestProgramEqualsConversation(t *testing.T) {
 		})
 	}
 	seen := &recorder{}
-	err := Train(ctx, cfg, Options{Observer: seen, Gateway: g})
+	err := Train(ctx, cfg, TrainOptions{Observer: seen, Gateway: g})
 	cancel()
 	if failed := machines.Wait(); err != nil || failed != nil {
 		t.Fatalf("%v, programs: %v\n%s", err, failed, seen)
@@ -361,14 +361,14 @@ func TestProgramsThatFail(t *testing.T) {
 			cfg := wordProblems(t, t.TempDir(), "run.steps=4", "cold_start.demonstrations=none", `task.program.command=["sh", "-c", "`+strings.ReplaceAll(c.script, `"`, `\"`)+`"]`,
 				"task.program.timeout=1s", "task.program.parallel=16", "task.queries_per_step=1")
 			start := time.Now()
-			err := Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg)})
+			err := Train(t.Context(), cfg, TrainOptions{Gateway: serveGateway(t, cfg)})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "grpo.max_removed") {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 			seen := &recorder{}
 			// One step is too few to be refused; nothing is trained because all rollouts are removed.
 			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir())
-			err = Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg), Observer: seen})
+			err = Train(t.Context(), cfg, TrainOptions{Gateway: serveGateway(t, cfg), Observer: seen})
 			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
 				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {
 				t.Errorf("one step: %v, notes: %s", err, seen)

@@ -42,7 +42,7 @@ func rankedRun(t *testing.T) (dir string, numbers map[string]float64) {
 	ranked.Do(func() {
 		var err error
 		if ranked.dir, err = os.MkdirTemp("", "mgrpo-ranks-"); err == nil {
-			ranked.numbers = mustTrain(t, load(t, ranked.dir, onRanks(2)...), Options{}).numbers()
+			ranked.numbers = mustTrain(t, load(t, ranked.dir, onRanks(2)...), TrainOptions{}).numbers()
 		}
 	})
 	if ranked.numbers == nil {
@@ -55,7 +55,7 @@ func rankedRun(t *testing.T) (dir string, numbers map[string]float64) {
 func TestRanksRepeat(t *testing.T) {
 	want, wantNumbers := rankedRun(t)
 	dir := t.TempDir()
-	again := mustTrain(t, load(t, dir, onRanks(2)...), Options{})
+	again := mustTrain(t, load(t, dir, onRanks(2)...), TrainOptions{})
 	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
 	sameNumbers(t, again.numbers(), wantNumbers)
 	for _, name := range []string{"planner", "researcher"} {
@@ -70,7 +70,7 @@ func TestRanksRepeat(t *testing.T) {
 		}
 	}
 	for _, size := range []int{1, 3} {
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), Options{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), EvaluateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestRanksSampleAlike(t *testing.T) {
 					continue
 				}
 				dir := t.TempDir()
-				seen := mustTrain(t, load(t, dir, append(onRanks(size, "run.steps=1"), sets...)...), Options{})
+				seen := mustTrain(t, load(t, dir, append(onRanks(size, "run.steps=1"), sets...)...), TrainOptions{})
 				said[size] = readFile(t, filepath.Join(dir, "trajectories", "step-0", "planner.jsonl"))
 				r := seen.find(t, "step", 1, "planner")
 				if r.Values["routing_differs"] != 0 || r.Values["routing_free"] != 0 {
@@ -142,7 +142,7 @@ func TestRanksResume(t *testing.T) {
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
-		mustTrain(t, load(t, dir, onRanks(size, "run.steps=4")...), Options{Resume: true})
+		mustTrain(t, load(t, dir, onRanks(size, "run.steps=4")...), TrainOptions{Resume: true})
 		for _, name := range []string{"planner.jsonl", "researcher.jsonl"} {
 			rolledOut[size] += readFile(t, filepath.Join(dir, "ledger", name)) + readFile(t, filepath.Join(dir, "trajectories", "step-3", name))
 		}
@@ -170,7 +170,7 @@ func TestRanksResume(t *testing.T) {
 	if apart == 0 {
 		t.Error("several ranks have exactly the sums of one: they do not seem to share the work")
 	}
-	mustTrain(t, load(t, last, onRanks(4, "run.steps=5")...), Options{Resume: true})
+	mustTrain(t, load(t, last, onRanks(4, "run.steps=5")...), TrainOptions{Resume: true})
 	if got := ranksOf(t, last, 5); got != 4 {
 		t.Errorf("after 2, 1 and 4 ranks the state has %d", got)
 	}
@@ -182,16 +182,16 @@ func TestRanksResume(t *testing.T) {
 func TestRanksContinueAfterStops(t *testing.T) {
 	sets := onRanks(2, append(slices.Clone(withAdapters), "grpo.reference=cold_start", "agents.researcher.train=false")...)
 	wholeDir, dir := t.TempDir(), t.TempDir()
-	want := mustTrain(t, load(t, wholeDir, sets...), Options{})
+	want := mustTrain(t, load(t, wholeDir, sets...), TrainOptions{})
 	first, second := &recorder{}, &recorder{}
-	if err := Train(t.Context(), load(t, dir, sets...), Options{Observer: first, Stop: stopAfter(first, "planner", 7)}); !errors.Is(err, ErrStopped) {
+	if err := Train(t.Context(), load(t, dir, sets...), TrainOptions{Observer: first, Stop: stopAfter(first, "planner", 7)}); !errors.Is(err, ErrStopped) {
 		t.Fatalf("stopped in the cold start: %v", err)
 	}
-	if err := Train(interrupt(t, second, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: second, Resume: true}); !errors.Is(err, context.Canceled) {
+	if err := Train(interrupt(t, second, "planner", "step-2", dir), load(t, dir, sets...), TrainOptions{Observer: second, Resume: true}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
 	numbers := second.numbers()
-	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), TrainOptions{Resume: true}).numbers())
 	wanted := want.numbers()
 	maps.DeleteFunc(wanted, func(key string, _ float64) bool {
 		_, known := numbers[key]
@@ -316,7 +316,7 @@ func TestFollowerLost(t *testing.T) {
 				}
 			}
 			cfg := load(t, dir, onRanks(2, "store.lease=15s", "run.checkpoint_every=1")...)
-			if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+			if err := Train(t.Context(), cfg, TrainOptions{Observer: seen}); err != nil {
 				t.Fatalf("%v\n%s", err, seen)
 			}
 			if !strings.Contains(seen.String(), "going back: agent planner: ") || !strings.Contains(seen.String(), note) {
@@ -340,9 +340,9 @@ func TestFollowerLostAgain(t *testing.T) {
 		}
 	}
 	cfg := load(t, t.TempDir(), append(noColdStart, onRanks(2, "grpo.minibatches=2")...)...)
-	err := Train(t.Context(), cfg, Options{Observer: seen})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
 	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "agent planner: ") ||
-		!strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") || !strings.Contains(err.Error(), "for the second time at version 0; continue with --resume") {
+		!strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") || !strings.Contains(err.Error(), "for the second time at version 0") {
 		t.Errorf("%v\n%s", err, seen)
 	}
 	if n := strings.Count(seen.String(), "going back"); n != 1 {
@@ -370,9 +370,9 @@ func TestFollowerLostWhileItLoads(t *testing.T) {
 	})
 	researcher := make(chan error, 1)
 	go func() {
-		researcher <- Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}})
+		researcher <- Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"researcher"}, Observer: &recorder{}})
 	}()
-	err := Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}})
+	err := Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"planner"}, Observer: &recorder{}})
 	close(over)
 	killing.Wait()
 	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") {
@@ -388,7 +388,7 @@ func TestFollowerLostWhileItLoads(t *testing.T) {
 func TestFollowerCannotOpen(t *testing.T) {
 	t.Setenv(followerMemoryEnv, "1000000")
 	cfg := load(t, t.TempDir(), append(noColdStart, onRanks(2)...)...)
-	err := Train(t.Context(), cfg, Options{})
+	err := Train(t.Context(), cfg, TrainOptions{})
 	if err == nil || !strings.HasPrefix(err.Error(), "agent planner: rank 1 of planner on cpu") {
 		t.Error(err)
 	}

@@ -37,7 +37,7 @@ func (l *late) Progress(p metrics.Progress) {
 // TestRecordsPrecedeNextRollouts checks that a step's records are reported before the next step's rollouts begin.
 func TestRecordsPrecedeNextRollouts(t *testing.T) {
 	seen := &late{}
-	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=3"), Options{Observer: seen}); err != nil {
+	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=3"), TrainOptions{Observer: seen}); err != nil {
 		t.Fatal(err)
 	}
 	if seen.noted != 3 || len(seen.behind) > 0 {

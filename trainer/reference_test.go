@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 		reference string
 		taught    bool // the first step begins at the reference
 	}{{"auto", true}, {"cold_start", true}, {"start", false}} {
-		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=2", "grpo.reference="+c.reference)...), Options{})
+		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=2", "grpo.reference="+c.reference)...), TrainOptions{})
 		for _, name := range []string{"planner", "researcher"} {
 			first := seen.find(t, "step", 1, name).Values["ref_kl_mean"]
 			if c.taught && first > kl0 || !c.taught && first < 0.1 {
@@ -40,7 +40,7 @@ func TestReference(t *testing.T) {
 // TestKLWithoutWeightIsNoted checks that a run that measures the KL divergence with weight 0 warns about it for each agent.
 func TestKLWithoutWeightIsNoted(t *testing.T) {
 	for coef, want := range map[string]bool{"0": true, "0.5": false} {
-		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=1", "grpo.kl_coef="+coef)...), Options{})
+		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=1", "grpo.kl_coef="+coef)...), TrainOptions{})
 		for _, name := range []string{"planner", "researcher"} {
 			if got := strings.Contains(seen.String(), name+": warning: grpo.kl k3 has the weight 0 (grpo.kl_coef)"); got != want {
 				t.Errorf("coefficient %s: warning for %s: %v", coef, name, got)
@@ -53,9 +53,9 @@ func TestKLWithoutWeightIsNoted(t *testing.T) {
 // initial random weights, which a resume creates again. The researcher is never called.
 func TestReferenceWithoutColdStart(t *testing.T) {
 	dir, sets := t.TempDir(), append(withKL, "cold_start.demonstrations=none", "grpo.entropy_coef=0.1")
-	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), Options{})
-	resumed := mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{Resume: true}).find(t, "step", 2, "planner").Values
-	whole := mustTrain(t, load(t, t.TempDir(), append(sets, "run.steps=2")...), Options{})
+	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), TrainOptions{})
+	resumed := mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), TrainOptions{Resume: true}).find(t, "step", 2, "planner").Values
+	whole := mustTrain(t, load(t, t.TempDir(), append(sets, "run.steps=2")...), TrainOptions{})
 	first, second := whole.find(t, "step", 1, "planner").Values["ref_kl_mean"], whole.find(t, "step", 2, "planner").Values["ref_kl_mean"]
 	if first > kl0 || second <= kl0 || resumed["ref_kl_mean"] != second {
 		t.Errorf("KL %v, then %v, but %v if the run was resumed between the steps", first, second, resumed["ref_kl_mean"])
@@ -66,10 +66,10 @@ func TestReferenceWithoutColdStart(t *testing.T) {
 // uninterrupted run, although its checkpoints are rounded to bf16. Without the exact weights of the reference it does not resume.
 func TestReferenceSurvives(t *testing.T) {
 	wholeDir := t.TempDir()
-	want := mustTrain(t, load(t, wholeDir, withKL...), Options{})
+	want := mustTrain(t, load(t, wholeDir, withKL...), TrainOptions{})
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, append(withKL, "run.save_dtype=bf16")...)
-	if err := Train(interrupt(t, seen, "researcher", "step-2", dir), cfg, Options{Observer: seen}); !errors.Is(err, context.Canceled) {
+	if err := Train(interrupt(t, seen, "researcher", "step-2", dir), cfg, TrainOptions{Observer: seen}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
 	kept := filepath.Join(dir, "reference", "planner", "model.safetensors")
@@ -91,7 +91,7 @@ func TestReferenceSurvives(t *testing.T) {
 		if err := c.harm(); err != nil {
 			t.Fatal(err)
 		}
-		err := Train(t.Context(), cfg, Options{Observer: seen, Resume: true})
+		err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Resume: true})
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "restore the folder") {
 			t.Errorf("resumed: %v, want %s", err, c.want)
 		}
@@ -99,7 +99,7 @@ func TestReferenceSurvives(t *testing.T) {
 	if err := os.WriteFile(kept, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	got := mustTrain(t, cfg, Options{Resume: true})
+	got := mustTrain(t, cfg, TrainOptions{Resume: true})
 	for _, name := range []string{"planner", "researcher"} {
 		if got, want := got.find(t, "step", 3, name).Values["ref_kl_mean"], want.find(t, "step", 3, name).Values["ref_kl_mean"]; got != want || got <= kl0 {
 			t.Errorf("%s: KL %v, but %v in an uninterrupted run", name, got, want)

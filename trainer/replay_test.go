@@ -80,7 +80,7 @@ func TestReplay(t *testing.T) {
 	s := &services{}
 	server := httptest.NewServer(s)
 	cache, first, second := t.TempDir(), t.TempDir(), t.TempDir()
-	seen := mustTrain(t, replayed(t, server.URL, first, cache, "record"), Options{})
+	seen := mustTrain(t, replayed(t, server.URL, first, cache, "record"), TrainOptions{})
 	calls := seen.find(t, "step", 1, "solver").Counts
 	if calls[metrics.ToolCalls]["search"] == 0 || s.asked.Load() < 7 {
 		t.Fatalf("the team made the calls %v and %d requests", calls, s.asked.Load())
@@ -88,7 +88,7 @@ func TestReplay(t *testing.T) {
 	server.Close()
 	os.Unsetenv("MGRPO_TEST_JUDGE_KEY")
 	asked := s.asked.Load()
-	mustTrain(t, replayed(t, server.URL, second, cache, "replay"), Options{})
+	mustTrain(t, replayed(t, server.URL, second, cache, "replay"), TrainOptions{})
 	if s.asked.Load() != asked {
 		t.Errorf("the replay made %d requests", s.asked.Load()-asked)
 	}
@@ -114,7 +114,7 @@ func TestReplayOfUnrecordedRequest(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
+		err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}})
 		var missing *recorded.Error
 		if !errors.As(err, &missing) || !errors.Is(err, recorded.ErrMissing) || !strings.HasPrefix(missing.Question.Service, name) {
 			t.Errorf("%s: %v", name, err)

@@ -21,9 +21,9 @@ import (
 //
 // opt.Observer, which may be nil, receives the same records and notes. opt.Health, opt.Dashboard and opt.Gateway must be
 // nil, because TrainAndReport makes them. If the run was complete before, out gets a note, and the error is nil.
-func TrainAndReport(ctx context.Context, cfg *config.Config, opt Options, out io.Writer) error {
+func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, out io.Writer) error {
 	if opt.Health != nil || opt.Dashboard != nil || opt.Gateway != nil {
-		return errors.New("trainer: TrainAndReport makes Options.Health, Options.Dashboard and Options.Gateway itself")
+		return errors.New("trainer: TrainAndReport makes TrainOptions.Health, Dashboard and Gateway itself")
 	}
 	console := metrics.NewRunConsole(out, cfg, opt.Agents)
 	var before metrics.Log

@@ -44,7 +44,7 @@ func TestTrainAndReport(t *testing.T) {
 			open.Do(func() { checkPage(t, out.String()) })
 		}
 	}}
-	if err := toTheEnd(TrainAndReport(t.Context(), cfg, Options{Observer: own}, &out)); err != nil {
+	if err := toTheEnd(TrainAndReport(t.Context(), cfg, TrainOptions{Observer: own}, &out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	open.Do(func() { t.Error("step 1 has no progress") })
@@ -62,13 +62,13 @@ func TestTrainAndReport(t *testing.T) {
 		t.Error("metrics.jsonl does not have the end of the run")
 	}
 	var again output
-	if err := TrainAndReport(t.Context(), cfg, Options{Resume: true}, &again); err != nil {
+	if err := TrainAndReport(t.Context(), cfg, TrainOptions{Resume: true}, &again); err != nil {
 		t.Error(err)
 	}
 	if text := again.String(); !strings.Contains(text, "the run is complete") || !strings.Contains(text, "2 steps") {
 		t.Errorf("resuming a complete run:\n%s", text)
 	}
-	if err := TrainAndReport(t.Context(), cfg, Options{Gateway: &Gateway{}}, &again); err == nil || !strings.Contains(err.Error(), "itself") {
+	if err := TrainAndReport(t.Context(), cfg, TrainOptions{Gateway: &Gateway{}}, &again); err == nil || !strings.Contains(err.Error(), "itself") {
 		t.Errorf("with a gateway of the program's own: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ func TestResample(t *testing.T) {
 	const bound = 3
 	sets := []string{"run.steps=2", "grpo.rollouts=2", "eval.before=false", "eval.every=0", "eval.queries=2"}
 	train := func(dir string, more ...string) *recorder {
-		return mustTrain(t, load(t, dir, slices.Concat(sets, more)...), Options{})
+		return mustTrain(t, load(t, dir, slices.Concat(sets, more)...), TrainOptions{})
 	}
 	plain := train(t.TempDir())
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -87,7 +87,7 @@ func TestResampleAfterLostWorker(t *testing.T) {
 			published, err = raw.HGetAll(t.Context(), key("first")).Result()
 		}
 	})
-	if err := Train(t.Context(), load(t, t.TempDir(), append(sets, "run.name=first")...), Options{Observer: metrics.Observers{seen, whenStepped}}); err != nil {
+	if err := Train(t.Context(), load(t, t.TempDir(), append(sets, "run.name=first")...), TrainOptions{Observer: metrics.Observers{seen, whenStepped}}); err != nil {
 		t.Fatal(err)
 	}
 	if replaced := seen.find(t, "step", 1, "planner").Values["queries_replaced"]; err != nil || replaced < 1 || len(published) != 2*(4+int(replaced)) {
@@ -96,7 +96,7 @@ func TestResampleAfterLostWorker(t *testing.T) {
 	if err := raw.HSet(t.Context(), key("second"), published).Err(); err != nil {
 		t.Fatal(err)
 	}
-	sameNumbers(t, mustTrain(t, load(t, t.TempDir(), append(sets, "run.name=second")...), Options{}).numbers(), seen.numbers())
+	sameNumbers(t, mustTrain(t, load(t, t.TempDir(), append(sets, "run.name=second")...), TrainOptions{}).numbers(), seen.numbers())
 }
 
 // onRecord is an observer that calls the function with each record.

@@ -29,7 +29,7 @@ func whole(t *testing.T) (dir string, numbers map[string]float64) {
 	t.Helper()
 	wholeRun.Do(func() {
 		if wholeRun.dir, wholeRun.err = os.MkdirTemp("", "mgrpo-whole-"); wholeRun.err == nil {
-			wholeRun.numbers = mustTrain(t, load(t, wholeRun.dir, "run.steps=4"), Options{}).numbers()
+			wholeRun.numbers = mustTrain(t, load(t, wholeRun.dir, "run.steps=4"), TrainOptions{}).numbers()
 		}
 	})
 	if wholeRun.err != nil || wholeRun.numbers == nil {
@@ -71,14 +71,14 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
 	first := &recorder{}
-	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4"), Options{Observer: first})
+	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4"), TrainOptions{Observer: first})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
 	if got := stepsIn(t, dir); got[len(got)-1] != 2 {
 		t.Fatalf("checkpoints %v", got)
 	}
-	second := mustTrain(t, load(t, dir, "run.steps=4"), Options{Resume: true})
+	second := mustTrain(t, load(t, dir, "run.steps=4"), TrainOptions{Resume: true})
 	numbers := first.numbers()
 	maps.Copy(numbers, second.numbers())
 	sameNumbers(t, numbers, wantNumbers)
@@ -92,7 +92,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 func TestWorkersResume(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, url := t.TempDir(), startRedis(t)
-	both := func(opt Options, ctxOf func(name string) context.Context) (errs map[string]error) {
+	both := func(opt TrainOptions, ctxOf func(name string) context.Context) (errs map[string]error) {
 		errs = map[string]error{}
 		var mu sync.Mutex
 		var g errgroup.Group
@@ -112,7 +112,7 @@ func TestWorkersResume(t *testing.T) {
 	}
 	seen := &recorder{}
 	interrupted := interrupt(t, seen, "researcher", "step-2", dir)
-	errs := both(Options{Observer: seen}, func(name string) context.Context {
+	errs := both(TrainOptions{Observer: seen}, func(name string) context.Context {
 		if name == "researcher" {
 			return interrupted
 		}
@@ -125,7 +125,7 @@ func TestWorkersResume(t *testing.T) {
 	if !errors.Is(errs["researcher"], context.Canceled) {
 		t.Fatalf("the researcher ended with: %v", errs["researcher"])
 	}
-	for name, err := range both(Options{Observer: seen, Resume: true}, func(string) context.Context { return t.Context() }) {
+	for name, err := range both(TrainOptions{Observer: seen, Resume: true}, func(string) context.Context { return t.Context() }) {
 		if err != nil {
 			t.Fatalf("%s, resumed: %v", name, err)
 		}
@@ -141,7 +141,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	work := func(ctx context.Context, agent string, seen *recorder) <-chan error {
 		cfg := load(t, filepath.Join(dir, agent), append(noColdStart, "run.steps=8", "run.checkpoint_every=1", "run.threads=1", "store.url="+url, "store.lease=1m")...)
 		out := make(chan error, 1)
-		go func() { out <- Train(ctx, cfg, Options{Agents: []string{agent}, Resume: true, Observer: seen}) }()
+		go func() { out <- Train(ctx, cfg, TrainOptions{Agents: []string{agent}, Resume: true, Observer: seen}) }()
 		return out
 	}
 	first, second := &recorder{}, &recorder{}
@@ -197,7 +197,7 @@ func TestResumeRefuses(t *testing.T) {
 		resume bool
 		want   []string
 	}{
-		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"--resume", "already contains checkpoints of steps"}},
+		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"resume the run", "already contains checkpoints of steps"}},
 		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
 		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
 			[]string{"but differ: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;", "A new run can begin with a checkpoint of this one"}},
@@ -205,7 +205,7 @@ func TestResumeRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seen := &recorder{}
-			err := Train(t.Context(), load(t, dir, c.sets...), Options{Resume: c.resume, Observer: seen})
+			err := Train(t.Context(), load(t, dir, c.sets...), TrainOptions{Resume: c.resume, Observer: seen})
 			if err == nil {
 				t.Fatal("the damaged run was resumed")
 			}
@@ -225,7 +225,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 	dir, seen := copyRun(t, wholeDir), &recorder{}
 	changed := load(t, dir, "run.steps=5", "grpo.rollouts=6", "task.queries_per_step=3", "grpo.epochs=1", "grpo.minibatches=1",
 		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9")
-	if err := Train(t.Context(), changed, Options{Resume: true, Observer: seen}); err != nil {
+	if err := Train(t.Context(), changed, TrainOptions{Resume: true, Observer: seen}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"continues with other settings", "grpo.rollouts: 4 -> 6", "task.queries_per_step: 4 -> 3", "agents.planner.optimizer.lr: ", "agents.planner.optimizer.decay_steps: 4 -> 9", "keep their moments"} {
@@ -243,7 +243,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 	// A second resume compares with the run's current settings.
 	again := &recorder{}
 	if err := Train(t.Context(), load(t, dir, "run.steps=6", "grpo.rollouts=6", "task.queries_per_step=3", "grpo.epochs=1", "grpo.minibatches=1",
-		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9"), Options{Resume: true, Observer: again}); err != nil {
+		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9"), TrainOptions{Resume: true, Observer: again}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(again.String(), "other settings") {
@@ -254,7 +254,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 // TestResumeOfNothing checks that --resume also starts a new run, because a supervisor always uses the same command line.
 func TestResumeOfNothing(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1")...), Options{Resume: true})
+	seen := mustTrain(t, load(t, dir, append(noColdStart, "run.steps=1")...), TrainOptions{Resume: true})
 	if notes := seen.String(); !strings.Contains(notes, dir+" has no checkpoint yet: the run starts from the beginning") {
 		t.Errorf("notes: %s", notes)
 	}
@@ -278,7 +278,7 @@ func TestResumePassesDamageOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := &recorder{}
-	err = Train(t.Context(), load(t, dir, "run.steps=4"), Options{Resume: true, Observer: seen})
+	err = Train(t.Context(), load(t, dir, "run.steps=4"), TrainOptions{Resume: true, Observer: seen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestResumeWithOtherKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kernels.UseISA(before)
-	seen := mustTrain(t, load(t, copyRun(t, wholeDir), "run.steps=5"), Options{Resume: true})
+	seen := mustTrain(t, load(t, copyRun(t, wholeDir), "run.steps=5"), TrainOptions{Resume: true})
 	if notes := seen.String(); !strings.Contains(notes, "kernels "+before+", but this one has") || !strings.Contains(notes, "kernels "+other+": bits may differ") {
 		t.Errorf("notes: %s", notes)
 	}
@@ -320,7 +320,7 @@ func TestResumeProlongs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		seen := mustTrain(t, cfg, Options{Resume: true})
+		seen := mustTrain(t, cfg, TrainOptions{Resume: true})
 		if lr := seen.find(t, "step", last, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
 			t.Errorf("step %d: learning rate %v after the schedule's end, want %v", last, lr, floor)
 		}
@@ -330,7 +330,7 @@ func TestResumeProlongs(t *testing.T) {
 			t.Errorf("no %q in: %s", cure, notes)
 		}
 	}
-	seen := mustTrain(t, load(t, dir, "run.steps=7", "agents.planner.optimizer.decay_steps=14"), Options{Resume: true})
+	seen := mustTrain(t, load(t, dir, "run.steps=7", "agents.planner.optimizer.decay_steps=14"), TrainOptions{Resume: true})
 	if lr := seen.find(t, "step", 7, "planner").Values["lr"]; lr < 2*floor || strings.Contains(seen.String(), "planner: warning: the schedule") {
 		t.Errorf("with another decay_steps: learning rate %v, notes: %s", lr, seen)
 	}
@@ -340,7 +340,7 @@ func TestResumeProlongs(t *testing.T) {
 func TestResumeOfCompleteRun(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen := &recorder{}
-	err := Train(t.Context(), load(t, copyRun(t, wholeDir), "run.steps=4", "grpo.rollouts=6"), Options{Resume: true, Observer: seen})
+	err := Train(t.Context(), load(t, copyRun(t, wholeDir), "run.steps=4", "grpo.rollouts=6"), TrainOptions{Resume: true, Observer: seen})
 	if !errors.Is(err, ErrFinished) || strings.Contains(seen.String(), "other settings") {
 		t.Errorf("%v, notes: %s", err, seen)
 	}
@@ -372,7 +372,7 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	s := teamSpecOf(cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
+	s := teamSpecOf(cfg, TrainOptions{Observer: &recorder{}, Task: openTask(t, cfg)}, roundState{})
 	s.offers.points = []archive.Manifest{from}
 	team, err := openTeam(t.Context(), s)
 	if err != nil {
@@ -415,7 +415,7 @@ func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	if err := os.RemoveAll(archive.Checkpoints{Dir: archive.CheckpointsDir(again)}.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {
+	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), TrainOptions{Resume: true}).records {
 		if r.Kind == "eval" && r.Step == 2 {
 			t.Errorf("%s was evaluated again at version 2", r.Agent)
 		}
@@ -446,10 +446,10 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 	defer stop()
 	there := make(chan error, 1)
 	go func() {
-		there <- Train(ctx, load(t, dir+"/planner", sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}})
+		there <- Train(ctx, load(t, dir+"/planner", sets...), TrainOptions{Agents: []string{"planner"}, Observer: &recorder{}})
 	}()
 	researcher := func(set string) error {
-		return Train(t.Context(), load(t, dir+"/researcher", append(sets, set)...), Options{Agents: []string{"researcher"}, Observer: &recorder{}, Resume: true})
+		return Train(t.Context(), load(t, dir+"/researcher", append(sets, set)...), TrainOptions{Agents: []string{"researcher"}, Observer: &recorder{}, Resume: true})
 	}
 	for {
 		s, err := store.ReadStatus(t.Context(), store.Options{Run: load(t, dir, sets...).Run.Name, URL: url})

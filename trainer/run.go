@@ -15,7 +15,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
-	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
@@ -26,24 +25,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Options are the options of the functions of this package in addition to the configuration.
-type Options struct {
-	Agents   []string         // agents in this process, which meet the others in the run's Redis; nil: all
-	Task     task.Task        // replaces the configured task; may be nil
-	Observer metrics.Observer // receives records and notes; may be nil
-	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
-
-	// Only for training. ServeMachine also uses Stop.
+// TrainOptions are the options of Train in addition to the configuration. The zero value trains all agents from the beginning.
+type TrainOptions struct {
+	Agents     []string             // agents in this process, which meet the others in the run's Redis; nil: all
 	Resume     bool                 // continue from the newest complete checkpoint
 	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint, after the current step or in the cold start
+	Task       task.Task            // replaces the configured task; may be nil
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
+	Observer   metrics.Observer     // receives records and notes; may be nil
+	Gateway    *Gateway             // gives programs access to the agents; needed if the configuration has a gateway
 	Health     *health.Server       // publishes the workers' state; may be nil
 	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
 	BeforeLoad func()               // called once a round, after all checks and before models are loaded; may be nil
-
-	// Only for Evaluate, Serve and Chat.
-	Checkpoint string          // folder of a step; "": the run's newest complete one
-	Against    []score.Answers // Evaluate: answers of an earlier evaluation of the same questions to compare with; may be nil
 }
 
 // agentsOf returns the names of the agents to run in this process: the given ones, or all.
@@ -81,11 +74,8 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 //
 // The error is nil if the agents were trained until the last step, and ErrNothingTrained if no step changed
 // a weight. It is ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested.
-// Resumable reports for these and for all other errors whether Train can continue with Options.Resume.
-func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
-	if opt.Checkpoint != "" || opt.Against != nil {
-		return errors.New("trainer: Options.Checkpoint and Against are for Evaluate, Serve and Chat; to begin with a checkpoint, name it in agents.NAME.model")
-	}
+// Resumable reports for these and for all other errors whether Train can continue with TrainOptions.Resume.
+func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error) {
 	if err = checkTerms(cfg, opt.Terms); err != nil {
 		return err
 	}
@@ -127,7 +117,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 }
 
 // trainRounds takes part in rounds of the run until one ends for a reason that a further round does not change.
-func trainRounds(ctx context.Context, cfg *config.Config, opt Options, state roundState) error {
+func trainRounds(ctx context.Context, cfg *config.Config, opt TrainOptions, state roundState) error {
 	for {
 		cause, err := trainRound(ctx, cfg, opt, state)
 		switch {
@@ -136,7 +126,7 @@ func trainRounds(ctx context.Context, cfg *config.Config, opt Options, state rou
 		case cause.mayRetry(state.before):
 			state.before = cause
 		case cause.kind != noRetry:
-			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, cause.version)
+			return fmt.Errorf("%w, for the second time at version %d", err, cause.version)
 		case Resumable(err) || !store.EndsRoundOnly(err):
 			return err
 		}
@@ -155,7 +145,7 @@ func observed(o metrics.Observer) metrics.Observer {
 
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options, state roundState) (cause retryCause, err error) {
+func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state roundState) (cause retryCause, err error) {
 	own := *cfg // a copy, which gets the date that the team agrees on, and the earlier ends of schedules
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
@@ -216,16 +206,16 @@ func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Con
 func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 	for _, name := range slices.Sorted(maps.Keys(terms)) {
 		if !slices.Contains(cfg.AgentNames(), name) {
-			return fmt.Errorf("trainer: Options.Terms: the team has no agent %s", name)
+			return fmt.Errorf("trainer: TrainOptions.Terms: the team has no agent %s", name)
 		}
 		a := cfg.Agent(name)
 		switch {
 		case term.IsNil(terms[name]):
-			return fmt.Errorf("trainer: Options.Terms: the loss term of agent %s is nil", name)
+			return fmt.Errorf("trainer: TrainOptions.Terms: the loss term of agent %s is nil", name)
 		case a.Model.Endpoint != nil || !cfg.Learns(a):
-			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (trainer.Options.Terms)"))
+			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (TrainOptions.Terms)"))
 		case len(a.Ranks()) > 1:
-			return cfg.Fault("agents."+name+".devices", errors.New("an agent with several devices cannot have a loss term (trainer.Options.Terms): "+
+			return cfg.Fault("agents."+name+".devices", errors.New("an agent with several devices cannot have a loss term (TrainOptions.Terms): "+
 				"the term's own parameters exist in one process only"))
 		}
 	}

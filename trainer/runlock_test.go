@@ -35,14 +35,14 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 		once.Do(func() {
 			for _, sets := range [][]string{{"run.steps=4"}, {"run.steps=4", "store.url=redis://127.0.0.1:1"}} {
 				other := &recorder{}
-				refusedAs(t, Train(t.Context(), load(t, dir, sets...), Options{Resume: true, Observer: other}), "run.dir")
+				refusedAs(t, Train(t.Context(), load(t, dir, sets...), TrainOptions{Resume: true, Observer: other}), "run.dir")
 				if len(other.records) > 0 {
 					t.Errorf("the other run reported %d records", len(other.records))
 				}
 			}
 		})
 	}
-	if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: seen}); err != nil {
 		t.Fatal(err)
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
@@ -56,13 +56,13 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(noColdStart, "run.steps=1", "run.checkpoint_every=1")...)
-	mustTrain(t, cfg, Options{})
+	mustTrain(t, cfg, TrainOptions{})
 	train, err := durable.AcquireLock(t.Context(), dir, durable.Exclusive, "train", func(string) {}, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer train.Release()
-	e, err := Evaluate(t.Context(), cfg, Options{})
+	e, err := Evaluate(t.Context(), cfg, EvaluateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +71,6 @@ func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Release()
-	_, err = Evaluate(t.Context(), cfg, Options{})
+	_, err = Evaluate(t.Context(), cfg, EvaluateOptions{})
 	refusedAs(t, err, "the folder of the evaluation")
 }

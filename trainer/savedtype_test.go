@@ -18,11 +18,11 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
 	first := &recorder{}
-	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), Options{Observer: first})
+	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), TrainOptions{Observer: first})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
-	second := mustTrain(t, load(t, dir, "run.steps=4", "run.save_dtype=bf16"), Options{Resume: true})
+	second := mustTrain(t, load(t, dir, "run.steps=4", "run.save_dtype=bf16"), TrainOptions{Resume: true})
 	numbers := first.numbers()
 	maps.Copy(numbers, second.numbers())
 	sameNumbers(t, numbers, wantNumbers)
@@ -31,7 +31,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	}
 	said := map[int]string{}
 	for _, size := range []int{1, 2} { // a rank that does not learn reads the fp32 weights itself
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), Options{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), EvaluateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 // the same type, also for an agent that does not learn.
 func TestSavedInTheTypeOfTheInput(t *testing.T) {
 	before := t.TempDir()
-	mustTrain(t, load(t, before, append(noColdStart, "run.steps=1")...), Options{})
+	mustTrain(t, load(t, before, append(noColdStart, "run.steps=1")...), TrainOptions{})
 	for _, dtype := range []weights.DType{weights.BF16, weights.F16} {
 		dir := t.TempDir()
 		sets := append(noColdStart, "run.steps=1", "agents.researcher.train=false")
@@ -63,7 +63,7 @@ func TestSavedInTheTypeOfTheInput(t *testing.T) {
 			rewrite(t, archive.CheckpointsOf(before).AgentDir(1, agent), folder, dtype)
 			sets = append(sets, "agents."+agent+".model="+folder)
 		}
-		mustTrain(t, load(t, dir, sets...), Options{})
+		mustTrain(t, load(t, dir, sets...), TrainOptions{})
 		for _, agent := range []string{"planner", "researcher"} {
 			if got := openWeights(t, archive.CheckpointsOf(dir).AgentDir(1, agent)).DType(); got != dtype {
 				t.Errorf("%s was %s and is saved as %s", agent, dtype, got)

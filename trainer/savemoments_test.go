@@ -14,7 +14,7 @@ import (
 // AdamW's moments. The run resumes from it and reports the missing moments.
 func TestWithoutSavedMoments(t *testing.T) {
 	dir, sets := t.TempDir(), []string{"run.save_moments=false", "run.save_dtype=bf16", "agents.researcher.train=false"}
-	mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{})
+	mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), TrainOptions{})
 	o, err := archive.OpenOptimizer(archive.CheckpointsOf(dir).AgentDir(2, "planner"))
 	if err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestWithoutSavedMoments(t *testing.T) {
 	if o.Has("m") || o.Has("v") || !o.Has("master") || o.Step() == 0 {
 		t.Errorf("moments %v %v, fp32 weights %v, after %d updates", o.Has("m"), o.Has("v"), o.Has("master"), o.Step())
 	}
-	seen := mustTrain(t, load(t, dir, append(sets, "run.steps=3")...), Options{Resume: true})
+	seen := mustTrain(t, load(t, dir, append(sets, "run.steps=3")...), TrainOptions{Resume: true})
 	if !strings.Contains(seen.String(), "has no moments (run.save_moments: false)") {
 		t.Errorf("no note on the moments:\n%s", seen)
 	}

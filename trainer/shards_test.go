@@ -152,7 +152,7 @@ func TestShards(t *testing.T) {
 		"hybrid": {"agents.researcher.model={family: lfm2, width: 32, layers: 4, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64}", "grpo.rollouts=8", "task.queries_per_step=4"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := func(size int, dir string, steps int, o Options) *recorder {
+			run := func(size int, dir string, steps int, o TrainOptions) *recorder {
 				server, engine := serveSampler(t, "researcher")
 				sets := append(onRanks(1), engine, "agents.researcher.shard=full",
 					fmt.Sprintf("agents.researcher.devices=[%s]", strings.Join(slices.Repeat([]string{"cpu"}, size), ", ")), fmt.Sprintf("run.steps=%d", steps))
@@ -163,15 +163,15 @@ func TestShards(t *testing.T) {
 				return seen
 			}
 			dir, again := t.TempDir(), t.TempDir()
-			seen := run(2, dir, 1, Options{})
+			seen := run(2, dir, 1, TrainOptions{})
 			if name != "main_only" {
-				run(2, again, 1, Options{})
+				run(2, again, 1, TrainOptions{})
 				sameWeights(t, digests(t, again, 1), digests(t, dir, 1))
 				if v := seen.find(t, "step", 1, "researcher").Values; v["grad_norm"] == 0 || !(v["gap_mean"] < 1e-4) {
 					t.Errorf("gradient norm %v, and a gap of %v between server and trainer", v["grad_norm"], v["gap_mean"])
 				}
 			}
-			run(3, dir, 2, Options{Resume: true})
+			run(3, dir, 2, TrainOptions{Resume: true})
 		})
 	}
 }

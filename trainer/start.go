@@ -51,7 +51,7 @@ func (s *teamSpec) renewOffers() error {
 // startingPoints returns the checkpoints from which a worker of this process can continue, newest first, and notes on settings
 // for a run that continues. The list is empty in a fresh run. A run never starts over in a folder with checkpoints, and a
 // resumed run keeps its settings.
-func startingPoints(cfg *config.Config, opt Options) (points []archive.Manifest, notes []metrics.Note, err error) {
+func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Manifest, notes []metrics.Note, err error) {
 	dir := cfg.RunDir()
 	checkpoints := archive.CheckpointsOf(dir, agentsOf(cfg, opt.Agents)...)
 	steps, err := checkpoints.List()
@@ -61,9 +61,9 @@ func startingPoints(cfg *config.Config, opt Options) (points []archive.Manifest,
 	stopped := archive.StoppedColdStarts(dir, checkpoints.Agents)
 	switch {
 	case !opt.Resume && len(steps) > 0:
-		return nil, nil, fmt.Errorf("%s already contains checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
+		return nil, nil, fmt.Errorf("%s already contains checkpoints of steps %v: resume the run, or choose another run.dir", dir, steps)
 	case !opt.Resume && len(stopped) > 0:
-		return nil, nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir,
+		return nil, nil, fmt.Errorf("%s already contains a stopped cold start of %s: resume the run, or choose another run.dir", dir,
 			strings.Join(stopped, ", "))
 	case !opt.Resume:
 		return nil, nil, nil
@@ -86,8 +86,7 @@ func startingPoints(cfg *config.Config, opt Options) (points []archive.Manifest,
 }
 
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
-	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example "+
-		"with --set run.steps=%d",
+	return fmt.Errorf("%w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example to %d",
 		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
@@ -158,10 +157,10 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("--resume: reading the configuration with which the run began: %w", err)
+		return nil, fmt.Errorf("resuming: reading the configuration with which the run began: %w", err)
 	}
 	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
-		return nil, fmt.Errorf("--resume: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
+		return nil, fmt.Errorf("resuming: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
 	}
 	// A schedule without a configured decay_steps keeps its last step: the last step of the run as configured when the run
 	// began, even if run.steps was raised several times since. Raising run.steps prolongs a run and does not change the
@@ -173,7 +172,7 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 		}
 	}
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return nil, fmt.Errorf("--resume: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
+		return nil, fmt.Errorf("resuming: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
 			path, strings.Join(keys, ", "), whyFixed)
 	}
 	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {

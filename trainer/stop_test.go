@@ -39,7 +39,7 @@ func TestStop(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=0")
-	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "researcher", "step-1")})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Stop: stopIn(seen, "researcher", "step-1")})
 	if !errors.Is(err, ErrStopped) {
 		t.Fatalf("stopped: %v", err)
 	}
@@ -51,7 +51,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("%s %d of %s was reported after the stop", r.Kind, r.Step, r.Agent)
 		}
 	}
-	mustTrain(t, cfg, Options{Resume: true})
+	mustTrain(t, cfg, TrainOptions{Resume: true})
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
@@ -61,7 +61,7 @@ func TestStopInLastStep(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, "run.steps=4")
-	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "researcher", "step-3")})
+	err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Stop: stopIn(seen, "researcher", "step-3")})
 	if !errors.Is(err, ErrStopped) {
 		t.Fatalf("stopped: %v", err)
 	}
@@ -69,12 +69,12 @@ func TestStopInLastStep(t *testing.T) {
 		t.Fatalf("checkpoints %v", got)
 	}
 	numbers := seen.numbers()
-	maps.Copy(numbers, mustTrain(t, cfg, Options{Resume: true}).numbers())
+	maps.Copy(numbers, mustTrain(t, cfg, TrainOptions{Resume: true}).numbers())
 	sameNumbers(t, numbers, wantNumbers)
 	if got, want := readResults(t, dir, 4), readResults(t, wholeDir, 4); got != want {
 		t.Errorf("results %s, want %s", got, want)
 	}
-	if err := Train(t.Context(), cfg, Options{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "the run is complete") {
+	if err := Train(t.Context(), cfg, TrainOptions{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "the run is complete") {
 		t.Errorf("resumed once more: %v", err)
 	}
 }
@@ -94,7 +94,7 @@ func TestOtherPlanOfPhase(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := &recorder{}
-	err = Train(t.Context(), cfg, Options{Observer: seen})
+	err = Train(t.Context(), cfg, TrainOptions{Observer: seen})
 	var conflict *store.ConflictError
 	if !errors.As(err, &conflict) || Resumable(err) || strings.Count(seen.String(), "going back: ") != 1 {
 		t.Errorf("%v\nnotes: %s", err, seen)
@@ -106,7 +106,7 @@ func TestStopWhileWaitingForWorkers(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(noColdStart, "store.url="+startRedis(t), "store.timeout=1h")...)
 	stop := make(chan struct{})
 	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
-	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
+	err := Train(t.Context(), cfg, TrainOptions{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
 	if !errors.Is(err, ErrStopped) || !Resumable(err) || !Resumable(fmt.Errorf("agent planner: policy: %w", &torch.LostError{Device: "cuda:0"})) {
 		t.Errorf("ended with %v", err)
 	}
@@ -131,7 +131,7 @@ func TestStopWithADeadPartner(t *testing.T) {
 			})
 		}
 	}
-	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: seen, Stop: stop})
+	err := Train(t.Context(), cfg, TrainOptions{Agents: []string{"planner"}, Observer: seen, Stop: stop})
 	partner.Wait()
 	if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), "no worker of researcher is alive") {
 		t.Errorf("ended with %v\nnotes: %s", err, seen)
@@ -172,7 +172,7 @@ func TestStopInColdStart(t *testing.T) {
 	numbers := map[string]float64{}
 	for _, updates := range []int{7, 15} {
 		seen := &recorder{}
-		err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopAfter(seen, "planner", updates), Resume: updates > 7})
+		err := Train(t.Context(), cfg, TrainOptions{Observer: seen, Stop: stopAfter(seen, "planner", updates), Resume: updates > 7})
 		if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), fmt.Sprintf("the cold start was stopped after update %d of 40", updates)) {
 			t.Fatalf("stopped: %v\nnotes: %s", err, seen)
 		}
@@ -182,15 +182,15 @@ func TestStopInColdStart(t *testing.T) {
 		maps.Copy(numbers, seen.numbers())
 	}
 	damaged := copyRun(t, dir)
-	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already contains a stopped cold start of planner, researcher: continue with --resume") {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already contains a stopped cold start of planner, researcher: resume the run") {
 		t.Errorf("started from the beginning: %v", err)
 	}
-	if err := Train(t.Context(), load(t, dir, "run.steps=4", "run.seed=9"), Options{Observer: &recorder{}, Resume: true}); err == nil || !strings.Contains(err.Error(), "run.seed: 0 -> 9") {
+	if err := Train(t.Context(), load(t, dir, "run.steps=4", "run.seed=9"), TrainOptions{Observer: &recorder{}, Resume: true}); err == nil || !strings.Contains(err.Error(), "run.seed: 0 -> 9") {
 		t.Errorf("resumed with another seed: %v", err)
 	}
 	again := &recorder{}
 	first := coldStarts(again)
-	if err := Train(t.Context(), cfg, Options{Observer: again, Resume: true}); err != nil {
+	if err := Train(t.Context(), cfg, TrainOptions{Observer: again, Resume: true}); err != nil {
 		t.Fatal(err)
 	}
 	if first["planner"] != 16 || first["researcher"] == 1 {
@@ -212,7 +212,7 @@ func TestStopInColdStart(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	seen := mustTrain(t, load(t, damaged, "run.steps=4"), Options{Resume: true})
+	seen := mustTrain(t, load(t, damaged, "run.steps=4"), TrainOptions{Resume: true})
 	if !strings.Contains(seen.String(), "the cold start begins again with the first update") {
 		t.Errorf("notes: %s", seen)
 	}
@@ -226,14 +226,14 @@ func TestStopAfterAnothersColdStart(t *testing.T) {
 	sets := []string{"run.steps=1", "run.threads=1", "eval.before=false", "agents.researcher.cold_start.steps=3",
 		"agents.researcher.cold_start.optimizer.warmup=1", "agents.researcher.train=false"}
 	wholeDir, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, wholeDir, sets...), Options{})
+	mustTrain(t, load(t, wholeDir, sets...), TrainOptions{})
 	through := make(chan struct{})
 	run := func(resume bool, stop chan struct{}, seen *recorder) map[string]error {
 		errs, mu := map[string]error{}, sync.Mutex{}
 		var g errgroup.Group
 		for _, name := range []string{"planner", "researcher"} {
 			g.Go(func() error {
-				opt := Options{Agents: []string{name}, Observer: seen, Resume: resume}
+				opt := TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
 				if name == "planner" {
 					opt.Stop = stop
 				}
@@ -289,7 +289,7 @@ func TestStopReachesColdStarts(t *testing.T) {
 	var g errgroup.Group
 	for _, name := range []string{"planner", "researcher"} {
 		g.Go(func() error {
-			opt := Options{Agents: []string{name}, Observer: seen}
+			opt := TrainOptions{Agents: []string{name}, Observer: seen}
 			if name == "researcher" {
 				opt.Stop = stop
 			}
@@ -330,7 +330,7 @@ func TestCancelledInColdStart(t *testing.T) {
 				ctx = t.Context()
 			}
 			cfg := load(t, dir, "run.threads=1", "store.url="+url, "agents.planner.cold_start.steps=100000")
-			err := Train(ctx, cfg, Options{Agents: []string{name}, Observer: seen})
+			err := Train(ctx, cfg, TrainOptions{Agents: []string{name}, Observer: seen})
 			if name == "planner" && !Resumable(err) {
 				t.Errorf("the planner ended with: %v", err)
 			}
@@ -352,7 +352,7 @@ func TestStopReachesTheOthers(t *testing.T) {
 		var g errgroup.Group
 		for _, name := range []string{"planner", "researcher"} {
 			g.Go(func() error {
-				opt := Options{Agents: []string{name}, Observer: seen, Resume: resume}
+				opt := TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
 				if name == "researcher" && !resume {
 					opt.Stop = stop
 				}

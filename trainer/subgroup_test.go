@@ -15,7 +15,7 @@ import (
 // have weighted mean 0 and deviation 1 over the step. The planner still has one group per query.
 func TestSubAgentGroupIsBatch(t *testing.T) {
 	dir := t.TempDir()
-	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), Options{})
+	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), TrainOptions{})
 	if r := seen.find(t, "step", 1, "researcher"); r.Values["groups"] != 1 || r.Values["groups_degenerate"] != 0 {
 		t.Errorf("the researcher has %v groups, %v of them degenerate; want one", r.Values["groups"], r.Values["groups_degenerate"])
 	}

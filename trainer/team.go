@@ -34,14 +34,14 @@ type team struct {
 // teamSpec holds the data with which a team is opened.
 type teamSpec struct {
 	worker.Setup
-	opt    Options            // Health, Dashboard, Gateway and BeforeLoad; the others are in Setup
+	opt    TrainOptions       // Health, Dashboard, Gateway and BeforeLoad; the others are in Setup
 	offers offeredCheckpoints // the available checkpoints
 	date   string             // YYYY-MM-DD, the date of the run, if this process has it
 	before retryCause         // the cause of the previous round's end
 }
 
 // teamSpecOf returns the data of a team that trains. The caller sets date and offers.
-func teamSpecOf(cfg *config.Config, opt Options, state roundState) teamSpec {
+func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
 		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},

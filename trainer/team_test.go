@@ -69,7 +69,7 @@ func toTheEnd(err error) error {
 }
 
 // mustTrain trains a team to the end and returns its reports. Train must not change the caller's configuration.
-func mustTrain(t *testing.T, cfg *config.Config, opt Options) *recorder {
+func mustTrain(t *testing.T, cfg *config.Config, opt TrainOptions) *recorder {
 	t.Helper()
 	seen := &recorder{}
 	opt.Observer = seen
@@ -244,10 +244,10 @@ func workerMain(name string) int {
 	switch number, _ := strconv.Atoi(os.Getenv(machineEnv)); {
 	case err != nil:
 	case number > 0:
-		err = ServeMachine(context.Background(), cfg, name, number, Options{Observer: seen})
+		err = ServeMachine(context.Background(), cfg, name, number, nil, seen)
 		fmt.Print(seen)
 	default:
-		err = toTheEnd(Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen, Resume: true}))
+		err = toTheEnd(Train(context.Background(), cfg, TrainOptions{Agents: []string{name}, Observer: seen, Resume: true}))
 		for k, v := range seen.numbers() {
 			fmt.Printf("%s=%x\n", k, v)
 		}

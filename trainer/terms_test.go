@@ -37,7 +37,7 @@ func (w *watchingTerm) Updated(*torch.Scope, term.Update) (map[string]float64, e
 func TestLossTerm(t *testing.T) {
 	w := &watchingTerm{steps: map[int64]int{}}
 	cfg := load(t, t.TempDir(), "run.steps=2", "grpo.epochs=1", "grpo.minibatches=1", "eval.every=0")
-	seen := mustTrain(t, cfg, Options{Terms: map[string]term.Term{"planner": w}})
+	seen := mustTrain(t, cfg, TrainOptions{Terms: map[string]term.Term{"planner": w}})
 	mean := 0.0
 	for _, step := range []int64{1, 2} {
 		r := seen.find(t, "step", step, "planner")
@@ -72,7 +72,7 @@ func TestLossTermsRefused(t *testing.T) {
 		{"agents.researcher: the agent is not trained", "researcher", []string{"agents.researcher.train=false"}, &watchingTerm{}},
 		{"agents.planner.devices: an agent with several", "planner", []string{"agents.planner.devices=[cpu,cpu]"}, &watchingTerm{}},
 	} {
-		err := Train(t.Context(), load(t, t.TempDir(), c.sets...), Options{Terms: map[string]term.Term{c.agent: c.term}})
+		err := Train(t.Context(), load(t, t.TempDir(), c.sets...), TrainOptions{Terms: map[string]term.Term{c.agent: c.term}})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v", c.want, err)
 		}

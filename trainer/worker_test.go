@@ -21,7 +21,7 @@ func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 		seen = append(seen, agent+" "+phase)
 	}}
 	cfg := load(t, t.TempDir(), "run.steps=1", "agents.planner.cold_start.steps=0")
-	if err := toTheEnd(Train(t.Context(), cfg, Options{Observer: observer})); err != nil {
+	if err := toTheEnd(Train(t.Context(), cfg, TrainOptions{Observer: observer})); err != nil {
 		t.Fatal(err)
 	}
 	first := slices.Index(seen, "planner eval-0")
@@ -36,7 +36,7 @@ func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 // TestCheckpointTrims checks that a checkpoint deletes the store's data of earlier phases.
 func TestCheckpointTrims(t *testing.T) {
 	url := startRedis(t)
-	mustTrain(t, load(t, t.TempDir(), append(noColdStart, "run.steps=3", "store.url="+url)...), Options{})
+	mustTrain(t, load(t, t.TempDir(), append(noColdStart, "run.steps=3", "store.url="+url)...), TrainOptions{})
 	opt, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestArmsBeginAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := trainer.Evaluate(t.Context(), whole, trainer.Options{Checkpoint: from, Observer: newBudget("cold", 1, 0, 0, b.log)})
+	e, err := trainer.Evaluate(t.Context(), whole, trainer.EvaluateOptions{Checkpoint: from, Observer: newBudget("cold", 1, 0, 0, b.log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestArmsBeginAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg.Run.Steps, cfg.Eval.Before, cfg.Eval.Samples = 0, true, 2
-			if err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: newBudget(a.name, 1, 0, 0, b.log)}); err != nil {
+			if err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Observer: newBudget(a.name, 1, 0, 0, b.log)}); err != nil {
 				t.Fatal(err)
 			}
 			for _, agent := range []string{"planner", "researcher"} {

@@ -176,6 +176,6 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) error {
 
 func (b *bench) train(ctx context.Context, cfg *config.Config, watch *budget, stop <-chan struct{}) error {
 	lines := metrics.NewJSONL(cfg.RunDir())
-	err := trainer.Train(ctx, cfg, trainer.Options{Observer: metrics.Observers{watch, lines}, Stop: stop})
+	err := trainer.Train(ctx, cfg, trainer.TrainOptions{Observer: metrics.Observers{watch, lines}, Stop: stop})
 	return errors.Join(err, lines.Close())
 }

@@ -104,7 +104,7 @@ func (c *chatCmd) withTeam(ctx context.Context, terminal chat.Terminal) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
-	return trainer.Chat(ctx, cfg, trainer.Options{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
+	return trainer.Chat(ctx, cfg, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
 		s := chat.Team{Terminal: terminal, HeldOut: team.HeldOut, Questions: team.Questions}
 		s.Ask = func(ctx context.Context, question string, tell func(string)) (string, error) {
 			return team.Ask(ctx, question, func(m trainer.Message) { tell(fmt.Sprintf("%s -> %s: %s", m.From, m.To, m.Text)) })

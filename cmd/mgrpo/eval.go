@@ -62,7 +62,7 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 		here = []string{c.Agent}
 	}
 	console := metrics.NewRunConsole(progress, cfg, here)
-	opt := trainer.Options{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
+	opt := trainer.EvaluateOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
 		server, gateway, err := trainer.Listen(cfg, here)
 		if err != nil {

@@ -73,7 +73,7 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 		return err
 	}
 	g := &trainer.Gateway{Server: endpoint, URL: server.URL(), Open: true, Token: token}
-	return trainer.Serve(ctx, cfg, trainer.Options{Checkpoint: c.Checkpoint, Gateway: g}, ready)
+	return trainer.Serve(ctx, cfg, g, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, ready)
 }
 
 // describe prints what is served, where, and how to call it.

@@ -29,11 +29,11 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return train(ctx, cfg, trainer.Options{Resume: c.Resume})
+	return train(ctx, cfg, trainer.TrainOptions{Resume: c.Resume})
 }
 
 // train trains agents, reports the run to the terminal and to the run's files, and lets signals stop it.
-func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
+func train(ctx context.Context, cfg *config.Config, opt trainer.TrainOptions) error {
 	plan, err := doctor.Preflight(cfg, opt.Agents)
 	if err != nil {
 		fmt.Print(plan)
@@ -43,5 +43,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	opt.Stop = stop
-	return trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)
+	err = trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)
+	if trainer.Resumable(err) {
+		return fmt.Errorf("%w; continue with --resume", err)
+	}
+	return err
 }

@@ -42,7 +42,7 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // reported before a memory plan is printed
 		return errors.New("store.url is not set: agents in separate processes communicate through a Redis; mgrpo train runs all agents in one process")
 	}
-	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
+	return train(ctx, cfg, trainer.TrainOptions{Resume: c.Resume, Agents: []string{c.Agent}})
 }
 
 // serveMachine offers this machine's devices to the worker of an agent on several machines.
@@ -54,5 +54,5 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	}
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
-	return trainer.ServeMachine(ctx, cfg, agent, machine, trainer.Options{Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
+	return trainer.ServeMachine(ctx, cfg, agent, machine, stop, metrics.NewRunConsole(os.Stdout, cfg, []string{agent}))
 }

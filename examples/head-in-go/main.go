@@ -48,7 +48,7 @@ func run(ctx context.Context, dir string, steps int) (err error) {
 		return err
 	}
 	head := &valueHead{rate: 1e-2}
-	opt := trainer.Options{Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}}
+	opt := trainer.TrainOptions{Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}}
 	if err := trainer.TrainAndReport(ctx, cfg, opt, os.Stdout); err != nil {
 		return err
 	}

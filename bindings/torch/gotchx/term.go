@@ -28,7 +28,7 @@ type TermBatch struct {
 	term.Composition
 }
 
-// NewTerm returns t for trainer.Options.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
+// NewTerm returns t for trainer.TrainOptions.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
 func NewTerm(t Term) term.Term {
 	if term.IsNil(t) {
 		return nil

@@ -18,7 +18,7 @@ import (
 func Task(cfg *config.Config, local int) (task.Task, error) {
 	switch cfg.Task.Kind {
 	case "go":
-		return nil, cfg.Fault("task.kind", errors.New("the task go must come from a Go program, in trainer.Options (docs/library.md): start that program"))
+		return nil, cfg.Fault("task.kind", errors.New("the task go must come from a Go program, in trainer.TrainOptions (docs/library.md): start that program"))
 	case "research":
 		return researchTask(cfg)
 	}

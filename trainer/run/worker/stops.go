@@ -22,7 +22,7 @@ type stops struct {
 
 // ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
 // a checkpoint, unless there was no step to finish or the other workers were missing.
-var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
+var ErrStopped = errors.New("stopped before the end, as asked")
 
 // Resumable reports whether the same command can continue a run that ended with this error; trainer.Resumable lists the cases.
 func Resumable(err error) bool {

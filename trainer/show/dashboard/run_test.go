@@ -66,7 +66,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	held.steps, held.open = cfg.Run.Steps, make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: metrics.Observers{lines, page, held}, Dashboard: page, Health: server})
+		err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Observer: metrics.Observers{lines, page, held}, Dashboard: page, Health: server})
 		if errors.Is(err, trainer.ErrNothingTrained) {
 			err = nil
 		}

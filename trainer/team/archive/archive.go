@@ -247,6 +247,6 @@ func (a *Archive) diskFull(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo "+
-		"checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then continue with --resume",
+		"checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then resume the run",
 		err, a.settings.Dir)
 }

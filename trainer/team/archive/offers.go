@@ -128,13 +128,13 @@ func (c Checkpoints) Usable(observer metrics.Observer) ([]Manifest, error) {
 	}
 	points, skipped, err := c.Offers()
 	if err != nil {
-		return nil, fmt.Errorf("--resume: %w", err)
+		return nil, fmt.Errorf("resuming: %w", err)
 	}
 	for _, s := range skipped {
 		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d cannot be used: %v", s.Step, s.Reason))
 	}
 	if len(points) == 0 && len(steps) > 0 {
-		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is complete and undamaged; restore one, or choose another run.dir",
+		return nil, fmt.Errorf("resuming: none of the checkpoints of steps %v in %s is complete and undamaged; restore one, or choose another run.dir",
 			steps, c.Dir)
 	}
 	return points, nil

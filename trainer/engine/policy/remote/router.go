@@ -74,7 +74,7 @@ type UnreachableError struct {
 }
 
 func (a *UnreachableError) Error() string {
-	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it, and continue with --resume", a.URL, a.Time, a.Why)
+	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it", a.URL, a.Time, a.Why)
 }
 
 const lookEvery = time.Second
