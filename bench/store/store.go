@@ -25,22 +25,18 @@ const taskBytes, answerBytes = 200, 100
 
 // Options holds the settings of one run of the suite.
 type Options struct {
-	Commit  string    // of this program
-	Client  []string  // command that runs Client on its standard input and output
-	Workers int       // simulated workers
-	Clients int       // processes for them, in addition to the main agent's
-	Rates   []float64 // invocations a second; one load for each rate
-	Seconds float64   // duration of the load with the highest rate; the others last a third
-	Quick   bool      // a short run that only checks that everything works
-	Log     func(format string, args ...any)
-	Save    func(*Results) error
+	Commit string   // of this program
+	Client []string // command that runs Client on its standard input and output
+	Quick  bool     // a short run that only checks that everything works
+	Log    func(format string, args ...any)
+	Save   func(*Results) error
 }
 
 // Load describes the traffic of one measurement.
 type Load struct {
 	TLS              bool    `json:"tls"`
-	Workers          int     `json:"workers"`
-	Clients          int     `json:"client_processes"` // including the main agent's
+	Workers          int     `json:"workers"`          // simulated, in addition to the main agent's
+	Clients          int     `json:"client_processes"` // one for the workers, and one for the main agent's
 	Threads          int     `json:"threads"`          // GOMAXPROCS of each
 	Rate             float64 `json:"rate"`             // invocations due in a second
 	Seconds          float64 `json:"seconds"`
@@ -81,9 +77,6 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	if r.Machine, err = measure.Examine(o.Commit, "cpu", cgroup.Count().N); err != nil {
 		return r, err
 	}
-	if o.Quick {
-		o.Workers, o.Clients, o.Rates, o.Seconds = 4, 1, []float64{50, 100}, 1
-	}
 	for _, withTLS := range []bool{false, true} {
 		costs, err := costs(ctx, withTLS)
 		if err != nil {
@@ -92,8 +85,8 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 		r.Costs = append(r.Costs, costs...)
 	}
 	for _, withTLS := range []bool{false, true} {
-		for _, rate := range o.Rates {
-			b, err := applyLoad(ctx, o.load(rate, withTLS), o.Client)
+		for _, l := range loads(withTLS, o.Quick) {
+			b, err := applyLoad(ctx, l, o.Client)
 			if err != nil {
 				return r, err
 			}
@@ -107,14 +100,21 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	return r, nil
 }
 
-// load returns the load for a rate.
-func (o Options) load(rate float64, withTLS bool) Load {
-	seconds := o.Seconds
-	if rate < slices.Max(o.Rates) {
-		seconds /= 3
+// loads returns one load for each rate. The load with the highest rate is the longest.
+func loads(withTLS, quick bool) (all []Load) {
+	workers, rates, seconds := 999, []float64{2000, 5000, 10000}, 60.0
+	if quick {
+		workers, rates, seconds = 4, []float64{50, 100}, 1
 	}
-	return Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: cgroup.Count().N, Rate: rate, Seconds: seconds,
-		PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
+	for _, rate := range rates {
+		l := Load{TLS: withTLS, Workers: workers, Clients: 2, Threads: cgroup.Count().N, Rate: rate, Seconds: seconds,
+			PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
+		if rate < slices.Max(rates) {
+			l.Seconds /= 3
+		}
+		all = append(all, l)
+	}
+	return all
 }
 
 // applyLoad starts a server, puts a load on it, and returns the measurements.
@@ -131,12 +131,10 @@ func applyLoad(ctx context.Context, l Load, client []string) (LoadResult, error)
 	for i := range l.Workers {
 		agents = append(agents, fmt.Sprintf("sub-%d", i))
 	}
-	var clients []*clientProcess
-	each := (l.Workers + l.Clients - 2) / (l.Clients - 1)
-	for first := 1; first < len(agents); first += each {
-		clients = append(clients, startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[first:min(first+each, len(agents))], Load: l}))
+	clients := []*clientProcess{
+		startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[1:], Load: l}),
+		startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[:1], Load: l}),
 	}
-	clients = append(clients, startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[:1], Load: l}))
 	stop, watched := make(chan struct{}), make(chan error, 1)
 	var seen []sample
 	go func() {

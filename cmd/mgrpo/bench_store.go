@@ -10,12 +10,8 @@ import (
 )
 
 type benchStoreCmd struct {
-	Out     string    `short:"o" placeholder:"FILE" help:"JSON file of the results. Absent: bench/results/store-MACHINE.json, or no file with --quick."`
-	Workers int       `default:"999" help:"Number of simulated workers, in addition to the main agent's."`
-	Clients int       `default:"1" help:"Number of processes for the simulated workers, in addition to the main agent's process."`
-	Rates   []float64 `default:"2000,5000,10000" help:"Rates of the loads, in invocations that become due in a second."`
-	Seconds float64   `default:"60" help:"Duration of the load with the highest rate; the others last a third of it."`
-	Quick   bool      `help:"Simulate a few workers for a second, to see that everything runs."`
+	Out   string `short:"o" placeholder:"FILE" help:"JSON file of the results. Absent: bench/results/store-MACHINE.json, or no file with --quick."`
+	Quick bool   `help:"Simulate a few workers for a second, to see that everything runs."`
 }
 
 func (benchStoreCmd) Help() string {
@@ -29,9 +25,8 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 		return err
 	}
 	results, err := store.Run(ctx, store.Options{
-		Commit: version, Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds,
-		Quick: c.Quick,
-		Log:   benchFlags{}.log,
+		Commit: version, Client: []string{self, "bench", "store-client"}, Quick: c.Quick,
+		Log: benchFlags{}.log,
 		Save: func(r *store.Results) error {
 			switch {
 			case c.Out != "":
