@@ -34,7 +34,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("ablation", flag.ContinueOnError)
-	b := &bench{root: ".", log: os.Stderr}
+	b := &bench{root: ".", log: os.Stderr, every: 5, samples: 2, final: 4}
 	var out string
 	seeds := flags.Int("seeds", 5, "run seeds 0 to this, exclusive")
 	list := flags.String("arms", strings.Join(armNames(fanOut), ","), "arms to run")
@@ -42,9 +42,6 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&b.parallel, "parallel", 2, "runs at a time")
 	flags.StringVar(&out, "out", "bench/results/ablation-fanout.json", "file of the results, written when all runs are finished")
 	flags.StringVar(&b.work, "work", "runs/ablation", "folder for checkpoints, trajectories and unfinished results; the same command continues from them")
-	flags.Int64Var(&b.every, "every", 5, "steps between evaluations")
-	flags.IntVar(&b.samples, "samples", 2, "rollouts of a held-out query in these evaluations")
-	flags.IntVar(&b.final, "final", 4, "rollouts of a held-out query at the start and the end")
 	flags.Func("set", "KEY=VALUE: a configuration key for all runs; may be repeated", func(s string) error {
 		b.set = append(b.set, s)
 		return nil

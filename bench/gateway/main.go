@@ -48,12 +48,10 @@ func main() {
 func run(ctx context.Context) (err error) {
 	out := flag.String("out", "", "file for the results; absent: they are only printed")
 	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second",
-		Date: time.Now().UTC().Format(time.DateOnly), LoadBefore: measure.LoadAverage(), Target: 0.9}
-	flag.IntVar(&r.Conversations, "conversations", 200, "conversations at once")
-	flag.IntVar(&r.Turns, "turns", 3, "turns of each conversation")
+		Date: time.Now().UTC().Format(time.DateOnly), LoadBefore: measure.LoadAverage(), Conversations: 200, Turns: 3, Layers: 2,
+		Target: 0.9}
 	flag.IntVar(&r.TurnTokens, "tokens", 64, "tokens of a turn")
 	flag.IntVar(&r.Width, "width", 256, "width of the model")
-	flag.IntVar(&r.Layers, "layers", 2, "layers of the model")
 	pairs := flag.Int("pairs", 5, "runs of each kind")
 	flag.Parse()
 	threads := cgroup.Count().N
