@@ -39,7 +39,6 @@ type options struct {
 	work    string
 	out     string
 	overlay string
-	limit   time.Duration
 }
 
 func parse(args []string) (options, error) {
@@ -59,7 +58,6 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")
 	flags.StringVar(&o.out, "out", "", "file of the results; without it they are only printed")
 	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay, which puts a bug into the program")
-	flags.DurationVar(&o.limit, "limit", 2*time.Hour, "time limit of the killed run")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -108,7 +106,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 		exits: make(chan exit, 16), counts: map[string]map[string]int{}}
 	defer c.stopAll()
 	started := time.Now()
-	limited, cancel := context.WithTimeout(ctx, o.limit)
+	limited, cancel := context.WithTimeout(ctx, 2*time.Hour)
 	defer cancel()
 	if err := c.run(limited); err != nil {
 		return exitStuck, errors.Join(c.tails(), err) // the reason comes last, where readers look first
