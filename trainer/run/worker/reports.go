@@ -66,6 +66,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	rewards.Into(r.Values, metrics.RewardMean)
 	rp.describeCredit(&r, s.exp, s.complete)
 	describeLearning(&r, s.updates)
+	r.Values["agree_seconds"] = s.exp.clock.laps["agree"]
 	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values[metrics.TrainedTokens] > 0 {
 		r.Values["learn_seconds"] = seconds
 		r.Values["learn_tokens_per_second"] = r.Values[metrics.TrainedTokens] / seconds

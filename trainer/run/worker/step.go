@@ -52,7 +52,6 @@ func (s *streak) add(failed bool) bool {
 func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	phase := store.Train(n)
 	exp.clock.resume()
-
 	// 1. Roll out: done. The main agent's worker has published the outcomes after verifying them.
 	outcomes, err := s.member.Phases.Outcomes(ctx, phase, played(exp.plan))
 	if err != nil {
@@ -66,6 +65,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err != nil {
 		return err
 	}
+	exp.clock.lap("agree")
 
 	// 3. Group: align, then normalise all ragged groups in one kernel call.
 	groups, err := s.groups(exp, complete)
@@ -89,7 +89,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.load(ctx, n+1); err != nil {
 		return err
 	}
-	record := s.reports.step(stepResult{n, exp, outcomes, complete, groups, advantages, updates})
+	record := s.reports.step(stepResult{step: n, exp: exp, outcomes: outcomes, complete: complete, groups: groups, advantages: advantages, updates: updates})
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}

@@ -150,7 +150,8 @@ var Sections = []Section{
 		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that continued after that and were computed again, since the engine started."},
 		{"in_flight_max", "count", inPhase, "Largest number of conversations in flight at once since the engine started; for an agent with several " +
 			"devices, the sum over the devices."},
-		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, including waits for other agents."},
+		{"agree_seconds", "s", inStep, "From the end of the rollouts until the trajectories of all agents are known: a wait for the other agents."},
+		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over learn_seconds."},
 		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and " +
 			"for the previous checkpoint to be complete."},
