@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -55,14 +56,27 @@ func onlyMember(t *testing.T, o store.Options) *store.Member {
 
 // recorder is an Observer that keeps records and notes.
 type recorder struct {
+	mu      sync.Mutex
 	records []metrics.Record
 	notes   []string
 }
 
 func (*recorder) Progress(metrics.Progress) {}
 
-func (r *recorder) Report(x metrics.Record) { r.records = append(r.records, x) }
+func (r *recorder) Report(x metrics.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = append(r.records, x)
+}
 
-func (r *recorder) Note(n metrics.Note) { r.notes = append(r.notes, n.Text) }
+func (r *recorder) Note(n metrics.Note) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, n.Text)
+}
 
-func (r *recorder) String() string { return strings.Join(r.notes, "\n") }
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.notes, "\n")
+}
