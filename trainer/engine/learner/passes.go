@@ -108,7 +108,7 @@ type passSeries struct {
 	run      func(micro []*Sequence) error // runs a pass of this rank; nil if it has no micro-batches
 }
 
-// runPasses runs the passes of a series. A rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has
+// run runs the passes of a series. A rank without a micro-batch for a pass takes part in its exchanges with zeros. A rank that has
 // failed takes part with any values, since no update will follow.
 func (p *passes) run(ctx context.Context, series passSeries) error {
 	failed := series.failed
