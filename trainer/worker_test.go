@@ -24,6 +24,9 @@ func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 	if err := toTheEnd(Train(t.Context(), cfg, TrainOptions{Observer: observer})); err != nil {
 		t.Fatal(err)
 	}
+	if _, ok := observer.find(t, "step", 1, "planner").Values["agree_seconds"]; !ok {
+		t.Error("the step has no agree_seconds")
+	}
 	first := slices.Index(seen, "planner eval-0")
 	if first < 0 || !slices.Contains(seen[:first], "planner waits for researcher") {
 		t.Errorf("the planner does not report that it waits: %v", slices.Compact(seen))

@@ -117,3 +117,37 @@ func TestWaitsAreNoRollouts(t *testing.T) {
 		t.Errorf("rollout time is %.0f s, want about 1 s", s)
 	}
 }
+
+// TestWaitForOthersIsNotLearning: the time until all agents have published their trajectories counts as agreement.
+func TestWaitForOthersIsNotLearning(t *testing.T) {
+	shared, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m, err := shared.Join(t.Context(), "planner", store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Leave(t.Context())
+	s := stepsOf(load(t, t.TempDir()), "planner")
+	s.member = m
+	phase, plan := store.Train(0), store.Plan{Queries: []string{"q"}, Rollouts: 1}
+	if err := errors.Join(m.Phases.Begin(t.Context(), phase, plan), m.Phases.PublishOutcome(t.Context(), phase, store.Outcome{Query: "q"})); err != nil {
+		t.Fatal(err)
+	}
+	const wait = 200 * time.Millisecond
+	published := make(chan error, 1)
+	time.AfterFunc(wait, func() { published <- m.Phases.PublishTrajectories(t.Context(), phase, []string{"q/0"}) })
+	exp := &experience{plan: plan, clock: newStopwatch()}
+	// The step ends with an error after the agreement, because this worker does not have the trajectory.
+	if err := s.step(t.Context(), 0, exp); err == nil || !strings.Contains(err.Error(), "as held by this worker") {
+		t.Fatalf("got error %v, want one on the missing trajectory", err)
+	}
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	if got := exp.clock.laps["agree"]; got < wait.Seconds()/2 {
+		t.Errorf("the wait of %v counts as %.3f s of agreement", wait, got)
+	}
+}
