@@ -70,7 +70,7 @@ func (l *RankedLearner) SetAdam(a learner.Adam) {
 	l.Rank0.State.SetAdam(a)
 }
 
-// ResetOptimizer calls learner.ResetOptimizer on all ranks.
+// ResetOptimizer calls State.Reset of the learners of all ranks.
 func (l *RankedLearner) ResetOptimizer(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Rank0.State.Reset)
 	return err

@@ -22,12 +22,12 @@ const (
 	Prepare         OrderKind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
 	Update          OrderKind = "update"            // learner.Update of the sequences Which of that batch
 	ColdStartUpdate OrderKind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
-	Reset           OrderKind = "reset"             // learner.ResetOptimizer
-	Gather          OrderKind = "gather"            // learner.Copy, to rank 0
-	Read            OrderKind = "read"              // learner.Read of Span, to rank 0
+	Reset           OrderKind = "reset"             // State.Reset
+	Gather          OrderKind = "gather"            // State.Copy, to rank 0
+	Read            OrderKind = "read"              // State.Read of Span, to rank 0
 	JoinForward     OrderKind = "join_forward"      // learner.JoinForward: join a forward pass of rank 0
-	Restore         OrderKind = "restore"           // learner.RestoreMoments, from rank 0
-	SetWeights      OrderKind = "set_weights"       // learner.RestoreWeights, from rank 0
+	Restore         OrderKind = "restore"           // State.RestoreMoments, from rank 0
+	SetWeights      OrderKind = "set_weights"       // State.RestoreWeights, from rank 0
 	LoadReference   OrderKind = "load_reference"    // load the reference weights of the KL term from Folder
 	Sample          OrderKind = "sample"            // open the engine, and answer requests for turns from now on
 	DigestWeights   OrderKind = "digest_weights"    // reply with the digest of a frozen agent's weights
