@@ -79,7 +79,7 @@ func (l *layer) sharedExpert(m *Mixture) {
 
 // expertsOrMLP adds the experts of a layer that has them, and the dense MLP of any other layer.
 func (l *layer) expertsOrMLP(names expertNames) {
-	if !l.of.HasExperts() {
+	if !l.own.HasExperts() {
 		l.gatedMLP(false)
 		return
 	}

@@ -7,7 +7,7 @@ import "fmt"
 type layer struct {
 	layout *Layout
 	c      Config
-	of     LayerConfig // the part of c for this layer
+	own    LayerConfig // the part of c for this layer
 	index  int
 	pairs  int64 // of q and k, see Tensor
 }
@@ -74,16 +74,16 @@ func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm
 
 // qkv adds the projections to queries, keys and values, as far as the layer has them.
 func (l *layer) qkv(bias bool) {
-	q, kv := l.c.Heads*l.of.HeadDim(), l.of.KVWidth()
+	q, kv := l.c.Heads*l.own.HeadDim(), l.own.KVWidth()
 	if l.c.GatedAttention() {
 		q *= 2
 	}
 	modules := []module{{name: "self_attn.q_proj", gguf: "attn_q", rows: q, bias: bias, pairs: l.pairs},
 		{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, bias: bias, pairs: l.pairs}, {name: "self_attn.v_proj", gguf: "attn_v", rows: kv, bias: bias}}
 	switch {
-	case l.of.KVLayer() != l.index:
+	case l.own.KVLayer() != l.index:
 		modules = modules[:1]
-	case l.of.KeysAreValues():
+	case l.own.KeysAreValues():
 		modules = modules[:2]
 	}
 	l.linear("qkv", Matrix, l.c.Hidden, modules...)
@@ -99,9 +99,9 @@ func (l *layer) fusedQKV() {
 func (l *layer) headNorms() { l.headNormsNamed("self_attn.q_norm", "self_attn.k_norm") }
 
 func (l *layer) headNormsNamed(q, k string) {
-	l.norm("q_norm", q, "attn_q_norm", l.of.HeadDim())
-	if l.of.KVLayer() == l.index {
-		l.norm("k_norm", k, "attn_k_norm", l.of.HeadDim())
+	l.norm("q_norm", q, "attn_q_norm", l.own.HeadDim())
+	if l.own.KVLayer() == l.index {
+		l.norm("k_norm", k, "attn_k_norm", l.own.HeadDim())
 	}
 }
 
@@ -127,7 +127,7 @@ func (l *layer) normAfterMLP(name string) { l.norm("mlp_norm", name, "post_ffw_n
 func (l *layer) output(bias bool) { l.outputNamed("self_attn.o_proj", bias) }
 
 func (l *layer) outputNamed(name string, bias bool) {
-	l.linear("o", Residual, l.c.Heads*l.of.HeadDim(), module{name: name, gguf: "attn_output", rows: l.c.Hidden, bias: bias})
+	l.linear("o", Residual, l.c.Heads*l.own.HeadDim(), module{name: name, gguf: "attn_output", rows: l.c.Hidden, bias: bias})
 }
 
 // postNorm adds the norm between attention and MLP.
@@ -147,7 +147,7 @@ func (l *layer) gatedMLP(bias bool) {
 }
 
 func (l *layer) gatedMLPNamed(bias bool, gate, up, down string) {
-	width := l.of.FFN()
+	width := l.own.FFN()
 	l.linear("gate_up", Matrix, l.c.Hidden,
 		module{name: gate, gguf: "ffn_gate", rows: width, bias: bias}, module{name: up, gguf: "ffn_up", rows: width, bias: bias})
 	l.linear("down", Residual, width, module{name: down, gguf: "ffn_down", rows: l.c.Hidden, bias: bias})

@@ -34,7 +34,7 @@ func (c Config) Layout() *Layout {
 	c.inputsOfLayers(l)
 	f := families[c.Family]
 	for i := range c.Layers {
-		f.layer(&layer{layout: l, c: c, of: c.Layer(i), index: i, pairs: f.interleaved(c)}, c)
+		f.layer(&layer{layout: l, c: c, own: c.Layer(i), index: i, pairs: f.interleaved(c)}, c)
 	}
 	norm, ggufNorm := cmp.Or(f.finalNorm, "norm"), "output_norm"
 	if f.gguf != nil {
@@ -58,7 +58,7 @@ func (c Config) BlockNorms() (before, after int, heads bool) {
 		first++
 	}
 	l := &Layout{}
-	families[c.Family].layer(&layer{layout: l, c: c, of: c.Layer(first), index: first}, c)
+	families[c.Family].layer(&layer{layout: l, c: c, own: c.Layer(first), index: first}, c)
 	for _, leaf := range l.Leaves {
 		switch strings.TrimPrefix(leaf.Name, fmt.Sprintf("layers.%d.", first)) {
 		case "input_norm", "post_norm", "experts_norm":

@@ -23,7 +23,7 @@ func init() {
 // lfm2Layer adds attention or a convolution, experts or an MLP, and the norms before them.
 func lfm2Layer(l *layer, c Config) {
 	l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
-	if l.of.Convolves() {
+	if l.own.Convolves() {
 		l.shortConv()
 	} else {
 		l.qkv(false)
@@ -31,7 +31,7 @@ func lfm2Layer(l *layer, c Config) {
 		l.outputNamed("self_attn.out_proj", false)
 	}
 	l.normBeforeMLP("ffn_norm")
-	if !l.of.HasExperts() {
+	if !l.own.HasExperts() {
 		l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 		return
 	}

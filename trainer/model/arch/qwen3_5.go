@@ -38,7 +38,7 @@ func init() {
 // qwen35Layer adds a gated delta rule or gated attention, and experts or an MLP.
 func qwen35Layer(l *layer, c Config) {
 	l.inputNorm()
-	if l.of.Recurs() {
+	if l.own.Recurs() {
 		l.gatedDelta()
 	} else {
 		l.qkv(c.AttentionBias)
