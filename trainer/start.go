@@ -157,7 +157,7 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("resuming: reading the configuration with which the run began: %w", err)
+		return nil, fmt.Errorf("resuming: reading the saved configuration of the run: %w", err)
 	}
 	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
 		return nil, fmt.Errorf("resuming: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)

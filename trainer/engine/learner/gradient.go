@@ -14,7 +14,7 @@ import (
 type gradient struct {
 	sum  *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
 	part *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
-	head *torch.Tensor // the head's part of sum, [V, D], to which losses add directly; nil: they add to the leaf's gradient
+	head *torch.Tensor // view of the head's part of sum, [V, D]: losses add to it; nil: they add to the gradient of the leaf
 }
 
 // newGradient allocates the memory and makes the parameters accumulate into it. byLayer is set if backward passes go layer
@@ -126,7 +126,7 @@ func (g *gradient) sumOfHead(s *torch.Scope, d *division) *torch.Tensor {
 // is collected before the next layer begins.
 type partial struct {
 	flat   *torch.Tensor
-	places []ranks.Placement // in the order in which they are collected
+	places []ranks.Placement // blocks of flat, in the order of their sums
 }
 
 // newPartial allocates the memory and makes the parameters accumulate into it.

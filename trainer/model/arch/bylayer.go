@@ -12,7 +12,7 @@ type ByLayer struct {
 	GlobalHeadDim int  // global_head_dim: HeadDim of global layers; 0: HeadDim
 	GlobalKVHeads int  // num_global_key_value_heads: KVHeads of global layers; 0: KVHeads
 	KeysAreValues bool // attention_k_eq_v: global layers use the projection of keys, before its norm, as values too
-	SharedKV      int  // num_kv_shared_layers: the last SharedKV layers have no keys and values, see LayerConfig.KVLayer
+	SharedKV      int  // num_kv_shared_layers: the last SharedKV layers use the keys and values of others (LayerConfig.KVLayer)
 	DoubleWide    bool // use_double_wide_mlp: the MLPs of the last SharedKV layers are twice as wide
 
 	Inputs      int // hidden_size_per_layer_input: width of the embedding that each layer adds; 0: layers add none

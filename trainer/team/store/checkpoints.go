@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
-// Checkpoints holds the descriptions of files from which all workers make the same checkpoint, each on its own disk.
+// Checkpoints exchanges descriptions of files, so that all workers make the same checkpoint, each on its own disk.
 type Checkpoints struct{ at *place }
 
 // Part describes the files of a checkpoint that one agent's worker has written to its disk.
@@ -21,7 +21,7 @@ type Part struct {
 	LedgerSHA256 string         `json:"ledger_sha256"` // digest of these bytes; "": the ledger is empty
 	Files        []durable.File `json:"files"`         // files in the agent's folder
 
-	Endpoint *Endpoint `json:"endpoint,omitempty"` // place of a hosted model, which has no files; nil: the model is here
+	Endpoint *Endpoint `json:"endpoint,omitempty"` // only of a hosted model, which has no files
 }
 
 // Endpoint is the place of a hosted model.

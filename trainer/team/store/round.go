@@ -6,10 +6,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
-// Round is the common work of the team's workers from the state that they start from until the run ends or a worker is lost.
+// Round is the common work of the team's workers: it begins with their agreement on a state and lasts until the run ends or
+// a worker is lost.
 type Round struct {
 	at     *place
-	offers offers // states from which the member could start
+	offers offers // states that the member can start from
 }
 
 // Nonce returns a random name of the round.
