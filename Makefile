@@ -22,7 +22,7 @@ LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
 # Packages that run with the race detector, which makes them several times slower: the ones whose goroutines share data.
-RACE := ./trainer/internal/... ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
+RACE := ./trainer/internal/... ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/engine/launch/... ./trainer/run/worker/... ./trainer/team/archive/... ./trainer/show/dashboard/... ./trainer/task/... ./trainer/config/... ./trainer/show/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
 
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
 RUFF := build/ruff
