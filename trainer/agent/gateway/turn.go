@@ -102,8 +102,8 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 	defer at.mu.Unlock()
 	defer close(t.done)
 	if t.err = err; err != nil {
-		var known *apiError
-		if ctx.Err() == nil && !errors.As(err, &known) { // the engine failed; this must be reported even if the program ignores it
+		var refused *apiError
+		if ctx.Err() == nil && !errors.As(err, &refused) { // the engine failed; this must be reported even if the program ignores it
 			at.failed = errors.Join(at.failed, err)
 		}
 		if !t.refused {
@@ -125,6 +125,9 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 // find finds a request's turn, or adds a fresh one. It waits for a turn that an earlier request asked for. If that
 // request's client goes away before the turn is sampled, find looks again.
 func (at *attempt) find(ctx context.Context, name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
+	if err := at.store(c.size); err != nil {
+		return nil, false, err
+	}
 	for {
 		t, known, err = at.findNow(name, c, fresh, opt)
 		if err != nil || !known {
@@ -144,13 +147,20 @@ func (at *attempt) find(ctx context.Context, name string, c call, fresh *turn, o
 	}
 }
 
+// store counts the bytes of a request, and refuses it if the rollout has too many.
+func (at *attempt) store(size int) error {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.stored += size; at.stored > maxStored {
+		return refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxStored>>20)
+	}
+	return nil
+}
+
 // findNow finds a request's turn, or adds a fresh one. known is true if an earlier request asked for it.
 func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if at.stored += c.size; at.stored > maxStored {
-		return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxStored>>20)
-	}
 	if t = at.forest.answered(request{fresh.history, fresh.tools}, c); t != nil {
 		return t, true, nil
 	}
