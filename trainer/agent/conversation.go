@@ -57,7 +57,7 @@ type Delegation struct {
 	Task   string
 }
 
-var errWall = errors.New("the conversation used up its wall time (limits.wall)")
+var errWall = errors.New("the conversation used up its wall time (limits.wall_time)")
 
 // Voice produces the turns of one conversation. It appends everything that the agent reads and samples to the
 // conversation's trajectory. Its methods must not be called concurrently.
@@ -169,7 +169,7 @@ func (c *conversation) converse(ctx context.Context) error {
 		}
 		action, finish, err := c.voice.Turn(ctx)
 		if err != nil {
-			return fmt.Errorf("turn %d: %w", turns, err)
+			return fmt.Errorf("turn %d: %w", turns+1, err)
 		}
 		if c.traj.conclude(action, finish) {
 			return nil
