@@ -81,10 +81,10 @@ func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
 	return &d
 }
 
-// Together returns a decoder for generation in which each row uses one of several models. Pass.Adapters holds the index of
+// MultiAdapterDecoder returns a decoder for generation in which each row uses one of several models. Pass.Adapters holds the index of
 // each row's model. All models must share their weights with m; a nil model stands for m without adapters. Each row's
 // result is the result of its model alone, and bit for bit the same if generation is batch invariant.
-func (m *Model) Together(models []*Model) (*Decoder, error) {
+func (m *Model) MultiAdapterDecoder(models []*Model) (*Decoder, error) {
 	adapters := make([]map[string]torch.LoRA, len(models))
 	for i, other := range models {
 		if other == nil {

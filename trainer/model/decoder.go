@@ -53,7 +53,7 @@ type Pass struct {
 	Pos       *torch.Tensor // int32 [T]
 	Attention Attention
 	Routes    *Routes       // may be nil
-	Adapters  *torch.Tensor // int32 [T], for a decoder made by Together: the index of each row's model, -1 for none; nil: all use the first
+	Adapters  *torch.Tensor // int32 [T], of a MultiAdapterDecoder: the index of each row's model, -1 for none; nil: all use the first
 	inputs    *torch.Tensor // embeddings that layers add, [T, Layers·Inputs]; nil: they add none
 }
 

@@ -13,6 +13,9 @@ import (
 	"math"
 )
 
+// ErrClosed is returned by calls on a closed policy.
+var ErrClosed = errors.New("policy: engine is closed")
+
 // Key names one conversation of a run. Key, without Invocation, and the position of a token in its sequence are the key and
 // counter of the Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
 type Key struct {

@@ -37,9 +37,6 @@ type Options struct {
 	Note func(text string) // called if decode passes of a size cannot be recorded; may be nil
 }
 
-// ErrClosed is returned by calls on a closed engine, or on a tenant that has left.
-var ErrClosed = errors.New("policy: engine is closed")
-
 // Engine samples for its tenants from the weights of one model on one device.
 type Engine struct {
 	dev   *torch.Device
@@ -113,7 +110,7 @@ func (e *Engine) add(q *sequence) error {
 	case e.failed != nil:
 		return e.failed
 	case e.closed || q.tenant.leaving:
-		return ErrClosed
+		return policy.ErrClosed
 	}
 	e.arrived++
 	q.arrival, q.before = e.arrived, e.launched
@@ -129,7 +126,7 @@ func (e *Engine) nudge() {
 	e.mu.Unlock()
 }
 
-// Close stops the scheduler, fails the sequences in flight with ErrClosed and frees the cache.
+// Close stops the scheduler, fails the sequences in flight with policy.ErrClosed and frees the cache.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	if e.closed {
@@ -171,7 +168,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	for {
 		e.gather()
 		if e.closed {
-			e.drop(func(*sequence) error { return ErrClosed })
+			e.drop(func(*sequence) error { return policy.ErrClosed })
 			return nil, false
 		}
 		e.drop((*sequence).cancelled)

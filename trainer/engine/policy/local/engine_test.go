@@ -96,7 +96,7 @@ func TestGather(t *testing.T) {
 		for i := range int32(sequences) {
 			asking.Go(func() {
 				_, err := tenant.Generate(t.Context(), policy.Request{Tokens: []int32{i}, Sampling: policy.Sampling{MaxNew: 1}})
-				if !errors.Is(err, ErrClosed) {
+				if !errors.Is(err, policy.ErrClosed) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -457,7 +457,7 @@ func TestClosedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 1}})
-	if !errors.Is(err, ErrClosed) {
-		t.Errorf("error %v, want ErrClosed", err)
+	if !errors.Is(err, policy.ErrClosed) {
+		t.Errorf("error %v, want policy.ErrClosed", err)
 	}
 }

@@ -59,7 +59,7 @@ func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 // cancelled returns why a sequence must end early, or nil.
 func (q *sequence) cancelled() error {
 	if q.tenant.leaving {
-		return ErrClosed
+		return policy.ErrClosed
 	}
 	return context.Cause(q.ctx)
 }

@@ -85,7 +85,7 @@ func (e *Engine) bind(ctx context.Context) error {
 			}
 		}
 		e.mu.Unlock()
-		decoder, err := e.model.Together(models)
+		decoder, err := e.model.MultiAdapterDecoder(models)
 		if err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
@@ -106,7 +106,7 @@ func (e *Engine) dismiss() {
 	}
 }
 
-// Close fails the tenant's sequences with ErrClosed. When it returns, the engine no longer reads the tenant's adapters.
+// Close fails the tenant's sequences with policy.ErrClosed. When it returns, the engine no longer reads the tenant's adapters.
 func (t *Tenant) Close(ctx context.Context) error {
 	e := t.engine
 	if t.owns {

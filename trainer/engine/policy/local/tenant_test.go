@@ -318,8 +318,8 @@ func TestTenantLeaves(t *testing.T) {
 	var got policy.Completion
 	var asked sync.WaitGroup
 	asked.Go(func() {
-		if _, err := a.Generate(context.Background(), r); !errors.Is(err, ErrClosed) {
-			t.Errorf("a sequence of the closed tenant: got error %v, want ErrClosed", err)
+		if _, err := a.Generate(context.Background(), r); !errors.Is(err, policy.ErrClosed) {
+			t.Errorf("a sequence of the closed tenant: got error %v, want policy.ErrClosed", err)
 		}
 	})
 	asked.Go(func() {
@@ -335,8 +335,8 @@ func TestTenantLeaves(t *testing.T) {
 	if err := errors.Join(<-left, leaving.Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Generate(t.Context(), r); !errors.Is(err, ErrClosed) {
-		t.Errorf("a request of the closed tenant: got error %v, want ErrClosed", err)
+	if _, err := a.Generate(t.Context(), r); !errors.Is(err, policy.ErrClosed) {
+		t.Errorf("a request of the closed tenant: got error %v, want policy.ErrClosed", err)
 	}
 	next := join(t, e, adapted(t, base, 7).Model(), TenantOptions{})
 	if next.number != a.number {

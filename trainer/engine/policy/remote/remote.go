@@ -55,9 +55,6 @@ const (
 	SGLang Kind = "sglang"
 )
 
-// ErrClosed is returned by calls on a closed policy.
-var ErrClosed = errors.New("policy: engine is closed")
-
 // Policy implements policy.Policy.
 type Policy struct {
 	opt      Options
@@ -89,7 +86,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	}
 	p.router = policy.NewRouter(len(p.replicas))
 	if err := p.removeLeftovers(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, p.Close(ctx))
 	}
 	for _, r := range p.replicas {
 		is, err := p.identify(ctx, r)
@@ -196,7 +193,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(p.life, func() { cancel(policy.ErrClosed) })()
 	const attempts = 5 // with servers that proved their weights in between
 	for failed := 0; ; {
 		s := p.choose(r.Key)
@@ -259,9 +256,9 @@ func (p *Policy) Stats() policy.Stats {
 	return s
 }
 
-// Close fails the turns in flight with ErrClosed and removes the weights' folder. The servers keep their weights.
+// Close fails the turns in flight with policy.ErrClosed and removes the weights' folder. The servers keep their weights.
 func (p *Policy) Close(context.Context) error {
-	p.end(ErrClosed)
+	p.end(policy.ErrClosed)
 	for _, r := range p.replicas {
 		r.close()
 	}

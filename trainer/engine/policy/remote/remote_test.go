@@ -434,8 +434,8 @@ func TestCancelled(t *testing.T) {
 	}
 	var closing sync.WaitGroup
 	closing.Go(func() { <-answering; p.Close(t.Context()) })
-	if _, err := p.Generate(t.Context(), r); !errors.Is(err, ErrClosed) {
-		t.Errorf("a turn during Close: got error %v, want ErrClosed", err)
+	if _, err := p.Generate(t.Context(), r); !errors.Is(err, policy.ErrClosed) {
+		t.Errorf("a turn during Close: got error %v, want policy.ErrClosed", err)
 	}
 	closing.Wait()
 	if entries, _ := os.ReadDir(p.opt.Folder); len(entries) != 0 {
