@@ -115,10 +115,7 @@ func newestCheckpoint(cfg *config.Config) func() (step int64, at time.Time, ok b
 			return 0, time.Time{}, false
 		}
 		step = steps[len(steps)-1]
-		info, err := os.Stat(checkpoints.StepDir(step)) // the manifest, which is written last
-		if err != nil {
-			return 0, time.Time{}, false // it was removed a moment ago
-		}
-		return step, info.ModTime(), true
+		at, err = archive.CompletedAt(checkpoints.StepDir(step))
+		return step, at, err == nil // an error means that it was removed a moment ago
 	}
 }

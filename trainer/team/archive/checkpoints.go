@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
@@ -22,7 +23,7 @@ import (
 
 // Checkpoints is the folder of a training run's checkpoints, one a step:
 //
-//	step-000020/manifest.json                  written last: the checkpoint is complete when it is there
+//	step-000020/manifest.json                  written after the agents' files: the checkpoint is complete when it is there
 //	step-000020/results.json                   results of its evaluation, if it was evaluated
 //	step-000020/agreed                         empty; all workers have the manifest
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
@@ -255,6 +256,15 @@ func (c Checkpoints) List() ([]int64, error) {
 		_, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile))
 		return err != nil
 	}), nil
+}
+
+// CompletedAt returns the time at which the checkpoint in a folder became complete.
+func CompletedAt(stepDir string) (time.Time, error) {
+	info, err := os.Stat(filepath.Join(stepDir, manifestFile))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 // Listing returns a digest of all manifests and results. As long as it is the same, Offers returns the same, unless files
