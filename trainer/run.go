@@ -29,7 +29,7 @@ import (
 type TrainOptions struct {
 	Agents     []string             // agents in this process, which meet the others in the run's Redis; nil: all
 	Resume     bool                 // continue from the newest complete checkpoint
-	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint, after the current step or in the cold start
+	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint; a signal context's Done() fits
 	Task       task.Task            // replaces the configured task; may be nil
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
 	Observer   metrics.Observer     // receives records and notes; may be nil

@@ -48,8 +48,8 @@ func run(ctx context.Context, dir string, steps int) (err error) {
 		return err
 	}
 	head := &valueHead{rate: 1e-2}
-	opt := trainer.TrainOptions{Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}}
-	if err := trainer.TrainAndReport(ctx, cfg, opt, os.Stdout); err != nil {
+	opt := trainer.TrainOptions{Terms: map[string]term.Term{"planner": gotchx.NewTerm(head)}, Stop: ctx.Done()}
+	if err := trainer.TrainAndReport(context.Background(), cfg, opt, os.Stdout); err != nil {
 		return err
 	}
 	if err := printErrors(cfg.RunDir()); err != nil {

@@ -67,7 +67,7 @@ func run(ctx context.Context, dir string, steps int64) (err error) {
 // train continues the run up to a step and returns the team's held-out accuracy after it.
 func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (accuracy float64, err error) {
 	cfg.Run.Steps = steps
-	if err := trainer.Train(ctx, cfg, trainer.TrainOptions{Task: t, Observer: progress{}, Resume: steps > 0}); err != nil {
+	if err := trainer.Train(context.Background(), cfg, trainer.TrainOptions{Task: t, Observer: progress{}, Resume: steps > 0, Stop: ctx.Done()}); err != nil {
 		return 0, err
 	}
 	e, err := trainer.Evaluate(ctx, cfg, trainer.EvaluateOptions{Task: t})
