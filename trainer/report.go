@@ -45,7 +45,7 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 		opt.Dashboard.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URLs("")))
 		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", server.URLs(dashboard.Path)))
-		observers = append(observers, server, opt.Dashboard)
+		observers = append(observers, server)
 	}
 	opt.Observer, opt.Health, opt.Gateway = observers, server, gateway
 	trackers, err := track.Follow(ctx, cfg, func(format string, args ...any) {

@@ -35,7 +35,7 @@ type TrainOptions struct {
 	Observer   metrics.Observer     // receives records and notes; may be nil
 	Gateway    *Gateway             // gives programs access to the agents; needed if the configuration has a gateway
 	Health     *health.Server       // publishes the workers' state; may be nil
-	Dashboard  *dashboard.Page      // shows the running training, and must be part of Observer; may be nil
+	Dashboard  *dashboard.Page      // shows the running training; may be nil
 	BeforeLoad func()               // called once a round, after all checks and before models are loaded; may be nil
 }
 
@@ -80,6 +80,9 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		return err
 	}
 	opt.Observer = observed(opt.Observer)
+	if opt.Dashboard != nil {
+		opt.Observer = metrics.Observers{opt.Observer, opt.Dashboard}
+	}
 	done := make(chan struct{})
 	defer close(done)
 	machines := map[string]*launch.Machines{}
