@@ -14,7 +14,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
-	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // ErrNothingTrained is the error of a run whose steps did not change any weight.
@@ -47,37 +46,26 @@ func (t *team) checkTrained(o metrics.Observer) error {
 	return nil
 }
 
-// retryKind is a kind of cause that ends a round and after which another round may succeed.
-type retryKind int
-
-const (
-	noRetry      retryKind = iota
-	valueDiffers           // a worker's values differed from its predecessor's
-	followerLost           // a follower was lost
-)
-
 // retryCause is the cause of a round's end if another round may succeed. The zero value means that there was no such
 // cause.
 type retryCause struct {
-	kind    retryKind
-	version int64 // valueDiffers: the version at which the round began; followerLost: the version reached
+	class   worker.ErrorClass // ValueDiffers or FollowerLost
+	version int64             // ValueDiffers: the version at which the round began; FollowerLost: the version reached
 }
 
 // retryCauseOf returns the cause behind an error, in a round that began at version start and reached version reached.
 func retryCauseOf(err error, start, reached int64) retryCause {
-	var conflict *store.ConflictError
-	var lost *launch.LostError
-	switch {
-	case errors.As(err, &conflict):
-		return retryCause{valueDiffers, start}
-	case errors.As(err, &lost):
-		return retryCause{followerLost, reached}
+	switch class := worker.Classify(err); class {
+	case worker.ValueDiffers:
+		return retryCause{class, start}
+	case worker.FollowerLost:
+		return retryCause{class, reached}
 	}
 	return retryCause{}
 }
 
 // mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
-func (c retryCause) mayRetry(before retryCause) bool { return c.kind != noRetry && c != before }
+func (c retryCause) mayRetry(before retryCause) bool { return c != retryCause{} && c != before }
 
 // lostGPU returns err. If the previous process also lost one of the agent's GPUs at this version, the returned error
 // states that another process will not help, and it is not a LostError.

@@ -83,7 +83,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 			e.Records = append(e.Records, r)
 		}
 	}
-	if store.EndsRoundOnly(err) {
+	if worker.Classify(err) == worker.RoundOver {
 		err = fmt.Errorf("a worker of the evaluation was lost: start the workers of all agents again (%w)", err)
 	}
 	if err == nil && e.Err() == nil && opt.Against != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
-	"github.com/mgrpo/mgrpo/trainer/team/store"
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
@@ -128,9 +127,9 @@ func trainRounds(ctx context.Context, cfg *config.Config, opt TrainOptions, stat
 			return err
 		case cause.mayRetry(state.before):
 			state.before = cause
-		case cause.kind != noRetry:
+		case cause != retryCause{}:
 			return fmt.Errorf("%w, for the second time at version %d", err, cause.version)
-		case Resumable(err) || !store.EndsRoundOnly(err):
+		case worker.Classify(err) != worker.RoundOver:
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))

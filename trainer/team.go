@@ -256,11 +256,11 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	defer cancel()
 	cause := t.recordCause(m.Agent(), err)
 	switch {
-	case store.EndsRoundOnly(err), errors.Is(err, ErrFinished): // the others already have this information
+	case worker.Classify(err) == worker.RoundOver, errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Round.Stop(publishing, store.Asked, "interrupted")
-	case cause.kind == followerLost && cause.mayRetry(t.before): // the place is taken again, as after the end of this process
+	case cause.class == worker.FollowerLost && cause.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
 		_ = m.Round.Stop(publishing, store.Asked, err.Error())
 	case cause.mayRetry(t.before):

@@ -6,11 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/engine/launch"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // stops handles requests to end the run early, made to this process or to another worker's.
@@ -23,19 +19,6 @@ type stops struct {
 // ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
 // a checkpoint, unless there was no step to finish or the other workers were missing.
 var ErrStopped = errors.New("stopped before the end, as asked")
-
-// Resumable reports whether the same command can continue a run that ended with this error; trainer.Resumable lists the cases.
-func Resumable(err error) bool {
-	var stop *store.StopError
-	var late *store.TimeoutError
-	var away *remote.UnreachableError
-	var gpu *torch.LostError
-	var follower *launch.LostError
-	var machine *launch.AbsentError
-	var ended *launch.RunEndedError
-	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
-		errors.As(err, &machine) || errors.As(err, &ended) && ended.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
-}
 
 // askTimeout bounds the wait for a store that must receive a stop.
 const askTimeout = 5 * time.Second
