@@ -15,6 +15,7 @@ type Settings struct {
 	HeldOut         bool  // the task has held-out queries; without them nothing is evaluated
 	ColdStarts      bool  // an agent has a cold start, so version 0 gets a checkpoint
 	MaxLag          int64 // number of steps by which rollouts may be ahead of training
+	ExactLag        bool  // rollouts that have begun end before the next command, so that the lag does not depend on their duration
 }
 
 // State is the state of a worker between two commands. Begin returns the first state.
@@ -112,6 +113,12 @@ func (s Settings) RollOut(st State) (step int64, ok bool) {
 		return 0, false
 	}
 	return n, true
+}
+
+// TakesRollouts reports whether the worker takes the rollouts that it has begun, and waits for their end, before it executes the command
+// next. complete reports whether they have ended.
+func (s Settings) TakesRollouts(next Command, begun, complete bool) bool {
+	return next.Kind == AwaitRollouts || complete || begun && s.ExactLag
 }
 
 // RolledOut returns the state after the rollouts of a step.

@@ -227,3 +227,23 @@ func step(t *rapid.T, s Settings, team []*worker, stopAt int64) (over bool) {
 	}
 	return false
 }
+
+// TestTakesRollouts: a worker takes complete rollouts at once. It waits for others if the next command needs them or the lag
+// must be exact.
+func TestTakesRollouts(t *testing.T) {
+	for name, test := range map[string]struct {
+		exact, begun, complete bool
+		next                   Kind
+		want                   bool
+	}{
+		"needed":             {begun: true, next: AwaitRollouts, want: true},
+		"complete":           {begun: true, complete: true, next: Save, want: true},
+		"in progress":        {begun: true, next: Train},
+		"in progress, exact": {exact: true, begun: true, next: Train, want: true},
+		"none, exact":        {exact: true, next: Train},
+	} {
+		if got := (Settings{ExactLag: test.exact}).TakesRollouts(Command{Kind: test.next}, test.begun, test.complete); got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -75,7 +75,7 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 		case next.Kind == schedule.End:
 			w.stops.ended = state.Stopping
 			return nil
-		case next.Kind == schedule.AwaitRollouts || len(background.done) > 0, background.busy && w.cfg.GRPO.ExactLag:
+		case settings.TakesRollouts(next, background.busy, len(background.done) > 0):
 			r := background.take()
 			if r.err != nil && !errors.Is(r.err, errStopping) {
 				return r.err
@@ -157,7 +157,7 @@ func (a *actor) take() rolloutResult {
 func (w *Worker) scheduleSettings() schedule.Settings {
 	return schedule.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag, ExactLag: w.cfg.GRPO.ExactLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }
