@@ -262,8 +262,7 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	}
 }
 
-// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between sampler
-// and trainer is taken from the first update only, since before it both have the same weights.
+// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum.
 func describeLearning(r *metrics.Record, updates []learner.Report) {
 	merged := map[string][]float64{}
 	for _, u := range updates {
@@ -275,8 +274,6 @@ func describeLearning(r *metrics.Record, updates []learner.Report) {
 	}
 	for name, values := range merged {
 		switch {
-		case name == "gap_mean":
-			r.Values[name] = values[0]
 		case strings.HasSuffix(name, "_min"):
 			r.Values[name] = slices.Min(values)
 		case strings.HasSuffix(name, "_max"):
