@@ -122,7 +122,8 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 	if err != nil {
 		kept = fmt.Sprintf("its batch could not be saved: %v", err)
 	}
-	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
+	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate,
+		"update %d of step %d was refused, the weights are as before: %v; %s", update, n+1, refused, kept))
 }
 
 // countRefusals returns an error if too many consecutive steps had refused updates.

@@ -70,18 +70,18 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	// 3. Group: align, then normalise all ragged groups in one kernel call.
 	groups, err := s.groups(exp, complete)
 	if err != nil {
-		return fmt.Errorf("step %d: %w", n, err)
+		return fmt.Errorf("step %d: %w", n+1, err)
 	}
 	advantages, err := s.normaliser.normalise(ctx, groups)
 	if err != nil {
-		return fmt.Errorf("step %d: %w", n, err)
+		return fmt.Errorf("step %d: %w", n+1, err)
 	}
 
 	// 4. Learn: packed batches, fused loss, AdamW.
 	sequences := s.sequences(n, exp, groups, advantages.Groups)
 	updates, err := s.learn(ctx, n, exp.plan, sequences)
 	if err != nil {
-		return fmt.Errorf("step %d: %w", n, err)
+		return fmt.Errorf("step %d: %w", n+1, err)
 	}
 	exp.clock.lap("learn")
 
