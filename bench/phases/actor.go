@@ -233,7 +233,7 @@ func (w *workload) sequences(completions [][]int32, logProbs [][]float32, advant
 		prompt := w.Prompts[query]
 		id := fmt.Sprintf("%d/%d", query, i%w.Rollouts)
 		batch = append(batch, &learner.Sequence{
-			ID: id, Whole: id, Tokens: slices.Concat(prompt, tokens),
+			ID: id, TrajectoryID: id, Tokens: slices.Concat(prompt, tokens),
 			Sampled:   slices.Concat(make([]bool, len(prompt)), slices.Repeat([]bool{true}, len(tokens))),
 			Behaviour: slices.Concat(make([]float32, len(prompt)), logProbs[i]),
 			Group:     int64(query), Weight: 1, Advantage: advantages[i],

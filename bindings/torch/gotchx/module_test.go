@@ -63,7 +63,7 @@ func both(t *testing.T, device string) (native, module *model.Model) {
 // family computes this prefix once, and the module twice.
 func demonstrations(vocabulary int) (all []*learner.Sequence) {
 	for i, n := range []int{19, 13, 6} {
-		q := &learner.Sequence{ID: string(rune('a' + i)), Whole: string(rune('a' + i)), Weight: 1}
+		q := &learner.Sequence{ID: string(rune('a' + i)), TrajectoryID: string(rune('a' + i)), Weight: 1}
 		for j := range n {
 			token := (7*j + 3) % vocabulary
 			if j >= 5 || i == 2 {

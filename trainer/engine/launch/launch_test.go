@@ -110,7 +110,7 @@ func start(t *testing.T, agent string) *RankGroup {
 
 func sequences(n int) (out []*learner.Sequence) {
 	for i := range n {
-		out = append(out, &learner.Sequence{ID: fmt.Sprint("q/", i), Whole: "q", Tokens: slices.Repeat([]int32{7}, 5), Sampled: make([]bool, 5)})
+		out = append(out, &learner.Sequence{ID: fmt.Sprint("q/", i), TrajectoryID: "q", Tokens: slices.Repeat([]int32{7}, 5), Sampled: make([]bool, 5)})
 	}
 	return out
 }
@@ -244,7 +244,7 @@ func TestEnvironment(t *testing.T) {
 func TestSequences(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, q := range []*learner.Sequence{
-		{ID: "q/0/sub/1", Whole: "q/0/sub", Tokens: []int32{1, -2, math.MaxInt32}, Sampled: []bool{false, true, true}, Behaviour: []float32{0, nan, -1},
+		{ID: "q/0/sub/1", TrajectoryID: "q/0/sub", Tokens: []int32{1, -2, math.MaxInt32}, Sampled: []bool{false, true, true}, Behaviour: []float32{0, nan, -1},
 			Group: -1, Weight: 2.5, Advantage: math.Inf(1), Stale: true, Routes: []uint16{7, 65535}},
 		{ID: "demonstration", Tokens: []int32{4}, Sampled: []bool{false}},
 		{},

@@ -179,7 +179,7 @@ func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64
 		}
 		b := packer{}.pack(s, mine)
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			logp, _ := l.head(hidden, b)
+			logp, _ := l.head(l.model, hidden.IndexSelect(0, b.source), b)
 			values, d := make([]float32, b.n), make([]float32, b.n)
 			logp.Detach().Float32s(values)
 			for i, c := range own {

@@ -56,7 +56,7 @@ func (l *Learner) coldStartPass(ctx context.Context, micro []*Sequence, total in
 			return nil
 		}
 		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			logp, _ := l.head(hidden, b)
+			logp, _ := l.head(l.model, hidden.IndexSelect(0, b.source), b)
 			loss = -logp.Detach().Sum().Item() / float64(total)
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
 		}

@@ -63,7 +63,7 @@ type planned struct {
 // plan exchanges each rank's plan, or the reason why it cannot take part.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
 	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.State.steps), math.Float64bits(lr))}
-	if l.opt.Balance != 0 {
+	if l.opt.RouterAuxCoef != 0 {
 		for _, micro := range mine {
 			own.Rows += packerOf(l.model).rows(micro)
 		}

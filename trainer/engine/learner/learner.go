@@ -31,8 +31,8 @@ type Options struct {
 
 	// For a mixture of experts: Replay uses the experts in Sequence.Routes, and the coefficient belongs to the
 	// load-balancing loss.
-	Replay  bool
-	Balance float64
+	Replay        bool
+	RouterAuxCoef float64
 
 	Term term.Term // a program's own loss term; nil: none. One rank only
 }
@@ -116,7 +116,7 @@ func checkOptions(d *division, opt Options) error {
 	if held := d.params.Master().Numel(); held != n && held != d.share.Numel() {
 		return fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", d.group.Rank(), d.group.Size(), held, n, d.share.Numel())
 	}
-	if m := d.model.Config.Mixture; m != nil && m.Sigmoid != nil && opt.Balance != 0 {
+	if m := d.model.Config.Mixture; m != nil && m.Sigmoid != nil && opt.RouterAuxCoef != 0 {
 		return fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, "+
 			"since its routers have no probabilities: set the key to 0", d.model.Config.Family)
 	}
@@ -230,7 +230,7 @@ func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *min
 	if err != nil {
 		return err
 	}
-	loss.routing = routing{cfg: l.model.Config, replay: l.opt.Replay, balance: l.opt.Balance, total: all.Rows}
+	loss.routing = routing{cfg: l.model.Config, replay: l.opt.Replay, balance: l.opt.RouterAuxCoef, total: all.Rows}
 	l.passes.done, l.passes.of = 0, all.Passes+all.Observed
 	err = l.passes.run(ctx, passSeries{model: l.model, micro: learning, n: all.Passes, backward: true,
 		run: func(micro []*Sequence) error { return loss.pass(ctx, micro, true) }})

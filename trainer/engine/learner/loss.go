@@ -75,7 +75,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, first []*Sequence) {
 	known := map[string]int{}
 	for _, q := range batch {
-		n, ok := known[q.Whole]
+		n, ok := known[q.TrajectoryID]
 		if !ok {
 			n = len(first)
 			t.Group = append(t.Group, q.Group)
@@ -83,7 +83,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 			t.Advantage = append(t.Advantage, q.Advantage)
 			t.Trained = append(t.Trained, 0)
 			first = append(first, q)
-			known[q.Whole] = n
+			known[q.TrajectoryID] = n
 		}
 		t.Trained[n] += int64(len(q.trained()))
 		whole = append(whole, n)
@@ -146,7 +146,7 @@ func (p *minibatchLoss) lossOfHidden(s *torch.Scope, micro []*Sequence, b packed
 // sequence-level ratio needs all log-probs of the sequence first.
 func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b packed,
 	rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
-	logp, entropy := p.learner.headOf(rows, b)
+	logp, entropy := p.learner.head(p.learner.model, rows, b)
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
 	batch := p.lossBatch(s, micro)
 	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
@@ -167,13 +167,9 @@ func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b pack
 	return outputs, grads, err
 }
 
-// head computes log-prob and entropy of the trained tokens. It reads no masked row, so these may have any values.
-func (l *Learner) head(hidden *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
-	return l.headOf(hidden.IndexSelect(0, b.source), b)
-}
-
-func (l *Learner) headOf(rows *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
-	return torch.HeadLogProb(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+// head computes log-prob and entropy of the trained tokens, whose hidden states are rows. Other rows of hidden states may have any values.
+func (l *Learner) head(m *model.Model, rows *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
+	return torch.HeadLogProb(rows, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 }
 
 // lossBatch makes the loss kernel's inputs for a micro-batch's trained tokens, without the new log-probs and entropies.

@@ -116,7 +116,7 @@ func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, [
 		b := packWhole(s, batch)
 		var err error
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			logp, entropy := l.head(hidden, b)
+			logp, entropy := l.head(l.model, hidden.IndexSelect(0, b.source), b)
 			n := int64(b.n)
 			current, spread := make([]float32, n), make([]float32, n)
 			logp.Detach().Float32s(current)
@@ -229,7 +229,7 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 		for i := range int(q.Weight) {
 			c := *q
 			c.ID, c.Weight = fmt.Sprintf("%s/copy%d", q.ID, i), 1
-			c.Whole = c.ID
+			c.TrajectoryID = c.ID
 			copies = append(copies, &c)
 		}
 	}

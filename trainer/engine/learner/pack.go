@@ -13,18 +13,18 @@ import (
 // Sequence is one trajectory, or one row of it, as the learner reads it. Token t is trained if Sampled[t]. Its log-prob
 // depends on the tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
 type Sequence struct {
-	ID        string
-	Whole     string // id of the trajectory to which this row belongs: its rows share one weight
-	Tokens    []int32
-	Sampled   []bool
-	Behaviour []float32 // log-prob of each token from the sampler, in nats; read only where Sampled is true
-	Group     int64     // sequences with the same number are compared with each other: the query
-	Weight    float64   // alignment weight; 0: dropped
-	Advantage float64
-	Reward    float64  // the trajectory's, before normalisation; read by a program's loss term only, like Step
-	Step      int64    // training step, from 0
-	Stale     bool     // sampled by a policy version older than the trained one
-	Routes    []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: unknown
+	ID           string
+	TrajectoryID string // id of the trajectory to which this row belongs: its rows share one weight
+	Tokens       []int32
+	Sampled      []bool
+	Behaviour    []float32 // log-prob of each token from the sampler, in nats; read only where Sampled is true
+	Group        int64     // sequences with the same number are compared with each other: the query
+	Weight       float64   // alignment weight; 0: dropped
+	Advantage    float64
+	Reward       float64  // the trajectory's, before normalisation; read by a program's loss term only, like Step
+	Step         int64    // training step, from 0
+	Stale        bool     // sampled by a policy version older than the trained one
+	Routes       []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: unknown
 
 	old, ref []float32 // log-probs like Behaviour, of the old policy and the reference; Prepare fills them
 }

@@ -25,7 +25,7 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 		for j := range k {
 			id := fmt.Sprintf("q%d/%d", g, j)
 			q := &Sequence{
-				ID: id, Whole: id, Group: int64(g), Weight: float64(1 + j%2), Advantage: rng.NormFloat64(),
+				ID: id, TrajectoryID: id, Group: int64(g), Weight: float64(1 + j%2), Advantage: rng.NormFloat64(),
 				Tokens: slices.Clone(prompt), Sampled: make([]bool, length),
 			}
 			for range 3 + rng.IntN(7) {

@@ -247,7 +247,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
 			opt.HostMaster, o.CheckpointActivations = o.HostState, c.layers
 			if c.mixture {
-				o.Balance = 0.05
+				o.RouterAuxCoef = 0.05
 				return mixtureLearner(t, device, o)
 			}
 			return tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)

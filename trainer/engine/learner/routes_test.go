@@ -52,7 +52,7 @@ func sigmoidShape(experts int) arch.Config {
 func TestNoBalanceOfSigmoids(t *testing.T) {
 	m := tinyModelOf(t, sigmoidShape(5), "cpu", 1, model.Options{Compute: torch.Float32})
 	defer m.Close(context.Background())
-	_, err := New(context.Background(), m, model.All(m), mixtureOptions(func(o *Options) { o.Balance = 0.1 }))
+	_, err := New(context.Background(), m, model.All(m), mixtureOptions(func(o *Options) { o.RouterAuxCoef = 0.1 }))
 	golden.WantError(t, err, "grpo.router_aux_coef", arch.LFM2MoE)
 }
 
@@ -171,7 +171,7 @@ func TestRoutesAreChecked(t *testing.T) {
 // mean over micro-batches, weighted by rows, for any cut of the batch. After initialisation it is near 1, its minimum.
 func TestLoadBalancing(t *testing.T) {
 	gradient := func(coef float64) ([]float32, Report, *Learner) {
-		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Balance = coef }))
+		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.RouterAuxCoef = coef }))
 		batch := tinyBatch(t, l, 0.6)
 		g, r := gradientOf(t, l, batch)
 		return g, r, l

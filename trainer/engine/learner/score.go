@@ -76,7 +76,7 @@ func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) 
 			if hidden, err = l.passes.hidden(ctx, s, m, b.in); err != nil {
 				return
 			}
-			logp, _ := torch.HeadLogProb(hidden.IndexSelect(0, b.source), m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+			logp, _ := l.head(m, hidden.IndexSelect(0, b.source), b)
 			logProbs = make([]float32, b.n)
 			logp.Float32s(logProbs)
 		})

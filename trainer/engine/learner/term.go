@@ -51,7 +51,7 @@ func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *to
 	for _, q := range micro {
 		from := at
 		at += len(q.trained())
-		b.Sequences = append(b.Sequences, term.Sequence{ID: q.ID, Trajectory: q.Whole, From: from, To: at, Group: q.Group,
+		b.Sequences = append(b.Sequences, term.Sequence{ID: q.ID, Trajectory: q.TrajectoryID, From: from, To: at, Group: q.Group,
 			Reward: q.Reward, Advantage: q.Advantage, Weight: q.Weight})
 	}
 	t.called = true

@@ -70,7 +70,7 @@ func gradientBy(t *testing.T, l *Learner, batch []*Sequence, objective func(s *t
 		b := packWhole(s, batch)
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 			rows := hidden.IndexSelect(0, b.source)
-			logp, _ := l.headOf(rows, b)
+			logp, _ := l.head(l.model, rows, b)
 			return objective(s, rows, logp)
 		})
 		return nil
@@ -326,7 +326,7 @@ func TestTermSees(t *testing.T) {
 	zero := false
 	for _, q := range learns(batch) {
 		got := seen[q.ID]
-		want := term.Sequence{ID: q.ID, Trajectory: q.Whole, From: got.From, To: got.From + len(q.trained()), Group: q.Group, Reward: q.Reward,
+		want := term.Sequence{ID: q.ID, Trajectory: q.TrajectoryID, From: got.From, To: got.From + len(q.trained()), Group: q.Group, Reward: q.Reward,
 			Advantage: q.Advantage, Weight: q.Weight}
 		if got != want {
 			t.Errorf("%+v, want %+v", got, want)

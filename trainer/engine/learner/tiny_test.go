@@ -106,7 +106,7 @@ func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	var batch []*Sequence
 	for j, n := range []int{9, 14, 6, 21, 11, 8, 5} {
 		id := fmt.Sprintf("q%d/%d", j%3, j)
-		q := &Sequence{ID: id, Whole: id, Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
+		q := &Sequence{ID: id, TrajectoryID: id, Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
 		for i := range n {
 			token := int32(rng.IntN(tinyVocab))
 			switch {

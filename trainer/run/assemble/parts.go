@@ -175,7 +175,7 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 	if o.source != nil {
 		p.Notes = o.source.Notes()
 	}
-	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // as many values as trained counts
+	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // adapt narrows Params
 	if a.Adapts() {
 		return p.adapt(ctx, spec, a)
 	}
@@ -200,7 +200,7 @@ func (p *Parts) learns(ctx context.Context, spec AgentSpec, a *config.Agent, gro
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, CheckpointActivations: a.Engine.CheckpointActivations,
-		HostState: a.State == "host", Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
+		HostState: a.State == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
 	})
 	if err != nil {
 		return err

@@ -307,7 +307,7 @@ func TestCountOfQuantised(t *testing.T) {
 	}
 }
 
-// Of the agents that adapt one model, only the first counts the weights. Together they count the cache of their shared
+// Of the agents that adapt one model, only the first counts the weights. MultiAdapterDecoder they count the cache of their shared
 // engine, which is the sum of their requests. Layers with a window hold the windows of all conversations and one pass.
 func TestCountOfSharedEngine(t *testing.T) {
 	const n = smolLM2

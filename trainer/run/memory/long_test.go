@@ -48,7 +48,7 @@ func testLongTrajectory(t *testing.T, cfg arch.Config, least float64) {
 		t.Fatal(err)
 	}
 	defer l.Close(ctx)
-	q := &learner.Sequence{ID: "long", Whole: "long", Weight: 1, Advantage: 1,
+	q := &learner.Sequence{ID: "long", TrajectoryID: "long", Weight: 1, Advantage: 1,
 		Tokens: make([]int32, tokens), Sampled: make([]bool, tokens), Behaviour: make([]float32, tokens)}
 	for i := range q.Tokens {
 		q.Tokens[i], q.Sampled[i], q.Behaviour[i] = int32(i*31%cfg.VocabSize), i > 0, -5.5

@@ -51,7 +51,7 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 					continue
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
-					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
+					ID: row.ID, TrajectoryID: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
 					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Reward: m.Reward, Step: n, Stale: row.Version != n,
 				})
 			}
@@ -129,10 +129,10 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 // countRefusals returns an error if too many consecutive steps had refused updates.
 func (s *steps) countRefusals(reports []learner.Report) error {
 	i := slices.IndexFunc(reports, func(r learner.Report) bool { return r.Refused != nil })
-	if !s.refusals.add(i >= 0) {
+	if !s.refusedSteps.add(i >= 0) {
 		return nil
 	}
-	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w", s.refusals, s.archive.FailedDir(), reports[i].Refused)
+	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w", s.refusedSteps, s.archive.FailedDir(), reports[i].Refused)
 }
 
 // minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.
