@@ -148,7 +148,7 @@ func observed(o metrics.Observer) metrics.Observer {
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state roundState) (cause retryCause, err error) {
-	own := *cfg // a copy, which gets the date that the team agrees on, and the earlier ends of schedules
+	own := *cfg // a copy: the round sets Run.Date, and unchanged sets DecaySteps
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
 	s := teamSpecOf(cfg, opt, state)

@@ -38,7 +38,7 @@ func Serve(ctx context.Context, cfg *config.Config, g *Gateway, opt CheckpointOp
 	return withCheckpoint(ctx, &own, opt.with(g), "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
-				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
+				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(from.Step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
 			if w.Main() {

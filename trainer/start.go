@@ -120,7 +120,7 @@ func (t *team) goBack(ctx context.Context) error {
 			t.Observer.Note(metrics.Warnf("", metrics.TopicStart,
 				"starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
-		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh}, confirm)
+		return checkpoints.GoBack(archive.Manifest{Step: store.FromStart}, confirm)
 	}
 	t.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(t.From.Step), t.From.Step, t.Config.Run.Steps))
 	deterministic, err := assemble.Deterministic(t.Config)

@@ -105,7 +105,7 @@ func (t *team) enter(ctx context.Context) error {
 	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.states}
 	for _, name := range t.Process.Agents {
 		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
-		if errors.Is(err, store.ErrOver) {
+		if errors.Is(err, store.ErrRunComplete) {
 			return nothingLeft(t.Config, t.offers.points[0])
 		}
 		if err != nil {
@@ -143,7 +143,7 @@ func (t *team) load(ctx context.Context) error {
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		t.From = &at[i]
 	}
-	if t.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be renamed
+	if t.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
 		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(t.Dir))
 	}
 	if t.From != nil && !t.NoTraining && finished(t.Config, *t.From, t.Task) { // all workers reach this together

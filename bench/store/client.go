@@ -67,7 +67,7 @@ func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 // join takes the places of the job's members.
 func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error) {
 	members := make([]*shared.Member, len(j.Members))
-	request := shared.JoinRequest{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.Afresh}}, Deterministic: true}
+	request := shared.JoinRequest{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.FromStart}}, Deterministic: true}
 	for i, agent := range j.Members {
 		var err error
 		if members[i], err = s.Join(ctx, agent, request, func(string) {}); err != nil {
@@ -101,13 +101,13 @@ func answer(members []*shared.Member, j job) error {
 	text := strings.Repeat("a", j.Load.AnswerBytes)
 	return together(members, func(m *shared.Member) error {
 		for n := int64(0); ; {
-			vs, err := m.Invocations.Claim(m.Context(), shared.Train(n), 1)
+			vs, err := m.Invocations.Claim(m.Context(), shared.TrainPhase(n), 1)
 			if err == nil {
 				err = m.Invocations.Complete(m.Context(), vs[0], shared.Result{Text: text})
 			}
 			var stop *shared.StopError
 			switch {
-			case errors.Is(err, shared.ErrEnded):
+			case errors.Is(err, shared.ErrPhaseEnded):
 				n++
 			case errors.As(err, &stop) && stop.Kind == shared.Asked:
 				return nil
@@ -140,16 +140,16 @@ func ask(m *shared.Member, j job) (report, error) {
 		if i%l.PhaseInvocations == 0 {
 			if n >= 0 {
 				phase.Wait() // a phase ends with its last rollout, as in a run
-				fail(m.Phases.End(m.Context(), shared.Train(n)))
+				fail(m.Phases.End(m.Context(), shared.TrainPhase(n)))
 				old := n
 				trim.Go(func() { fail(m.Checkpoints.Trim(m.Context(), old-1)) })
 			}
 			n++
-			fail(m.Phases.Begin(m.Context(), shared.Train(n), shared.Plan{Queries: []string{"q"}, Rollouts: int(l.PhaseInvocations)}))
+			fail(m.Phases.Begin(m.Context(), shared.TrainPhase(n), shared.Plan{Queries: []string{"q"}, Rollouts: int(l.PhaseInvocations)}))
 		}
 		due := r.Begun.Add(time.Duration(float64(i) / l.Rate * float64(time.Second)))
 		time.Sleep(time.Until(due))
-		v := shared.Invocation{Phase: shared.Train(n), Query: "q", Rollout: int(i % l.PhaseInvocations), Agent: agents[i%int64(len(agents))], Task: text}
+		v := shared.Invocation{Phase: shared.TrainPhase(n), Query: "q", Rollout: int(i % l.PhaseInvocations), Agent: agents[i%int64(len(agents))], Task: text}
 		slots <- struct{}{}
 		phase.Go(func() {
 			defer func() { <-slots }()

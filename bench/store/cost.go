@@ -63,8 +63,8 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 	var inRollouts tally
 	for n := range int64(steps) {
 		errs := make(chan error, 1)
-		go func() { errs <- p.sub(members[1], shared.Train(n)) }()
-		if err := p.main(members[0], shared.Train(n), m, &inRollouts); err != nil {
+		go func() { errs <- p.sub(members[1], shared.TrainPhase(n)) }()
+		if err := p.main(members[0], shared.TrainPhase(n), m, &inRollouts); err != nil {
 			return nil, err
 		}
 		if err := <-errs; err != nil {
@@ -142,7 +142,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 	}
 	for {
 		vs, err := m.Invocations.Claim(ctx, phase, 1)
-		if err == shared.ErrEnded {
+		if err == shared.ErrPhaseEnded {
 			return p.agree(m, phase)
 		}
 		if err != nil {

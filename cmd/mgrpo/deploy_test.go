@@ -289,7 +289,7 @@ func TestDeployACLKeepsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.FromStart}}}
 	m, err := s.Join(t.Context(), "planner", request, func(string) {})
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 // coldStart is the supervised training of an agent on demonstrations, and the wait until all agents are ready.
 type coldStart struct {
-	*seat
+	*common
 	parts   *assemble.Parts
 	archive *archive.Archive
 	from    int64 // version at which the round begins

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// removals holds the main agent's conversation without each of its calls, for grpo.credit: removal.
-type removals struct {
+// withoutCalls holds the main agent's conversation without each of its calls, for grpo.credit: removal.
+type withoutCalls struct {
 	conversations map[string][]agent.Trajectory // by sub-agent and index of the call
 	tokens        int                           // that these conversations read and wrote after the parts that they share with the original
 }
@@ -21,7 +21,7 @@ type removals struct {
 // removeCalls plays the end of the main agent's conversation t without each call of the sub-agents that learn. It does nothing in
 // an evaluation, without grpo.credit: removal, and if the conversation has no answer in a valid format. The conversations
 // follow each other, so a rollout remains one conversation of the engine.
-func (ro *rollouts) removeCalls(ctx context.Context, p store.Phase, c play.Conversation, t *agent.Trajectory) (r removals, err error) {
+func (ro *rollouts) removeCalls(ctx context.Context, p store.Phase, c play.Conversation, t *agent.Trajectory) (r withoutCalls, err error) {
 	if p.Evaluates() || ro.cfg.GRPO.Credit != mgrpo.RemovalCredit || !t.FormatValid {
 		return r, nil
 	}
@@ -32,12 +32,12 @@ func (ro *rollouts) removeCalls(ctx context.Context, p store.Phase, c play.Conve
 			continue
 		}
 		for i := range t.Calls[name] {
-			without, err := ro.player.PlayWithoutCall(ctx, c, t, name, i)
+			replayed, err := ro.player.PlayWithoutCall(ctx, c, t, name, i)
 			if err != nil {
 				return r, err
 			}
-			r.conversations[name] = append(r.conversations[name], without)
-			r.tokens += newTokens(&without, t)
+			r.conversations[name] = append(r.conversations[name], replayed)
+			r.tokens += newTokens(&replayed, t)
 		}
 	}
 	return r, nil
@@ -52,10 +52,10 @@ func newTokens(t, original *agent.Trajectory) int {
 	return len(t.Tokens) - same
 }
 
-// without verifies the answers without each call. A conversation without an answer in a valid format is worth 0: the
+// scoreWithoutCalls verifies the answers without each call. A conversation without an answer in a valid format is worth 0: the
 // main agent needed the call.
-func (s scorer) without(ctx context.Context, q task.Query, r removals, o *store.Outcome) error {
-	without := map[string][]float64{}
+func (s scorer) scoreWithoutCalls(ctx context.Context, q task.Query, r withoutCalls, o *store.Outcome) error {
+	byAgent := map[string][]float64{}
 	for name, conversations := range r.conversations {
 		scores := make([]float64, len(conversations))
 		for i, t := range conversations {
@@ -67,10 +67,10 @@ func (s scorer) without(ctx context.Context, q task.Query, r removals, o *store.
 				return err
 			}
 		}
-		without[name] = scores
+		byAgent[name] = scores
 	}
-	if len(without) > 0 {
-		o.Without = without
+	if len(byAgent) > 0 {
+		o.Without = byAgent
 	}
 	return nil
 }

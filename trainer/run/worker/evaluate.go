@@ -13,7 +13,7 @@ import (
 // Evaluate plays rollouts of held-out queries, without training on them. At the main agent's worker it returns the
 // questions with their answers, or nil if some have no score.
 func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Question, err error) {
-	p := store.Eval(version)
+	p := store.EvalPhase(version)
 	clock := newStopwatch()
 	exp, err := w.rollouts.play(ctx, p)
 	if err != nil {

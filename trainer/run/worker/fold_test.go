@@ -62,11 +62,11 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 				t.Fatalf("got %d sequences with the fold and %d without, want one more; row of the second stretch: %v", len(folded), len(plain), row)
 			}
 			for of, want := range plain {
-				if got := folded[of]; got == nil || got.Advantage != want.Advantage || got.Weight != want.Weight || got.Group != want.Group || got.Whole != of {
+				if got := folded[of]; got == nil || got.Advantage != want.Advantage || got.Weight != want.Weight || got.Group != want.Group || got.TrajectoryID != of {
 					t.Errorf("%s: got %+v with a folded conversation in its group, want %+v as without", of, got, want)
 				}
 			}
-			if want := plain[id]; row.Advantage != want.Advantage || row.Weight != want.Weight || row.Group != want.Group || row.Whole != id {
+			if want := plain[id]; row.Advantage != want.Advantage || row.Weight != want.Weight || row.Group != want.Group || row.TrajectoryID != id {
 				t.Errorf("row of the second stretch: got %+v, want advantage, weight and group of %+v", row, want)
 			}
 		})

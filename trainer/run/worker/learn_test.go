@@ -34,7 +34,7 @@ func reportOf(refused error) learner.Report { return learner.Report{Refused: ref
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	workers := openWorkers(t, load(t, t.TempDir(), "cold_start.demonstrations=none"))
 	for _, w := range workers { // every worker, because they must agree on the manifest before Wait returns
-		w.steps.refusals = 2
+		w.steps.refusedSteps = 2
 		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -43,9 +43,9 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		if err := w.archive.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w.steps.refusals = 0
-		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refusals != 2 {
-			t.Errorf("%s: restored with %d refused steps, want 2; error %v", w.name, w.steps.refusals, err)
+		w.steps.refusedSteps = 0
+		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refusedSteps != 2 {
+			t.Errorf("%s: restored with %d refused steps, want 2; error %v", w.name, w.steps.refusedSteps, err)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 	setup := Setup{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
 	var members []*store.Member
 	for _, name := range cfg.AgentNames() {
-		request := store.JoinRequest{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}, Deterministic: true}
+		request := store.JoinRequest{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.FromStart}}, Deterministic: true}
 		m, err := s.Join(t.Context(), name, request, func(string) {})
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 // TestLedgerOfFrozenAgent: a frozen agent's ledger lists every rollout, and none as trained on.
 func TestLedgerOfFrozenAgent(t *testing.T) {
-	s := &steps{seat: &seat{name: "solver"}}
+	s := &steps{common: &common{name: "solver"}}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}

@@ -15,7 +15,7 @@ func TestMinibatchesAreShuffled(t *testing.T) {
 	of := func(seed uint64) *steps {
 		cfg := &config.Config{}
 		cfg.Run.Seed, cfg.GRPO.Epochs, cfg.GRPO.Minibatches = seed, 2, 3
-		return &steps{seat: &seat{cfg: cfg}}
+		return &steps{common: &common{cfg: cfg}}
 	}
 	seen := map[string][][]string{}
 	for _, c := range []struct {

@@ -38,8 +38,8 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{seat: &seat{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
-	w.stops = &stops{seat: w.seat, here: s.Stop}
+	w = &Worker{common: &common{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
+	w.stops = &stops{common: w.common, here: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
@@ -103,10 +103,10 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	}
 	w.archive = archive.New(archiveSettings(w, s), w.member, w.member.Checkpoints, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
-	w.rollouts = &rollouts{seat: w.seat, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
-		programs: programs{seat: w.seat, policy: p.Policy, scorer: score, gateway: p.Gateway}}
-	w.reports = &reports{seat: w.seat, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
-	w.steps = &steps{seat: w.seat, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
+	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
+		programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
+	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
+	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil
 }
 
@@ -127,7 +127,7 @@ func archiveSettings(w *Worker, s Setup) archive.Settings {
 
 // coldStartOf returns the agent's cold start.
 func coldStartOf(w *Worker) *coldStart {
-	return &coldStart{seat: w.seat, parts: w.Parts, archive: w.archive, from: w.from, stops: w.stops}
+	return &coldStart{common: w.common, parts: w.Parts, archive: w.archive, from: w.from, stops: w.stops}
 }
 
 // checkpoints returns the folder of the run's checkpoints.

@@ -23,7 +23,7 @@ func (p parameters) Files(ctx context.Context, master func(from int64, dst []flo
 }
 
 func (p parameters) Counters() archive.Counters {
-	c := archive.Counters{Refused: int(p.w.steps.refusals)}
+	c := archive.Counters{Refused: int(p.w.steps.refusedSteps)}
 	if p.w.trains() {
 		c.Updates = p.w.learner.Rank0.State.Steps()
 	}
@@ -37,7 +37,7 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 		return err
 	}
 	p.w.learner.Rank0.State.SetSteps(c.Updates)
-	p.w.steps.refusals = streak(c.Refused)
+	p.w.steps.refusedSteps = streak(c.Refused)
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 
 // programs plays rollouts by a user's programs, which reach the agents through the gateway.
 type programs struct {
-	*seat
+	*common
 	policy  policy.Lifecycle
 	scorer  scorer
 	gateway *gateway.AgentServer // answers requests of programs; nil: no gateway

@@ -58,10 +58,10 @@ func (u *unscored) first() string {
 	return ""
 }
 
-// countRemovals reports a step's removed rollouts, and returns an error if there are too many in several consecutive steps.
+// countUnscored reports a step's rollouts without a score, and returns an error if there are too many in several consecutive steps.
 // Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
 // removed because a trajectory was too old for grpo.max_lag do not count.
-func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
+func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	isComplete := map[string]bool{}
 	for _, ofQuery := range complete {
 		for _, o := range ofQuery {
@@ -81,7 +81,7 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier,
 			"step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
 	}
-	if !s.removals.add(float64(count) > s.cfg.GRPO.MaxRemoved*float64(len(outcomes))) {
+	if !s.unscoredSteps.add(float64(count) > s.cfg.GRPO.MaxRemoved*float64(len(outcomes))) {
 		return nil
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+

@@ -10,23 +10,23 @@ import (
 // TestRemovalsInARow: a worker ends after three steps in a row in which too many rollouts had no score. A step within the bound starts the
 // count again, and a rollout removed for its age does not count.
 func TestRemovalsInARow(t *testing.T) {
-	s := &steps{seat: &seat{cfg: load(t, t.TempDir()), observer: &recorder{}}}
+	s := &steps{common: &common{cfg: load(t, t.TempDir()), observer: &recorder{}}}
 	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
 	complete := map[string][]store.Outcome{"q": good[:3]}
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five
 	// One of five, and one removed for its age.
 	old := append([]store.Outcome{{Query: "p"}}, good...)
 	for i := range int64(2 * longestStreak) {
-		if err := s.countRemovals(i, old, complete); err != nil {
+		if err := s.countUnscored(i, old, complete); err != nil {
 			t.Fatalf("a rollout removed for its age was counted: %v", err)
 		}
 	}
 	for i, outcomes := range [][]store.Outcome{bad, bad, good, bad, bad} {
-		if err := s.countRemovals(int64(i), outcomes, complete); err != nil {
+		if err := s.countUnscored(int64(i), outcomes, complete); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
-	if err := s.countRemovals(5, bad, complete); err == nil || !strings.Contains(err.Error(), "a call has no score: researcher: the judge is out") {
+	if err := s.countUnscored(5, bad, complete); err == nil || !strings.Contains(err.Error(), "a call has no score: researcher: the judge is out") {
 		t.Errorf("third step in a row: got error %v, want one with the reason", err)
 	}
 }

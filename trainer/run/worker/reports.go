@@ -23,7 +23,7 @@ import (
 
 // reports makes an agent's records, and warns of what they show.
 type reports struct {
-	*seat
+	*common
 	player  *play.Player
 	policy  policy.Lifecycle
 	device  *torch.Device // nil: the agent's model is hosted

@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// attempt plays rollout k of a query.
-type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
+// playRollout plays rollout k of a query.
+type playRollout func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
 
 // playAll plays all rollouts of a phase's queries and returns the plan of the remaining queries. With grpo.resample, a
 // query is degenerate if all rewards of its main group are equal, so that the main agent learns nothing from it. Such a
@@ -24,7 +24,7 @@ type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, erro
 // The choice of queries does not depend on the order in which they end, so a step that is played again has the same queries.
 // Replacements 0 to m-1 are used. m is the least number that equals the number of degenerate queries among the step's own
 // queries and these replacements, and at most the limit.
-func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
+func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, play playRollout) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {
 		bound = ro.cfg.GRPO.Resample
@@ -40,7 +40,7 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 		left.Store(int64(plan.Rollouts))
 		for k := range outcomes {
 			g.Go(func() (err error) {
-				if outcomes[k], err = attempt(gctx, q, k); err == nil && left.Add(-1) == 0 {
+				if outcomes[k], err = play(gctx, q, k); err == nil && left.Add(-1) == 0 {
 					ended <- outcomes
 				}
 				return err
@@ -111,8 +111,8 @@ func (ro *rollouts) resamples(p store.Phase) bool { return !p.Evaluates() && ro.
 // played returns the number of rollouts of a phase, including those of replaced queries.
 func played(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }
 
-// without splits outcomes by whether their queries were replaced.
-func without(outcomes []store.Outcome, replaced []string) (kept, ofReplaced []store.Outcome) {
+// splitReplaced splits outcomes by whether their queries were replaced.
+func splitReplaced(outcomes []store.Outcome, replaced []string) (kept, ofReplaced []store.Outcome) {
 	for _, o := range outcomes {
 		if slices.Contains(replaced, o.Query) {
 			ofReplaced = append(ofReplaced, o)

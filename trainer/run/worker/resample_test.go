@@ -22,7 +22,7 @@ import (
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	cfg.GRPO.Convention = "sample"
-	ro := &rollouts{seat: &seat{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
+	ro := &rollouts{common: &common{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
 	for name, c := range map[string]struct {
 		outcomes []store.Outcome
 		want     bool
@@ -47,7 +47,7 @@ func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r"
 // and "c", and up to four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
-	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
+	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
 		player: &play.Player{Settings: play.Settings{Task: numbered{}}}}
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
@@ -79,7 +79,7 @@ func TestAnyOrderOfEndings(t *testing.T) {
 					ro, plan, queries := game(t, "agents.planner.engine.slots="+limit, "agents.planner.engine.conversations="+limit)
 					var mu sync.Mutex
 					played := map[string]bool{}
-					got, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
+					got, err := ro.playAll(t.Context(), store.TrainPhase(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
 						if q.ID == last {
 							time.Sleep(5 * time.Millisecond)
 						}
@@ -102,7 +102,7 @@ func TestAnyOrderOfEndings(t *testing.T) {
 func TestReplacementsDoNotWait(t *testing.T) {
 	ro, plan, queries := game(t)
 	begun := make(chan struct{})
-	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+	_, err := ro.playAll(t.Context(), store.TrainPhase(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		switch {
 		case q.ID == "r0" && k == 0:
 			close(begun)
@@ -124,7 +124,7 @@ func TestReplacementsDoNotWait(t *testing.T) {
 func TestFailureWhileReplacing(t *testing.T) {
 	ro, plan, queries := game(t)
 	broken := errors.New("broken")
-	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+	_, err := ro.playAll(t.Context(), store.TrainPhase(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		switch q.ID {
 		case "r0":
 			return store.Outcome{}, broken
@@ -156,7 +156,7 @@ func TestReplaced(t *testing.T) {
 // TestOutcomesOfReplacedQueries: outcomes of replaced queries are separated from the others, and their rollouts count as played.
 func TestOutcomesOfReplacedQueries(t *testing.T) {
 	outcomes := []store.Outcome{{Query: "a"}, {Query: "b"}, {Query: "a", Rollout: 1}, {Query: "c"}}
-	kept, gone := without(outcomes, []string{"b", "c"})
+	kept, gone := splitReplaced(outcomes, []string{"b", "c"})
 	if len(kept) != 2 || kept[1].Rollout != 1 || len(gone) != 2 || gone[0].Query != "b" {
 		t.Errorf("kept %v and removed %v, want the two outcomes of a kept", kept, gone)
 	}

@@ -22,7 +22,7 @@ import (
 
 // rollouts plays the conversations of this agent in training and evaluation.
 type rollouts struct {
-	*seat
+	*common
 	player     *play.Player
 	policy     policy.Lifecycle
 	scorer     scorer
@@ -35,7 +35,7 @@ type rollouts struct {
 // step plays the rollouts of a training step and publishes the trajectories that this worker holds. A trajectory that is
 // older than the run allows is dropped, so its rollout is removed for every agent.
 func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
-	exp, err := ro.play(ctx, store.Train(n))
+	exp, err := ro.play(ctx, store.TrainPhase(n))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *exper
 		}
 		ids = append(ids, id)
 	}
-	return ro.member.Phases.PublishTrajectories(ctx, store.Train(n), ids)
+	return ro.member.Phases.PublishTrajectories(ctx, store.TrainPhase(n), ids)
 }
 
 // play plays the rollouts of a training step or an evaluation. The main agent leads them, and a sub-agent answers
@@ -65,7 +65,7 @@ func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *exper
 func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, err error) {
 	defer func() {
 		if err == nil {
-			err = ro.lost() // a program may have treated the loss of this worker's place as a failed turn
+			err = ro.lost() // a program may have treated the loss of the agent's further ranks as a failed turn
 		}
 	}()
 	if !ro.main {
@@ -144,23 +144,23 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	if err != nil && failed == nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	var removed removals
+	var replayed withoutCalls
 	if failed == nil && withoutScore.first() == "" {
-		if removed, err = ro.removeCalls(ctx, c.phase, conversation, &t); err != nil {
+		if replayed, err = ro.removeCalls(ctx, c.phase, conversation, &t); err != nil {
 			return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 		}
 	}
-	counts.add(sizeOf(t) + removed.tokens)
+	counts.add(sizeOf(t) + replayed.tokens)
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
 	if failed != nil {
 		o.Failed = reasonOf(failed)
 		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
-	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: removed.tokens}, o, func(o *store.Outcome) error {
+	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
 		if err := ro.scorer.main(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}
-		return ro.scorer.without(ctx, q, removed, o)
+		return ro.scorer.scoreWithoutCalls(ctx, q, replayed, o)
 	})
 }
 
@@ -217,7 +217,7 @@ func (ro *rollouts) answerAsSub(ctx context.Context, p store.Phase) (*experience
 	var answering atomic.Int64
 	for {
 		vs, err := ro.member.Invocations.Claim(gctx, p, max(most-int(answering.Load()), 1))
-		if errors.Is(err, store.ErrEnded) {
+		if errors.Is(err, store.ErrPhaseEnded) {
 			if err := g.Wait(); err != nil || !ro.resamples(p) {
 				return c.exp, err
 			}
@@ -331,14 +331,14 @@ func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversa
 
 // collector collects the trajectories of a phase from its goroutines.
 type collector struct {
-	*seat
+	*common
 	phase store.Phase
 	mu    sync.Mutex
 	exp   *experience
 }
 
 func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{seat: ro.seat, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
+	return &collector{common: ro.common, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
 // add keeps a trajectory. Repeated invocations have equal trajectories; add keeps the first.

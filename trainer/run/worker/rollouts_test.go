@@ -40,7 +40,7 @@ func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
 	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
-		chosen, _ := queries{cfg, stagedTask{}}.forPhase(store.Train(int64(step)))
+		chosen, _ := queries{cfg, stagedTask{}}.forPhase(store.TrainPhase(int64(step)))
 		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
 			t.Errorf("step %d: got queries %s, want %s", step, got, want)
 		}
@@ -51,14 +51,14 @@ func TestCurriculum(t *testing.T) {
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
-	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
+	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
 	exp := &experience{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
 	}}
 	if err := ro.publishTrajectories(t.Context(), 5, exp); err != nil {
 		t.Fatal(err)
 	}
-	published, err := m.Phases.Trajectories(t.Context(), store.Train(5))
+	published, err := m.Phases.Trajectories(t.Context(), store.TrainPhase(5))
 	if err != nil {
 		t.Fatal(err)
 	}

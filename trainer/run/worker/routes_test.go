@@ -9,8 +9,8 @@ import (
 
 // TestEvaluationsKeepNoExperts: rollouts of training keep the experts recorded at sampling, and rollouts of evaluations drop them.
 func TestEvaluationsKeepNoExperts(t *testing.T) {
-	for phase, want := range map[store.Phase]int{store.Train(1): 2, store.Eval(1): 0} {
-		ro := &rollouts{seat: &seat{observer: &recorder{}}}
+	for phase, want := range map[store.Phase]int{store.TrainPhase(1): 2, store.EvalPhase(1): 0} {
+		ro := &rollouts{common: &common{observer: &recorder{}}}
 		c := ro.collect(phase, store.Plan{})
 		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
 		folded := recorded

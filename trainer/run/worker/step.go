@@ -18,14 +18,14 @@ import (
 
 // steps trains this agent on the rollouts of each step.
 type steps struct {
-	*seat
-	policy     policy.Lifecycle
-	rules      assemble.Rules
-	normaliser normaliser
-	archive    *archive.Archive
-	reports    *reports
-	refusals   streak // steps with a refused update
-	removals   streak // steps with too many removed rollouts
+	*common
+	policy        policy.Lifecycle
+	rules         assemble.Rules
+	normaliser    normaliser
+	archive       *archive.Archive
+	reports       *reports
+	refusedSteps  streak // steps with a refused update
+	unscoredSteps streak // steps with too many rollouts without a score
 }
 
 // streak is the number of consecutive latest steps with a failure of one kind.
@@ -50,14 +50,14 @@ func (s *streak) add(failed bool) bool {
 // trajectories, which do not pass through the store. All workers run the same code. Compare it with algorithm 1 of the
 // paper.
 func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
-	phase := store.Train(n)
+	phase := store.TrainPhase(n)
 	exp.clock.resume()
 	// 1. Roll out: done. The main agent's worker has published the outcomes after verifying them.
 	outcomes, err := s.member.Phases.Outcomes(ctx, phase, played(exp.plan))
 	if err != nil {
 		return err
 	}
-	outcomes, exp.replaced = without(outcomes, exp.plan.Replaced)
+	outcomes, exp.replaced = splitReplaced(outcomes, exp.plan.Replaced)
 	exp.clock.lap("rollout")
 
 	// 2. Agree on the complete rollouts: every agent has its trajectories. The others are removed for all agents.
@@ -107,7 +107,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.member.Versions.Await(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
-	return s.countRemovals(n, outcomes, complete) // after the wait: the step is in every agent's ledger
+	return s.countUnscored(n, outcomes, complete) // after the wait: the step is in every agent's ledger
 }
 
 // load gives the policy the weights of a version.
@@ -152,7 +152,7 @@ type trajectory struct {
 	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
 	unjudged bool     // a held-out question has no reference for a sub-agent's answer
 
-	removalTokens int // tokens of the main agent's further answers, each without a call; see removals
+	removalTokens int // tokens of the main agent's further answers, each without a call; see withoutCalls
 }
 
 // agree returns the outcomes of the complete rollouts, by query: rollouts that were verified and whose trajectories are all

@@ -25,13 +25,13 @@ func TestForeignHolding(t *testing.T) {
 	defer s.Close()
 	members := map[string]*store.Member{}
 	for _, name := range []string{"planner", "researcher"} {
-		request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+		request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.FromStart}}}
 		if members[name], err = s.Join(ctx, name, request, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		defer members[name].Leave(ctx)
 	}
-	if err := members["planner"].Phases.PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
+	if err := members["planner"].Phases.PublishTrajectories(ctx, store.TrainPhase(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	own := stepsOf(cfg, "researcher")
@@ -39,11 +39,11 @@ func TestForeignHolding(t *testing.T) {
 	exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
-	if err := members["researcher"].Phases.PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
+	if err := members["researcher"].Phases.PublishTrajectories(ctx, store.TrainPhase(0), []string{"q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	calls := map[string]int{"researcher": 1}
-	complete, err := own.agree(ctx, store.Train(0), []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
+	complete, err := own.agree(ctx, store.TrainPhase(0), []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	request := store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.FromStart}}}
 	seen := &recorder{}
 	var members []*store.Member
 	for i, want := range []string{"", "was replaced by another"} {
@@ -72,7 +72,7 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		members = append(members, m)
-		own := &seat{name: "planner", member: members[0], observer: seen}
+		own := &common{name: "planner", member: members[0], observer: seen}
 		switch err := own.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
 		case want == "" && err != nil, want != "" && (err == nil || !store.EndsRoundOnly(err) || !strings.Contains(err.Error(), want)):
 			t.Errorf("report %d: got error %v, want %q", i, err, want)
@@ -102,13 +102,13 @@ func TestTrajectoryThatIsNotHere(t *testing.T) {
 func stepsOf(cfg *config.Config, name string) *steps {
 	a := cfg.Agent(name)
 	rules := assemble.RulesOf(cfg, a)
-	return &steps{seat: &seat{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
+	return &steps{common: &common{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
 // TestWaitsAreNoRollouts: the time between the end of a step's rollouts and the start of its training does not count as rollout time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
-	s := &steps{seat: &seat{name: "researcher", member: m}}
+	s := &steps{common: &common{name: "researcher", member: m}}
 	exp := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := s.step(t.Context(), 0, exp); !errors.As(err, new(*store.TimeoutError)) {
 		t.Fatalf("a step without published trajectories: got error %v, want a TimeoutError", err)
@@ -125,14 +125,14 @@ func TestWaitForOthersIsNotLearning(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m, err := shared.Join(t.Context(), "planner", store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := shared.Join(t.Context(), "planner", store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.FromStart}}}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Leave(t.Context())
 	s := stepsOf(load(t, t.TempDir()), "planner")
 	s.member = m
-	phase, plan := store.Train(0), store.Plan{Queries: []string{"q"}, Rollouts: 1}
+	phase, plan := store.TrainPhase(0), store.Plan{Queries: []string{"q"}, Rollouts: 1}
 	if err := errors.Join(m.Phases.Begin(t.Context(), phase, plan), m.Phases.PublishOutcome(t.Context(), phase, store.Outcome{Query: "q"})); err != nil {
 		t.Fatal(err)
 	}

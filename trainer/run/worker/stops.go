@@ -11,7 +11,7 @@ import (
 
 // stops handles requests to end the run early, made to this process or to another worker's.
 type stops struct {
-	*seat
+	*common
 	here  <-chan struct{} // closed when a clean stop of this process is requested
 	ended bool            // the run ended because of a stop, here or elsewhere
 }

@@ -42,7 +42,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
 		p.Limits.Turns = turns
 		seen := &recorder{}
-		rp := &reports{seat: &seat{name: "searcher", observer: seen}, player: p}
+		rp := &reports{common: &common{name: "searcher", observer: seen}, player: p}
 		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 		if err != nil || got.Finish != agent.FinishTurns {
 			t.Fatalf("conversation ended with %s, want %s; error %v", got.Finish, agent.FinishTurns, err)

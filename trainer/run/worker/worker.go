@@ -22,7 +22,7 @@ import (
 // Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` runs a single
 // one. Each part of its work has a separate type, which holds only the objects it needs.
 type Worker struct {
-	*seat
+	*common
 	Parts    *assemble.Parts  // the agent's model with its sampler and learner
 	archive  *archive.Archive // the files of the run
 	from     int64            // version at which the round begins
@@ -54,7 +54,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // loop executes the decisions of the schedule until the run is over.
 func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
-	background := actor{w: w, done: make(chan rolloutResult, 1)}
+	background := rolloutRunner{w: w, done: make(chan rolloutResult, 1)}
 	defer background.work.Wait()
 	defer done() // before the wait, on every return
 	background.work.Go(func() { w.stops.passOn(acting, abandon) })
@@ -84,7 +84,7 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 			state, err = settings.RolledOut(state, r.step, schedule.Result{Stop: r.err != nil})
 		default:
 			var result schedule.Result
-			if result, err = w.carryOut(ctx, next, ready[next.Version]); err == nil {
+			if result, err = w.execute(ctx, next, ready[next.Version]); err == nil {
 				state, err = settings.Done(state, next, result)
 			}
 			if next.Kind == schedule.Train {
@@ -97,8 +97,8 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 	}
 }
 
-// carryOut executes one command. exp holds the rollouts for it.
-func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experience) (r schedule.Result, err error) {
+// execute executes one command. exp holds the rollouts for it.
+func (w *Worker) execute(ctx context.Context, c schedule.Command, exp *experience) (r schedule.Result, err error) {
 	switch c.Kind {
 	case schedule.ColdStart:
 		err = coldStartOf(w).run(ctx)
@@ -124,8 +124,8 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experien
 	return r, err
 }
 
-// actor rolls out one step at a time, concurrently with the worker's other work.
-type actor struct {
+// rolloutRunner rolls out one step at a time, concurrently with the worker's other work.
+type rolloutRunner struct {
 	w    *Worker
 	busy bool // from rollOut to take
 	work sync.WaitGroup
@@ -139,18 +139,18 @@ type rolloutResult struct {
 	err  error // errStopping: there was nothing to roll out
 }
 
-func (a *actor) rollOut(ctx context.Context, step int64) {
-	a.busy = true
-	a.work.Go(func() {
-		exp, err := a.w.rollouts.step(ctx, step)
-		a.done <- rolloutResult{step, exp, err}
+func (r *rolloutRunner) rollOut(ctx context.Context, step int64) {
+	r.busy = true
+	r.work.Go(func() {
+		exp, err := r.w.rollouts.step(ctx, step)
+		r.done <- rolloutResult{step, exp, err}
 	})
 }
 
-func (a *actor) take() rolloutResult {
-	r := <-a.done
-	a.busy = false
-	return r
+func (r *rolloutRunner) take() rolloutResult {
+	result := <-r.done
+	r.busy = false
+	return result
 }
 
 // scheduleSettings returns the settings of the configuration and the task on which the schedule depends.

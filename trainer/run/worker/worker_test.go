@@ -43,7 +43,7 @@ func onlyMember(t *testing.T, o store.Options) *store.Member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := s.Join(t.Context(), "researcher", store.JoinRequest{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := s.Join(t.Context(), "researcher", store.JoinRequest{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.FromStart}}}, func(string) {})
 	if err != nil {
 		t.Fatal(errors.Join(err, s.Close()))
 	}

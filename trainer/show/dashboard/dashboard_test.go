@@ -60,7 +60,7 @@ func start(t *testing.T, token string) map[string]*process {
 		t.Cleanup(p.Close)
 		p.Mount(server)
 		p.url = server.URL() + dashboard.Path
-		request := store.JoinRequest{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.Afresh}}}
+		request := store.JoinRequest{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.FromStart}}}
 		if p.member, err = s.Join(t.Context(), agent, request, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
@@ -252,11 +252,11 @@ func TestStreamResumes(t *testing.T) {
 func outcome(t *testing.T, team map[string]*process, k int, answer string, answers []string) error {
 	t.Helper()
 	boss, help := team["planner"].member, team["researcher"].member
-	if err := boss.Phases.Begin(t.Context(), store.Train(0), store.Plan{Queries: []string{"q"}, Rollouts: 8}); err != nil {
+	if err := boss.Phases.Begin(t.Context(), store.TrainPhase(0), store.Plan{Queries: []string{"q"}, Rollouts: 8}); err != nil {
 		return err
 	}
 	for i, text := range answers {
-		v := store.Invocation{Phase: store.Train(0), Query: "q", Rollout: k, Agent: "researcher", Index: i, Task: "task " + text}
+		v := store.Invocation{Phase: store.TrainPhase(0), Query: "q", Rollout: k, Agent: "researcher", Index: i, Task: "task " + text}
 		called := make(chan error, 1)
 		go func() {
 			_, err := boss.Invocations.Call(t.Context(), v)
@@ -270,7 +270,7 @@ func outcome(t *testing.T, team map[string]*process, k int, answer string, answe
 			return err
 		}
 	}
-	return boss.Phases.PublishOutcome(t.Context(), store.Train(0), store.Outcome{Query: "q", Rollout: k, Correct: 1, Reward: 1, Format: true, Answer: answer,
+	return boss.Phases.PublishOutcome(t.Context(), store.TrainPhase(0), store.Outcome{Query: "q", Rollout: k, Correct: 1, Reward: 1, Format: true, Answer: answer,
 		Calls: map[string]int{"researcher": len(answers)}})
 }
 
@@ -465,7 +465,7 @@ func TestNothingToPublishTo(t *testing.T) {
 	var warnings []string
 	p := dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Warn: func(n metrics.Note) { warnings = append(warnings, n.Agent+": "+n.Text) }})
 	defer p.Close()
-	m, err := s.Join(t.Context(), "planner", store.JoinRequest{Agents: agents, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := s.Join(t.Context(), "planner", store.JoinRequest{Agents: agents, Offers: []store.Offer{{Version: store.FromStart}}}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestManifestsAreCompared(t *testing.T) {
 		}
 		return a
 	}
-	request := store.JoinRequest{Agents: testNames, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: testNames, Offers: []store.Offer{{Version: store.FromStart}}}
 	var g sync.WaitGroup
 	members := map[string]*store.Member{}
 	for _, name := range request.Agents {
@@ -128,7 +128,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	m, err := s.Join(t.Context(), "a", store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := s.Join(t.Context(), "a", store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.FromStart}}}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestReplacedWhileLoading(t *testing.T) {
 	}
 	defer s.Close()
 	dir := t.TempDir()
-	request := store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.FromStart}}}
 	open := func() (*store.Member, *Archive) {
 		m, err := s.Join(t.Context(), "a", request, func(string) {})
 		if err != nil {
@@ -201,7 +201,7 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(StatesOf(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.Afresh })
+		return slices.ContainsFunc(StatesOf(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.FromStart })
 	}
 	for _, step := range []int64{5, 10} {
 		if !afresh() {

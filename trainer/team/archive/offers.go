@@ -152,7 +152,7 @@ func StatesOf(points []Manifest, date string) []store.Offer {
 		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
 	}
 	if len(points) == 0 || points[0].Step == points[len(points)-1].Step && !points[0].Agreed {
-		out = append(out, store.Offer{Version: store.Afresh, Date: date})
+		out = append(out, store.Offer{Version: store.FromStart, Date: date})
 	}
 	return out
 }

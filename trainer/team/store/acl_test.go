@@ -121,7 +121,7 @@ func inOrder(steps ...func() error) error {
 }
 
 func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}) error {
-	p, v := Train(0), call(0)
+	p, v := TrainPhase(0), call(0)
 	trimmed := int64(0)
 	if !stops { // the second round: a worker was lost in step 1 of the first
 		trimmed = 1
@@ -146,9 +146,9 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 		func() error { return m.Versions.Await(ctx, 1) },
 		func() error { return m.Checkpoints.Trim(ctx, trimmed) },
 		func() error {
-			return m.Phases.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1})
+			return m.Phases.Begin(ctx, TrainPhase(1), Plan{Queries: []string{"left behind"}, Rollouts: 1})
 		},
-		func() error { v.Phase = Train(1); return m.Invocations.Submit(ctx, v) },
+		func() error { v.Phase = TrainPhase(1); return m.Invocations.Submit(ctx, v) },
 		func() error { return m.Checkpoints.PublishPart(ctx, 1, Part{}) },
 		func() error { _, err := m.Checkpoints.Parts(ctx, 1); return err },
 		func() error { return m.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
@@ -184,7 +184,7 @@ func end(ctx context.Context, m *Member, stops bool) error {
 }
 
 func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}) error {
-	p := Train(0)
+	p := TrainPhase(0)
 	var v Invocation
 	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
 	return inOrder(
@@ -195,7 +195,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 		claim,
 		func() error { return m.Invocations.Complete(ctx, v, Result{Text: "a"}) },
 		func() error {
-			if err := claim(); !errors.Is(err, ErrEnded) {
+			if err := claim(); !errors.Is(err, ErrPhaseEnded) {
 				return fmt.Errorf("claimed in an ended phase: %w", err)
 			}
 			return nil
@@ -208,7 +208,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 		func() error { return m.Round.AskStop(ctx) },
 		func() error { return m.Versions.Publish(ctx, 1) },
 		func() error { return m.Versions.Await(ctx, 1) },
-		func() error { p = Train(1); return claim() },
+		func() error { p = TrainPhase(1); return claim() },
 		func() error { return m.Checkpoints.PublishPart(ctx, 1, Part{}) },
 		func() error { return m.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
 		func() error {
@@ -384,7 +384,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	defer s.Close()
 	m, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
-	must(t, m.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, m.Phases.Begin(t.Context(), TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
 	refused := func(what, user string, err error) {
 		t.Helper()
@@ -392,7 +392,7 @@ func TestUserIsTakenAway(t *testing.T) {
 			t.Errorf("%s: got error %v, want one that names user %s", what, err, user)
 		}
 	}
-	refused("a write", "test-boss", m.Phases.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	refused("a write", "test-boss", m.Phases.Begin(t.Context(), TrainPhase(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
 	_, err = m.Invocations.Await(t.Context(), call(0))
 	refused("a wait", "test-boss", err)
 	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", CAFile: g.cert}))

@@ -38,7 +38,7 @@ func (c *Checkpoints) PublishPart(ctx context.Context, version int64, part Part)
 
 // Parts waits until every agent's worker has published its part of a version's checkpoint.
 func (c *Checkpoints) Parts(ctx context.Context, version int64) (map[string]Part, error) {
-	return reports(ctx, c.at.Store, partReport, checkpointOf(version), decode[Part])
+	return gatherPhase(ctx, c.at.Store, partReport, checkpointOf(version), decode[Part])
 }
 
 // PublishManifest publishes, once, the digest of the manifest of a version's checkpoint, a SHA-256 in hexadecimal. The
@@ -51,7 +51,7 @@ func (c *Checkpoints) PublishManifest(ctx context.Context, version int64, digest
 // Manifests waits until every agent's worker has published its manifest of a version's checkpoint. It maps agents to
 // digests.
 func (c *Checkpoints) Manifests(ctx context.Context, version int64) (map[string]string, error) {
-	return reports(ctx, c.at.Store, manifestReport, checkpointOf(version), func(key, text string) (string, error) {
+	return gatherPhase(ctx, c.at.Store, manifestReport, checkpointOf(version), func(key, text string) (string, error) {
 		digest, err := decode[sha256Text](key, text)
 		return string(digest), err
 	})

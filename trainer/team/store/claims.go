@@ -86,7 +86,7 @@ func (q *queues) close() {
 // Claim waits for the next invocations of the member's agent in a phase, and returns from 1 to n of them. A claim lasts
 // until Complete; a worker may have any number of claims at a time. A worker that took over the place claims all
 // invocations of the phase again, including the answered ones, because their trajectories were lost with its predecessor.
-// ErrEnded means that the phase has ended and no invocation is left.
+// ErrPhaseEnded means that the phase has ended and no invocation is left.
 //
 // Any number of goroutines may call Claim. They take turns, so that only one of them sends a request at a time.
 func (in *Invocations) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
@@ -138,7 +138,7 @@ func (in *Invocations) take(ctx context.Context, p Phase, q *queue, n int) (vs [
 		switch word(reply, 0) {
 		case "ended":
 			in.queues.drop(p)
-			return nil, ErrEnded
+			return nil, ErrPhaseEnded
 		case "none":
 			return nil, nil
 		}

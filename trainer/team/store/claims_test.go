@@ -36,7 +36,7 @@ func TestOnlyTheLostCount(t *testing.T) {
 			lost    string
 		}{{"the same", ""}, {"another", "1"}} {
 			must(t, boss.Invocations.Submit(t.Context(), call(0)))
-			_, err := claimOne(t.Context(), help, Train(0))
+			_, err := claimOne(t.Context(), help, TrainPhase(0))
 			must(t, err)
 			die(t, b, help)
 			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, silent)
@@ -54,7 +54,7 @@ func TestLossesAreTrimmed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
 		must(t, boss.Invocations.Submit(t.Context(), call(0)))
-		_, err := claimOne(t.Context(), help, Train(0))
+		_, err := claimOne(t.Context(), help, TrainPhase(0))
 		must(t, err)
 		die(t, b, help)
 		die(t, b, boss)
@@ -65,7 +65,7 @@ func TestLossesAreTrimmed(t *testing.T) {
 				t.Errorf("after the loss: key %s does not exist", key)
 			}
 		}
-		must(t, boss.Phases.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+		must(t, boss.Phases.Begin(t.Context(), TrainPhase(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
 		must(t, boss.Checkpoints.Trim(t.Context(), 1))
 		for _, key := range keys {
 			if b.raw.Exists(t.Context(), key).Val() != 0 {
@@ -85,7 +85,7 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		claim := func(n int, want ...int) {
 			t.Helper()
-			vs, err := help.Invocations.Claim(t.Context(), Train(0), n)
+			vs, err := help.Invocations.Claim(t.Context(), TrainPhase(0), n)
 			must(t, err)
 			got := make([]int, len(vs))
 			for i, v := range vs {
@@ -105,11 +105,11 @@ func TestManyAtOnce(t *testing.T) {
 		if r, err := boss.Invocations.Await(t.Context(), call(1)); err != nil || r.Failed == "" {
 			t.Errorf("invocation 1, claimed by the lost worker: got %+v and error %v, want a failed result", r, err)
 		}
-		must(t, boss.Phases.End(t.Context(), Train(0)))
-		if vs, err := help.Invocations.Claim(t.Context(), Train(0), 100); !errors.Is(err, ErrEnded) {
-			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", vs, err)
+		must(t, boss.Phases.End(t.Context(), TrainPhase(0)))
+		if vs, err := help.Invocations.Claim(t.Context(), TrainPhase(0), 100); !errors.Is(err, ErrPhaseEnded) {
+			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrPhaseEnded", vs, err)
 		}
-		if _, err := help.Invocations.Claim(t.Context(), Train(0), 0); err == nil {
+		if _, err := help.Invocations.Claim(t.Context(), TrainPhase(0), 0); err == nil {
 			t.Error("a claim of 0 invocations: got no error")
 		}
 	})

@@ -33,12 +33,12 @@ func TestManyWaiters(t *testing.T) {
 				if err != nil || r.Text != "answer to "+v.Task {
 					t.Errorf("%s: got %+v, want the answer to %q; error %v", v.ID(), r, v.Task, err)
 				}
-				if err := boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
+				if err := boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
 					t.Errorf("outcome: %v", err)
 				}
 			})
 		}
-		outcomes, err := help.Phases.Outcomes(ctx, Train(0), n)
+		outcomes, err := help.Phases.Outcomes(ctx, TrainPhase(0), n)
 		must(t, err)
 		if !slices.IsSortedFunc(outcomes, func(a, b Outcome) int {
 			return strings.Compare(a.Query+fmt.Sprintf("/%09d", a.Rollout), b.Query+fmt.Sprintf("/%09d", b.Rollout))
@@ -46,7 +46,7 @@ func TestManyWaiters(t *testing.T) {
 			t.Error("outcomes are not in the order of their ids")
 		}
 		waiters.Wait()
-		must(t, boss.Phases.End(ctx, Train(0)))
+		must(t, boss.Phases.End(ctx, TrainPhase(0)))
 		worker.Wait()
 		stop()
 	})
@@ -61,7 +61,7 @@ func TestWriteOnce(t *testing.T) {
 		other := v
 		other.Task = "another"
 		must(t, boss.Invocations.Submit(ctx, v))
-		claimed, err := claimOne(ctx, help, Train(0))
+		claimed, err := claimOne(ctx, help, TrainPhase(0))
 		must(t, err)
 		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}, Without: map[string][]float64{"a": {0, 0.5}}}
 		worse := outcome
@@ -72,9 +72,9 @@ func TestWriteOnce(t *testing.T) {
 		}{
 			{"invocation", func() error { return boss.Invocations.Submit(ctx, v) }, func() error { return boss.Invocations.Submit(ctx, other) }},
 			{"answer", func() error { return help.Invocations.Complete(ctx, claimed, Result{Text: "a"}) }, func() error { return help.Invocations.Complete(ctx, claimed, Result{Text: "b"}) }},
-			{"outcome", func() error { return boss.Phases.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.Phases.PublishOutcome(ctx, Train(0), worse) }},
-			{"plan", func() error { return boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
-			{"trajectories", func() error { return help.Phases.PublishTrajectories(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.Phases.PublishTrajectories(ctx, Train(0), []string{"a"}) }},
+			{"outcome", func() error { return boss.Phases.PublishOutcome(ctx, TrainPhase(0), outcome) }, func() error { return boss.Phases.PublishOutcome(ctx, TrainPhase(0), worse) }},
+			{"plan", func() error { return boss.Phases.Begin(ctx, TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Phases.Begin(ctx, TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
+			{"trajectories", func() error { return help.Phases.PublishTrajectories(ctx, TrainPhase(0), []string{"b", "a"}) }, func() error { return help.Phases.PublishTrajectories(ctx, TrainPhase(0), []string{"a"}) }},
 		} {
 			for range 2 {
 				if err := test.same(); err != nil {
@@ -90,9 +90,9 @@ func TestWriteOnce(t *testing.T) {
 			t.Errorf("after two answers: got %+v, want the first, a; error %v", r, err)
 		}
 		// The invocation was submitted twice and must be claimed once.
-		must(t, boss.Phases.End(ctx, Train(0)))
-		if v, err := claimOne(ctx, help, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("second claim: got %+v and error %v, want ErrEnded", v, err)
+		must(t, boss.Phases.End(ctx, TrainPhase(0)))
+		if v, err := claimOne(ctx, help, TrainPhase(0)); !errors.Is(err, ErrPhaseEnded) {
+			t.Errorf("second claim: got %+v and error %v, want ErrPhaseEnded", v, err)
 		}
 	})
 }
@@ -105,31 +105,31 @@ func TestTakeover(t *testing.T) {
 		for i := range 2 {
 			must(t, boss.Invocations.Submit(t.Context(), call(i)))
 		}
-		first, err := claimOne(t.Context(), dead, Train(0))
+		first, err := claimOne(t.Context(), dead, TrainPhase(0))
 		must(t, err)
 		must(t, dead.Invocations.Complete(t.Context(), first, Result{Text: "answered"}))
-		second, err := claimOne(t.Context(), dead, Train(0))
+		second, err := claimOne(t.Context(), dead, TrainPhase(0))
 		must(t, err)
 		die(t, b, dead)
-		must(t, boss.Phases.End(t.Context(), Train(0)))
+		must(t, boss.Phases.End(t.Context(), TrainPhase(0)))
 
 		heir := join(t, b.open(t, Options{}), "help")
-		if s := start(t, heir); s.Version != Afresh {
+		if s := start(t, heir); s.Version != FromStart {
 			t.Errorf("the heir starts from %v, want the beginning", s)
 		}
 		if heir.Epoch() != dead.Epoch()+1 || heir.Round.Nonce() != dead.Round.Nonce() {
 			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), heir.Epoch(), dead.Round.Nonce(), heir.Round.Nonce())
 		}
 		for _, want := range []Invocation{first, second} {
-			again, err := claimOne(t.Context(), heir, Train(0))
+			again, err := claimOne(t.Context(), heir, TrainPhase(0))
 			must(t, err)
 			if again.ID() != want.ID() || again.Task != want.Task {
 				t.Errorf("the heir claimed %+v, want %+v", again, want)
 			}
 			must(t, heir.Invocations.Complete(t.Context(), again, Result{Text: "answered"}))
 		}
-		if v, err := claimOne(t.Context(), heir, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("third claim of the heir: got %+v and error %v, want ErrEnded", v, err)
+		if v, err := claimOne(t.Context(), heir, TrainPhase(0)); !errors.Is(err, ErrPhaseEnded) {
+			t.Errorf("third claim of the heir: got %+v and error %v, want ErrPhaseEnded", v, err)
 		}
 		var fenced *FencedError
 		if err := dead.Invocations.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !EndsRoundOnly(err) {
@@ -151,7 +151,7 @@ func TestPoison(t *testing.T) {
 		o := Options{MaxDeliveries: 2}
 		boss, help := pair(t, b, o)
 		claim := func(m *Member) Invocation {
-			v, err := claimOne(t.Context(), m, Train(0))
+			v, err := claimOne(t.Context(), m, TrainPhase(0))
 			must(t, err)
 			return v
 		}
@@ -172,9 +172,9 @@ func TestPoison(t *testing.T) {
 			start(t, help)
 		}
 		must(t, help.Invocations.Complete(t.Context(), claim(help), Result{Text: "ok"}))
-		must(t, boss.Phases.End(t.Context(), Train(0)))
-		if v, err := claimOne(t.Context(), help, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", v, err)
+		must(t, boss.Phases.End(t.Context(), TrainPhase(0)))
+		if v, err := claimOne(t.Context(), help, TrainPhase(0)); !errors.Is(err, ErrPhaseEnded) {
+			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrPhaseEnded", v, err)
 		}
 		r, err := boss.Invocations.Await(t.Context(), call(1))
 		if want := "given up after 2 workers of help were lost while they had claimed it"; err != nil || r.Failed != want {
@@ -236,10 +236,10 @@ func TestPhasesAreApart(t *testing.T) {
 		boss, help := pair(t, b, Options{})
 		ctx := t.Context()
 		train, eval := call(0), call(0)
-		eval.Phase, eval.Task = Eval(0), "evaluated"
+		eval.Phase, eval.Task = EvalPhase(0), "evaluated"
 		must(t, boss.Invocations.Submit(ctx, train))
 		must(t, boss.Invocations.Submit(ctx, eval))
-		v, err := claimOne(ctx, help, Eval(0))
+		v, err := claimOne(ctx, help, EvalPhase(0))
 		must(t, err)
 		if v.Task != "evaluated" {
 			t.Errorf("claimed %+v, want the evaluation's", v)
@@ -263,8 +263,8 @@ func TestDeadlines(t *testing.T) {
 		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")
 		ctx := t.Context()
 		must(t, b.raw.HSet(ctx, boss.place.key("versions"), "boss", 0).Err()) // the version that a started worker has
-		must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
-		must(t, boss.Phases.PublishTrajectories(ctx, Train(0), nil))
+		must(t, boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q"}))
+		must(t, boss.Phases.PublishTrajectories(ctx, TrainPhase(0), nil))
 		must(t, boss.Checkpoints.PublishPart(ctx, 1, Part{}))
 		must(t, boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
 		must(t, boss.Versions.Publish(ctx, 1))
@@ -274,13 +274,13 @@ func TestDeadlines(t *testing.T) {
 			wait func() error
 		}{
 			{"for help (no worker of it is alive): the answer to q-0/3/help/0 of step-0", func() error { _, err := boss.Invocations.Await(ctx, call(3)); return err }},
-			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Phases.Outcomes(ctx, Train(0), 4); return err }},
-			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err }},
+			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Phases.Outcomes(ctx, TrainPhase(0), 4); return err }},
+			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Phases.Trajectories(ctx, TrainPhase(0)); return err }},
 			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Checkpoints.Parts(ctx, 1); return err }},
 			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err }},
 			{"for help (no worker of it is alive): version 1", func() error { return boss.Versions.Await(ctx, 1) }},
-			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Phases.Plan(ctx, Train(9)); return err }},
-			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, Train(0)); return err }},
+			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Phases.Plan(ctx, TrainPhase(9)); return err }},
+			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, TrainPhase(0)); return err }},
 		} {
 			err := test.wait()
 			var late *TimeoutError
@@ -327,7 +327,7 @@ func TestTrim(t *testing.T) {
 		boss, help := pair(t, b, Options{})
 		ctx := t.Context()
 		for step := range int64(3) {
-			for _, p := range []Phase{Train(step), Eval(step)} {
+			for _, p := range []Phase{TrainPhase(step), EvalPhase(step)} {
 				v := call(0)
 				v.Phase = p
 				must(t, boss.Phases.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 1}))
@@ -395,7 +395,7 @@ func TestBarrier(t *testing.T) {
 }
 
 // TestOver: a worker was killed after all had finished, and is started again. It waits for the old lease, and the other workers leave
-// meanwhile. Then Join returns ErrOver. A worker that has not finished begins a new round instead.
+// meanwhile. Then Join returns ErrRunComplete. A worker that has not finished begins a new round instead.
 func TestOver(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -415,8 +415,8 @@ func TestOver(t *testing.T) {
 		<-waits // it waits for the old lease
 		must(t, help.Leave(ctx))
 		die(t, b, boss)
-		if err := <-over; !errors.Is(err, ErrOver) {
-			t.Errorf("a finished worker joins after the run: got error %v, want ErrOver", err)
+		if err := <-over; !errors.Is(err, ErrRunComplete) {
+			t.Errorf("a finished worker joins after the run: got error %v, want ErrRunComplete", err)
 		}
 		join(t, again, "boss")
 		if m, err := b.open(t, Options{}).Join(ctx, "help", done, silent); err != nil {
@@ -433,7 +433,7 @@ func TestOnlyLeasesExpire(t *testing.T) {
 		boss, _ := pair(t, b, Options{})
 		ctx := t.Context()
 		must(t, boss.Invocations.Submit(ctx, call(0)))
-		must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
+		must(t, boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q"}))
 		keys, err := b.raw.Keys(ctx, "*").Result()
 		must(t, err)
 		for _, key := range keys {
@@ -463,13 +463,13 @@ func TestMalformedEntries(t *testing.T) {
 		must(t, b.raw.Do(ctx, "XADD", stream, "*", "id", "q/0/help/0", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
 		for name, read := range map[string]func() error{
 			"result":       func() error { _, err := boss.Invocations.Await(ctx, call(0)); return err },
-			"outcome":      func() error { _, err := boss.Phases.Outcomes(ctx, Train(0), 1); return err },
-			"plan":         func() error { _, err := help.Phases.Plan(ctx, Train(0)); return err },
-			"trajectories": func() error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err },
+			"outcome":      func() error { _, err := boss.Phases.Outcomes(ctx, TrainPhase(0), 1); return err },
+			"plan":         func() error { _, err := help.Phases.Plan(ctx, TrainPhase(0)); return err },
+			"trajectories": func() error { _, err := boss.Phases.Trajectories(ctx, TrainPhase(0)); return err },
 			"part":         func() error { _, err := boss.Checkpoints.Parts(ctx, 1); return err },
 			"manifest":     func() error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err },
 			"versions":     func() error { return boss.Versions.Await(ctx, 1) },
-			"stream":       func() error { _, err := claimOne(ctx, help, Train(0)); return err },
+			"stream":       func() error { _, err := claimOne(ctx, help, TrainPhase(0)); return err },
 		} {
 			var bad *MalformedError
 			if err := read(); !errors.As(err, &bad) || !strings.Contains(bad.Key, ":"+name) {
@@ -485,7 +485,7 @@ func TestWipedStore(t *testing.T) {
 		boss, _ := pair(t, b, Options{})
 		must(t, b.raw.FlushAll(t.Context()).Err())
 		var fenced *FencedError
-		if err := boss.Phases.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
+		if err := boss.Phases.PublishOutcome(t.Context(), TrainPhase(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
 			t.Errorf("got error %v, want a FencedError without a present epoch", err)
 		}
 		<-boss.Context().Done()
@@ -497,20 +497,20 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 	boss, _ := pair(t, b, Options{})
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"no query":        boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
+		"no query":        boss.Invocations.Submit(ctx, Invocation{Phase: TrainPhase(0), Agent: "help"}),
 		"no phase":        boss.Invocations.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
-		"agent's name":    boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
-		"long text":       boss.Invocations.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
-		"NaN reward":      boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
-		"a high score":    boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
-		"no call without": boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 2}, Without: map[string][]float64{"help": {1}}}),
-		"not called":      boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Without: map[string][]float64{"help": {}}}),
-		"no score":        boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Calls: map[string]int{"help": 1}, Without: map[string][]float64{"help": {-0.1}}}),
-		"repeated query":  boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
+		"agent's name":    boss.Invocations.Submit(ctx, Invocation{Phase: TrainPhase(0), Query: "q", Agent: "a:b"}),
+		"long text":       boss.Invocations.Submit(ctx, Invocation{Phase: TrainPhase(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
+		"NaN reward":      boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Reward: math.NaN()}),
+		"a high score":    boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Correct: 1e308}),
+		"no call without": boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Calls: map[string]int{"help": 2}, Without: map[string][]float64{"help": {1}}}),
+		"not called":      boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Without: map[string][]float64{"help": {}}}),
+		"no score":        boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Calls: map[string]int{"help": 1}, Without: map[string][]float64{"help": {-0.1}}}),
+		"repeated query":  boss.Phases.Begin(ctx, TrainPhase(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
 		"outer file":      boss.Checkpoints.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
 		"long endpoint":   boss.Checkpoints.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
 		"short digest":    boss.Checkpoints.PublishManifest(ctx, 1, "abcd"),
-		"negative index":  boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
+		"negative index":  boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q", Rollout: -1}),
 	} {
 		if err == nil {
 			t.Errorf("%s: got no error", name)

@@ -13,11 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded is returned by Claim when the phase has ended: none of its invocations needs an answer any longer.
-var ErrEnded = errors.New("store: the phase has ended")
+// ErrPhaseEnded is returned by Claim when the phase has ended: none of its invocations needs an answer any longer.
+var ErrPhaseEnded = errors.New("store: the phase has ended")
 
-// ErrOver is returned by Join when all workers have finished the run and nothing is left to do.
-var ErrOver = errors.New("store: the run is over")
+// ErrRunComplete is returned by Join when all workers have finished the run and nothing is left to do.
+var ErrRunComplete = errors.New("store: the run is over")
 
 // ErrClosed is the error of operations on a Store that was closed.
 var ErrClosed = errors.New("store: closed")

@@ -64,12 +64,12 @@ var faults = map[string]string{
 	"closed in a request":     `{"type": "limit_data", "stream": "upstream", "attributes": {"bytes": 700}}`,
 }
 
-// answerEach has help answer the invocations of Train(0) until its end, many at a time. It calls claimed with each.
+// answerEach has help answer the invocations of TrainPhase(0) until its end, many at a time. It calls claimed with each.
 func answerEach(ctx context.Context, t *testing.T, help *Member, worker *sync.WaitGroup, claimed func(v Invocation)) {
 	worker.Go(func() {
 		for {
-			v, err := claimOne(ctx, help, Train(0))
-			if errors.Is(err, ErrEnded) {
+			v, err := claimOne(ctx, help, TrainPhase(0))
+			if errors.Is(err, ErrPhaseEnded) {
 				return
 			}
 			if err != nil {
@@ -115,7 +115,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 		}
 	}
 	waiters.Wait()
-	if err := boss.Phases.End(ctx, Train(0)); err != nil {
+	if err := boss.Phases.End(ctx, TrainPhase(0)); err != nil {
 		t.Errorf("end: %v", err)
 	}
 	worker.Wait()
@@ -214,25 +214,27 @@ func TestNetworkStaysBad(t *testing.T) {
 			t.Cleanup(func() { l.heal(t) })
 			began := time.Now()
 			calls := map[string]func(context.Context) error{
-				"a place for help":    func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, silent); return err },
-				"being ready":         func(ctx context.Context) error { return boss.Round.Barrier(ctx, Ready, func([]string) {}) },
-				"the plan of":         func(ctx context.Context) error { return boss.Phases.Begin(ctx, Train(0), Plan{Rollouts: 1}) },
-				"the beginning of":    func(ctx context.Context) error { _, err := boss.Phases.Plan(ctx, Train(0)); return err },
-				"the end of":          func(ctx context.Context) error { return boss.Phases.End(ctx, Train(0)) },
-				"invocation q-0/0":    func(ctx context.Context) error { return boss.Invocations.Submit(ctx, v) },
-				"the answer to":       func(ctx context.Context) error { _, err := boss.Invocations.Await(ctx, v); return err },
-				"in step-0":           func(ctx context.Context) error { _, err := claimOne(ctx, boss, Train(0)); return err },
-				"the answer to q-0":   func(ctx context.Context) error { return boss.Invocations.Complete(ctx, v, Result{Text: "a"}) },
-				"outcome q/0":         func(ctx context.Context) error { return boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}) },
-				"the outcomes of":     func(ctx context.Context) error { _, err := boss.Phases.Outcomes(ctx, Train(0), 1); return err },
-				"boss's trajectories": func(ctx context.Context) error { return boss.Phases.PublishTrajectories(ctx, Train(0), nil) },
+				"a place for help":  func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, silent); return err },
+				"being ready":       func(ctx context.Context) error { return boss.Round.Barrier(ctx, Ready, func([]string) {}) },
+				"the plan of":       func(ctx context.Context) error { return boss.Phases.Begin(ctx, TrainPhase(0), Plan{Rollouts: 1}) },
+				"the beginning of":  func(ctx context.Context) error { _, err := boss.Phases.Plan(ctx, TrainPhase(0)); return err },
+				"the end of":        func(ctx context.Context) error { return boss.Phases.End(ctx, TrainPhase(0)) },
+				"invocation q-0/0":  func(ctx context.Context) error { return boss.Invocations.Submit(ctx, v) },
+				"the answer to":     func(ctx context.Context) error { _, err := boss.Invocations.Await(ctx, v); return err },
+				"in step-0":         func(ctx context.Context) error { _, err := claimOne(ctx, boss, TrainPhase(0)); return err },
+				"the answer to q-0": func(ctx context.Context) error { return boss.Invocations.Complete(ctx, v, Result{Text: "a"}) },
+				"outcome q/0": func(ctx context.Context) error {
+					return boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: "q"})
+				},
+				"the outcomes of":     func(ctx context.Context) error { _, err := boss.Phases.Outcomes(ctx, TrainPhase(0), 1); return err },
+				"boss's trajectories": func(ctx context.Context) error { return boss.Phases.PublishTrajectories(ctx, TrainPhase(0), nil) },
 				"its part of":         func(ctx context.Context) error { _, err := boss.Checkpoints.Parts(ctx, 1); return err },
 				"its manifest of":     func(ctx context.Context) error { _, err := boss.Checkpoints.Manifests(ctx, 1); return err },
 				"boss's part":         func(ctx context.Context) error { return boss.Checkpoints.PublishPart(ctx, 1, Part{}) },
 				"boss's manifest": func(ctx context.Context) error {
 					return boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32))
 				},
-				"the list of":        func(ctx context.Context) error { _, err := boss.Phases.Trajectories(ctx, Train(0)); return err },
+				"the list of":        func(ctx context.Context) error { _, err := boss.Phases.Trajectories(ctx, TrainPhase(0)); return err },
 				"version 1 of boss":  func(ctx context.Context) error { return boss.Versions.Publish(ctx, 1) },
 				"version 1":          func(ctx context.Context) error { return boss.Versions.Await(ctx, 1) },
 				"asking for a stop":  func(ctx context.Context) error { return boss.Round.AskStop(ctx) },

@@ -98,12 +98,12 @@ func FuzzReplies(f *testing.F) {
 			return
 		}
 		var bad *MalformedError
-		all, err := readClaims(r, "stream", "help", Train(0))
+		all, err := readClaims(r, "stream", "help", TrainPhase(0))
 		if err == nil && len(all) == 0 {
 			t.Error("the answer to a claim was read without an error and has no invocation")
 		}
 		for _, c := range all {
-			if c.Agent != "help" || c.Phase != Train(0) {
+			if c.Agent != "help" || c.Phase != TrainPhase(0) {
 				t.Errorf("claimed %+v, want an invocation of help in step-0", c)
 			}
 		}

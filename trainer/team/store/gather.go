@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// report is a value that every agent's worker publishes once in a phase and that all workers gather. The values are in
+// phaseValue is a value that every agent's worker publishes once in a phase and that all workers gather. The values are in
 // the hash kind:PHASE, by agent.
-type report struct {
+type phaseValue struct {
 	kind string
 	what string // in messages, before the phase's name
 }
 
 var (
-	trajectoriesReport = report{"trajectories", "the list of its trajectories of"}
-	partReport         = report{"part", "its part of"}
-	manifestReport     = report{"manifest", "its manifest of"}
+	trajectoriesReport = phaseValue{"trajectories", "the list of its trajectories of"}
+	partReport         = phaseValue{"part", "its part of"}
+	manifestReport     = phaseValue{"manifest", "its manifest of"}
 )
 
 // publish writes the member's report of a phase.
-func publish(ctx context.Context, at *place, r report, p Phase, said checked) error {
+func publish(ctx context.Context, at *place, r phaseValue, p Phase, said checked) error {
 	return at.writeOnce(ctx, p, r.kind, at.agent, said, at.agent+"'s "+r.kind)
 }
 
-// reports waits until every agent has published its report of a phase, and reads the values.
-func reports[T any](ctx context.Context, s *Store, r report, p Phase, read func(key, text string) (T, error)) (map[string]T, error) {
+// gatherPhase waits until every agent has published its report of a phase, and reads the values.
+func gatherPhase[T any](ctx context.Context, s *Store, r phaseValue, p Phase, read func(key, text string) (T, error)) (map[string]T, error) {
 	return gather(ctx, s, r.what+" "+p.String(), read, func([]string) {}, r.kind, p.String())
 }
 

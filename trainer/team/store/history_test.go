@@ -286,7 +286,7 @@ func answerAll(ctx context.Context, h *history, m *Member, client int) {
 	for ctx.Err() == nil {
 		var v Invocation
 		if err := h.note(client, event{do: "claim", epoch: m.Epoch()}, func(e *event) (err error) {
-			v, err = claimOne(ctx, m, Train(0))
+			v, err = claimOne(ctx, m, TrainPhase(0))
 			e.about, e.value = v.ID(), v.Task
 			return err
 		}); err != nil {

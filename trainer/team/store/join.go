@@ -40,7 +40,7 @@ type JoinRequest struct {
 // rewind, and Join waits until all workers have left. waiting is called with the reason for a wait.
 //
 // If nothing is left to do for this worker, and all workers had finished the run when the last of
-// them left, Join returns ErrOver. A new round would wait for workers that will not come back.
+// them left, Join returns ErrRunComplete. A new round would wait for workers that will not come back.
 func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting func(what string)) (*Member, error) {
 	m := newMember(s, agent)
 	defer failpoint.Around("join.place")()
@@ -166,7 +166,7 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		}
 		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
 	case "over":
-		return joinAnswer{}, ErrOver
+		return joinAnswer{}, ErrRunComplete
 	case "taken":
 		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; "+
 			"an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil

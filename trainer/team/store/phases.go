@@ -57,7 +57,7 @@ func (ps *Phases) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 	return decode[Plan](key, text)
 }
 
-// End publishes that all rollouts of a phase have ended. Claim then returns ErrEnded to every worker once all invocations
+// End publishes that all rollouts of a phase have ended. Claim then returns ErrPhaseEnded to every worker once all invocations
 // are claimed.
 func (ps *Phases) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
@@ -127,7 +127,7 @@ func (ps *Phases) PublishTrajectories(ctx context.Context, p Phase, ids []string
 
 // Trajectories waits until every agent has published its trajectories of a phase. It maps agents to sorted ids.
 func (ps *Phases) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
-	return reports(ctx, ps.at.Store, trajectoriesReport, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
+	return gatherPhase(ctx, ps.at.Store, trajectoriesReport, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
 }
 
 // idList is the encoded form of the ids of trajectories.

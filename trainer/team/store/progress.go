@@ -12,16 +12,16 @@ import (
 
 // PhaseStatus is the progress of a phase.
 type PhaseStatus struct {
-	Phase      string   `json:"phase"`
-	Begun      bool     `json:"begun"`             // its plan is published; a checkpoint has no plan
-	Ended      bool     `json:"ended"`             // all rollouts have ended
-	Outcomes   int64    `json:"outcomes"`          // published outcomes
-	Rollouts   int64    `json:"rollouts"`          // planned rollouts
-	Unanswered int64    `json:"unanswered"`        // invocations without an answer
-	Lacking    []string `json:"lacking,omitempty"` // agents that have not published the report that is due next
-	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
-	lacks      report   // the report that they have not published
-	planless   bool     // the phase is the saving of a checkpoint
+	Phase      string     `json:"phase"`
+	Begun      bool       `json:"begun"`             // its plan is published; a checkpoint has no plan
+	Ended      bool       `json:"ended"`             // all rollouts have ended
+	Outcomes   int64      `json:"outcomes"`          // published outcomes
+	Rollouts   int64      `json:"rollouts"`          // planned rollouts
+	Unanswered int64      `json:"unanswered"`        // invocations without an answer
+	Lacking    []string   `json:"lacking,omitempty"` // agents that have not published the report that is due next
+	Behind     []string   `json:"behind,omitempty"`  // agents that have not committed the step
+	lacks      phaseValue // the report that they have not published
+	planless   bool       // the phase is the saving of a checkpoint
 	step       int64
 }
 
@@ -80,14 +80,14 @@ func parsePhase(name string) (Phase, error) {
 // hasNoPlan reports whether a phase is the saving of a checkpoint, which has no rollouts.
 func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
 
-// reports returns the reports that every agent publishes in a phase, in this order. A worker that starts from a checkpoint
+// expects returns the values that every agent publishes in a phase, in this order. A worker that starts from a checkpoint
 // already has its manifest and does not report its part.
-func (p Phase) reports() []report {
+func (p Phase) expects() []phaseValue {
 	switch p.Kind {
-	case Train(0).Kind:
-		return []report{trajectoriesReport}
+	case TrainPhase(0).Kind:
+		return []phaseValue{trajectoriesReport}
 	case checkpointOf(0).Kind:
-		return []report{partReport, manifestReport}
+		return []phaseValue{partReport, manifestReport}
 	}
 	return nil // the trajectories of an evaluation are not trained on
 }
@@ -109,7 +109,7 @@ func (r *statusReader) progress() error {
 					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)),
 					results: p.HLen(r.ctx, r.s.key("result", name))}
 			}
-			for _, t := range phase.reports() {
+			for _, t := range phase.expects() {
 				var said []*redis.BoolCmd
 				for _, a := range r.names {
 					said = append(said, p.HExists(r.ctx, r.s.key(t.kind, name), a))
@@ -128,7 +128,7 @@ func (r *statusReader) progress() error {
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
 				break // this report is not due yet: the run still waits for the previous report
 			}
-			st.Lacking, st.lacks = lacking, phase.reports()[j]
+			st.Lacking, st.lacks = lacking, phase.expects()[j]
 		}
 		if !st.planless && a.plan.Err() == nil {
 			plan, err := decode[Plan](r.s.key("plan", phase.String()), a.plan.Val())
@@ -139,7 +139,7 @@ func (r *statusReader) progress() error {
 			st.Rollouts, st.Outcomes = int64(len(plan.Queries))*int64(plan.Rollouts), a.outcomes.Val()
 			st.Unanswered = max(a.calls.Val()-a.results.Val(), 0)
 		}
-		if phase.Kind == Train(0).Kind {
+		if phase.Kind == TrainPhase(0).Kind {
 			st.Behind = r.behind(phase.Step + 1)
 		}
 		if st.Begun && st.Rollouts == 0 { // a phase without queries ends the run

@@ -115,21 +115,21 @@ func TestExchanges(t *testing.T) {
 			}
 			must(t, boss.Phases.PublishOutcome(ctx, p, Outcome{Query: query, Rollout: k, Answer: fmt.Sprint("answer ", k), Calls: map[string]int{"help": calls}}))
 		}
-		must(t, boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"a/1", "b"}, Rollouts: 12}))
+		must(t, boss.Phases.Begin(ctx, TrainPhase(0), Plan{Queries: []string{"a/1", "b"}, Rollouts: 12}))
 		for _, k := range []int{10, 2, 0, 7} {
-			finish(Train(0), "a/1", k, 0)
+			finish(TrainPhase(0), "a/1", k, 0)
 		}
-		finish(Train(0), "b", 3, 0)
-		must(t, boss.Phases.Begin(ctx, Train(1), Plan{Queries: []string{"c"}, Rollouts: 2}))
+		finish(TrainPhase(0), "b", 3, 0)
+		must(t, boss.Phases.Begin(ctx, TrainPhase(1), Plan{Queries: []string{"c"}, Rollouts: 2}))
 		must(t, boss.Checkpoints.PublishPart(ctx, 2, Part{}))
 
 		p, ids, err := help.Display.NewestOutcomes(ctx, 3)
-		if want := []string{"a/1/0", "a/1/2", "a/1/7"}; err != nil || p != Train(0) || !slices.Equal(ids, want) {
+		if want := []string{"a/1/0", "a/1/2", "a/1/7"}; err != nil || p != TrainPhase(0) || !slices.Equal(ids, want) {
 			t.Fatalf("got %s %v, want step-0 %v, the query with most outcomes; error %v", p, ids, want, err)
 		}
-		finish(Train(1), "c", 1, 10)
+		finish(TrainPhase(1), "c", 1, 10)
 		p, ids, err = help.Display.NewestOutcomes(ctx, 3)
-		if err != nil || p != Train(1) || !slices.Equal(ids, []string{"c/1"}) {
+		if err != nil || p != TrainPhase(1) || !slices.Equal(ids, []string{"c/1"}) {
 			t.Fatalf("got %s %v, want step-1 [c/1]; error %v", p, ids, err)
 		}
 		got, err := help.Display.Exchanges(ctx, p, append(ids, "c/0"))

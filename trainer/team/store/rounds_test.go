@@ -79,7 +79,7 @@ func TestRewind(t *testing.T) {
 			}
 			boss, dead := join("boss"), join("help")
 			start(t, boss, dead)
-			must(t, boss.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			must(t, boss.Phases.Begin(ctx, TrainPhase(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			if name == "older" {
 				must(t, dead.Versions.Publish(ctx, 5))
 			}
@@ -125,8 +125,8 @@ func TestRewind(t *testing.T) {
 					t.Errorf("the takeover did not start from version 5, the newest one of its agent")
 				}
 			}
-			must(t, boss2.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
-			if err := boss.Phases.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !EndsRoundOnly(err) {
+			must(t, boss2.Phases.Begin(ctx, TrainPhase(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
+			if err := boss.Phases.Begin(ctx, TrainPhase(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !EndsRoundOnly(err) {
 				t.Errorf("%s: a write of a worker of the old round: got error %v, want a rewind", name, err)
 			}
 			if name == "older" {
@@ -184,11 +184,11 @@ func TestRoundOfAStep(t *testing.T) {
 		plan := Plan{Queries: []string{"b", "a#epoch=2"}, Rollouts: 2}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			got, err := help.Phases.Plan(ctx, Train(7))
+			got, err := help.Phases.Plan(ctx, TrainPhase(7))
 			if d := cmp.Diff(plan, got); err != nil || d != "" {
 				t.Errorf("plan: %v\n%s", err, d)
 			}
-			lists, err := help.Phases.Trajectories(ctx, Train(7))
+			lists, err := help.Phases.Trajectories(ctx, TrainPhase(7))
 			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
 				t.Errorf("trajectories: %v\n%s", err, d)
 			}
@@ -196,9 +196,9 @@ func TestRoundOfAStep(t *testing.T) {
 				t.Errorf("barrier: %v", err)
 			}
 		})
-		must(t, boss.Phases.Begin(ctx, Train(7), plan))
-		must(t, boss.Phases.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
-		must(t, help.Phases.PublishTrajectories(ctx, Train(7), nil))
+		must(t, boss.Phases.Begin(ctx, TrainPhase(7), plan))
+		must(t, boss.Phases.PublishTrajectories(ctx, TrainPhase(7), []string{"b", "a"}))
+		must(t, help.Phases.PublishTrajectories(ctx, TrainPhase(7), nil))
 		for range 2 { // the second write changes nothing
 			must(t, help.Versions.Publish(ctx, 1))
 		}

@@ -96,12 +96,12 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		"restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
 }
 
-// Afresh is the version of an offer to begin the run from the start, without a checkpoint.
-const Afresh = -1
+// FromStart is the version of an offer to begin the run from the start, without a checkpoint.
+const FromStart = -1
 
 // Offer is a state from which a worker can continue: a verified checkpoint, or the start of the run.
 type Offer struct {
-	Version int64  `json:"version"`          // number of its training steps, or Afresh
+	Version int64  `json:"version"`          // number of its training steps, or FromStart
 	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
 	// Today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used.
 	Date string `json:"date,omitempty"`
@@ -111,7 +111,7 @@ type Offer struct {
 func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
 func (o Offer) String() string {
-	if o.Version == Afresh {
+	if o.Version == FromStart {
 		return "a start from the beginning"
 	}
 	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
@@ -127,7 +127,7 @@ func (o *offers) check() error {
 		return fmt.Errorf("the worker offers %d states to start from; the number must be 1 to %d", len(*o), maxOffers)
 	}
 	for _, x := range *o {
-		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		if x.Version < FromStart || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
 			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
 		}
 		if !validDate(x.Date) {
@@ -137,11 +137,11 @@ func (o *offers) check() error {
 	return nil
 }
 
-// versions returns the versions of the offers as text, "afresh" for Afresh.
+// versions returns the versions of the offers as text, "afresh" for FromStart.
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {
-		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == Afresh {
+		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == FromStart {
 			out[i] = "afresh"
 		}
 	}

@@ -15,12 +15,12 @@ func TestStart(t *testing.T) {
 			want       Start
 			err        string
 		}{
-			"afresh": {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
-			"dated": {[]Offer{{Version: Afresh, Date: "2024-07-26"}}, []Offer{{Version: Afresh, Date: "2025-01-01"}},
-				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
+			"afresh": {[]Offer{{Version: FromStart}}, []Offer{{Version: FromStart}}, Start{Offer: Offer{Version: FromStart}}, ""},
+			"dated": {[]Offer{{Version: FromStart, Date: "2024-07-26"}}, []Offer{{Version: FromStart, Date: "2025-01-01"}},
+				Start{Offer: Offer{Version: FromStart, Date: "2024-07-26"}}, ""},
 			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is missing at help"}}, ""},
 			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is missing at help", "the checkpoint of version 6 (digest6) is missing at boss"}}, ""},
-			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: there is no state that all agents can start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
+			"none":    {from(4).Offers, []Offer{{Version: FromStart}}, Start{}, "store: there is no state that all agents can start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
 		} {
 			o := Options{Run: name}
 			join := func(agent string, offers []Offer) *Member {
@@ -55,7 +55,7 @@ func TestDateOfTheRound(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		join := func(agent, date string) *Member {
 			h := team
-			h.Offers = []Offer{{Version: Afresh, Date: date}}
+			h.Offers = []Offer{{Version: FromStart, Date: date}}
 			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
 			must(t, err)
 			return m

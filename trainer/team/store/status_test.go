@@ -64,11 +64,11 @@ func TestStatus(t *testing.T) {
 		mustStatus(t, s, "both are ready")
 
 		ctx := t.Context()
-		must(t, boss.Phases.Begin(ctx, Train(0), Plan{Queries: []string{"q", "r"}, Rollouts: 2}))
+		must(t, boss.Phases.Begin(ctx, TrainPhase(0), Plan{Queries: []string{"q", "r"}, Rollouts: 2}))
 		mustStatus(t, s, "begun", "boss: rollouts of step-0, 0 of 4 are there")
 		must(t, boss.Invocations.Submit(ctx, call(0)))
 		must(t, boss.Invocations.Submit(ctx, call(1)))
-		v, err := claimOne(ctx, help, Train(0))
+		v, err := claimOne(ctx, help, TrainPhase(0))
 		must(t, err)
 		st = mustStatus(t, s, "claimed", "boss: rollouts of step-0, 0 of 4 are there; calls without an answer: 2")
 		if a := st.Agents[1]; a.InHandAll != 1 || len(a.InHand) != 1 || a.InHand[0].ID != v.ID() || a.InHand[0].Phase != "step-0" || a.InHand[0].Delivery != 1 || a.InHand[0].Age < 0 {
@@ -77,13 +77,13 @@ func TestStatus(t *testing.T) {
 		must(t, help.Invocations.Complete(ctx, v, Result{Text: "x"}))
 		for _, q := range []string{"q", "r"} {
 			for k := range 2 {
-				must(t, boss.Phases.PublishOutcome(ctx, Train(0), Outcome{Query: q, Rollout: k}))
+				must(t, boss.Phases.PublishOutcome(ctx, TrainPhase(0), Outcome{Query: q, Rollout: k}))
 			}
 		}
-		must(t, boss.Phases.End(ctx, Train(0)))
-		must(t, boss.Phases.PublishTrajectories(ctx, Train(0), []string{"a"}))
+		must(t, boss.Phases.End(ctx, TrainPhase(0)))
+		must(t, boss.Phases.PublishTrajectories(ctx, TrainPhase(0), []string{"a"}))
 		mustStatus(t, s, "played", "help: the list of its trajectories of step-0")
-		must(t, help.Phases.PublishTrajectories(ctx, Train(0), nil))
+		must(t, help.Phases.PublishTrajectories(ctx, TrainPhase(0), nil))
 		mustStatus(t, s, "agreed", "boss, help: version 1")
 		must(t, boss.Versions.Publish(ctx, 1))
 		st = mustStatus(t, s, "one agent has learned", "help: version 1")
@@ -141,7 +141,7 @@ func TestStatusOfAStop(t *testing.T) {
 	boss, help := pair(t, b, Options{})
 	begin(t, boss, help)
 	must(t, help.Round.AskStop(t.Context()))
-	must(t, boss.Phases.Begin(t.Context(), Train(0), Plan{Rollouts: 1}))
+	must(t, boss.Phases.Begin(t.Context(), TrainPhase(0), Plan{Rollouts: 1}))
 	if st := mustStatus(t, boss.place.Store, "asked to stop"); st.Asked != "help" {
 		t.Errorf("the stop was asked for by %q, want help", st.Asked)
 	}
@@ -164,9 +164,9 @@ func TestStatusOfSpoiltKeys(t *testing.T) {
 			b := embeddedBackend(t)
 			boss, help := pair(t, b, Options{})
 			begin(t, boss, help)
-			must(t, boss.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			must(t, boss.Phases.Begin(t.Context(), TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			must(t, boss.Invocations.Submit(t.Context(), call(0)))
-			_, err := claimOne(t.Context(), help, Train(0))
+			_, err := claimOne(t.Context(), help, TrainPhase(0))
 			must(t, err)
 			if spoil[0] == "LPUSH" {
 				must(t, b.raw.Del(t.Context(), boss.place.key(spoil[1].(string))).Err())
@@ -194,11 +194,11 @@ func TestStatusOfALongRun(t *testing.T) {
 		const steps = 2*statusPhases + 5
 		old := make([]any, 0, 2*steps)
 		for n := range steps {
-			old = append(old, n, Train(int64(n)).String())
+			old = append(old, n, TrainPhase(int64(n)).String())
 		}
 		must(t, b.raw.Do(t.Context(), append([]any{"ZADD", boss.place.key("phases")}, old...)...).Err())
 		names, err := phaseNames(t.Context(), boss.place.Store)
-		if err != nil || len(names) != statusPhases || names[len(names)-1] != Train(steps-1).String() || names[0] != Train(steps-statusPhases).String() {
+		if err != nil || len(names) != statusPhases || names[len(names)-1] != TrainPhase(steps-1).String() || names[0] != TrainPhase(steps-statusPhases).String() {
 			t.Errorf("got %d phases %v, want the newest %d; error %v", len(names), names, statusPhases, err)
 		}
 	})
@@ -234,7 +234,7 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 		})
 		ctx := t.Context()
 		for n := range int64(20) {
-			p := Train(n)
+			p := TrainPhase(n)
 			must(t, boss.Phases.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 2}))
 			for k := range 2 {
 				must(t, boss.Phases.PublishOutcome(ctx, p, Outcome{Query: "q", Rollout: k}))

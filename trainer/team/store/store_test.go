@@ -124,7 +124,7 @@ func rawClient(t *testing.T, o *redis.Options) *redis.Client {
 	return c
 }
 
-var team = JoinRequest{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
+var team = JoinRequest{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: FromStart}}, Deterministic: true}
 
 func silent(string) {}
 
@@ -198,7 +198,7 @@ func must(t *testing.T, err error) {
 }
 
 func call(i int) Invocation {
-	return Invocation{Phase: Train(0), Query: fmt.Sprintf("q-%d", i/10), Rollout: i % 10, Agent: "help", Task: fmt.Sprintf("task %d", i)}
+	return Invocation{Phase: TrainPhase(0), Query: fmt.Sprintf("q-%d", i/10), Rollout: i % 10, Agent: "help", Task: fmt.Sprintf("task %d", i)}
 }
 
 // TestEmbedded: without a URL, Open starts the embedded store, which mgrpo train uses.
@@ -210,7 +210,7 @@ func TestEmbedded(t *testing.T) {
 	help, err := s.Join(t.Context(), "help", team, silent)
 	must(t, err)
 	must(t, boss.Invocations.Submit(t.Context(), call(0)))
-	v, err := claimOne(t.Context(), help, Train(0))
+	v, err := claimOne(t.Context(), help, TrainPhase(0))
 	must(t, err)
 	must(t, help.Invocations.Complete(t.Context(), v, Result{Text: "yes"}))
 	if r, err := boss.Invocations.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
@@ -219,7 +219,7 @@ func TestEmbedded(t *testing.T) {
 	must(t, boss.Leave(t.Context()))
 	must(t, help.Leave(t.Context()))
 	must(t, s.Close())
-	if _, err := boss.Phases.Plan(t.Context(), Train(0)); err != ErrClosed {
+	if _, err := boss.Phases.Plan(t.Context(), TrainPhase(0)); err != ErrClosed {
 		t.Errorf("after Close: got error %v, want ErrClosed", err)
 	}
 }
@@ -283,7 +283,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	boss, help := join(t, open(), "boss"), join(t, open(), "help")
 	must(t, boss.Invocations.Submit(t.Context(), call(0)))
-	v, err := claimOne(t.Context(), help, Train(0))
+	v, err := claimOne(t.Context(), help, TrainPhase(0))
 	must(t, err)
 	answer := make(chan Result, 1)
 	go func() {
@@ -342,7 +342,7 @@ func TestTLSAndACL(t *testing.T) {
 	must(t, err)
 	closeAfter(t, s)
 	m := join(t, s, "boss")
-	must(t, m.Phases.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, m.Phases.Begin(t.Context(), TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 
 	for name, spoil := range map[string]func(*Options){
 		"password":  func(o *Options) { o.Password = "falsch" },

@@ -12,14 +12,14 @@ type Phase struct {
 	Step int64  `json:"step"` // the version trained from, evaluated, or saved
 }
 
-// Train returns the phase of training step n, counted from 0.
-func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
+// TrainPhase returns the phase of training step n, counted from 0.
+func TrainPhase(n int64) Phase { return Phase{Kind: "step", Step: n} }
 
-// Eval returns the phase of the evaluation made at version n.
-func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
+// EvalPhase returns the phase of the evaluation made at version n.
+func EvalPhase(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
 // Evaluates reports whether the phase is an evaluation.
-func (p Phase) Evaluates() bool { return p.Kind == Eval(0).Kind }
+func (p Phase) Evaluates() bool { return p.Kind == EvalPhase(0).Kind }
 
 // checkpointOf returns the phase in which the workers make the checkpoint of version n.
 func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }

@@ -51,7 +51,7 @@ func TestForgottenRound(t *testing.T) {
 			}
 			for name, err := range map[string]error{
 				"a version":  help.Versions.Publish(t.Context(), 1),
-				"an outcome": boss.Phases.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}),
+				"an outcome": boss.Phases.PublishOutcome(t.Context(), TrainPhase(0), Outcome{Query: "q"}),
 				"a stop":     boss.Round.Stop(t.Context(), Asked, "late"),
 			} {
 				var fenced *FencedError

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// seat is an agent's seat in a run: its settings, its place, and its learner. All parts of a worker have it.
-type seat struct {
+// common holds the settings, the place and the learner of an agent. All parts of a worker have it.
+type common struct {
 	cfg           *config.Config
 	agent         *config.Agent
 	name          string
@@ -22,19 +22,19 @@ type seat struct {
 }
 
 // trains reports whether the steps change this agent's weights.
-func (s *seat) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
+func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (s *seat) trained() bool { return s.trains() && s.learner.Rank0.State.Steps() > 0 }
+func (s *common) trained() bool { return s.trains() && s.learner.Rank0.State.Steps() > 0 }
 
 // WaitsFor reports that this agent waits at a barrier for other agents.
-func (s *seat) WaitsFor(agents []string) {
+func (s *common) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }
 
 // report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
 // previous record as a sign that the run went back.
-func (s *seat) report(ctx context.Context, r metrics.Record) error {
+func (s *common) report(ctx context.Context, r metrics.Record) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err
 	}
