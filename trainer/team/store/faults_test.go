@@ -218,6 +218,7 @@ func TestNetworkStaysBad(t *testing.T) {
 				"being ready":       func(ctx context.Context) error { return boss.Round.Barrier(ctx, Ready, func([]string) {}) },
 				"the plan of":       func(ctx context.Context) error { return boss.Phases.Begin(ctx, TrainPhase(0), Plan{Rollouts: 1}) },
 				"the beginning of":  func(ctx context.Context) error { _, err := boss.Phases.Plan(ctx, TrainPhase(0)); return err },
+				"the final plan of": func(ctx context.Context) error { _, err := boss.Phases.FinalPlan(ctx, TrainPhase(0)); return err },
 				"the end of":        func(ctx context.Context) error { return boss.Phases.End(ctx, TrainPhase(0)) },
 				"invocation q-0/0":  func(ctx context.Context) error { return boss.Invocations.Submit(ctx, v) },
 				"the answer to":     func(ctx context.Context) error { _, err := boss.Invocations.Await(ctx, v); return err },

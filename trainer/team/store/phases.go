@@ -47,12 +47,12 @@ func (ps *Phases) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) erro
 // FinalPlan returns the final plan of a phase that has ended. It returns an error if there is none.
 func (ps *Phases) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 	key := ps.at.key("plan", p.String())
-	text, err := ps.at.rdb.HGet(ctx, key, "settled").Result()
-	if errors.Is(err, redis.Nil) {
-		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its final plan is missing: do all workers have the same configuration?"}
-	}
+	text, err := ps.at.field(ctx, key, "settled", "the final plan of "+p.String())
 	if err != nil {
-		return Plan{}, fmt.Errorf("store: final plan of %s: %w", p, err)
+		return Plan{}, err
+	}
+	if text == "" {
+		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its final plan is missing: do all workers have the same configuration?"}
 	}
 	return decode[Plan](key, text)
 }
