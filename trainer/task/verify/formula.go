@@ -47,4 +47,4 @@ func isBound(before string) bool {
 }
 
 // isBoxed reports whether the content that marked returns is that of \boxed{}.
-func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > strings.LastIndex(s, "####") }
+func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > lastHashes(s) }

@@ -107,7 +107,7 @@ func TestStatedScore(t *testing.T) {
 			t.Errorf("%q: %v, %v; want %v", reply, got, err, want)
 		}
 	}
-	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 70%", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN",
+	for _, reply := range []string{"", "good", "10 errors were found.", "9 seems too high", "10 out of 10 would be too generous", "1. The answer is wrong.", "Score: 11", "Score: -1", "Score: 70%", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN",
 		"Score: 7/100", "Score: 4 out of 5", "Score (out of 5): 4", "Score/5: 4", "4/5", `{"score": 4, "max_score": 5}`, `{"score": "4/5"}`, "The score is 8.", "I score 8 here",
 		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score: 9 -> 3", "Score: 9 → 3", "Score: 9 => 3", "Score:\n1. It is right.\n2. It is short.",
 		"Score: 8\nScore: N/A", `{"score": null}`, `{"score": true}`, `{"score": [8]}`, `{"a": {"score": 1}, "b": {"score": 9}}`, `{"score": 3, "reason": "\frac12, score: 10 only if`,

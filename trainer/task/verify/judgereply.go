@@ -58,7 +58,7 @@ func readScore(reply string, scale float64) (float64, error) {
 	}
 	objects, rest := scoresInJSON(text, scale)
 	all := append(objects, scoresInText(rest, scale)...)
-	if m := bareScore.FindStringSubmatch(text); len(all) == 0 && m != nil {
+	if m := bareScore.FindStringSubmatch(text); len(all) == 0 && m != nil && (aloneTail.MatchString(m[2]) || strings.TrimSpace(m[2]) == "%") {
 		all = append(all, readStated(0, "", m[1], m[2], scale))
 	}
 	// A key outside of every readable JSON object: the text after it may belong to another key.

@@ -13,9 +13,9 @@ var (
 		`mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
 	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`,
 		" ", "~", " ", `\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
-		"−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
-	// latexGroups matches a space that LaTeX puts between thousands. zeros matches thousands after a plain space.
-	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|~)+(\d{3})`)
+		"−", "-", "–", "-", "‐", "-", "\u2011", "-", "‒", "-", "﹣", "-", "\u00a0", " ", "\u202f", " ", "\u2009", " ", "⁄", "/")
+	// latexGroups matches a space that LaTeX or typography puts between thousands. zeros matches thousands after a plain space.
+	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|[~\x{a0}\x{202f}\x{2009}])+(\d{3})`)
 	zeros       = regexp.MustCompile(`\b(\d{1,3}) ((?:000 )*000)\b`)
 	degrees     = regexp.MustCompile(`\^\s*\{?\s*\\(?:circ|degree)\b\s*\}?|\\(?:degrees?|textdegree)\b`)
 	ordinals    = regexp.MustCompile(`(\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}`)
@@ -23,6 +23,7 @@ var (
 	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))`)
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
 	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
+	andFraction   = regexp.MustCompile(`\b(\d+) and (?:a )?(\d+)/(\d+)\b`)
 	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
 
 	times      = `(?:×|\\times|\\cdot|⋅|·|\*|x)`
@@ -72,7 +73,16 @@ func plain(s string) string {
 	s = scientific.ReplaceAllString(s, "${1}e$2$3")
 	s = tenTo.ReplaceAllString(s, "${1}${2}1e$3$4")
 	s = afterWord.ReplaceAllString(s, "${1}${2}1e$3$4")
-	return spacedSlash.ReplaceAllString(s, "$1/$2")
+	return andFraction.ReplaceAllStringFunc(spacedSlash.ReplaceAllString(s, "$1/$2"), mixed)
+}
+
+// mixed writes "2 and 1/2" as "2 1/2". Other numbers with a fraction after "and" stay two numbers.
+func mixed(text string) string {
+	m := andFraction.FindStringSubmatch(text)
+	if part := readFigure(m[2] + "/" + m[3]); part == nil || part.Cmp(big.NewRat(1, 1)) >= 0 {
+		return text
+	}
+	return m[1] + " " + m[2] + "/" + m[3]
 }
 
 // shortUnits are the units with fewer than four letters that may have exponents, in addition to those in units. Other

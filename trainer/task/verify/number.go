@@ -140,10 +140,17 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 	return found
 }
 
-// negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets. A
-// minus after a digit, a letter or a bracket is a subtraction. A minus with a space after it is a sign if it follows
-// "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; clear is then false.
+// signWord matches text that ends with a sign as a word: "negative", or a "minus" that does not follow an operand.
+var signWord = regexp.MustCompile(`(?i)(?:(?:^|[^\pL-])negative|` +
+	`(?:^|[=:({,.\n]|\b(?:is|was|are|were|be|equals?|of|to|at|about|around|approximately|than|answer|reads?|gives?))[ \t*_$"]*minus)[ \t]+[$€£¥₹({]*$`)
+
+// negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets, or with
+// "negative" or "minus". A minus after a digit, a letter or a bracket is a subtraction. A minus with a space after it is a sign
+// if it follows "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; clear is then false.
 func negative(before string) (minus, clear bool) {
+	if tail := before[max(0, len(before)-maxFigure):]; signWord.MatchString(tail) {
+		return true, true
+	}
 	const currencies = "$€£¥₹"
 	bare := strings.TrimRight(before, currencies+"({ ")
 	if !strings.HasSuffix(bare, "-") {

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // newQuantity returns a verifier for references that are a number with a unit. The answer may have the same unit,
@@ -65,7 +67,7 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	q.written = numbers[0].Figure
 	before := strings.TrimRight(text[:at[0][0]], " ")
 	before = strings.TrimSuffix(before, "-")
-	q.named = ordinal.MatchString(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before),
+	q.named = ordinal.MatchString(text[at[0][1]:]) || isTitle(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before),
 		func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
 	factor := big.NewRat(1, 1)
 	var names []string
@@ -79,6 +81,22 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	q.written = new(big.Rat).Mul(q.written, factor)
 	q.size, q.dimension = unitOf(names)
 	return q, true
+}
+
+// isTitle reports whether the text after a number has two words with a capital that are not units, as in 10 Downing Street.
+func isTitle(after string) bool {
+	capitals := 0
+	for w := range strings.FieldsSeq(after) {
+		if first, _ := utf8.DecodeRuneInString(w); !unicode.IsUpper(first) {
+			continue
+		}
+		for _, name := range unitWords(w) {
+			if _, unit := units[name]; !unit && scales[name] == nil && powers[name] == "" {
+				capitals++
+			}
+		}
+	}
+	return capitals >= 2
 }
 
 // powers are the words for areas and volumes, with their exponents.
@@ -121,11 +139,14 @@ func unitWords(text string) (words []string) {
 	}
 	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
 		w = strings.Trim(w, ".,;:()~≈*_`!?-")
+		if quantityFiller[w] {
+			continue
+		}
 		singular := strings.TrimSuffix(w, "s")
 		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, but not gas
 			w = singular
 		}
-		if w != "" && !quantityFiller[w] && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
+		if w != "" && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
 			words = append(words, w)
 		}
 	}
@@ -150,7 +171,7 @@ var ordinal = regexp.MustCompile(`^(?:st|nd|rd|th)\s+\pL`)
 var perCent = regexp.MustCompile(`\bper ?cent\b`)
 
 var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "around": true, "approximately": true,
-	"of": true}
+	"of": true, "minus": true, "negative": true}
 
 // scales are words that multiply a number.
 var scales = map[string]*big.Rat{

@@ -23,7 +23,8 @@ func sameText(treat func(string) string) comparison {
 }
 
 // normalize folds case and compatibility forms, drops articles, and replaces punctuation with spaces. It keeps
-// punctuation with meaning: the sign of a number, its decimal point, the per cent sign and the hash.
+// punctuation with meaning: the sign of a number, its decimal point, the per cent sign and the hash. Initials become one
+// word: J.K., J. K. and JK are the same.
 func normalize(s string) string {
 	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
 	at := func(i int) rune {
@@ -45,14 +46,17 @@ func normalize(s string) string {
 		}
 		return digit(i) || at(i) == '.' && digit(i+1)
 	}
+	initial := func(i int) bool { return unicode.IsLetter(at(i-1)) && !word(i-2) } // the point at i follows a single letter
 	var b strings.Builder
 	for i, r := range runes {
 		switch {
+		case r == '.' && initial(i):
+			b.WriteRune(afterInitial)
 		case r == '\'' || r == '’', unicode.Is(unicode.Cf, r): // Cf: byte order marks, soft hyphens and others that are not seen
 		case r == ',' && digit(i-1) && digit(i+1) && digit(i+2) && digit(i+3) && !digit(i+4): // thousands
 		case fraction(i), r == '%', r == '#':
 			b.WriteRune(r)
-		case (r == '-' || r == '−') && signed(i+1) && !word(i-1) && at(i-1) != ')' && at(i-1) != '-':
+		case strings.ContainsRune("-−–‐‒", r) && signed(i+1) && !word(i-1) && at(i-1) != ')' && at(i-1) != '-':
 			b.WriteRune('-')
 		case unicode.IsPunct(r):
 			b.WriteRune(' ')
@@ -60,8 +64,24 @@ func normalize(s string) string {
 			b.WriteRune(r)
 		}
 	}
-	words := slices.DeleteFunc(strings.Fields(b.String()), func(w string) bool { return w == "a" || w == "an" || w == "the" })
+	words := slices.DeleteFunc(strings.Fields(joinInitials(b.String())), func(w string) bool { return w == "a" || w == "an" || w == "the" })
 	return strings.Join(words, " ")
+}
+
+// afterInitial stands for the point after a single letter.
+const afterInitial = '\x01'
+
+var (
+	nextInitial = regexp.MustCompile(`\x01 ?(\pL\x01)`)
+	lastInitial = regexp.MustCompile(`\x01(\pL(?:[^\pL\pN]|$))`)
+)
+
+// joinInitials removes the points between initials, and replaces other points after single letters with spaces.
+func joinInitials(s string) string {
+	for nextInitial.MatchString(s) {
+		s = nextInitial.ReplaceAllString(s, "$1")
+	}
+	return strings.ReplaceAll(lastInitial.ReplaceAllString(s, "$1"), string(afterInitial), " ")
 }
 
 // lastMatch compares the pattern's last match, because an answer usually ends with its conclusion.
@@ -89,15 +109,17 @@ func sameChoice(reference string, c Case) (bool, error) {
 
 var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
-	leadingLetter = regexp.MustCompile(`^\s*(?:\(([A-Za-z])\)|([A-Za-z])[).:])`)
+	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
 	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
-	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
+	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`)                                        // "Answer B"
+	hedged        = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // "(A) or (B)"
+	negated       = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
 )
 
-// chosen returns the index of the chosen option, from 0. ok is false if the text names two different letters.
+// chosen returns the index of the chosen option, from 0. ok is false if the text names two letters, or excludes one.
 func chosen(text string, choices []string) (int, bool) {
 	text = norm.NFKC.String(latexText.ReplaceAllString(text, " $1 "))
 	for i, choice := range choices {
@@ -106,6 +128,9 @@ func chosen(text string, choices []string) (int, bool) {
 		}
 	}
 	text = text[len(optionWord.FindString(text)):]
+	if hedged.MatchString(text) || negated.MatchString(text) {
+		return 0, false
+	}
 	n := len(choices)
 	if n == 0 {
 		n = 26
@@ -145,7 +170,7 @@ func conclusion(answer string) string {
 
 // marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
 func marked(s string) (string, bool) {
-	boxed, hashes := strings.LastIndex(s, `\boxed{`), strings.LastIndex(s, "####")
+	boxed, hashes := strings.LastIndex(s, `\boxed{`), lastHashes(s)
 	switch {
 	case boxed < 0 && hashes < 0:
 		return "", false
@@ -155,4 +180,22 @@ func marked(s string) (string, bool) {
 	}
 	content, _ := group(s[boxed+len(`\boxed{`):])
 	return content, true // a mark whose brace is never closed has no readable content
+}
+
+// heading matches a Markdown heading of level 4 to 6 that begins with a word, with text below it.
+var heading = regexp.MustCompile(`^#{4,6}[ \t]+[*_]*(?:\d{1,2}[.)][ \t]+[*_]*)?\pL[^\n]*\n\s*\S`)
+
+// lastHashes returns the index of the last #### that does not begin a heading, or -1.
+func lastHashes(s string) int {
+	for end := len(s); ; {
+		i := strings.LastIndex(s[:end], "####")
+		if i < 0 {
+			return -1
+		}
+		begin := len(strings.TrimRight(s[:i], "#"))
+		if begin > 0 && s[begin-1] != '\n' || !heading.MatchString(s[begin:]) {
+			return i
+		}
+		end = begin
+	}
 }

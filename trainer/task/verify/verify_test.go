@@ -45,6 +45,9 @@ func TestNormalized(t *testing.T) {
 		{"1,000", "1000", 1}, {"5%", "5", 0},
 		{"1,2,3", "1, 2, 3", 1}, {"1,2,3", "12, 3", 0}, {"-$5", "$5", 0}, {"-$5", "-$5.", 1}, {"(-5)", "5", 0}, {"(-5)", "-5", 1}, {".5", "5", 0}, {".5", "it: .5", 0}, {"-.5", ".5", 0}, {"2-3", "2 3", 1}, {"...5", "5", 1}, {"v.5", "v 5", 1},
 		{"C#", "C", 0}, {"C++", "C", 0}, {"well-known", "well known", 1},
+		// initials and typographic hyphens
+		{"U.S.", "US", 1}, {"USA", "U.S.A.", 1}, {"JK Rowling", "J.K. Rowling", 1}, {"J. K. Rowling", "J.K. Rowling", 1}, {"J.K Rowling", "JK Rowling", 1}, {"e.g.", "eg", 1}, {"U.S.", "U.K.", 0},
+		{"J. Smith", "J Smith", 1}, {"J. Smith", "JSmith", 0}, {"plan B.", "plan b", 1}, {"Ph.D.", "Ph. D.", 1}, {"5", "\u20135", 0}, {"-5", "\u20115", 1}, {"well-known", "well\u2011known", 1},
 		{"the", "", 0}, {"the", "the", 1}, {"?", "!", 0}, {"", "the", 0}, {"yes", "yes and no", 0}, {"a b", "ab", 0},
 	})
 }
@@ -58,6 +61,9 @@ func TestNumeric(t *testing.T) {
 		// the last number, or the marked one
 		{"7", "10 - 3 = 7", 1}, {"7", "10-3=7", 1}, {"7", `\boxed{7} because 3+4, see step 12`, 1}, {"12", `\boxed{7} because 12`, 0},
 		{"7", "#### 8\n#### 7", 1}, {"7", `\boxed{8} no: #### 7`, 1}, {"7", `#### 8, or rather \boxed{7}`, 1}, {"7", "#### 7 dollars\nChecked in 2 ways.", 1},
+		// a heading is no mark
+		{"42", "#### Step 2: add\n\nThe total is **42**.", 1}, {"2", "#### Step 2: add\n\nThe total is **42**.", 0}, {"42", "\\boxed{42}\n\n#### Check\n6*7=42, in 2 ways", 1}, {"42", "#### 2. Add\nThe total is 42", 1},
+		{"42", "#### The answer is 42", 1}, {"42", "#### Check\nyes\n#### 42", 1}, {"7", "###### Sum\n7", 1},
 		// hedging inside a mark
 		{"7", "#### 7 or 8", 0}, {"8", "#### 7 or 8", 0}, {"7", `\boxed{6, 7, 8}`, 0}, {"7", `\boxed{}`, 0}, {"7", `\boxed{7`, 0}, {"7", "7 ####", 0},
 		{"2", `\boxed{\sqrt{2}}`, 0}, {"3", `\boxed{3\pi}`, 0}, {"10", `\boxed{2^{10}}`, 0}, {"10", "it is 2^10", 0}, {"7", `\boxed{x = 7}`, 1}, {"7", `\boxed{7\text{ apples}}`, 1},
@@ -68,7 +74,12 @@ func TestNumeric(t *testing.T) {
 		{"72", "72, 72, and again 72,", 1}, {"1", "0.9999999999", 0}, {"1500", "1.5e3", 1}, {"1500", `1.5 \times 10^{3}`, 1}, {"0.0015", "1.5e-3", 1},
 		// signs and currency
 		{"-5", "-5", 1}, {"-5", "−5", 1}, {"5", "-5", 0}, {"-5", "5", 0}, {"-5", "x=-5", 1}, {"-5", "-$5", 1}, {"-5", "$-5", 1}, {"5", "+5", 1}, {"5", "--5", 1}, {"12", "$12", 1}, {"12", `\$12.00`, 1}, {"12", "€12", 1}, {"19", "covid-19", 1},
+		{"-3", "The answer is negative 3.", 1}, {"3", "The answer is negative 3.", 0}, {"-3", "minus 3", 1}, {"-3", "It is minus $3.", 1}, {"3", "10 minus 3", 1}, {"-3", "10 minus 3", 0}, {"3", "non-negative 3", 1},
+		{"-3", "\u20113", 1}, {"3", "\u20113", 0}, {"15", "10\u201115", 0}, {"5", "2024\u201101\u201105", 0},
+		// spaces that do not break
+		{"5", "The answer is\u00a05.", 1}, {"1.5", "1\u00a01/2", 1}, {"5.5", "1\u00a01/2", 0}, {"1234", "1\u00a0234", 1}, {"50", "50\u202f%", 1}, {"12", "1\u00a02", 0},
 		// fractions
+		{"2.5", "2 and 1/2 hours", 1}, {"0.5", "2 and 1/2", 0}, {"2.5", `2 and \frac{1}{2}`, 1}, {"1.5", "2 and 3/2", 1}, {"2.5", "2 and a 1/2", 1},
 		{"0.5", "1/2", 1}, {"1/2", "0.5", 1}, {"1/2", `\boxed{\frac{1}{2}}`, 1}, {"1/2", `\dfrac{2}{4}`, 1}, {"-1/2", `-\frac{1}{2}`, 1}, {"-3/4", `\frac{-3}{4}`, 1},
 		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 1}, {"2.5", "2½", 1}, {"2.5", "It is 2 ½ cups.", 1}, {"1/2", "1½", 0}, {"35", "３５", 1}, {"0.35", "３５％", 1}, {"1e15", "10<sup>15</sup>", 1}, {"2", "H<sub>2</sub>O", 0},
 		// per cent
@@ -93,6 +104,8 @@ func TestChoice(t *testing.T) {
 		{"B", "B) Venus", 1}, {"B", "The answer is B.", 1}, {"B", "The answer is (B) because A is too hot.", 1}, {"B", "Not A. Answer: B", 1}, {"B", `\boxed{B}`, 1}, {"B", "#### B", 1},
 		{"B", "A", 0}, {"B", "", 0}, {"B", "(A) or (B)", 0}, {"B", "A B C D", 0}, {"B", "I think a planet", 0}, {"A", "A planet it is", 0}, {"B", "E", 0}, {"B", "The answer is (A). The answer is (C).", 0},
 		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
+		{"B", "Answer: B\n\nExplanation: it is hot.", 1}, {"B", "**Answer:** B. Venus", 1}, {"B", "The correct answer is **B. Venus**.", 1}, {"B", "**B) Venus**", 1}, {"B", "#### Analysis\nEarth is wrong.\n\n**Answer: B**", 1},
+		{"A", "(A) or (B)", 0}, {"A", "The answer is (A) or (C)", 0}, {"A", "The answer is A, B", 0}, {"A", "The answer is not (A).", 0}, {"A", "not A", 0}, {"A", "(A) and it is hot", 1},
 		{"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
 	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
