@@ -119,6 +119,7 @@ func TestFormsInTraining(t *testing.T) {
 	}{
 		{"No.", object{"response_format": object{"type": "json_object"}}, false},
 		{`{"a": 1}`, object{"response_format": object{"type": "json_object"}}, true},
+		{"{\"a\": 1}\nObservation:", object{"response_format": object{"type": "json_object"}, "stop": []string{"Observation:"}}, true},
 		{`[1]`, object{"response_format": object{"type": "json_object"}}, false},
 		{`{"a": 1}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, false},
 		{`{"answer": 1, "why": "so"}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, true},

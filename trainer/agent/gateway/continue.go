@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"strings"
+
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
@@ -35,7 +37,8 @@ func (r *chatRequest) continues() bool {
 func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d *dialect, c call) (err error) {
 	n := len(messages) - 1
 	for _, before := range at.forest.known[all[n+1]] {
-		if before.out.Finish != policy.FinishStop && before.tools == d.tools {
+		sameThinking := messages[n].Reasoning == "" || strings.TrimSpace(messages[n].Reasoning) == strings.TrimSpace(before.reply.thinking)
+		if before.out.Finish != policy.FinishStop && before.tools == d.tools && sameThinking {
 			t.parent = before
 			return before.root.add(t)
 		}

@@ -58,7 +58,9 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		for i := range out.calls {
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
-		out.broken = r.breaks(out)
+		whole := out // as the client reads it: with the text that it continues, and without what follows a stop string
+		whole.text = string(t.continued) + cut(out.text, r.Stop)
+		out.broken = r.breaks(whole)
 		return out
 	}
 	return a.answer(ctx, c, t, opt)
