@@ -18,6 +18,7 @@ type addedToken struct {
 
 // addedTokens finds added tokens: first those that are matched in raw text, then those in normalised text.
 type addedTokens struct {
+	list            []addedToken
 	raw, normalized matcher
 }
 
@@ -28,7 +29,7 @@ type piece struct {
 }
 
 func newAddedTokens(tokens []addedToken, normalize normalizer) *addedTokens {
-	a := &addedTokens{}
+	a := &addedTokens{list: tokens}
 	for _, t := range tokens {
 		switch {
 		case t.content == "":

@@ -116,6 +116,23 @@ func TestFromGGUFLlama3(t *testing.T) {
 	}
 }
 
+// TestFromGGUFUserDefined: user-defined pieces with the mark of a space, as Gemma's, are merged. The ids are those of tokenizers 0.23.3.
+func TestFromGGUFUserDefined(t *testing.T) {
+	files, err := FromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": []string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"},
+		"tokenizer.ggml.token_type": []int64{2, 3, 3, 4, 1, 1, 1, 1}, "tokenizer.ggml.scores": []float64{0, 0, 0, 0, -3, -4, -5, -1},
+		"tokenizer.ggml.add_space_prefix": false, "tokenizer.ggml.add_bos_token": false})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Encode("a  b"); !slices.Equal(got, []int32{5, 3, 6}) {
+		t.Errorf("got %v, want [5 3 6]", got)
+	}
+}
+
 func TestFromGGUFRefuses(t *testing.T) {
 	for want, change := range map[string]func(map[string]any){
 		`model is "bert"`:  func(m map[string]any) { m["tokenizer.ggml.model"] = "bert" },

@@ -37,7 +37,7 @@ func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 		return nil, fmt.Errorf("GGUF: %w", err)
 	}
 	meta := map[string]any{ggufPrefix + "model": "gpt2", ggufPrefix + "pre": pre}
-	if err := ggufTokens(s, rows, meta); err != nil {
+	if err := ggufTokens(s, t.added.list, rows, meta); err != nil {
 		return nil, fmt.Errorf("GGUF: %w", err)
 	}
 	merges := make([]string, len(s.merges))
@@ -139,8 +139,9 @@ func (c *component) isolates() bool {
 	return behaviour == "Isolated" && (invert == false || invert == nil)
 }
 
-// ggufTokens sets the tokens by id, and their types. Rows of the embedding without a token get an unused token.
-func ggufTokens(s *spec, rows int, meta map[string]any) error {
+// ggufTokens sets the tokens by id, and their types. added holds the added tokens of all files. Rows of the embedding without a
+// token get an unused token.
+func ggufTokens(s *spec, added []addedToken, rows int, meta map[string]any) error {
 	tokens, types := make([]string, rows), make([]int64, rows)
 	put := func(text string, id int32, kind int64) error {
 		if int(id) >= rows {
@@ -154,7 +155,7 @@ func ggufTokens(s *spec, rows int, meta map[string]any) error {
 			return err
 		}
 	}
-	for _, a := range s.added {
+	for _, a := range added {
 		if a.lstrip || a.rstrip || a.singleWord {
 			return fmt.Errorf("there is no key for lstrip, rstrip and single_word of the added token %.60q", a.content)
 		}
@@ -185,7 +186,11 @@ func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
 	if err != nil {
 		return err
 	}
-	for _, text := range ggufSamples {
+	samples := slices.Clone(ggufSamples)
+	for _, a := range t.added.list {
+		samples = append(samples, a.content)
+	}
+	for _, text := range samples {
 		if got, want := back.EncodeWithSpecial(text), t.EncodeWithSpecial(text); !slices.Equal(got, want) {
 			return fmt.Errorf("GGUF: a reader would split %q into %v instead of %v", text, got, want)
 		}

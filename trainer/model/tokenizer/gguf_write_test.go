@@ -28,6 +28,21 @@ func TestWriteGGUF(t *testing.T) {
 	}
 }
 
+// TestWriteGGUFOfConfig: a token that only tokenizer_config.json has is written with its text.
+func TestWriteGGUFOfConfig(t *testing.T) {
+	const byteLevel = `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}`
+	tok := parseSmall(t, `{"added_tokens_decoder":{"4":{"content":"<f>","special":true}}}`,
+		byteLevel, `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},`+byteLevel+`]}`)
+	meta, err := tok.GGUF(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int64)
+	if tokens[4] != "<f>" || types[4] != ggufControl || tokens[5] != "[PAD5]" {
+		t.Errorf("tokens %q, types %v", tokens, types)
+	}
+}
+
 // TestWriteGGUFRefuses: tokenizers that GGUF keys cannot describe are refused.
 func TestWriteGGUFRefuses(t *testing.T) {
 	const model = `"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}`

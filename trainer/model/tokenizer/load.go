@@ -21,13 +21,14 @@ const (
 	fileConfig     = "tokenizer_config.json"
 	fileTemplate   = "chat_template.jinja"
 	fileSpecial    = "special_tokens_map.json"
+	fileAdded      = "added_tokens.json"
 	fileGeneration = "generation_config.json"
 )
 
-var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileGeneration}
+var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileAdded, fileGeneration}
 
 // Load reads a Hugging Face folder: tokenizer.json or, if that is absent, SentencePiece's tokenizer.model. It also reads
-// tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json and
+// tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json, added_tokens.json and
 // generation_config.json if they are present. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := loadFS(os.DirFS(dir))
@@ -220,6 +221,12 @@ func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error)
 			list[i] = a
 		}
 	}
+	for _, a := range c.legacy {
+		if _, ok := place[a.content]; !ok {
+			place[a.content] = len(list)
+			list = append(list, a)
+		}
+	}
 	next := int32(len(t.tokens)) // larger than every id so far
 	for _, a := range list {
 		next = max(next, a.id+1)
@@ -274,11 +281,12 @@ func (t *Tokenizer) setStop(c *config) {
 
 // config is the content of the files next to tokenizer.json.
 type config struct {
-	named map[string]string // "bos_token" etc. to token strings
-	extra []string          // additional_special_tokens
-	known map[string]bool   // the tokens in extra
-	added []addedToken      // added_tokens_decoder, by id
-	stop  []int32
+	named  map[string]string // "bos_token" etc. to token strings
+	extra  []string          // additional_special_tokens
+	known  map[string]bool   // the tokens in extra
+	added  []addedToken      // added_tokens_decoder, by id
+	legacy []addedToken      // added_tokens.json, by id, if there is no added_tokens_decoder
+	stop   []int32
 }
 
 var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
@@ -296,24 +304,52 @@ func (c *config) specials() []string {
 
 func readConfig(files map[string][]byte) (*config, error) {
 	c := &config{named: map[string]string{}, known: map[string]bool{}}
-	for _, name := range []string{fileSpecial, fileConfig} { // the later file has priority
-		o, err := readObject(files, name)
-		if err != nil {
-			return nil, err
-		}
-		err = c.readNames(o)
-		if err == nil && name == fileConfig {
-			err = c.readAddedDecoder(o)
-		}
-		if err != nil {
-			return nil, at(name, err)
-		}
+	o, err := readObject(files, fileConfig)
+	if err == nil {
+		err = at(fileConfig, errors.Join(c.readNames(o), c.readAddedDecoder(o)))
 	}
-	o, err := readObject(files, fileGeneration)
+	if _, current := o.Get("added_tokens_decoder"); err == nil && !current {
+		err = c.readLegacy(files)
+	}
 	if err != nil {
 		return nil, err
 	}
+	if o, err = readObject(files, fileGeneration); err != nil {
+		return nil, err
+	}
 	return c, at(fileGeneration, c.readStop(o))
+}
+
+// readLegacy reads the files of older releases of transformers. Their names have priority over those of
+// tokenizer_config.json. transformers also reads them only if tokenizer_config.json has no added_tokens_decoder.
+func (c *config) readLegacy(files map[string][]byte) error {
+	o, err := readObject(files, fileSpecial)
+	if err == nil {
+		err = at(fileSpecial, c.readNames(o))
+	}
+	if err != nil {
+		return err
+	}
+	if o, err = readObject(files, fileAdded); err != nil {
+		return err
+	}
+	if o.Len() > maxAdded {
+		return fmt.Errorf("%s: more than %d entries", fileAdded, maxAdded)
+	}
+	special := c.specials()
+	for text, v := range o.All() {
+		ids, err := tokenIDs([]any{v})
+		if err == nil {
+			_, err = tokenText(text)
+		}
+		if err != nil {
+			return at(fileAdded, at(text, err))
+		}
+		named := slices.Contains(special, text)
+		c.legacy = append(c.legacy, addedToken{id: ids[0], content: text, normalized: !named, special: named})
+	}
+	sort.Slice(c.legacy, func(i, j int) bool { return c.legacy[i].id < c.legacy[j].id })
+	return nil
 }
 
 func readObject(files map[string][]byte, name string) (*ordered.Object, error) {

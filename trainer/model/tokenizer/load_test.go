@@ -118,6 +118,34 @@ func TestManySpecialTokens(t *testing.T) {
 	}
 }
 
+// TestLegacyFiles: special_tokens_map.json has priority over tokenizer_config.json, and added_tokens.json adds tokens, as in transformers.
+// Both are ignored if tokenizer_config.json has added_tokens_decoder.
+func TestLegacyFiles(t *testing.T) {
+	const names, added = `{"eos_token":"<e>"}`, `{"<f>":4,"<e>":9,"<g>":5}`
+	for name, test := range map[string]struct {
+		config string
+		eos    int32
+		known  bool
+	}{
+		"older":   {`{"eos_token":"b","pad_token":"<g>"}`, 3, true},
+		"current": {`{"eos_token":"b","added_tokens_decoder":{"3":{"content":"<e>","special":true}}}`, 1, false},
+	} {
+		tok, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(test.config), fileSpecial: []byte(names), fileAdded: []byte(added)})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		id, known := tok.ID("<f>")
+		if tok.EOS() != test.eos || known != test.known || known && (id != 4 || !slices.Equal(tok.Encode("a<f><g>"), []int32{0, 4, 5}) || tok.Pad() != 5) {
+			t.Errorf("%s: EOS %d, <f> %d %v, want EOS %d, <f> known %v", name, tok.EOS(), id, known, test.eos, test.known)
+		}
+	}
+	for _, bad := range []string{`[]`, `{"<f>":"4"}`, `{"<f>":-1}`, `{"<f>":4,"<g>":4}`} {
+		if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileAdded: []byte(bad)}); err == nil {
+			t.Errorf("added_tokens.json %s is accepted", bad)
+		}
+	}
+}
+
 func TestUnknownBytes(t *testing.T) {
 	for _, c := range []struct {
 		name, model string

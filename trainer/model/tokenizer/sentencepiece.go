@@ -64,7 +64,8 @@ func (g *ggufTokenizer) scoredMerges() []any {
 	}
 	ids := make(map[string]int, len(g.tokens))
 	for id, text := range g.tokens {
-		if g.types[id] == ggufNormal { // user-defined tokens are cut out of the text first, so no merge meets one
+		// A user-defined token such as Gemma's ▁▁ is only found by merges, because the text before normalisation has spaces.
+		if g.types[id] == ggufNormal || g.types[id] == ggufUserDefined {
 			ids[text] = id
 		}
 	}

@@ -26,16 +26,25 @@ var filters map[string]methodOf[any]
 
 func init() { // set in init, because map itself looks up filters
 	filters = map[string]methodOf[any]{
-		"abs": absFilter, "attr": attrFilter, "batch": ofItems(batchFilter), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
+		"abs": absFilter, "attr": attrFilter, "batch": once(ofItems(batchFilter)), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
-		"first": ofItems(endFilter(false)), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": itemsFilter,
+		"first": ofItems(endFilter(false)), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": once(itemsFilter),
 		"join": ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
-		"lower": ofText(mapMethod(strings.ToLower)), "map": mapFilter, "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
-		"reject": selectFilter(false, false), "rejectattr": selectFilter(false, true), "replace": ofText(takes(2, 3, (*renderer).replace)),
-		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": selectFilter(true, false),
-		"selectattr": selectFilter(true, true), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
+		"lower": ofText(mapMethod(strings.ToLower)), "map": once(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
+		"reject": once(selectFilter(false, false)), "rejectattr": once(selectFilter(false, true)), "replace": ofText(takes(2, 3, (*renderer).replace)),
+		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": once(selectFilter(true, false)),
+		"selectattr": once(selectFilter(true, true)), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
 		"title": ofText(mapMethod(titleWords)), "tojson": takes(0, 4, tojsonFilter), "trim": ofText(takes(0, 1, stripMethod(strings.TrimFunc))),
-		"unique": ofItems(uniqueFilter), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
+		"unique": once(ofItems(uniqueFilter)), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
+	}
+}
+
+// once makes the result of a filter a generator.
+func once(m methodOf[any]) methodOf[any] {
+	return func(r *renderer, v any, args arguments) (any, error) {
+		out, err := m(r, v, args)
+		items, _ := list(out)
+		return &generator{items}, err
 	}
 }
 
@@ -174,7 +183,7 @@ func indentFilter(r *renderer, v any, args arguments) (any, error) {
 	default:
 		return nil, fmt.Errorf("a width of type %s", typeName(width))
 	}
-	lines := strings.Split(s, "\n")
+	lines := splitLines(s+"\n", false)
 	if err := r.spendTimes(len(pad)+32, int64(len(lines))); err != nil {
 		return nil, err
 	}

@@ -273,25 +273,31 @@ func splitMethod(fromRight bool) methodOf[string] {
 
 // lines implements splitlines.
 func (r *renderer) lines(s string, args arguments) (any, error) {
-	keep := truth(args.at(0, "keepends", false))
 	parts := []any{}
+	for _, line := range splitLines(s, truth(args.at(0, "keepends", false))) {
+		parts = append(parts, line)
+	}
+	return parts, r.spend(32 * len(parts))
+}
+
+// splitLines returns the lines of a text as Python defines them, with or without their ends.
+func splitLines(s string, keepEnds bool) (parts []string) {
 	for s != "" {
 		i := strings.IndexFunc(s, isLineEnd)
 		if i < 0 {
-			parts = append(parts, s)
-			break
+			return append(parts, s)
 		}
 		_, n := utf8.DecodeRuneInString(s[i:])
 		if strings.HasPrefix(s[i:], "\r\n") {
 			n = 2
 		}
 		end := i
-		if keep {
+		if keepEnds {
 			end += n
 		}
 		parts, s = append(parts, s[:end]), s[i+n:]
 	}
-	return parts, r.spend(32 * len(parts))
+	return parts
 }
 
 func isLineEnd(r rune) bool {

@@ -30,6 +30,9 @@ type (
 		changed []any
 	}
 
+	// generator holds items that can be iterated over once. It is true even without items.
+	generator struct{ items []any }
+
 	// markup is a string that is not escaped when joined to another.
 	markup string
 )
@@ -40,6 +43,7 @@ func (f function) String() string   { return "<function>" }
 func (n *namespace) String() string { return "<Namespace>" }
 func (l *loop) String() string      { return fmt.Sprintf("<LoopContext %d/%d>", l.index+1, len(l.items)) }
 func (m markup) String() string     { return string(m) }
+func (g *generator) String() string { return "<generator>" }
 
 // typeName returns the Python name of a value's type.
 func typeName(v any) string {
@@ -48,6 +52,8 @@ func typeName(v any) string {
 		return "Undefined"
 	case function:
 		return "function"
+	case *generator:
+		return "generator"
 	case *namespace:
 		return "Namespace"
 	case *loop:
@@ -123,6 +129,10 @@ func (r *renderer) iterate(v any) ([]any, error) {
 	switch v := v.(type) {
 	case undefined:
 		return nil, nil
+	case *generator:
+		items := v.items
+		v.items = nil
+		return items, nil
 	case *ordered.Object:
 		items := make([]any, 0, v.Len())
 		for _, k := range v.Keys() {
