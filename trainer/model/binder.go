@@ -46,8 +46,8 @@ func (b *binder) layer(i int) layer {
 	c := m.Config.Layer(i)
 	rotary, _ := c.Rotary()
 	l := layer{
-		cfg: &m.Config, rotation: m.rotations[rotary], index: i,
-		order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, factor: b.other(p + arch.FactorLeaf),
+		cfg: &m.Config, rotation: m.tables.rotations[rotary], index: i,
+		order: m.tables.heads.orders[columnsOf(&m.Config, i)], growth: m.tables.heads.growth, factor: b.other(p + arch.FactorLeaf),
 		inputNorm: b.other(p + "input_norm"), postNorm: b.other(p + "post_norm"),
 		attendedNorm: b.other(p + "attended_norm"), mlpNorm: b.other(p + "mlp_norm"),
 		qkv: b.linear(p + "qkv"), o: b.linear(p + "o"),
@@ -64,10 +64,10 @@ func (b *binder) layer(i int) layer {
 			conv: torch.ShortConv{Weight: b.other(p + "conv"), SiLU: true},
 			aLog: b.other(p + "a_log"), dtBias: b.other(p + "dt_bias")}
 	} else if m.Config.GatedAttention() {
-		l.gates = m.heads.gates
+		l.gates = m.tables.heads.gates
 	}
 	if l.qNorm != nil {
-		l.vNorm = m.heads.ones[valueNorm{c.HeadDim(), l.qNorm.DType()}]
+		l.vNorm = m.tables.heads.ones[valueNorm{c.HeadDim(), l.qNorm.DType()}]
 	}
 	if m.Config.LayerInputs() > 0 {
 		l.own = &ownInput{gate: b.linear(p + "input_gate"), up: b.linear(p + "input_up"), norm: b.other(p + "own_norm")}

@@ -45,9 +45,7 @@ type Model struct {
 
 	adapters map[string]torch.LoRA // keyed by the leaf to which they are added; nil: no adapters
 
-	positions int // rows of the rotary tables
-	rotations map[arch.Rotary]rotation
-	heads     headTables
+	tables tables
 }
 
 // folder describes the folder of a model, for copies in the same form.
@@ -154,16 +152,6 @@ func prepare(dev *torch.Device, cfg arch.Config) (*Model, error) {
 	return &Model{Config: cfg, Device: dev, Layout: cfg.Layout()}, nil
 }
 
-// rotary makes the rotary tables.
-func (m *Model) rotary(s *torch.Scope, opt Options) {
-	m.positions = m.Config.MaxPosition
-	if opt.MaxPosition > 0 && opt.MaxPosition < m.positions {
-		m.positions = opt.MaxPosition
-	}
-	m.rotations = rotationsOf(s, &m.Config, m.positions)
-	m.heads = headTablesOf(s, &m.Config, m.positions)
-}
-
 // allocate makes the buffers and the leaf views, without values.
 func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Options) (*Model, error) {
 	if err := CheckModuleNamed(cfg, opt.Module); err != nil {
@@ -177,7 +165,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		if err := m.allocateBuffers(s, opt); err != nil {
 			return err
 		}
-		m.rotary(s, opt)
+		m.tables = tablesOf(s, &m.Config, opt.MaxPosition)
 		if cfg.Module != nil {
 			return bindModule(m, s, opt.Module)
 		}
@@ -270,7 +258,7 @@ func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 }
 
 // MaxPosition returns the number of rows of the rotary tables.
-func (m *Model) MaxPosition() int { return m.positions }
+func (m *Model) MaxPosition() int { return m.tables.positions }
 
 // Close frees the model's memory.
 func (m *Model) Close(ctx context.Context) error {
@@ -279,11 +267,8 @@ func (m *Model) Close(ctx context.Context) error {
 			m.module.Drop()
 			m.leaves = nil
 		}
-		for _, r := range m.rotations {
-			r.cos.Drop()
-			r.sin.Drop()
-		}
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, m.heads.tensors(), {m.Half, m.gathered.flat}} {
+		m.tables.drop()
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half, m.gathered.flat}} {
 			for _, t := range views {
 				t.Drop()
 			}

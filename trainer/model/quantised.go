@@ -71,7 +71,7 @@ func loadQuantised(ctx context.Context, dev *torch.Device, src *weights.Source, 
 		}
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		m.rotary(s, opt)
+		m.tables = tablesOf(s, &m.Config, opt.MaxPosition)
 		m.Decoder = m.decoder(m.leaves, m.leaves)
 		m.Generation = &m.Decoder
 		return nil
