@@ -132,6 +132,12 @@ func (l *Learner) SetReference(ctx context.Context, ref *model.Model) error {
 	return l.group.complete(ctx, ref)
 }
 
+// Names in Report.Values of the differences between sampler and trainer. They are meaningful while both have the same weights.
+const (
+	GapMean        = "gap_mean"        // of log-probs
+	RoutingDiffers = "routing_differs" // of experts
+)
+
 // Report describes one update. docs/metrics.md names the values.
 type Report struct {
 	Values  map[string]float64

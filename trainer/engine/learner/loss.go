@@ -220,7 +220,7 @@ func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro [
 func (p *minibatchLoss) values() map[string]float64 {
 	v := p.Sums.Stats(p.totals).Values()
 	if p.Tokens > 0 {
-		v["gap_mean"] = p.Gap / p.Tokens
+		v[GapMean] = p.Gap / p.Tokens
 	}
 	p.routing.values(p.Routed, v)
 	batchTokens := 0

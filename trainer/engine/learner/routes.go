@@ -152,7 +152,7 @@ func (r *routing) values(of routed, v map[string]float64) {
 	}
 	v["routing_free"] = float64(of.Free) / float64(of.Rows)
 	if of.Fresh > 0 {
-		v["routing_differs"] = float64(of.Differ) / float64(of.Fresh)
+		v[RoutingDiffers] = float64(of.Differ) / float64(of.Fresh)
 	}
 	if r.balance != 0 {
 		v["router_aux_loss"] = of.Aux

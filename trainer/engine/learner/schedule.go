@@ -2,12 +2,22 @@ package learner
 
 import "math"
 
+// Decay is the form in which a learning rate falls.
+type Decay string
+
+// The forms of a decay.
+const (
+	ConstantRate Decay = "constant" // the rate does not fall
+	LinearDecay  Decay = "linear"
+	CosineDecay  Decay = "cosine"
+)
+
 // Schedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to Floor × LR at
 // step Total. Later steps have that rate, too.
 type Schedule struct {
 	LR     float64
-	Warmup int64   // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup
-	Kind   string  // "constant", "linear" or "cosine"
+	Warmup int64 // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup
+	Decay  Decay
 	Hold   float64 // fraction of Total at which the decay starts
 	Floor  float64 // fraction of LR at the end
 	Total  int64
@@ -19,11 +29,11 @@ func (s Schedule) At(step int64) float64 {
 		return s.LR * float64(step+1) / float64(s.Warmup)
 	}
 	from := max(float64(s.Warmup), s.Hold*float64(s.Total))
-	if s.Kind == "constant" || float64(step) < from || float64(s.Total) <= from {
+	if s.Decay == ConstantRate || float64(step) < from || float64(s.Total) <= from {
 		return s.LR
 	}
 	done := min((float64(step)-from)/(float64(s.Total)-from), 1)
-	if s.Kind == "cosine" {
+	if s.Decay == CosineDecay {
 		done = (1 - math.Cos(math.Pi*done)) / 2
 	}
 	return s.LR * (1 - done*(1-s.Floor))

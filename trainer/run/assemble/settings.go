@@ -50,7 +50,7 @@ func convention(g config.GRPO) mgrpo.Convention {
 
 // Schedule returns an optimizer's learning rates over the given number of steps.
 func Schedule(o config.Optimizer, steps int64) learner.Schedule {
-	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: cmp.Or(o.DecaySteps, steps)}
+	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Decay: learner.Decay(o.Schedule), Hold: o.Hold, Floor: o.Floor, Total: cmp.Or(o.DecaySteps, steps)}
 }
 
 // Adam returns the constants of AdamW.
