@@ -59,8 +59,15 @@ func Examine(commit, device string, threads int) (Machine, error) {
 	return m, nil
 }
 
-// Processor returns the processor's name, or its architecture if Linux does not know the name.
-func Processor() string { return cmp.Or(field("/proc/cpuinfo", "model name"), runtime.GOARCH) }
+// Processor returns the processor's name, or its architecture if Linux does not know the name. Clouds use one name for several generations
+// of AMD's processors, so their family is added: 25 is Zen 3 and 4, 26 is Zen 5.
+func Processor() string {
+	name := cmp.Or(field("/proc/cpuinfo", "model name"), runtime.GOARCH)
+	if strings.HasPrefix(name, "AMD") && !strings.ContainsAny(name, "0123456789") {
+		name += fmt.Sprintf(" (family %s)", field("/proc/cpuinfo", "cpu family"))
+	}
+	return name
+}
 
 // Commit returns the commit of the repository in the working directory, with "-dirty" if tracked files differ from it, or "unknown"
 // outside of a repository.

@@ -241,7 +241,7 @@ func (r *Row) Finish(suite Ceilings) {
 	}
 	r.FloorSeconds, r.FloorOf = r.Bytes.Value/(rate*1e9), where+" "+what
 	gemm := c.GEMM.Median
-	if r.DType == "bfloat16" || r.DType == BF16Factors {
+	if r.DType == "bfloat16" || r.DType == BF16Factors || r.DType == "BF16" { // BF16: weights of a GGUF file
 		gemm = max(gemm, c.GEMMBF16.Median) // a machine without bf16 instructions computes in float32
 	}
 	if t := r.FLOPs.Value / (gemm * 1e9); t > r.FloorSeconds {
