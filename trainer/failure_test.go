@@ -339,7 +339,7 @@ func TestRefusedUpdates(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, dir, append(noColdStart, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
 	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
-	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 consecutive steps") {
+	if err == nil || !strings.Contains(err.Error(), "agent planner: step 3: updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
 	}
 	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))
