@@ -23,7 +23,7 @@ struct Weights {
 enum class Kind { fp32, bf16, rounded };
 
 bool in_tiles() { return std::string(mgrpo_cpu_isa()) == "amx"; }
-bool rounds_x() { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK && !in_tiles(); }
+bool rounds_x() { return mgrpo_matmul_cpu({}, {}, nullptr, 0, 0, 0, 0, 0, 1) == MGRPO_OK && !in_tiles(); }
 
 // Rounding error of a sum of k products, in units of sum |x w|. A lane adds at most k / 4 products. Tiles round x to 2^-17 and add k / 2
 // products.

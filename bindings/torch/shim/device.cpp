@@ -168,7 +168,7 @@ int mgt_round_factors(int on) {
   const auto round = [](at::Float32Precision p) {
     at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, p);
   };
-  const auto ours = [] { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK ? Rounding::ours : Rounding::none; };
+  const auto ours = [] { return mgrpo_matmul_cpu({}, {}, nullptr, 0, 0, 0, 0, 0, 1) == MGRPO_OK ? Rounding::ours : Rounding::none; };
   if (on) round(at::Float32Precision::BF16);
   const bool libtorch = on && libtorch_rounds();
   if (!libtorch) round(at::Float32Precision::NONE);
@@ -197,6 +197,7 @@ const char *mgt_cpu_features(void) {
     FEATURE("avx512bf16");
     FEATURE("amx-bf16");
 #undef FEATURE
+    if (has_wide_fp32()) s += " zen5";
 #elif defined(__aarch64__)
     s = "asimd";
 #endif

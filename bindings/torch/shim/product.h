@@ -9,6 +9,10 @@ enum class Rounding { none, libtorch, ours };
 Rounding rounding();
 void set_rounding(Rounding r);
 
+// Reports whether AVX-512 multiplies twice as many floats as AVX2, which LibTorch's products use: on AMD's processors since Zen 5. There
+// our kernel computes the products below, unless they round.
+bool has_wide_fp32();
+
 // y = a b.  a [m, k], b [k, n] and y [m, n] have one dtype.
 void product_out(at::Tensor &y, const at::Tensor &a, const at::Tensor &b);
 at::Tensor product(const at::Tensor &a, const at::Tensor &b);

@@ -18,6 +18,7 @@
 
 #include "cuda_part.h"
 #include "guard.h"
+#include "product.h"
 
 namespace {
 
@@ -173,7 +174,11 @@ mgt_tensor mgt_scale(mgt_device *d, void *t, double factor) {
   return make(d, [&] { return at::mul(ref(t), factor); });
 }
 mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b) {
-  return make(d, [&] { return at::matmul(ref(a), ref(b)); });
+  return make(d, [&] {
+    const at::Tensor &x = ref(a), &y = ref(b);
+    const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad());
+    return x.dim() == 2 && y.dim() == 2 && !recorded && rounding() == Rounding::none ? product(x, y) : at::matmul(x, y);
+  });
 }
 // Without gradients on a CPU each value is computed alone. LibTorch's vectors round differently from the rest after the last vector, so a
 // row's bits would depend on the number of rows.

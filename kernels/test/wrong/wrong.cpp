@@ -63,8 +63,9 @@ WRONG(linear, (const float *x, const float *w, const float *b, float *y, int64_t
 WRONG(linear_bf16, (const float *x, const uint16_t *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n, int32_t round),
       (x, w, b, y, rows, k, n, round), if (round != 0) spoil("linear_bf16 rounded", y, rows *n);
       else spoil("linear_bf16", y, rows *n))
-WRONG(matmul_bf16, (mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add),
-      (a, b, y, y_row, m, k, n, add), spoil("matmul_bf16", y, (m - 1) * y_row + n))
+WRONG(matmul, (mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add, int32_t round),
+      (a, b, y, y_row, m, k, n, add, round), if (round != 0) spoil("matmul rounded", y, (m - 1) * y_row + n);
+      else spoil("matmul", y, (m - 1) * y_row + n))
 WRONG(rms_norm, (const float *x, const float *w, float o, double e, float *y, float *inv, int64_t rows, int64_t d),
       (x, w, o, e, y, inv, rows, d), spoil("rms_norm", y, rows *d))
 WRONG(add_rms_norm,
