@@ -93,7 +93,7 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		dismissMachines(ctx, machines, err)
 	}()
 	// Workers that share a Redis share the lock, too, because the store gives each of them a place of its own.
-	ctx, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), cfg.Store.URL != "", opt.Observer)
+	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), cfg.Store.URL != "", opt.Observer)
 	if err != nil {
 		return err
 	}
@@ -108,12 +108,12 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		}
 		defer task.Close(opt.Task)
 		// Check programs and modules that score answers now, and not after the cold start.
-		if err = assemble.Scores(ctx, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
+		if err = assemble.Scores(locked, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
 			return err
 		}
 	}
 	playing = true
-	err = trainRounds(ctx, cfg, opt, roundState{machines: machines})
+	err = trainRounds(locked, cfg, opt, roundState{machines: machines})
 	playing = false
 	return err
 }
