@@ -3,7 +3,6 @@ package verify
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -22,7 +21,7 @@ func sameText(treat func(string) string) comparison {
 	}
 }
 
-// normalize folds case and compatibility forms, drops articles, and replaces punctuation with spaces. It keeps
+// normalize folds case and compatibility forms, drops articles before a word, and replaces punctuation with spaces. It keeps
 // punctuation with meaning: the sign of a number, its decimal point, the per cent sign and the hash. Initials become one
 // word: J.K., J. K. and JK are the same.
 func normalize(s string) string {
@@ -64,8 +63,15 @@ func normalize(s string) string {
 			b.WriteRune(r)
 		}
 	}
-	words := slices.DeleteFunc(strings.Fields(joinInitials(b.String())), func(w string) bool { return w == "a" || w == "an" || w == "the" })
-	return strings.Join(words, " ")
+	words := strings.Fields(joinInitials(b.String()))
+	var kept []string
+	for i, w := range words {
+		if (w == "a" || w == "an" || w == "the") && i+1 < len(words) {
+			continue
+		}
+		kept = append(kept, w)
+	}
+	return strings.Join(kept, " ")
 }
 
 // afterInitial stands for the point after a single letter.

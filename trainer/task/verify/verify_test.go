@@ -45,6 +45,8 @@ func TestNormalized(t *testing.T) {
 		{"1,000", "1000", 1}, {"5%", "5", 0},
 		{"1,2,3", "1, 2, 3", 1}, {"1,2,3", "12, 3", 0}, {"-$5", "$5", 0}, {"-$5", "-$5.", 1}, {"(-5)", "5", 0}, {"(-5)", "-5", 1}, {".5", "5", 0}, {".5", "it: .5", 0}, {"-.5", ".5", 0}, {"2-3", "2 3", 1}, {"...5", "5", 1}, {"v.5", "v 5", 1},
 		{"C#", "C", 0}, {"C++", "C", 0}, {"well-known", "well known", 1},
+		// articles
+		{"plan A", "plan", 0}, {"Vitamin A", "vitamin a.", 1}, {"A", "a.", 1}, {"A", "B", 0}, {"The Who", "who", 1}, {"an apple", "Apple", 1},
 		// initials and typographic hyphens
 		{"U.S.", "US", 1}, {"USA", "U.S.A.", 1}, {"JK Rowling", "J.K. Rowling", 1}, {"J. K. Rowling", "J.K. Rowling", 1}, {"J.K Rowling", "JK Rowling", 1}, {"e.g.", "eg", 1}, {"U.S.", "U.K.", 0},
 		{"J. Smith", "J Smith", 1}, {"J. Smith", "JSmith", 0}, {"plan B.", "plan b", 1}, {"Ph.D.", "Ph. D.", 1}, {"5", "\u20135", 0}, {"-5", "\u20115", 1}, {"well-known", "well\u2011known", 1},
