@@ -28,6 +28,9 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	if err != nil {
 		return nil, err
 	}
+	if err := ofPlan(outcomes, questions, exp.plan.Rollouts); err != nil {
+		return nil, err
+	}
 	own := ofOwnSet(questions, outcomes)
 	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
@@ -40,6 +43,20 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	}
 	w.archive.WriteTrajectories(p, w.lines(exp, nil, nil))
 	return answers, nil
+}
+
+// ofPlan checks that outcomes, which come from the store, are of planned rollouts.
+func ofPlan(outcomes []store.Outcome, queries []task.Query, samples int) error {
+	planned := map[string]bool{}
+	for _, q := range queries {
+		planned[q.ID] = true
+	}
+	for _, o := range outcomes {
+		if !planned[o.Query] || o.Rollout >= samples {
+			return fmt.Errorf("the store has an outcome of rollout %s, which is not in the plan", o.ID())
+		}
+	}
+	return nil
 }
 
 // groupedByQuestion groups outcomes by question, in the order of the questions.

@@ -3,6 +3,7 @@ package worker
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/run/score"
@@ -52,5 +53,18 @@ func TestScores(t *testing.T) {
 	}
 	if own := ofOwnSet(questions, outcomes); len(own) != 6 || slices.ContainsFunc(own, func(o store.Outcome) bool { return o.Query == "d" }) {
 		t.Errorf("outcomes for comparing versions: got %+v, want the 6 of questions outside named sets", own)
+	}
+}
+
+// TestOutcomesOfPlan: an outcome of an unknown query, or of a rollout beyond the plan, is refused and not counted for another question.
+func TestOutcomesOfPlan(t *testing.T) {
+	queries := []task.Query{{ID: "q"}}
+	for _, o := range []store.Outcome{{Query: "other"}, {Query: "q", Rollout: 2}} {
+		if err := ofPlan([]store.Outcome{o}, queries, 2); err == nil || !strings.Contains(err.Error(), o.ID()) {
+			t.Errorf("outcome %s: got error %v", o.ID(), err)
+		}
+	}
+	if err := ofPlan([]store.Outcome{{Query: "q", Rollout: 1}}, queries, 2); err != nil {
+		t.Error(err)
 	}
 }
