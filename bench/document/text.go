@@ -37,10 +37,11 @@ How to read the tables:
   prompts, a speed of 1.5 times vLLM's would need 93 % of the rates at which the CPU without AMX below reads memory and multiplies
   large matrices.
 - **The floor** is the least possible time on this machine. It is the larger of two times: the time to move the bytes at the rate
-  of a copy (of a read, if almost nothing is written), and the time of the operations at the rate of a large matrix
-  product: LibTorch's, or ours where it is faster (on AMD since Zen 5, since 29 November 2026). 100 % is as fast as this ceiling. The rates are measured in the same run: before the suite (its table shows them), and before
-  each row (the JSON has them, with the formulas of bytes and operations). On a GPU, which no other program uses, they are
-  measured once a suite. Some older rows on CPUs also use the suite's rates.
+  of a copy (of a read, if almost nothing is written), and the time of the operations at the rate of a large matrix product. The
+  product is LibTorch's, and since 29 November 2026 ours on AMD since Zen 5, where it is faster. 100 % is as fast as this ceiling.
+  The rates are measured in the same run: before the suite (its table shows them), and before each row (the JSON has them, with the
+  formulas of bytes and operations). On a GPU, which no other program uses, they are measured once a suite. Some older rows on CPUs
+  also use the suite's rates.
 - A **hot** call finds its inputs in the cache after the previous run. Its floor is computed from a copy within the last-level cache.
 - A **cold** call begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for
   every provider. That is most of the time of small cases. In rows marked † a cold call may have found a part of its inputs in

@@ -74,11 +74,12 @@ func (p *RankedPolicy) ask(ctx context.Context, f *followerHandle, r policy.Requ
 	from := p.versions.from()
 	id, answer := f.pending.add()
 	content, err := encodeColumns(request{id, r.Tokens, r.Sampling, r.Key, r.Computed})
-	if err != nil {
-		return policy.Completion{}, err
+	var asks []byte
+	if err == nil {
+		asks, err = frame(requestFrame, content)
 	}
-	asks, err := frame(requestFrame, content)
 	if err != nil {
+		f.pending.forget(id)
 		return policy.Completion{}, err
 	}
 	_ = f.send(asks) // if the process is gone, handleReplies reports the reason
@@ -175,6 +176,13 @@ func (a *pendingTurns) add() (id uint64, answer <-chan Turn) {
 	a.last++
 	a.turns[a.last] = make(chan Turn, 1)
 	return a.last, a.turns[a.last]
+}
+
+// forget removes a request that was not sent.
+func (a *pendingTurns) forget(id uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.turns, id)
 }
 
 // take delivers an answer to its request. wanted reports whether there is such a request.

@@ -95,7 +95,7 @@ func (e *Engine) bind(ctx context.Context) error {
 	})
 }
 
-// dismiss removes departing tenants once they have no sequences.
+// dismiss removes departing tenants. Their sequences have been dropped.
 func (e *Engine) dismiss() {
 	for i, t := range e.tenants {
 		if t != nil && t.leaving {
