@@ -56,6 +56,16 @@ var choices = map[string][]choice{
 		{"policy loss from hidden states, 2,048 tokens", "kernels", "linear_policy_loss", "2048 x 576 x 49152", "torch-eager", "PyTorch"},
 		{"the same, in chunks", "kernels", "linear_policy_loss", "2048 x 576 x 49152", "torch-chunked", "PyTorch"},
 	},
+	"amd-epyc-family-26-2c-avx512": {
+		{"prompts and sampling, 16 sequences", "rollout", "smollm2", "", "vllm", "vLLM"},
+		{"prompts and sampling, 2 prompts × 8 samples", "rollout", "smollm2-shared", "", "vllm", "vLLM"},
+		{"sampling, 1 sequence after 1,024 tokens, Q8_0", "decode", "Q8_0-1x1024", "", "llama.cpp", "llama.cpp"},
+		{"sampling, 16 sequences, F32", "decode", "F32-16x128", "", "llama.cpp", "llama.cpp"},
+		{"sampling, 16 sequences, Q8_0", "decode", "Q8_0-16x128", "", "llama.cpp", "llama.cpp"},
+		{"update, 16 prompts × 1 sample", "learner", "smollm2-dense", "", "hf-forward-backward", "transformers"},
+		{"update of LoRA adapters, 2 prompts × 8 samples", "learner", "smollm2-lora", "", "peft", "PEFT"},
+		{"step of a team of two models", "step", "team", "", "comlrl", "CoMLRL"},
+	},
 	"nvidia-h100-80gb-hbm3": {
 		{"sampling, Qwen3-1.7B, 64 sequences, bf16", "rollout", "qwen3-1.7b", "", "hf-generate", "transformers"},
 		{"update, Qwen3-1.7B, 16 prompts × 1 sample, bf16", "learner", "qwen3-1.7b", "", "hf-liger", "transformers with Liger"},
