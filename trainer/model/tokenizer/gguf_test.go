@@ -116,7 +116,7 @@ func TestFromGGUFLlama3(t *testing.T) {
 	}
 }
 
-// TestFromGGUFUserDefined: user-defined pieces with the mark of a space, as Gemma's, are merged. The ids are those of tokenizers 0.23.3.
+// TestFromGGUFUserDefined: user-defined pieces such as Gemma's ▁▁ are found by merges. The ids are those of tokenizers 0.23.3.
 func TestFromGGUFUserDefined(t *testing.T) {
 	files, err := FromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": []string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"},
 		"tokenizer.ggml.token_type": []int64{2, 3, 3, 4, 1, 1, 1, 1}, "tokenizer.ggml.scores": []float64{0, 0, 0, 0, -3, -4, -5, -1},

@@ -285,7 +285,7 @@ type config struct {
 	extra  []string          // additional_special_tokens
 	known  map[string]bool   // the tokens in extra
 	added  []addedToken      // added_tokens_decoder, by id
-	legacy []addedToken      // added_tokens.json, by id, if there is no added_tokens_decoder
+	legacy []addedToken      // added_tokens.json, by id; read only without added_tokens_decoder
 	stop   []int32
 }
 
@@ -320,8 +320,8 @@ func readConfig(files map[string][]byte) (*config, error) {
 	return c, at(fileGeneration, c.readStop(o))
 }
 
-// readLegacy reads the files of older releases of transformers. Their names have priority over those of
-// tokenizer_config.json. transformers also reads them only if tokenizer_config.json has no added_tokens_decoder.
+// readLegacy reads the files of older releases of transformers. Names in them replace names in tokenizer_config.json. Like
+// transformers, readConfig calls it only without added_tokens_decoder.
 func (c *config) readLegacy(files map[string][]byte) error {
 	o, err := readObject(files, fileSpecial)
 	if err == nil {
@@ -336,7 +336,10 @@ func (c *config) readLegacy(files map[string][]byte) error {
 	if o.Len() > maxAdded {
 		return fmt.Errorf("%s: more than %d entries", fileAdded, maxAdded)
 	}
-	special := c.specials()
+	special := map[string]bool{}
+	for _, text := range c.specials() {
+		special[text] = true
+	}
 	for text, v := range o.All() {
 		ids, err := tokenIDs([]any{v})
 		if err == nil {
@@ -345,8 +348,7 @@ func (c *config) readLegacy(files map[string][]byte) error {
 		if err != nil {
 			return at(fileAdded, at(text, err))
 		}
-		named := slices.Contains(special, text)
-		c.legacy = append(c.legacy, addedToken{id: ids[0], content: text, normalized: !named, special: named})
+		c.legacy = append(c.legacy, addedToken{id: ids[0], content: text, normalized: !special[text], special: special[text]})
 	}
 	sort.Slice(c.legacy, func(i, j int) bool { return c.legacy[i].id < c.legacy[j].id })
 	return nil

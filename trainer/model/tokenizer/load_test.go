@@ -105,11 +105,16 @@ func parseSmall(t *testing.T, config string, replacements ...string) *Tokenizer 
 
 // The largest allowed number of special tokens is read in one pass. If each token were searched for in a list, this would take minutes.
 func TestManySpecialTokens(t *testing.T) {
-	var list strings.Builder
+	var list, ids strings.Builder
 	for i := range maxAdded - 1 {
 		fmt.Fprintf(&list, `"<x%d>",`, i)
+		fmt.Fprintf(&ids, `"<x%d>":%d,`, i, 4+i)
 	}
-	tok := parseSmall(t, `{"additional_special_tokens":[`+list.String()+`"<e>"]}`)
+	tok, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"additional_special_tokens":[` + list.String() + `"<e>"]}`),
+		fileAdded: []byte("{" + ids.String() + `"<e>":3}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := tok.VocabSize(); got != 4+maxAdded-1 {
 		t.Errorf("%d tokens", got)
 	}
