@@ -144,17 +144,23 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 var signWord = regexp.MustCompile(`(?i)(?:(?:^|[^\pL-])negative|` +
 	`(?:^|[=:({,.\n]|\b(?:is|was|are|were|be|equals?|of|to|at|about|around|approximately|than|answer|reads?|gives?))[ \t*_$"]*minus)[ \t]+[$€£¥₹({]*$`)
 
+// endsInSignWord reports whether signWord matches. It looks at the last word first, because an answer may have thousands of figures.
+func endsInSignWord(before string) bool {
+	text := strings.TrimRight(before, " \t$€£¥₹({")
+	ends := func(word string) bool {
+		return len(text) >= len(word) && strings.EqualFold(text[len(text)-len(word):], word)
+	}
+	return (ends("minus") || ends("negative")) && signWord.MatchString(before[max(0, len(before)-maxFigure):])
+}
+
 // negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets, or with
 // "negative" or "minus". A minus after a digit, a letter or a bracket is a subtraction. A minus with a space after it is a sign
 // if it follows "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; clear is then false.
 func negative(before string) (minus, clear bool) {
-	if tail := before[max(0, len(before)-maxFigure):]; signWord.MatchString(tail) {
-		return true, true
-	}
 	const currencies = "$€£¥₹"
 	bare := strings.TrimRight(before, currencies+"({ ")
 	if !strings.HasSuffix(bare, "-") {
-		return false, true
+		return endsInSignWord(before), true
 	}
 	spaced := strings.HasPrefix(before[len(bare):], " ")
 	line := bare[:len(bare)-1]

@@ -119,10 +119,13 @@ var (
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
 	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
-	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`)                                        // "Answer B"
-	hedged        = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // "(A) or (B)"
-	negated       = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
+	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
 	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+)
+
+var (
+	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // as in "(A) or (B)"
+	negated = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 )
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two letters, or excludes one.
