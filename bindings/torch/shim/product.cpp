@@ -69,9 +69,9 @@ void product_out(at::Tensor &y, const at::Tensor &a, const at::Tensor &b) {
 }
 
 at::Tensor product(const at::Tensor &a, const at::Tensor &b) {
-  if (!cpu_fp32(a, a, b) || !ours()) return at::mm(a, b);
+  if (!cpu_fp32(a, b) || !ours()) return at::mm(a, b);
   auto y = at::empty({a.size(0), b.size(1)}, a.options());
-  product_out(y, a, b);
+  our_product(y, a, b, false);
   return y;
 }
 

@@ -9,8 +9,8 @@ enum class Rounding { none, libtorch, ours };
 Rounding rounding();
 void set_rounding(Rounding r);
 
-// Reports whether AVX-512 multiplies twice as many floats as AVX2, which LibTorch's products use: on AMD's processors since Zen 5. There
-// our kernel computes the products below, unless they round.
+// Reports whether the processor is AMD's Zen 5 or newer. Its AVX-512 multiplies twice as many floats as AVX2, which LibTorch's products use
+// on AMD. So our kernel also computes the products below that do not round.
 bool has_wide_fp32();
 
 // y = a b.  a [m, k], b [k, n] and y [m, n] have one dtype.

@@ -176,6 +176,7 @@ mgt_tensor mgt_scale(mgt_device *d, void *t, double factor) {
 mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b) {
   return make(d, [&] {
     const at::Tensor &x = ref(a), &y = ref(b);
+    // The result does not round, and our kernel records nothing for a gradient.
     const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad());
     return x.dim() == 2 && y.dim() == 2 && !recorded && rounding() == Rounding::none ? product(x, y) : at::matmul(x, y);
   });
