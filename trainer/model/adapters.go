@@ -81,8 +81,8 @@ func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
 	return &d
 }
 
-// MultiAdapterDecoder returns a decoder for generation in which each row uses one of several models. Pass.Adapters holds the index of
-// each row's model. All models must share their weights with m; a nil model stands for m without adapters. Each row's
+// MultiAdapterDecoder returns a decoder for generation. Each row uses one of several models, whose index is in
+// Pass.Adapters. All models must share their weights with m; a nil model stands for m without adapters. Each row's
 // result is the result of its model alone, and bit for bit the same if generation is batch invariant.
 func (m *Model) MultiAdapterDecoder(models []*Model) (*Decoder, error) {
 	adapters := make([]map[string]torch.LoRA, len(models))

@@ -14,7 +14,7 @@ import (
 // CacheBlock, Hidden] for the inputs of its convolution. Tables list the blocks of each
 // sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
-	k, v   []*torch.Tensor // by layer; nil for a layer that uses those of another one (KVLayer); a layer that convolves has only k
+	k, v   []*torch.Tensor // by layer; nil if the layer uses another layer's (KVLayer). A layer that convolves has only k
 	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
 	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
 	group  []int           // the group of each layer

@@ -14,7 +14,7 @@ import (
 // depends on the tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
 type Sequence struct {
 	ID           string
-	TrajectoryID string // id of the trajectory to which this row belongs: its rows share one weight
+	TrajectoryID string // id of the row's trajectory, whose rows share one weight
 	Tokens       []int32
 	Sampled      []bool
 	Behaviour    []float32 // log-prob of each token from the sampler, in nats; read only where Sampled is true

@@ -2,10 +2,10 @@ package learner
 
 import "math"
 
-// Decay is the form in which a learning rate falls.
+// Decay is the shape of a falling learning rate.
 type Decay string
 
-// The forms of a decay.
+// The shapes of a decay.
 const (
 	ConstantRate Decay = "constant" // the rate does not fall
 	LinearDecay  Decay = "linear"

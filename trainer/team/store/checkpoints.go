@@ -33,25 +33,25 @@ type Endpoint struct {
 // PublishPart publishes, once, the member's part of a version's checkpoint.
 func (c *Checkpoints) PublishPart(ctx context.Context, version int64, part Part) error {
 	defer failpoint.Around("checkpoint.part")()
-	return publish(ctx, c.at, partReport, checkpointOf(version), &part)
+	return publish(ctx, c.at, partValue, checkpointOf(version), &part)
 }
 
 // Parts waits until every agent's worker has published its part of a version's checkpoint.
 func (c *Checkpoints) Parts(ctx context.Context, version int64) (map[string]Part, error) {
-	return gatherPhase(ctx, c.at.Store, partReport, checkpointOf(version), decode[Part])
+	return gatherPhase(ctx, c.at.Store, partValue, checkpointOf(version), decode[Part])
 }
 
 // PublishManifest publishes, once, the digest of the manifest of a version's checkpoint, a SHA-256 in hexadecimal. The
 // member's worker must have the manifest on its disk.
 func (c *Checkpoints) PublishManifest(ctx context.Context, version int64, digest string) error {
 	defer failpoint.Around("checkpoint.confirm")()
-	return publish(ctx, c.at, manifestReport, checkpointOf(version), (*sha256Text)(&digest))
+	return publish(ctx, c.at, manifestValue, checkpointOf(version), (*sha256Text)(&digest))
 }
 
 // Manifests waits until every agent's worker has published its manifest of a version's checkpoint. It maps agents to
 // digests.
 func (c *Checkpoints) Manifests(ctx context.Context, version int64) (map[string]string, error) {
-	return gatherPhase(ctx, c.at.Store, manifestReport, checkpointOf(version), func(key, text string) (string, error) {
+	return gatherPhase(ctx, c.at.Store, manifestValue, checkpointOf(version), func(key, text string) (string, error) {
 		digest, err := decode[sha256Text](key, text)
 		return string(digest), err
 	})

@@ -13,19 +13,19 @@ type phaseValue struct {
 }
 
 var (
-	trajectoriesReport = phaseValue{"trajectories", "the list of its trajectories of"}
-	partReport         = phaseValue{"part", "its part of"}
-	manifestReport     = phaseValue{"manifest", "its manifest of"}
+	trajectoriesValue = phaseValue{"trajectories", "the list of its trajectories of"}
+	partValue         = phaseValue{"part", "its part of"}
+	manifestValue     = phaseValue{"manifest", "its manifest of"}
 )
 
-// publish writes the member's report of a phase.
-func publish(ctx context.Context, at *place, r phaseValue, p Phase, said checked) error {
-	return at.writeOnce(ctx, p, r.kind, at.agent, said, at.agent+"'s "+r.kind)
+// publish writes the member's value of a phase.
+func publish(ctx context.Context, at *place, v phaseValue, p Phase, content checked) error {
+	return at.writeOnce(ctx, p, v.kind, at.agent, content, at.agent+"'s "+v.kind)
 }
 
-// gatherPhase waits until every agent has published its report of a phase, and reads the values.
-func gatherPhase[T any](ctx context.Context, s *Store, r phaseValue, p Phase, read func(key, text string) (T, error)) (map[string]T, error) {
-	return gather(ctx, s, r.what+" "+p.String(), read, func([]string) {}, r.kind, p.String())
+// gatherPhase waits until every agent has published its value of a phase, and reads the values.
+func gatherPhase[T any](ctx context.Context, s *Store, v phaseValue, p Phase, read func(key, text string) (T, error)) (map[string]T, error) {
+	return gather(ctx, s, v.what+" "+p.String(), read, func([]string) {}, v.kind, p.String())
 }
 
 // gather waits until a hash has a value of every agent, and reads the values. The hash's name and its topic have the same

@@ -122,12 +122,12 @@ func (ps *Phases) PublishTrajectories(ctx context.Context, p Phase, ids []string
 	defer failpoint.Around("agree.trajectories")()
 	sorted := append(idList{}, ids...)
 	slices.Sort(sorted)
-	return publish(ctx, ps.at, trajectoriesReport, p, &sorted)
+	return publish(ctx, ps.at, trajectoriesValue, p, &sorted)
 }
 
 // Trajectories waits until every agent has published its trajectories of a phase. It maps agents to sorted ids.
 func (ps *Phases) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
-	return gatherPhase(ctx, ps.at.Store, trajectoriesReport, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
+	return gatherPhase(ctx, ps.at.Store, trajectoriesValue, p, func(key, text string) ([]string, error) { return decode[idList](key, text) })
 }
 
 // idList is the encoded form of the ids of trajectories.

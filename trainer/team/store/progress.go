@@ -18,9 +18,9 @@ type PhaseStatus struct {
 	Outcomes   int64      `json:"outcomes"`          // published outcomes
 	Rollouts   int64      `json:"rollouts"`          // planned rollouts
 	Unanswered int64      `json:"unanswered"`        // invocations without an answer
-	Lacking    []string   `json:"lacking,omitempty"` // agents that have not published the report that is due next
+	Lacking    []string   `json:"lacking,omitempty"` // agents that have not published the value that is due next
 	Behind     []string   `json:"behind,omitempty"`  // agents that have not committed the step
-	lacks      phaseValue // the report that they have not published
+	lacks      phaseValue // the value that they have not published
 	planless   bool       // the phase is the saving of a checkpoint
 	step       int64
 }
@@ -81,13 +81,13 @@ func parsePhase(name string) (Phase, error) {
 func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
 
 // expects returns the values that every agent publishes in a phase, in this order. A worker that starts from a checkpoint
-// already has its manifest and does not report its part.
+// already has its manifest and does not publish its part.
 func (p Phase) expects() []phaseValue {
 	switch p.Kind {
 	case TrainPhase(0).Kind:
-		return []phaseValue{trajectoriesReport}
+		return []phaseValue{trajectoriesValue}
 	case checkpointOf(0).Kind:
-		return []phaseValue{partReport, manifestReport}
+		return []phaseValue{partValue, manifestValue}
 	}
 	return nil // the trajectories of an evaluation are not trained on
 }
@@ -98,7 +98,7 @@ func (r *statusReader) progress() error {
 		plan                     *redis.StringCmd
 		ended                    *redis.BoolCmd
 		outcomes, calls, results *redis.IntCmd
-		said                     [][]*redis.BoolCmd // by report and agent
+		said                     [][]*redis.BoolCmd // by value and agent
 	}
 	answers := make([]replies, len(r.phases))
 	err := r.ask(func(p redis.Pipeliner) {
@@ -126,7 +126,7 @@ func (r *statusReader) progress() error {
 		for j, said := range a.said {
 			lacking := r.silent(said)
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
-				break // this report is not due yet: the run still waits for the previous report
+				break // this value is not due yet: the run still waits for the previous one
 			}
 			st.Lacking, st.lacks = lacking, phase.expects()[j]
 		}
@@ -153,7 +153,7 @@ func (r *statusReader) progress() error {
 	return nil
 }
 
-// silent lists the agents that have not published a report.
+// silent lists the agents that have not published a value.
 func (r *statusReader) silent(said []*redis.BoolCmd) []string {
 	var out []string
 	for i, there := range said {
