@@ -79,11 +79,7 @@ void pack(const float *x, int64_t across, int64_t along, int64_t lines, int64_t 
 template <class Units>
 void block(const char *a, const char *b, int64_t units, float *y, int64_t y_row, int64_t rows, const __mmask16 kept[2], bool add) {
   __m512 sums[kTileRows][2];
-  MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) {
-    const bool has = add && r < rows;
-    sums[r][0] = has ? _mm512_maskz_loadu_ps(kept[0], y + r * y_row) : _mm512_setzero_ps();
-    sums[r][1] = has ? _mm512_maskz_loadu_ps(kept[1], y + r * y_row + kTileColumns) : _mm512_setzero_ps();
-  }
+  MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
   for (int64_t p = 0; p < units; p++, a += 64, b += 64) {
     const __m512i b0 = _mm512_load_si512(b), b1 = _mm512_load_si512(b + kPanelBytes);
     MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) {
@@ -93,8 +89,11 @@ void block(const char *a, const char *b, int64_t units, float *y, int64_t y_row,
     }
   }
   MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) if (r < rows) {
-    _mm512_mask_storeu_ps(y + r * y_row, kept[0], sums[r][0]);
-    _mm512_mask_storeu_ps(y + r * y_row + kTileColumns, kept[1], sums[r][1]);
+    MGRPO_UNROLL for (int c = 0; c < 2; c++) {
+      float *const to = y + r * y_row + c * kTileColumns;
+      if (add) sums[r][c] = _mm512_add_ps(_mm512_maskz_loadu_ps(kept[c], to), sums[r][c]);
+      _mm512_mask_storeu_ps(to, kept[c], sums[r][c]);
+    }
   }
 }
 

@@ -115,6 +115,16 @@ TEST_P(Matmul, RoundsToTheNearestEven) {
   EXPECT_EQ(y.values(), GetParam() ? want : numbers);
 }
 
+// 1 added to 2^24 is lost. A sum of blocks loses the ones of the block of 2^24 only.
+TEST_P(Matmul, LongSumsAreSumsOfBlocks) {
+  const int64_t k = 4000;
+  Floats numbers(k, 1), ones(k, 1);
+  numbers[0] = 0x1p24f;
+  Guarded y(1);
+  ASSERT_EQ(mgrpo_matmul_cpu({numbers.data(), k, 1}, {ones.data(), 1, 1}, y.begin(), 1, 1, k, 1, 0, GetParam()), MGRPO_OK);
+  EXPECT_GE(y.values()[0], 0x1p24f + static_cast<float>(k - 400));
+}
+
 TEST_P(Matmul, NonFiniteFactorsStayInTheirRowAndColumn) {
   for (float bad : {NAN, INFINITY, -INFINITY, 3.4e38f}) {
     if (bad == 3.4e38f && !GetParam()) continue;  // it rounds to infinity
