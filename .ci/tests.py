@@ -199,7 +199,7 @@ class GoTest:
 
 
 def libraries():
-    """Returns a hash of the libraries that Go packages load. `go test` does not know them, so it repeats an old result if only they changed."""
+    """Returns a hash of the libraries that Go packages load. `go test` alone repeats an old result if only they changed."""
     h = hashlib.sha256()
     for file in sorted(pathlib.Path("build/lib").glob("*.so")):
         h.update(file.read_bytes())
