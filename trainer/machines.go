@@ -77,19 +77,26 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
 
+// MachineOptions are the options of ServeMachine.
+type MachineOptions struct {
+	Agent    string           // the agent that gets the devices
+	Machine  int              // this machine's number among the agent's further machines, counted from 1
+	Stop     <-chan struct{}  // closed to ask the worker to stop the run; may be nil
+	Observer metrics.Observer // receives notes; may be nil
+}
+
 // ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is
-// over. machine is its number, counted from 1. ServeMachine needs no store. Closing stop, which may be nil, asks the worker to stop
-// the run. observer, which may be nil, receives notes. Resumable also reports for its error whether the same command can continue.
-func ServeMachine(ctx context.Context, cfg *config.Config, agent string, machine int, stop <-chan struct{}, observer metrics.Observer) error {
-	a, err := cfg.OfMachine(machine, agent)
+// over. It needs no store. Resumable also reports for its error whether the same command can continue.
+func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) error {
+	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
 	if err != nil {
 		return err
 	}
-	settings, err := machinesOf(cfg, a, observed(observer))
+	settings, err := machinesOf(cfg, a, observed(opt.Observer))
 	if err != nil {
 		return err
 	}
-	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: machine, Without: cfg.SecretEnv(), Asked: stop})
+	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: opt.Machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
 	if errors.Is(err, launch.ErrStopped) {
 		return ErrStopped
 	}

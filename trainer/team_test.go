@@ -244,7 +244,7 @@ func workerMain(name string) int {
 	switch number, _ := strconv.Atoi(os.Getenv(machineEnv)); {
 	case err != nil:
 	case number > 0:
-		err = ServeMachine(context.Background(), cfg, name, number, nil, seen)
+		err = ServeMachine(context.Background(), cfg, MachineOptions{Agent: name, Machine: number, Observer: seen})
 		fmt.Print(seen)
 	default:
 		err = toTheEnd(Train(context.Background(), cfg, TrainOptions{Agents: []string{name}, Observer: seen, Resume: true}))

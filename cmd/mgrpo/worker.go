@@ -54,5 +54,6 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	}
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
-	return trainer.ServeMachine(ctx, cfg, agent, machine, stop, metrics.NewRunConsole(os.Stdout, cfg, []string{agent}))
+	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Stop: stop,
+		Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent})})
 }

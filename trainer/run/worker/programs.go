@@ -82,7 +82,7 @@ func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int
 // score computes the reward from the program's own score, or from the task's verification if there is none.
 func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
-		return pr.scorer.main(ctx, q, attemptOf(t.Trajectory, ""), o)
+		return pr.scorer.scoreAnswer(ctx, q, attemptOf(t.Trajectory, ""), o)
 	}
 	o.Correct = *correct
 	o.Reward, err = pr.scorer.rewards.MainReward(o.Format, &o.Correct)
@@ -161,7 +161,7 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 	if end.ByID != nil {
 		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.name, s.Replies)
 	}
-	score, err := pr.scorer.sub(ctx, q, attemptOf(t.Trajectory, s.Task))
+	score, err := pr.scorer.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
 	return &score, err
 }
 

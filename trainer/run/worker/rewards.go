@@ -16,8 +16,8 @@ type scorer struct {
 	rewards mgrpo.RewardWeights
 }
 
-// main verifies the main agent's answer and computes its reward.
-func (s scorer) main(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
+// scoreAnswer verifies the main agent's answer and computes its reward.
+func (s scorer) scoreAnswer(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
 	if o.Format {
 		if o.Correct, err = s.task.VerifyMain(ctx, q, a); err != nil {
 			return err
@@ -33,8 +33,8 @@ func (s scorer) unjudged(p store.Phase, q task.Query) bool {
 	return p.Evaluates() && s.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
 }
 
-// sub verifies this sub-agent's answer. A score from which no reward can be computed is an error.
-func (s scorer) sub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+// expertScore verifies this sub-agent's answer. A score from which no reward can be computed is an error.
+func (s scorer) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	score, err := s.task.VerifySub(ctx, q, a)
 	if err == nil {
 		_, err = s.rewards.SubReward(true, false, nil, &score)

@@ -157,7 +157,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
-		if err := ro.scorer.main(ctx, q, attemptOf(t, ""), o); err != nil {
+		if err := ro.scorer.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}
 		return ro.scorer.scoreWithoutCalls(ctx, q, replayed, o)
@@ -264,7 +264,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
-		score, err := ro.scorer.sub(ctx, q, attemptOf(t, v.Task))
+		score, err := ro.scorer.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
