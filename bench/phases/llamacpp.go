@@ -39,6 +39,7 @@ type decode struct {
 	ggufType
 	network
 	shape  shape
+	half   bool    // keys and values are bf16; llama.cpp's are float16 in every row
 	prompt bool    // measures the reading of prompts, and not sampling
 	ratio  float64 // the target for llama.cpp's time / ours
 }
@@ -55,24 +56,34 @@ func Decode(ctx context.Context, o Options) (*measure.Results, error) {
 func decodes(quick bool) (all []decode) {
 	if quick {
 		s := shape{prompts: 2, rollouts: 1, promptTokens: 5, newTokens: 4}
-		return []decode{{"", ggufF32, tiny, s, false, 1}, {"", ggufQ8_0, tiny, s, false, 1}, {"", ggufF32, tiny, s, true, 1},
-			{"hybrid", ggufF32, tinyHybrid, s, false, 1}, {"recurrent", ggufF32, tinyRecurrent, s, false, 1}}
+		tinyF32 := decode{ggufType: ggufF32, network: tiny, shape: s, ratio: 1}
+		halved, reading, hybrids, recurrents := tinyF32, tinyF32, tinyF32, tinyF32
+		halved.ggufType, halved.half = ggufQ8_0, true
+		reading.prompt = true
+		hybrids.of, hybrids.network = "hybrid", tinyHybrid
+		recurrents.of, recurrents.network = "recurrent", tinyRecurrent
+		return []decode{tinyF32, halved, reading, hybrids, recurrents}
 	}
 	types := []ggufType{ggufF32, ggufBF16, ggufQ8_0, ggufQ4_1}
 	for _, length := range []int{128, 1024} {
 		for _, sequences := range []int{1, 4, 16} {
 			s := shape{prompts: sequences, rollouts: 1, promptTokens: length, newTokens: 33}
 			for _, t := range types {
-				ratio := 1.0
+				d := decode{ggufType: t, network: smolLM2, shape: s, half: t != ggufF32, ratio: 1}
 				if sequences == 16 && t.dtype != weights.Q8_0 && t.dtype != "" {
-					ratio = 1.5
+					d.ratio = 1.5
 				}
-				all = append(all, decode{"", t, smolLM2, s, false, ratio})
+				all = append(all, d)
+				if length == 1024 && !d.half {
+					d.half = true
+					all = append(all, d)
+				}
 			}
 		}
 	}
 	for _, t := range types {
-		all = append(all, decode{"", t, smolLM2, shape{prompts: 8, rollouts: 1, promptTokens: 512, newTokens: 1}, true, 1})
+		s := shape{prompts: 8, rollouts: 1, promptTokens: 512, newTokens: 1}
+		all = append(all, decode{ggufType: t, network: smolLM2, shape: s, half: t != ggufF32, prompt: true, ratio: 1})
 	}
 	for _, n := range []struct {
 		name    string
@@ -81,7 +92,7 @@ func decodes(quick bool) (all []decode) {
 		for _, sequences := range []int{1, 16} {
 			for _, t := range types[:2] {
 				s := shape{prompts: sequences, rollouts: 1, promptTokens: 128, newTokens: 33}
-				all = append(all, decode{n.name, t, n.network, s, false, 1})
+				all = append(all, decode{of: n.name, ggufType: t, network: n.network, shape: s, half: t != ggufF32, ratio: 1})
 			}
 		}
 	}
@@ -89,10 +100,14 @@ func decodes(quick bool) (all []decode) {
 }
 
 func (d decode) label() string {
-	name := fmt.Sprintf("%s-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
-	if d.prompt {
-		name = fmt.Sprintf("%s-prompts-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
+	name := d.ggufType.name
+	if d.half && d.dtype == weights.F32 {
+		name += "-bf16-cache"
 	}
+	if d.prompt {
+		name += "-prompts"
+	}
+	name += fmt.Sprintf("-%dx%d", d.shape.prompts, d.shape.promptTokens)
 	if d.of != "" {
 		return d.of + "-" + name
 	}
@@ -171,7 +186,7 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	}
 	// room for each prompt, for each sequence in flight, and for each of the last ones, also for their recurrent states
 	n := d.shape.prompts
-	engine := local.Options{Slots: n, Conversations: 2 * n, CacheTokens: arch.WholeCache(3*n, w.context()+1)}
+	engine := local.Options{Slots: n, Conversations: 2 * n, CacheTokens: arch.WholeCache(3*n, w.context()+1), HalfCache: d.half}
 	if a.engine, err = local.New(ctx, a.model, engine, local.TenantOptions{}); err != nil {
 		return nil, measure.Setup{}, err
 	}
@@ -183,7 +198,11 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if w.LogProbs, err = a.trainingLogProbs(ctx, w, w.Completions); err != nil {
 		return nil, measure.Setup{}, err
 	}
-	settings := map[string]any{"device": o.Device, "threads": o.Threads, "memory": "tensors", "max_error_against": "the trainer's forward pass"}
+	settings := map[string]any{"device": o.Device, "threads": o.Threads, "memory": "tensors", "cache": "fp32",
+		"max_error_against": "the trainer's forward pass"}
+	if d.half {
+		settings["cache"] = "bf16"
+	}
 	return owned{p}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
 }
 

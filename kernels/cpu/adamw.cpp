@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "adamw_element.h"
+#include "bfloat16.h"
 #include "layer_loops.h"
 #include "parallel.h"
 

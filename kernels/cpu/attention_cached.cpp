@@ -4,6 +4,7 @@
 
 #include "layer_loops.h"
 #include "mgrpo/attention.h"
+#include "mgrpo/dtype.h"
 #include "pages.h"
 #include "parallel.h"
 
@@ -27,7 +28,7 @@ struct Tile {
 
 struct Runs {
   std::vector<Run> runs;
-  std::vector<KeySpan> spans;  // KeySpan::row counts rows of hd floats from the first block of a head
+  std::vector<KeySpan> spans;  // KeySpan::row counts rows of hd numbers from the first block of a head
 
   // Adds the runs of all rows. Returns false if a row has a place outside of the cache.
   bool add(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *length, int64_t rows, int64_t window) {
@@ -60,14 +61,46 @@ struct Runs {
   }
 };
 
+// The queries of a call, and the results.
+struct Queries {
+  const float *q, *sinks;  // sinks may be null
+  const int32_t *length;
+  float *out;
+  int64_t heads;
+  float scale;
+  int64_t window;
+};
+
+// Computes a tile of attention to a cache of W.
+template <class W>
+void attend_tile(Attend<W> attend, const Queries &in, const Runs &all, const Tile &tile, const W *k_cache, const W *v_cache,
+                 const mgrpo_pages &pages) {
+  const int64_t hd = pages.hd, group = in.heads / pages.kv_heads;
+  const Run &run = all.runs[tile.run];
+  const float *queries[kAttentionTile];
+  float *outputs[kAttentionTile], sinks[kAttentionTile];
+  int64_t lengths[kAttentionTile];
+  int n = 0;
+  for (int64_t pair = tile.first; pair < tile.end; pair++, n++) {
+    const int64_t row = run.row + pair / group, head = tile.kv_head * group + pair % group, at = (row * in.heads + head) * hd;
+    queries[n] = in.q + at;
+    outputs[n] = in.out + at;
+    lengths[n] = in.length[row];
+    if (in.sinks != nullptr) sinks[n] = in.sinks[head];
+  }
+  const int64_t at = tile.kv_head * pages.block * hd;
+  const AttentionKeys<W> seen{all.spans.data() + run.span, static_cast<int64_t>(run.spans), k_cache + at, v_cache + at, hd};
+  attend(queries, lengths, n, seen, hd, in.scale, in.window, in.sinks != nullptr ? sinks : nullptr, outputs, nullptr);
+}
+
 }  // namespace
 
-int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages, const int32_t *sequence,
-                                   const int32_t *length, const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale,
-                                   int64_t window) try {
+int32_t mgrpo_attention_cached_cpu(const float *q, const void *k_cache, const void *v_cache, int32_t cache_dtype, mgrpo_pages pages,
+                                   const int32_t *sequence, const int32_t *length, const float *sinks_or_null, float *out, int64_t rows,
+                                   int64_t heads, float scale, int64_t window) try {
   const int64_t kv_heads = pages.kv_heads, hd = pages.hd, longest = pages.width * pages.block;
   if (!valid_pages(pages) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 || heads % kv_heads != 0 || hd == 0 ||
-      hd > kMaxHeadDim || window < 0)
+      hd > kMaxHeadDim || window < 0 || (cache_dtype != MGRPO_FLOAT32 && cache_dtype != MGRPO_BFLOAT16))
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({q, sequence, length, out}) || !all_in_range(sequence, rows, 0, pages.sequences) ||
@@ -75,28 +108,18 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
     return MGRPO_INVALID_ARGUMENT;
   Runs all;
   if (!all.add(pages, sequence, length, rows, window)) return MGRPO_INVALID_ARGUMENT;
-  const int64_t group = heads / kv_heads;
-  const std::vector<Tile> tiles = all.tiles(kv_heads, group);
+  const std::vector<Tile> tiles = all.tiles(kv_heads, heads / kv_heads);
   double keys = 0;
   for (int64_t r = 0; r < rows; r++) keys += static_cast<double>(length[r] - first_seen(length[r] - 1, window));
-  parallel_for(static_cast<int64_t>(tiles.size()), 2 * keys * heads * hd, [&](int64_t t) {
-    const Tile &tile = tiles[static_cast<size_t>(t)];
-    const Run &run = all.runs[tile.run];
-    const float *queries[kAttentionTile];
-    float *outputs[kAttentionTile], sinks[kAttentionTile];
-    int64_t lengths[kAttentionTile];
-    int n = 0;
-    for (int64_t pair = tile.first; pair < tile.end; pair++, n++) {
-      const int64_t row = run.row + pair / group, head = tile.kv_head * group + pair % group, at = (row * heads + head) * hd;
-      queries[n] = q + at;
-      outputs[n] = out + at;
-      lengths[n] = length[row];
-      if (sinks_or_null != nullptr) sinks[n] = sinks_or_null[head];
-    }
-    const int64_t at = tile.kv_head * pages.block * hd;
-    const AttentionKeys seen{all.spans.data() + run.span, static_cast<int64_t>(run.spans), k_cache + at, v_cache + at, hd};
-    layer_loops().attend(queries, lengths, n, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, nullptr);
-  });
+  const Queries in{q, sinks_or_null, length, out, heads, scale, window};
+  const auto run = [&](auto attend, const auto *k, const auto *v) {
+    parallel_for(static_cast<int64_t>(tiles.size()), 2 * keys * heads * hd,
+                 [&](int64_t t) { attend_tile(attend, in, all, tiles[static_cast<size_t>(t)], k, v, pages); });
+  };
+  if (cache_dtype == MGRPO_BFLOAT16)
+    run(layer_loops().attend_bf16, static_cast<const uint16_t *>(k_cache), static_cast<const uint16_t *>(v_cache));
+  else
+    run(layer_loops().attend, static_cast<const float *>(k_cache), static_cast<const float *>(v_cache));
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;

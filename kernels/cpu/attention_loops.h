@@ -20,8 +20,8 @@ constexpr const float *kNothingAhead = nullptr;
 
 // Calls f(column, n, row) for the spans of the keys at positions [first, first + n_keys), in their order. Keys before `begin` are left out.
 // The n keys from column `column` of the block on are the rows from `row` on.
-template <class F>
-MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
+template <class W, class F>
+MGRPO_INLINE void for_pieces(const AttentionKeys<W> &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
   for (int64_t i = 0; i < keys.count && keys.spans[i].position < first + n_keys; i++) {
     const KeySpan &span = keys.spans[i];
     const int64_t from = max64(max64(begin, first), span.position), to = min64(first + n_keys, span.position + span.rows);
@@ -30,13 +30,14 @@ MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t f
 }
 
 // Removes the spans that end at or before the position.
-MGRPO_INLINE void skip(AttentionKeys &keys, int64_t position) {
+template <class W>
+MGRPO_INLINE void skip(AttentionKeys<W> &keys, int64_t position) {
   for (; keys.count > 0 && keys.spans->position + keys.spans->rows <= position; keys.count--) keys.spans++;
 }
 
 // Computes out[i] += sum_t a[i, t] b[t] over t in [0, n), for M rows x V vectors.
-template <int M, int V, class Load, class Store>
-MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+template <int M, int V, class W, class Load, class Store>
+MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const W *b,
                            int64_t b_stride, Load at, Store put) {
   Vec acc[M][V];
   MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = at(out + m * out_stride + v * kLanes);
@@ -51,11 +52,11 @@ MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64
   MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int v = 0; v < V; v++) put(out + m * out_stride + v * kLanes, acc[m][v]);
 }
 
-template <int M>
-MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+template <int M, class W>
+MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const W *b,
                            int64_t b_stride, int64_t d) {
   constexpr int V = M >= 3 ? 2 : 4;  // at least 8 accumulators where d allows: additions take four cycles
-  const auto at = [](const float *p) MGRPO_LAMBDA_INLINE { return load(p); };
+  const auto at = [](const auto *p) MGRPO_LAMBDA_INLINE { return load(p); };
   const auto put = [](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p, v); };
   int64_t c = 0;
   for (; c + V * kLanes <= d; c += V * kLanes) mul_tile<M, V>(out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, at, put);
@@ -63,14 +64,15 @@ MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64
   if (c < d) {
     const int64_t left = d - c;
     mul_tile<M, 1>(
-        out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, [left](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p, left); },
+        out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, [left](const auto *p) MGRPO_LAMBDA_INLINE { return load_n(p, left); },
         [left](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p, v, left); });
   }
 }
 
 // Computes out[i, 0..d) += sum_t a[i, t] b[t, 0..d) for i < m and t < n, with t ascending for every element. a[i, t] is a[i * a_row + t *
 // a_col].
-void mul_block(float *out, int64_t out_stride, int64_t m, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+template <class W>
+void mul_block(float *out, int64_t out_stride, int64_t m, const float *a, int64_t a_row, int64_t a_col, int64_t n, const W *b,
                int64_t b_stride, int64_t d) {
   int64_t i = 0;
   for (; i + 4 <= m; i += 4) mul_rows<4>(out + i * out_stride, out_stride, a + i * a_row, a_row, a_col, n, b, b_stride, d);
@@ -124,8 +126,9 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
 
 // Adds the products of p[i] with the keys [from[i], to[i]) of v to acc[i], for up to four rows. The keys that all rows attend to are
 // multiplied for all rows together. The other keys are multiplied for each row separately.
+template <class W>
 MGRPO_INLINE void accumulate_values(float *acc, int64_t acc_stride, const float *p, const int64_t *from, const int64_t *to, int rows,
-                                    const float *v, int64_t stride, int64_t hd) {
+                                    const W *v, int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];
   for (int i = 1; i < rows; i++) begin = max64(begin, from[i]), end = min64(end, to[i]);
   end = max64(begin, end);
@@ -138,7 +141,8 @@ MGRPO_INLINE void accumulate_values(float *acc, int64_t acc_stride, const float 
   for (int i = 0; i < rows; i++) alone(i, max64(end, from[i]), to[i]);
 }
 
-void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale, int64_t window,
+template <class W>
+void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys<W> keys, int64_t hd, float scale, int64_t window,
             const float *sinks, float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
@@ -204,7 +208,8 @@ MGRPO_INLINE float dot(const float *a, const float *b, int64_t n) {
 }
 
 // Computes the backward pass of rows [first, first + rows) of query head `head` of the group, with all keys that they attend to.
-void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, float *dv, int64_t head, int64_t first, int64_t rows) {
+void attend_bwd_rows(const AttentionQueries &s, AttentionKeys<float> keys, float *dk, float *dv, int64_t head, int64_t first,
+                     int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
   alignas(64) float q[kQueryBlock * kMaxHeadDim],
@@ -240,7 +245,7 @@ void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, f
   }
 }
 
-void attend_bwd(const AttentionQueries &s, const AttentionKeys &keys, float *dk, float *dv) {
+void attend_bwd(const AttentionQueries &s, const AttentionKeys<float> &keys, float *dk, float *dv) {
   const size_t row_bytes = static_cast<size_t>(s.hd) * sizeof(float);
   const size_t key_bytes = static_cast<size_t>(s.position + s.rows - first_seen(s.position, s.window)) * row_bytes;
   memset(dk, 0, key_bytes);

@@ -153,7 +153,8 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
       if (sinks_or_null != nullptr) sinks[rows] = sinks_or_null[head];
       length[rows] = own.position + pair / group + 1;
     }
-    const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head], values[tile.kv_head], hd};
+    const AttentionKeys<float> seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head], values[tile.kv_head],
+                                    hd};
     layer_loops().attend(queries, length, rows, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, sums);
   };
   parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd, window), attend_tile);

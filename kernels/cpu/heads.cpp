@@ -1,12 +1,15 @@
 #include "mgrpo/heads.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <unordered_set>
 #include <vector>
 
+#include "bfloat16.h"
 #include "heads.h"
 #include "layer_loops.h"
+#include "mgrpo/dtype.h"
 #include "pages.h"
 #include "parallel.h"
 
@@ -33,6 +36,7 @@ void prepare(const mgrpo_heads &layout, int64_t row, const float *x, const void 
 }
 
 void copy(const float *from, int64_t n, float *to) { std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); }
+void copy(const float *from, int64_t n, uint16_t *to) { std::transform(from, from + n, to, to_bfloat16); }
 
 bool known_positions(const mgrpo_heads &layout, int64_t rows) {
   return has_angles(layout) && (layout.rotary == 0 || all_in_range(layout.pos, rows, 0, layout.max_pos));
@@ -50,6 +54,28 @@ bool places(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *po
     (*first)[static_cast<size_t>(r)] = taken.insert(place).second ? place : -1;
   }
   return true;
+}
+
+// Writes the queries, keys and values of rows [begin, end). W: the type of the caches, float or uint16_t for bfloat16. places has the
+// result of the function places.
+template <class W>
+void cache_rows(const float *qkv, const mgrpo_heads &layout, float *q, W *k_cache, W *v_cache, int64_t block,
+                const std::vector<int64_t> &places, int64_t begin, int64_t end) {
+  const int64_t hd = layout.hd, queries = layout.heads * hd, keys = layout.kv_heads * hd;
+  for (int64_t r = begin; r < end; r++) {
+    const float *row = qkv + r * width_of(layout);
+    float *to = q + r * queries;
+    const int64_t place = places[static_cast<size_t>(r)];
+    if (place >= 0) {
+      prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to,
+              nullptr);  // the memory of the queries is free until they are written
+      for (int64_t h = 0; h < layout.kv_heads; h++) {
+        copy(to + h * hd, hd, k_cache + (place + h * block) * hd);
+        copy(row + queries + keys + h * hd, hd, v_cache + (place + h * block) * hd);
+      }
+    }
+    prepare(layout, r, row, layout.q_norm, layout.heads, to, nullptr);
+  }
 }
 
 // Adds the gradient of the weights of the queries' or the keys' norm to dw. The queries or keys of a row begin at column `from`. One thread
@@ -82,9 +108,10 @@ int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, fl
   return MGRPO_OK;
 }
 
-int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
-                              const int32_t *sequence, int64_t rows) try {
-  if (!valid_heads(layout, rows) || !valid_pages(pages) || pages.kv_heads != layout.kv_heads || pages.hd != layout.hd)
+int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, void *k_cache, void *v_cache, int32_t cache_dtype,
+                              mgrpo_pages pages, const int32_t *sequence, int64_t rows) try {
+  if (!valid_heads(layout, rows) || !valid_pages(pages) || pages.kv_heads != layout.kv_heads || pages.hd != layout.hd ||
+      (cache_dtype != MGRPO_FLOAT32 && cache_dtype != MGRPO_BFLOAT16))
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({qkv, q, k_cache, v_cache, pages.table, sequence, layout.pos}) || !known_positions(layout, rows) ||
@@ -92,23 +119,14 @@ int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, fl
     return MGRPO_INVALID_ARGUMENT;
   std::vector<int64_t> first;
   if (!places(pages, sequence, layout.pos, rows, &first)) return MGRPO_INVALID_ARGUMENT;
-  const int64_t hd = layout.hd, width = width_of(layout), queries = layout.heads * hd, keys = layout.kv_heads * hd;
-  parallel_ranges(rows, 1, static_cast<double>(rows) * width, [=, &first](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; r++) {
-      const float *row = qkv + r * width;
-      float *to = q + r * queries;
-      const int64_t place = first[static_cast<size_t>(r)];
-      if (place >= 0) {
-        prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to,
-                nullptr);  // the memory of the queries is free until they are written
-        for (int64_t h = 0; h < layout.kv_heads; h++) {
-          copy(to + h * hd, hd, k_cache + (place + h * pages.block) * hd);
-          copy(row + queries + keys + h * hd, hd, v_cache + (place + h * pages.block) * hd);
-        }
-      }
-      prepare(layout, r, row, layout.q_norm, layout.heads, to, nullptr);
-    }
-  });
+  const auto write = [&](auto *k, auto *v) {
+    parallel_ranges(rows, 1, static_cast<double>(rows) * width_of(layout),
+                    [=, &first](int64_t begin, int64_t end) { cache_rows(qkv, layout, q, k, v, pages.block, first, begin, end); });
+  };
+  if (cache_dtype == MGRPO_BFLOAT16)
+    write(static_cast<uint16_t *>(k_cache), static_cast<uint16_t *>(v_cache));
+  else
+    write(static_cast<float *>(k_cache), static_cast<float *>(v_cache));
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;

@@ -24,13 +24,17 @@ struct KeySpan {
 inline int64_t first_seen(int64_t position, int64_t window) { return window > 0 && position >= window ? position + 1 - window : 0; }
 
 // The keys and values of one head. The positions of the spans are consecutive, and the first span begins no later than the first key that a
-// query attends to.
+// query attends to. W: float, or uint16_t for bfloat16.
+template <class W>
 struct AttentionKeys {
   const KeySpan *spans;
   int64_t count;
-  const float *k, *v;  // the first row of each
-  int64_t stride;      // floats from one row to the next
+  const W *k, *v;  // the first row of each
+  int64_t stride;  // numbers from one row to the next
 };
+template <class W>
+using Attend = void (*)(const float *const *q, const int64_t *length, int rows, AttentionKeys<W> keys, int64_t hd, float scale,
+                        int64_t window, const float *sinks, float *const *out, float *const *lse);
 
 // Consecutive query rows of one sequence, and the query heads of one key/value head. All pointers are to the first row and head.
 struct AttentionQueries {
@@ -137,10 +141,10 @@ struct LayerLoops {
 
   // Computes attention for rows <= kAttentionTile query rows. Row i attends to the last `window` of the first length[i] keys, or to all of
   // these if window is 0. sinks [rows] are terms of the softmax's denominator. sinks and lse may be null.
-  void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale, int64_t window,
-                 const float *sinks, float *const *out, float *const *lse);
+  Attend<float> attend;
+  Attend<uint16_t> attend_bf16;
   // Writes dq, and the parts of dk and dv from these queries, for keys first_seen(position, window) to position + rows - 1.
-  void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
+  void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys<float> &keys, float *dk, float *dv);
 
   // delta_loops.h describes these functions.
   void (*delta_rows)(const DeltaRows &in);

@@ -1,5 +1,6 @@
 // AdamW and the norm of the gradient. An update has the same bits as on the CPU (adamw_element.h).
 #include "adamw_element.h"
+#include "bfloat16.h"
 #include "block.cuh"
 #include "device.h"
 #include "mgrpo/adamw.h"

@@ -267,6 +267,49 @@ TEST_P(AttentionCached, TableOutsideTheCacheInBf16) {
   for (float v : part(out.values(), cache.row(), 3 * cache.row())) ASSERT_TRUE(std::isnan(v));
 }
 
+using Halves = std::vector<uint16_t>;
+
+Halves halves(const Floats &x) {
+  Halves all;
+  for (float v : x) all.push_back(to_bf16(v));
+  return all;
+}
+
+// The CPU reads a cache of bf16 for queries of float.
+TEST(HalfCache, GivesTheBitsOfItsFloats) {
+  for (auto [heads, kv_heads, hd] : kShapes)
+    for (int64_t window : {0, 70})
+      for (bool with_sinks : {false, true}) {
+        Cache cache(3, heads, kv_heads, 150, hd);
+        cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v), cache.window = window;
+        if (with_sinks) cache.sinks = normal(heads, 11, 2);
+        Ints slot{2, 0, 0, 1}, length{1, 64, 0, 131};
+        for (int32_t t = 1; t <= 150; t++) slot.push_back(2), length.push_back(t);
+        const int64_t rows = static_cast<int64_t>(slot.size());
+        const Floats q = normal(rows * cache.row(), 3), want = cache.attend(cpu(), q, slot, length);
+        const Table table(3, 150, cache.block);
+        const Halves k = halves(table.in_blocks(cache.k, kv_heads, 150, hd)), v = halves(table.in_blocks(cache.v, kv_heads, 150, hd));
+        Guarded out(rows * cache.row());
+        ASSERT_EQ(mgrpo_attention_cached_cpu(q.data(), k.data(), v.data(), MGRPO_BFLOAT16, table.pages(table.entries.data(), kv_heads, hd),
+                                             slot.data(), length.data(), with_sinks ? cache.sinks.data() : nullptr, out.begin(), rows,
+                                             heads, kScale, window),
+                  MGRPO_OK);
+        EXPECT_TRUE(same_bits(out.values(), want)) << hd << ", " << window;
+      }
+}
+
+TEST(HalfCache, OtherTypesAreInvalid) {
+  const Cache cache(1, 1, 1, 16, 4);
+  const Floats q = normal(4, 3);
+  const Table table(1, 16, 16);
+  const Ints slot{0}, length{16};
+  Guarded out(4);
+  for (int32_t dtype : {0, 5, int32_t{MGRPO_FLOAT64}})
+    EXPECT_EQ(mgrpo_attention_cached_cpu(q.data(), cache.k.data(), cache.v.data(), dtype, table.pages(table.entries.data(), 1, 4),
+                                         slot.data(), length.data(), nullptr, out.begin(), 1, 1, kScale, 0),
+              MGRPO_INVALID_ARGUMENT);
+}
+
 void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks = false) {
   for (auto [heads, kv_heads, hd] : kShapes) {
     const int32_t tokens = 140;

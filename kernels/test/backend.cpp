@@ -66,12 +66,11 @@ const Backend &cpu() {
       },
       [](const void *qkv, mgrpo_heads layout, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
          const int32_t *sequence, int64_t rows) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(
-            mgrpo_cache_heads_cpu(floats(qkv), layout, floats(q), floats(k_cache), floats(v_cache), pages, sequence, rows));
+        return MGRPO_FLOAT32_ONLY(mgrpo_cache_heads_cpu(floats(qkv), layout, floats(q), k_cache, v_cache, dtype, pages, sequence, rows));
       },
       [](const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
          const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), pages, sequence, length, sinks,
+        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), k_cache, v_cache, dtype, pages, sequence, length, sinks,
                                                              floats(out), rows, heads, scale, window));
       },
       [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows, int64_t k,

@@ -472,6 +472,37 @@ TEST_P(Heads, GoToTheirPlacesInTheCache) {
         }
 }
 
+// The CPU rounds keys and values of float for a cache of bf16.
+TEST(HalfCache, KeysAndValuesAreRounded) {
+  for (Norms norms : kNorms) {
+    Product p({4, 2, 20, 16}, norms, 6);
+    p.pos = {7, 0, 2, 7, 49, 7};
+    float *values = &p.qkv[p.of.width() + p.queries() + p.keys()];  // of the second row
+    values[0] = 3.4e38f, values[1] = NAN, values[2] = 1 + 0x1p-8f;
+    const Ints sequence{2, 0, 2, 1, 1, 2};
+    const Table table(3, kLongest, kBlock);
+    const size_t n = static_cast<size_t>(table.blocks * p.keys() * kBlock);
+    const Floats before(n, 2);
+    const Cached want = cached(cpu(), p, table, sequence, before, before);
+    There there(cpu(), p);
+    std::vector<uint16_t> k(n, to_bf16(2)), v = k;
+    Guarded q(p.rows * p.queries());
+    const auto write = [&](int32_t dtype) {
+      return mgrpo_cache_heads_cpu(p.qkv.data(), there.layout(), q.begin(), k.data(), v.data(), dtype,
+                                   table.pages(table.entries.data(), p.of.kv_heads, p.of.hd), sequence.data(), p.rows);
+    };
+    EXPECT_EQ(write(5), MGRPO_INVALID_ARGUMENT);
+    ASSERT_EQ(write(MGRPO_BFLOAT16), MGRPO_OK);
+    EXPECT_TRUE(same_bits(q.values(), want.q)) << norms;
+    const auto wide = [](const std::vector<uint16_t> &x) {
+      Floats all;
+      for (uint16_t h : x) all.push_back(from_bf16(h));
+      return all;
+    };
+    EXPECT_TRUE(same_bits(wide(k), rounded_to_bf16(want.k)) && same_bits(wide(v), rounded_to_bf16(want.v))) << norms;
+  }
+}
+
 TEST_P(Heads, ManyRowsOfOnePlaceLeaveTheLast) {
   Product p({2, 1, 64, 64}, kEach, 2500);  // enough rows for several threads
   p.pos.assign(2500, 5);

@@ -210,6 +210,11 @@ type Engine struct {
 	// Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy that is refreshed after each
 	// update (with train: false it is the only copy); log-probs then differ from the trainer's (grpo.gap_warn).
 	DType string `yaml:"dtype" default:"auto" enum:"auto|bf16"`
+
+	// Keys and values of sampled sequences. auto: bf16 with dtype: bf16, or on a GPU that computes in bf16; else fp32.
+	// bf16: on the CPU, half the memory, and faster turns in long conversations; log-probs then differ from the
+	// trainer's, as with dtype.
+	CacheDType string `yaml:"cache_dtype" default:"auto" enum:"auto|bf16"`
 }
 
 // EngineWeights configures how servers get an agent's weights, and how exactly they must compute with them.

@@ -137,6 +137,9 @@ func (a *Agent) ComputesBF16() bool {
 	return a.Model.Module == nil && (a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu")
 }
 
+// HalfCache reports whether the keys and values of sampled sequences are bf16 where the model computes in fp32.
+func (a *Agent) HalfCache() bool { return a.Engine.DType == "bf16" || a.Engine.CacheDType == "bf16" }
+
 // IsMain reports whether the agent has the role main.
 func (a *Agent) IsMain() bool { return a.Role == "main" }
 

@@ -168,6 +168,10 @@ func TestErrorsOfAgents(t *testing.T) {
 				"f.yaml:2:189: agents.c.engine.dtype: the weights stay quantised for sampling, too; remove this key"},
 		{name: "half copy on a GPU", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: cuda, engine: {dtype: bf16}}}\n",
 			want: "f.yaml:2:59: agents.a.engine.dtype: bf16 with fp32 training is only for the CPU; on a GPU set dtype: bf16"},
+		{name: "half cache on a GPU, and on a server", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cuda, engine: {cache_dtype: bf16}}\n" +
+			"  b: {role: sub, model: m, engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}, cache_dtype: bf16}}\n",
+			want: "f.yaml:3:52: agents.a.engine.cache_dtype: on a GPU keys and values have the type of the model; remove this key, or set dtype: bf16\n" +
+				"f.yaml:4:90: agents.b.engine.cache_dtype: only an engine of kind local has this key; this one is vllm, whose server has its own cache"},
 		{name: "engines", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, engine: {url: [\"http://h\"], key_env: K, weights: {path: w, dtype: fp32, tolerance: 1}}}\n" +
 			"  b: {role: sub, model: m, engine: {kind: vllm, dtype: bf16, key_env: \"s3 cret\"}}\n  c: {role: sub, model: m, engine: {kind: sglang, url: [h, \"http://x\", \"http://x\"], weights: {path: w}}}\n",
 			want: "f.yaml:3:38: agents.a.engine.url: only an engine of kind vllm or sglang has this key; this one is local\n" +

@@ -36,6 +36,8 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		d.failAt(key+".engine.conversations", "%d are fewer than can sample at once, %d (engine.slots)", n, c.Slots(a))
 	}
 	d.refuseIf(a.Engine.DType == "bf16" && a.Device != "cpu", key+".engine.dtype", "bf16 with fp32 training is only for the CPU; on a GPU set dtype: bf16")
+	d.refuseIf(a.Engine.CacheDType == "bf16" && a.Device != "cpu", key+".engine.cache_dtype",
+		"on a GPU keys and values have the type of the model; remove this key, or set dtype: bf16")
 	a.LoRA.validate(d, key+".lora")
 	d.refuseIf(a.Prompt != "" && a.PromptText != "", key+".prompt_text", "given in addition to prompt; keep one")
 	d.refuseIf(a.PromptSingle != "" && !a.IsMain(), key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
@@ -177,6 +179,7 @@ func (e *Engine) validate(d *decoder, key string) {
 	d.secretEnv(key+".key_env", e.KeyEnv, "key")
 	d.refuseIf(e.DType != "auto", key+".dtype",
 		"only an engine of kind local has this key; this one is %s, with the type that the server was started with", e.Kind)
+	d.refuseIf(e.CacheDType != "auto", key+".cache_dtype", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
 }
 
 // validateTemplate refuses variables that a conversation sets itself, and variables for the template of a hosted model.

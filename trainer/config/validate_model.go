@@ -43,6 +43,7 @@ func (a *Agent) validateModule(d *decoder) {
 		refusal{"devices", len(a.Ranks()) > 1, module + "is computed on one device"},
 		refusal{"dtype", a.DType != "auto" && a.DType != "fp32", module + "has float32 parameters"},
 		refusal{"engine.dtype", a.Engine.DType != "auto", module + "has float32 parameters"},
+		refusal{"engine.cache_dtype", a.Engine.CacheDType != "auto", module + "has no key-value cache"},
 		refusal{"engine.cache_tokens", a.Engine.CacheTokens > 0, module + "has no key-value cache"},
 		refusal{"engine.checkpoint_activations", a.Engine.CheckpointActivations, module + "is computed as a whole"},
 		refusal{"engine.kind", a.Engine.Remote(), module + "vLLM and SGLang cannot run"},

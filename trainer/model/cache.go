@@ -10,8 +10,8 @@ import (
 )
 
 // Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks,
-// KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type. A layer that convolves has one tensor [blocks, 1,
-// CacheBlock, Hidden] for the inputs of its convolution. Tables list the blocks of each
+// KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type or in bf16. A layer that convolves has one tensor
+// [blocks, 1, CacheBlock, Hidden] for the inputs of its convolution, in the compute type. Tables list the blocks of each
 // sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
 	k, v   []*torch.Tensor // by layer; nil if the layer uses another layer's (KVLayer). A layer that convolves has only k
@@ -23,9 +23,18 @@ type Cache struct {
 	scale  float64
 }
 
-// NewCache allocates blocks, one number for each of Config.CacheGroups, and tables for the given number of sequences
-// of up to length tokens. It also allocates the given number of recurrent states, which layers without them ignore.
-func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, states int) (*Cache, error) {
+// CacheSize is the size of a cache.
+type CacheSize struct {
+	Blocks    []int // for each of Config.CacheGroups
+	Sequences int   // that have rows in the tables
+	Length    int   // the largest number of tokens of a sequence
+	States    int   // recurrent states; layers without them ignore it
+	Half      bool  // keys and values are rounded to bf16; on a GPU they have the compute type in any case
+}
+
+// NewCache allocates a cache.
+func (m *Model) NewCache(ctx context.Context, size CacheSize) (*Cache, error) {
+	sequences, length := size.Sequences, size.Length
 	n := m.Config.Layers
 	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, n), k: make([]*torch.Tensor, n), v: make([]*torch.Tensor, n),
 		states: make([]*recurrent, n)}
@@ -43,23 +52,28 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, s
 			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
 		for layer, g := range c.group {
-			zeros := func(heads, dim int) *torch.Tensor {
-				return torch.KeptZeros(s, m.Generation.norm.DType(), int64(blocks[g]), int64(heads), arch.CacheBlock, int64(dim))
+			compute := m.Generation.norm.DType()
+			zeros := func(t torch.DType, heads, dim int) *torch.Tensor {
+				return torch.KeptZeros(s, t, int64(size.Blocks[g]), int64(heads), arch.CacheBlock, int64(dim))
+			}
+			keys := compute
+			if size.Half && !m.Device.IsCUDA() {
+				keys = torch.BFloat16
 			}
 			switch l := m.Config.Layer(layer); {
 			case l.Recurs():
-				c.states[layer] = m.newRecurrent(s, states)
+				c.states[layer] = m.newRecurrent(s, size.States)
 			case l.Convolves():
-				c.k[layer] = zeros(1, m.Config.Hidden)
+				c.k[layer] = zeros(compute, 1, m.Config.Hidden)
 			case l.KVLayer() == layer:
-				c.k[layer] = zeros(l.KVHeads(), l.HeadDim())
-				c.v[layer] = zeros(l.KVHeads(), l.HeadDim())
+				c.k[layer] = zeros(keys, l.KVHeads(), l.HeadDim())
+				c.v[layer] = zeros(keys, l.KVHeads(), l.HeadDim())
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("model: key-value cache of %d blocks of %d tokens: %w", blocks, arch.CacheBlock, err)
+		return nil, fmt.Errorf("model: key-value cache of %d blocks of %d tokens: %w", size.Blocks, arch.CacheBlock, err)
 	}
 	return c, nil
 }

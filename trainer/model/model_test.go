@@ -317,7 +317,7 @@ func newCache(t *testing.T, m *Model, sequences, tokens int) *Cache {
 	for g := range blocks {
 		blocks[g] = sequences * each
 	}
-	cache, err := m.NewCache(context.Background(), blocks, sequences, tokens, sequences)
+	cache, err := m.NewCache(context.Background(), CacheSize{Blocks: blocks, Sequences: sequences, Length: tokens, States: sequences})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -351,7 +351,7 @@ at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
                                                  lengths, sinks_or_null(sinks), int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0),
                                                  q.size(1), float(scale), window, stream_of(q)));
   else
-    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
+    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr(), v.const_data_ptr(), int32_t(k.scalar_type()),
                                             pages_of(k, table), sequences, lengths, sinks_or_null(sinks), out.mutable_data_ptr<float>(),
                                             q.size(0), q.size(1), float(scale), window),
                  ": is every sequence and length inside the cache?");
@@ -531,10 +531,11 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
   return make(d, [&] {
     at::NoGradGuard no_grad;
     const auto &Q = ref(q), &K = ref(k_cache), &V = ref(v_cache), &T = ref(table), &S = ref(sequence), &L = ref(length);
-    TORCH_CHECK(Q.dim() == 3 && K.dim() == 4 && K.sizes() == V.sizes() && K.size(1) > 0 && Q.size(1) % K.size(1) == 0,
-                "q must be [T, H, hd], the caches [N, KV, B, hd] with H a multiple of KV");
+    TORCH_CHECK(Q.dim() == 3 && K.dim() == 4 && K.sizes() == V.sizes() && K.scalar_type() == V.scalar_type() && K.size(1) > 0 &&
+                    Q.size(1) % K.size(1) == 0,
+                "q must be [T, H, hd], the caches [N, KV, B, hd] of one type with H a multiple of KV");
     TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
-    for (const auto *cache : {&K, &V}) check_cache(*cache, T, K.size(1), Q.size(2), Q);
+    for (const auto *cache : {&K, &V}) check_cache(*cache, T, K.size(1), Q.size(2), Q, true);
     int32s(S, Q.size(0), "sequence", Q);
     int32s(L, Q.size(0), "length", Q);
     // If there are more rows than sequences, one is a prompt. Flash attention, which uses matrix products, is faster for it if it accepts

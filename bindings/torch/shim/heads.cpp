@@ -199,8 +199,8 @@ mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cach
     auto &K = ref(k_cache), &V = ref(v_cache);
     const auto &X = ref(qkv), &T = ref(table), &S = ref(sequence);
     const Heads h = heads_of(X, how);
-    for (const auto *cache : {&K, &V}) check_cache(*cache, T, h.kv_heads, h.hd, X);
-    TORCH_CHECK(K.sizes() == V.sizes(), "the caches of keys and values must be alike");
+    for (const auto *cache : {&K, &V}) check_cache(*cache, T, h.kv_heads, h.hd, X, true);
+    TORCH_CHECK(K.sizes() == V.sizes() && K.scalar_type() == V.scalar_type(), "the caches of keys and values must be alike");
     auto sequences = int32s(S, h.rows, "sequence", X);
     if (!ours(X)) {
       auto out = split_composite(X, h);
@@ -214,8 +214,8 @@ mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cach
       check_status(the_cuda_part->cache_heads(xc.const_data_ptr(), h.how(), dtype_of(X), q.mutable_data_ptr(), K.mutable_data_ptr(),
                                               V.mutable_data_ptr(), pages_of(K, T), sequences, h.rows, stream_of(X)));
     else
-      check_status(mgrpo_cache_heads_cpu(xc.const_data_ptr<float>(), h.how(), q.mutable_data_ptr<float>(), K.mutable_data_ptr<float>(),
-                                         V.mutable_data_ptr<float>(), pages_of(K, T), sequences, h.rows),
+      check_status(mgrpo_cache_heads_cpu(xc.const_data_ptr<float>(), h.how(), q.mutable_data_ptr<float>(), K.mutable_data_ptr(),
+                                         V.mutable_data_ptr(), dtype_of(K), pages_of(K, T), sequences, h.rows),
                    ": is every position in the cosine table, and every sequence and position inside the cache?");
     return q;
   });

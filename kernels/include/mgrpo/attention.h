@@ -33,9 +33,11 @@ MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float 
 // depend neither on the blocks of a sequence nor on their size. hd in [1, 512] on a CPU, [1, 256] on a GPU. Decoding passes one row a
 // sequence; prefill passes a prompt's rows in order, with lengths that grow by one. Consecutive rows of a sequence share the reading of
 // its keys and values.
-MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
-                                             const int32_t *sequence, const int32_t *length, const float *sinks_or_null, float *out,
-                                             int64_t rows, int64_t heads, float scale, int64_t window);
+// The caches have the type cache_dtype. It is MGRPO_FLOAT32, or MGRPO_BFLOAT16, whose numbers are converted to float and give the bits that
+// they give as float.
+MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const void *k_cache, const void *v_cache, int32_t cache_dtype,
+                                             mgrpo_pages pages, const int32_t *sequence, const int32_t *length, const float *sinks_or_null,
+                                             float *out, int64_t rows, int64_t heads, float scale, int64_t window);
 
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
                                               const int32_t *sequence, const int32_t *length, const float *sinks_or_null, int32_t dtype,

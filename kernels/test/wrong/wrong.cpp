@@ -96,10 +96,11 @@ WRONG(split_heads_bwd,
       spoil("split_heads_bwd", dqkv, rows *(layout.heads + 2 * layout.kv_heads) * layout.hd);
       spoil("split_heads_bwd dw_q", dw_q, layout.hd); spoil("split_heads_bwd dw_k", dw_k, layout.hd))
 WRONG(cache_heads,
-      (const float *qkv, mgrpo_heads layout, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
-      (qkv, layout, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows *layout.heads *layout.hd);
-      spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd);
-      spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
+      (const float *qkv, mgrpo_heads layout, float *q, void *k, void *v, int32_t type, mgrpo_pages p, const int32_t *sequence,
+       int64_t rows),
+      (qkv, layout, q, k, v, type, p, sequence, rows), spoil("cache_heads q", q, rows *layout.heads *layout.hd);
+      spoil("cache_heads k", k, type, (p.table[0] + 1) * p.kv_heads * p.block * p.hd);
+      spoil("cache_heads v", v, type, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_packed,
       (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, const float *sinks, float *out,
        float *lse, int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
@@ -112,9 +113,11 @@ WRONG(attention_packed_bwd,
       spoil("attention_packed_bwd dq", dq, cu[batch] * heads * hd);
       spoil("attention_packed_bwd dk", dk, cu[batch] * kv * hd); spoil("attention_packed_bwd dv", dv, cu[batch] * kv * hd))
 WRONG(attention_cached,
-      (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, const float *sinks,
-       float *out, int64_t rows, int64_t heads, float scale, int64_t window),
-      (q, k, v, p, sequence, length, sinks, out, rows, heads, scale, window), spoil("attention_cached", out, rows * heads * p.hd))
+      (const float *q, const void *k, const void *v, int32_t type, mgrpo_pages p, const int32_t *sequence, const int32_t *length,
+       const float *sinks, float *out, int64_t rows, int64_t heads, float scale, int64_t window),
+      (q, k, v, type, p, sequence, length, sinks, out, rows, heads, scale, window),
+      if (type == MGRPO_BFLOAT16) spoil("attention_cached bf16", out, rows * heads * p.hd);
+      else spoil("attention_cached", out, rows * heads * p.hd))
 WRONG(short_conv_packed, (const float *x, mgrpo_short_conv c, const int32_t *cu, const int32_t *f, int64_t batch, float *y),
       (x, c, cu, f, batch, y), spoil("short_conv_packed", y, cu[batch] * c.d))
 WRONG(short_conv_packed_bwd,

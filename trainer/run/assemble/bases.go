@@ -84,7 +84,7 @@ func baseKey(cfg *config.Config, a *config.Agent) string {
 	if !a.Adapts() {
 		return "" // its weights change
 	}
-	where := fmt.Sprint(a.Device, a.DType, a.Engine.DType)
+	where := fmt.Sprint(a.Device, a.DType, a.Engine.DType, a.Engine.CacheDType)
 	if a.Model.Shape == nil {
 		return fmt.Sprint(where, cfg.Resolve(a.Model.Path), a.Model.Path)
 	}

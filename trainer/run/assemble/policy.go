@@ -34,7 +34,7 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 		cache := cfg.CacheOf(sharing, positions)
 		plain := func(a *config.Agent) bool { return !a.Engine.CUDAGraphs }
 		engine, err := p.base.sampler(ctx, local.Options{
-			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context,
+			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context, HalfCache: a.HalfCache(),
 			NoRecordings: slices.ContainsFunc(sharing, plain), Note: spec.Note})
 		if err != nil {
 			return nil, err

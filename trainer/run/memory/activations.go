@@ -82,13 +82,17 @@ func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) in
 }
 
 // cacheBytes returns the memory of the key-value cache of an engine that samples for several agents. Layers with a
-// window keep at most the windows.
-func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64, gpu bool) (bytes int64) {
+// window keep at most the windows. size is the number of bytes of a value of the model, and keys of a key or a value.
+func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size, keys int64, gpu bool) (bytes int64) {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
 		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
 		for _, layer := range g.Layers {
-			bytes += blocks * arch.CacheBlock * int64(c.Layer(layer).CacheWidth()) * size
+			each := keys
+			if c.Layer(layer).Convolves() { // the inputs of its convolution
+				each = size
+			}
+			bytes += blocks * arch.CacheBlock * int64(c.Layer(layer).CacheWidth()) * each
 		}
 	}
 	return bytes

@@ -52,7 +52,11 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 	prefix := "agents." + a.Name + ".engine."
 	var activations int64
 	if !a.Engine.Remote() { // otherwise the server has the cache and its own copy of the weights
-		if cache := cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu) - cacheBytes(cfg, before, model, size, gpu); cache > 0 {
+		keys := size
+		if a.HalfCache() {
+			keys = 2
+		}
+		if cache := cacheBytes(cfg, append(slices.Clone(before), a), model, size, keys, gpu) - cacheBytes(cfg, before, model, size, keys, gpu); cache > 0 {
 			n.add(KVCache, cache)
 		}
 		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)

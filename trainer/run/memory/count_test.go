@@ -59,7 +59,8 @@ func TestCount(t *testing.T) {
 		{"fp32 on the CPU", "boss", nil,
 			map[Kind]int64{Weights: 4*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n, Reference: 0, KVCache: 4 * kv, Snapshot: 12 * n}, 14 * n},
 		{"a bf16 sampler", "boss", []string{"agents.boss.engine.dtype=bf16"},
-			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 4 * kv}, 14 * n},
+			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 2 * kv}, 14 * n},
+		{"a cache in bf16", "boss", []string{"agents.boss.engine.cache_dtype=bf16"}, map[Kind]int64{Weights: 4*n + rotary, KVCache: 2 * kv}, 14 * n},
 		{"bf16 on a GPU", "help", nil,
 			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, KVCache: 2 * kv, Snapshot: 12 * n}, 14 * n},
 		{"bf16 on a GPU, layer by layer", "help", []string{"agents.help.engine.checkpoint_activations=true"},
@@ -67,7 +68,7 @@ func TestCount(t *testing.T) {
 		{"frozen", "boss", []string{"agents.boss.train=false"},
 			map[Kind]int64{Weights: 4*n + rotary, Gradients: 0, Moments: 0, Snapshot: 0}, 4 * n},
 		{"frozen, sampled in bf16", "boss", []string{"agents.boss.train=false", "agents.boss.engine.dtype=bf16"},
-			map[Kind]int64{Weights: 2*n + 4*61*576 + rotary, Master: 0, KVCache: 4 * kv}, 4 * n}, // norms are in fp32
+			map[Kind]int64{Weights: 2*n + 4*61*576 + rotary, Master: 0, KVCache: 2 * kv}, 4 * n}, // norms are in fp32
 		{"adapters, sampled in bf16", "boss", []string{"agents.boss.lora={r: 8}", "agents.boss.engine.dtype=bf16"},
 			map[Kind]int64{Weights: 6*n + rotary, Master: 0}, 12 * n},
 		{"frozen on a GPU", "help", []string{"agents.help.train=false"},

@@ -125,6 +125,7 @@ func layers() []kernel {
 			return []*torch.Tensor{logp, entropy}
 		}),
 		{"heads to the cache and its attention", floatBound, cached},
+		{"heads to a cache in bf16 and its attention", floatBound, cachedInHalf},
 		{"short_conv with its cache", floatBound, convolved},
 		{"short_conv and delta_rule with states", floatBound, recurred},
 		{"lora", floatBound, adapted},
@@ -194,22 +195,70 @@ func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 
 // cached attends to the keys and values of a product, in scattered blocks of a cache.
 func cached(t *trial) error {
-	const tokens, hd, block = 41, 27, 8
-	var sequence, pos, length []int32
-	for i := range int32(tokens) {
-		sequence, pos, length = append(sequence, i%2), append(pos, i/2), append(length, i/2+1)
-	}
-	table := t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)
-	attend := func(real torch.DType) *torch.Tensor {
-		how := t.heads(t.tensor(1, hd).To(real), t.tensor(2, hd).To(real), pos)
-		keys, vals := t.s.Zeros(real, 6, 2, block, hd), t.s.Zeros(real, 6, 2, block, hd)
-		q := how.Cache(t.tensor(0, tokens, 8*hd).To(real), keys, vals, table, t.ints(sequence...))
-		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11, nil)
-	}
+	how := newCached(t)
 	var got *torch.Tensor
-	err := t.work(tokens*4*hd, func() error { got = attend(t.real); return nil })
-	t.compareTensors(got, attend(torch.Float64))
+	err := t.work(how.values(), func() error { got, _ = how.attend(t.real, t.real); return nil })
+	want, _ := how.attend(torch.Float64, torch.Float64)
+	t.compareTensors(got, want)
 	return err
+}
+
+// cachedInHalf does the same on a CPU with a cache in bfloat16, as sampling does with engine.cache_dtype: bf16.
+func cachedInHalf(t *trial) error {
+	if t.s.Device().IsCUDA() {
+		return cached(t)
+	}
+	how := newCached(t)
+	var got *torch.Tensor
+	var caches [2]*torch.Tensor
+	err := t.work(how.values(), func() error { got, caches = how.attend(t.real, torch.BFloat16); return nil })
+	_, whole := how.attend(t.real, t.real)
+	for i, c := range caches {
+		t.compareTensors(c.To(torch.Float64), whole[i].To(torch.BFloat16).To(torch.Float64))
+	}
+	t.compareTensors(got, how.read(how.queries(torch.Float64), [2]*torch.Tensor{caches[0].To(torch.Float64), caches[1].To(torch.Float64)}))
+	return err
+}
+
+// cachedTrial has the rows of two sequences and their places in a cache.
+type cachedTrial struct {
+	*trial
+	sequence, pos, length []int32
+	table                 *torch.Tensor
+}
+
+const cachedTokens, cachedHD, cachedBlock = 41, 27, 8
+
+func newCached(t *trial) cachedTrial {
+	c := cachedTrial{trial: t, table: t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)}
+	for i := range int32(cachedTokens) {
+		c.sequence, c.pos, c.length = append(c.sequence, i%2), append(c.pos, i/2), append(c.length, i/2+1)
+	}
+	return c
+}
+
+func (c cachedTrial) values() int64 { return cachedTokens * 4 * cachedHD }
+
+func (c cachedTrial) empty(keys torch.DType) [2]*torch.Tensor {
+	return [2]*torch.Tensor{c.s.Zeros(keys, 6, 2, cachedBlock, cachedHD), c.s.Zeros(keys, 6, 2, cachedBlock, cachedHD)}
+}
+
+// write writes the product's keys and values to the caches and returns its queries.
+func (c cachedTrial) write(real torch.DType, caches [2]*torch.Tensor) *torch.Tensor {
+	how := c.heads(c.tensor(1, cachedHD).To(real), c.tensor(2, cachedHD).To(real), c.pos)
+	return how.Cache(c.tensor(0, cachedTokens, 8*cachedHD).To(real), caches[0], caches[1], c.table, c.ints(c.sequence...))
+}
+
+func (c cachedTrial) queries(real torch.DType) *torch.Tensor { return c.write(real, c.empty(real)) }
+
+func (c cachedTrial) read(q *torch.Tensor, caches [2]*torch.Tensor) *torch.Tensor {
+	return torch.AttentionCached(q, caches[0], caches[1], c.table, c.ints(c.sequence...), c.ints(c.length...), 0.3, 11, nil)
+}
+
+// attend writes the product to caches of the type keys, and attends to it.
+func (c cachedTrial) attend(real, keys torch.DType) (out *torch.Tensor, caches [2]*torch.Tensor) {
+	caches = c.empty(keys)
+	return c.read(c.write(real, caches), caches), caches
 }
 
 // convolved applies a short convolution to two sequences in scattered blocks of a cache, in two passes.

@@ -31,6 +31,7 @@ type Options struct {
 	Conversations int  // conversations at once, most of which may wait; a value below Slots means Slots
 	CacheTokens   int  // tokens whose keys and values are kept, of all sequences together, at least Context; 0 means Slots × Context
 	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
+	HalfCache     bool // round keys and values to bf16; on a GPU they have the model's type in any case
 	NoPrefixes    bool // never reuse a cached prefix
 	NoRecordings  bool // do not record decode passes as CUDA graphs
 
@@ -84,7 +85,8 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	e := newEngine(m, opt)
 	e.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
 	var err error
-	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context, e.pages.recurrentStates()); err != nil {
+	size := model.CacheSize{Blocks: e.pages.blocks(), Sequences: opt.Slots, Length: opt.Context, States: e.pages.recurrentStates(), Half: opt.HalfCache}
+	if e.cache, err = m.NewCache(ctx, size); err != nil {
 		return nil, err
 	}
 	go e.schedule()

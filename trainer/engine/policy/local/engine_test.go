@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -191,7 +192,7 @@ func TestBatchInvariance(t *testing.T) {
 
 func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 	reqs := requests()
-	want := run(t, testEngine(t, testModelOf(t, config, "cpu", 1, half), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	want := run(t, testEngine(t, testModelOf(t, config, "cpu", 1, half), Options{Slots: 16, HalfCache: half}), reqs, 1, inOrder(len(reqs)))
 	shuffled := rand.New(rand.NewPCG(5, 6)).Perm(len(reqs))
 	for _, c := range []struct {
 		name     string
@@ -220,6 +221,7 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 				torch.ShareIdleThreads(c.threads + c.idle)
 				defer torch.ShareIdleThreads(0)
 			}
+			c.opt.HalfCache = half
 			e := testEngine(t, testModelOf(t, config, "cpu", c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
 			for i := range want {
@@ -235,6 +237,25 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 				t.Errorf("reused %d of %d prompt tokens with NoPrefixes %v", s.ReusedTokens, s.PromptTokens, c.opt.NoPrefixes)
 			}
 		})
+	}
+}
+
+// TestHalfCache: keys and values in bf16 change the log-probs of the same tokens, and only a little.
+func TestHalfCache(t *testing.T) {
+	prompt := requests()[18].Tokens
+	sample := func(c arch.Config, opt Options) policy.Completion {
+		r := policy.Request{Tokens: prompt, Sampling: policy.Sampling{Temperature: 1, MaxNew: 1}}
+		got, err := testEngine(t, testModelOf(t, c, "cpu", 1, false), opt).Generate(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, c := range []arch.Config{denseConfig, hybridConfig} {
+		whole, half := sample(c, Options{Slots: 1}), sample(c, Options{Slots: 1, HalfCache: true})
+		if d := math.Abs(float64(whole.LogProbs[0] - half.LogProbs[0])); whole.Tokens[0] != half.Tokens[0] || !(d > 0 && d < 0.02) {
+			t.Errorf("%d, %v; with a cache in bf16 %d, %v", whole.Tokens[0], whole.LogProbs, half.Tokens[0], half.LogProbs)
+		}
 	}
 }
 
