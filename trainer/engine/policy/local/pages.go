@@ -41,7 +41,7 @@ type pages struct {
 }
 
 func newPages(c *arch.Config, opt Options) *pages {
-	p := &pages{groups: c.CacheGroups(), rows: opt.PassRows, width: c.RouteWidth(), sharing: !opt.NoPrefixes}
+	p := &pages{groups: c.CacheGroups(), rows: opt.PassRows, width: c.RouteWidth(), sharing: !opt.NoPrefixes && arch.Cached(*c)}
 	for _, g := range p.groups {
 		p.pools = append(p.pools, newPool(g.Blocks(opt.CacheTokens, max(opt.Slots, opt.Conversations), opt.PassRows)))
 	}
@@ -148,7 +148,7 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []move) {
 	l, moves := from.from, []move(nil)
 	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
-	if l == nil || l.busy || l.filled > from.reuse || again {
+	if l == nil || l.busy || l.filled > from.reuse || again || p.partlyShared(l) {
 		l, moves = p.fork(from)
 		p.cached = append(p.cached, l)
 	} else { // the next turn of a conversation
@@ -160,6 +160,20 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []
 	p.clock++
 	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
 	return l, moves
+}
+
+// partlyShared reports whether the last block of a cached sequence has room, and other cached sequences own it, too. They were
+// forked at a later snapshot of this sequence, which has since lost it.
+func (p *pages) partlyShared(l *cachedSeq) bool {
+	if l.filled%arch.CacheBlock == 0 {
+		return false
+	}
+	for g, table := range l.tables {
+		if b := table[l.filled/arch.CacheBlock]; b != noBlock && p.pools[g].owners[b] > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // fork makes a cached sequence in flight with a prefix of another one.
@@ -301,7 +315,7 @@ func (p *pages) close(l *cachedSeq) {
 	if l.step != nil {
 		p.ended, l.step = append(p.ended, l.step), nil
 	}
-	if l.stale || l.filled == 0 {
+	if l.stale || l.filled == 0 || len(p.groups) == 0 { // a TorchScript module caches nothing
 		p.remove(l)
 	} else {
 		p.trim(l)

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -8,26 +10,71 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// contents records for each recurrent state the tokens that it is computed from.
+// contents records the tokens from which each recurrent state, and each key and value in a block, is computed.
 type contents struct {
-	t  *testing.T
-	p  *pages
-	of map[int32][]int32
+	t      *testing.T
+	p      *pages
+	of     map[int32][]int32
+	blocks map[blockOf][arch.CacheBlock]uint64 // hashes of prefixes
+}
+
+type blockOf struct {
+	group int
+	block int32
 }
 
 func contentsOf(t *testing.T, opt Options) *contents {
 	c := arch.Config{Family: arch.Qwen35, Layers: 2, KVHeads: 1, HeadDim: 8,
 		GatedDelta: &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 1, KeyDim: 8, ValueDim: 8, Width: 4}}
-	return &contents{t, newPages(&c, opt), map[int32][]int32{}}
+	return &contents{t, newPages(&c, opt), map[int32][]int32{}, map[blockOf][arch.CacheBlock]uint64{}}
 }
 
 func (c *contents) move(moves []move) {
 	for _, m := range append(c.p.pending, moves...) {
 		if m.group == stateGroup {
 			c.of[m.to] = c.of[m.from]
+		} else {
+			c.blocks[blockOf{m.group, m.to}] = c.blocks[blockOf{m.group, m.from}]
 		}
 	}
 	c.p.pending = nil
+}
+
+// prefixes returns a hash of the first n tokens for each n.
+func prefixes(tokens []int32) []uint64 {
+	h, out := fnv.New64a(), []uint64{0}
+	for _, t := range tokens {
+		binary.Write(h, binary.LittleEndian, t)
+		out = append(out, h.Sum64())
+	}
+	return out
+}
+
+// check compares the cached keys and values of a sequence with its tokens.
+func (c *contents) check(l *cachedSeq) {
+	c.t.Helper()
+	want := prefixes(l.tokens[:l.filled])
+	for g, table := range l.tables {
+		for at := range l.filled {
+			if b := table[at/arch.CacheBlock]; b != noBlock && c.blocks[blockOf{g, b}][at%arch.CacheBlock] != want[at+1] {
+				c.t.Fatalf("the key and the value of token %d of %d are another sequence's", at, l.filled)
+			}
+		}
+	}
+}
+
+// write records the keys and values of the tokens from l.filled on.
+func (c *contents) write(l *cachedSeq, filled int) {
+	of := prefixes(l.tokens[:filled])
+	for g, table := range l.tables {
+		for at := l.filled; at < filled; at++ {
+			if key := (blockOf{g, table[at/arch.CacheBlock]}); key.block != noBlock {
+				content := c.blocks[key]
+				content[at%arch.CacheBlock] = of[at+1]
+				c.blocks[key] = content
+			}
+		}
+	}
 }
 
 // open begins a sequence and checks the state that it begins with. It returns nil if the sequence has to wait for a prefix.
@@ -42,6 +89,7 @@ func (c *contents) open(owner *Tenant, tokens []int32) *cachedSeq {
 	if l.filled > 0 && !slices.Equal(c.of[l.state], tokens[:l.filled]) {
 		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (it reuses %d)", l.filled, len(c.of[l.state]), from.reuse)
 	}
+	c.check(l)
 	return l
 }
 
@@ -56,6 +104,8 @@ func (c *contents) pass(l *cachedSeq, rows int) {
 	if l.filled > 0 && !slices.Equal(c.of[l.state], l.tokens[:l.filled]) {
 		c.t.Fatalf("a pass continues after %d tokens with the state after %d", l.filled, len(c.of[l.state]))
 	}
+	c.check(l)
+	c.write(l, filled)
 	c.of[l.state] = slices.Clone(l.tokens[:filled])
 	c.p.fill(l, filled)
 }
@@ -88,6 +138,47 @@ func TestForkFromACachedSequenceThatGivesUpItsBlock(t *testing.T) {
 	at.play(owner, history[:21], 30) // snapshot after 20 tokens
 	at.play(owner, history, 41)      // the next turn: snapshot after 35
 	at.play(owner, history, 41)      // another rollout of that turn
+}
+
+// TestPartOfASharedBlockIsCopied: a sequence ends within a block that it shares with the conversation of another rollout, because it lost
+// its later snapshot and its end state. The sequence that continues it does not write into the conversation's block.
+func TestPartOfASharedBlockIsCopied(t *testing.T) {
+	at, owner := contentsOf(t, Options{Slots: 2, Conversations: 3, PassRows: 64, CacheTokens: 64 * arch.CacheBlock}), &Tenant{}
+	prompt := func(query int32) (tokens []int32) { // the first 40 tokens are those of every query
+		for i := range int32(80) {
+			if tokens = append(tokens, i); i >= 40 {
+				tokens[i] += 1000 * query
+			}
+		}
+		return tokens
+	}
+	first := at.open(owner, prompt(1))
+	if at.open(owner, prompt(2)) != nil {
+		t.Fatal("the second query does not wait for the common prefix")
+	}
+	for first.filled < 79 {
+		at.pass(first, 64)
+	}
+	second := at.open(owner, prompt(1))
+	if second.filled != 79 {
+		t.Fatalf("the second rollout begins after %d tokens, want 79", second.filled)
+	}
+	at.pass(first, 1)
+	at.pass(second, 1)
+	at.move(nil)
+	at.p.close(second) // its turn ends
+	at.p.close(first)
+	conversation := slices.Clone(second.tokens)
+	for query := int32(2); query < 12; query++ { // other queries take the states of the first sequence
+		at.play(owner, prompt(query), 84)
+		conversation = append(conversation, 20000+query)
+		next := at.open(owner, conversation)
+		for next.filled < len(next.tokens) {
+			at.pass(next, 64)
+		}
+		at.move(nil)
+		at.p.close(next)
+	}
 }
 
 // TestStatesHoldTheirTokens: in random orders of forks, waits, ends, and lost blocks and
