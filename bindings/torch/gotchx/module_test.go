@@ -188,6 +188,9 @@ func TestModuleSamples(t *testing.T) {
 			})
 		}
 		asked.Wait()
+		if s := e.Stats(); m == module && s.ReusedTokens > 0 {
+			t.Errorf("%+v: %d tokens are reused, but a module caches nothing", opt, s.ReusedTokens)
+		}
 		return all
 	}
 	want := sample(native, local.Options{Slots: sequences})
