@@ -32,18 +32,31 @@ var wrappers = map[string]wrapper{
 	"lfm2_vl":     {text: LFM2, tied: true},
 	"llava":       {text: Llama},
 	"llava_next":  {text: Llama},
-	"qwen2_vl":    {text: Qwen2, flat: true},
-	"qwen2_5_vl":  {text: Qwen2, flat: true},
-	"qwen3_vl":    {text: Qwen3},
+	"qwen2_vl":    {text: "qwen2_vl_text", flat: true},
+	"qwen2_5_vl":  {text: "qwen2_5_vl_text", flat: true},
+	"qwen3_vl":    {text: "qwen3_vl_text"},
 	"qwen3_5":     {text: Qwen35},
 	"idefics3":    {text: Llama, body: "model.text_model."},
 	"smolvlm":     {text: Llama, body: "model.text_model."},
 	"qwen3_5_moe": {text: Qwen35MoE},
 }
 
-// textTypes maps values of model_type in text_config to families that have another model_type. Their positions have three
-// coordinates, which are equal in text.
-var textTypes = map[string]string{"qwen2_vl_text": Qwen2, "qwen2_5_vl_text": Qwen2, "qwen3_vl_text": Qwen3}
+// textType is a language model of a family that has a model_type of its own in text_config. Its positions have three coordinates,
+// which are equal in text.
+type textType struct {
+	family string
+	absent map[string]json.Number // values of absent keys, where transformers' differ from the family's
+	unread string                 // key that transformers does not read
+}
+
+var (
+	qwen2Text = textType{family: Qwen2, absent: map[string]json.Number{"vocab_size": "152064", "hidden_size": "8192", "num_hidden_layers": "80",
+		"num_attention_heads": "64", "num_key_value_heads": "8", "intermediate_size": "29568", "rms_norm_eps": "1e-5", "rope_theta": "1e6",
+		"max_window_layers": "80"}}
+	qwen3Text = textType{family: Qwen3, absent: map[string]json.Number{"rope_theta": "5e5", "max_position_embeddings": "128000"},
+		unread: "use_sliding_window"}
+	textTypes = map[string]textType{"qwen2_vl_text": qwen2Text, "qwen2_5_vl_text": qwen2Text, "qwen3_vl_text": qwen3Text}
+)
 
 // Body returns the beginning of the names of all tensors except the head's: their place in transformers' module tree.
 func (c Config) Body() string {
@@ -98,8 +111,14 @@ func setTextType(k *keys, w wrapper, outer string) {
 	if k.values["model_type"] != outer {
 		k.text("model_type", &name)
 	}
-	if family, ok := textTypes[name]; ok {
-		name = family
+	if t, ok := textTypes[name]; ok {
+		name = t.family
+		delete(k.values, t.unread)
+		for key, value := range t.absent {
+			if !k.has(key) {
+				k.values[key] = value
+			}
+		}
 	}
 	if name == "" {
 		k.fail("model_type is missing")
@@ -111,7 +130,9 @@ func setTextType(k *keys, w wrapper, outer string) {
 	}
 	rope.values = maps.Clone(rope.values)
 	delete(rope.values, "type")
-	rope.values["rope_type"] = "default"
+	if rope.values["rope_type"] == nil || rope.values["rope_type"] == "mrope" { // another kind has priority over type
+		rope.values["rope_type"] = "default"
+	}
 	k.values["rope_scaling"] = rope.values
 }
 

@@ -1,0 +1,44 @@
+package arch
+
+import "testing"
+
+// TestAbsentKeysOfQwenVL: an absent key has the default of the VL model's language model in transformers 5.17, and not of Qwen2Config or
+// Qwen3Config.
+func TestAbsentKeysOfQwenVL(t *testing.T) {
+	for _, c := range []struct {
+		json        string
+		theta, eps  float64
+		kv, longest int
+		windows     bool
+	}{
+		{`{"model_type": "qwen2_vl", "num_attention_heads": 16, "hidden_size": 64}`, 1e6, 1e-5, 8, 32768, false},
+		{`{"model_type": "qwen2_5_vl", "text_config": {"num_attention_heads": 16, "hidden_size": 64}}`, 1e6, 1e-5, 8, 32768, false},
+		{`{"model_type": "qwen2_5_vl", "text_config": {"model_type": "qwen2_5_vl_text", "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_size": 64,
+			"rope_parameters": {"rope_theta": 2e6, "rope_type": "default"}, "rms_norm_eps": 1e-6}}`, 2e6, 1e-6, 4, 32768, false},
+		{`{"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text", "use_sliding_window": true, "sliding_window": 64}}`, 5e5, 1e-6, 32, 128000, false},
+		{`{"model_type": "llava", "text_config": {"model_type": "qwen2"}}`, 1e4, 1e-6, 32, 32768, false},
+	} {
+		got, err := ParseJSON([]byte(c.json))
+		if err != nil {
+			t.Errorf("%s: %v", c.json, err)
+			continue
+		}
+		if got.RopeTheta != c.theta || got.RMSEps != c.eps || got.KVHeads != c.kv || got.MaxPosition != c.longest || (len(got.Windows) > 0) != c.windows {
+			t.Errorf("%s: theta %g, eps %g, %d key-value heads, %d positions, windows %v", c.json, got.RopeTheta, got.RMSEps, got.KVHeads, got.MaxPosition, got.Windows)
+		}
+	}
+}
+
+// TestKindOfRopeBesideMRope: rope_type has priority over type, which transformers also reads.
+func TestKindOfRopeBesideMRope(t *testing.T) {
+	for section, scaled := range map[string]bool{
+		`{"type": "mrope", "mrope_section": [2, 1, 1]}`:      false,
+		`{"rope_type": "mrope", "mrope_section": [2, 1, 1]}`: false,
+		`{"type": "mrope", "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192, "mrope_section": [2, 1, 1]}`: true,
+	} {
+		got, err := ParseJSON([]byte(`{"model_type": "qwen2_5_vl", "text_config": {"hidden_size": 64, "num_attention_heads": 8, "rope_scaling": ` + section + `}}`))
+		if err != nil || (got.RopeScaling != nil) != scaled {
+			t.Errorf("%s: %+v, %v", section, got.RopeScaling, err)
+		}
+	}
+}
