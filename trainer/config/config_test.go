@@ -159,6 +159,24 @@ func TestSet(t *testing.T) {
 	}
 }
 
+// TestSetOfAlias: an override of one agent does not change the value of the anchor that the agent's alias names.
+func TestSetOfAlias(t *testing.T) {
+	text := strings.ReplaceAll(minimal, "  help: {", "  help: {optimizer: *opt, ")
+	text = strings.ReplaceAll(text, "  boss: {", "  boss: {optimizer: &opt {lr: 1e-5}, ")
+	c := mustParse(t, text, "agents.help.optimizer.lr=0.5")
+	if boss, help := c.Agent("boss").Optimizer.LR, c.Agent("help").Optimizer.LR; boss != 1e-5 || help != 0.5 {
+		t.Errorf("lr of boss %g, of help %g", boss, help)
+	}
+}
+
+// TestNumbersOfTemplates: numbers that YAML has and JSON does not stay numbers.
+func TestNumbersOfTemplates(t *testing.T) {
+	c := mustParse(t, minimal, "agents.help.template={a: .5, b: 1., c: +1, d: 0x1f, e: 2, f: \"3\", g: .inf}")
+	if got, want := string(c.Agent("help").Template), `{"a": 0.5, "b": 1, "c": 1, "d": 31, "e": 2, "f": "3", "g": ".inf"}`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // A dump reads back as the same configuration, and dumps to the same text.
 func TestDumpRoundTrip(t *testing.T) {
 	odd := strings.ReplaceAll(minimal, "run:", "task: {kind: jsonl, train: t.jsonl, eval: /e}\nrun:") + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\", template: {enable_thinking: false, effort: \"high\", odd: [1, 2.5, null, {a: \"true\"}]}}\n" +

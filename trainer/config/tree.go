@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -81,6 +83,12 @@ func (n *node) json() string {
 	case numberKind:
 		if json.Valid([]byte(n.text)) {
 			return n.text
+		}
+		if i, err := strconv.ParseInt(n.text, 0, 64); err == nil {
+			return strconv.FormatInt(i, 10)
+		}
+		if f, err := strconv.ParseFloat(n.text, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return strconv.FormatFloat(f, 'g', -1, 64)
 		}
 	}
 	return jsonText(n.text)
@@ -255,7 +263,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	return out
 }
 
-// alias returns the node of the alias's anchor, or out if there is no such anchor.
+// alias returns a copy of the node of the alias's anchor, which an override changes apart from the anchor's, or out if there is no such anchor.
 func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 	name := n.Value.GetToken().Value
 	target, ok := b.anchors[name]
@@ -264,7 +272,20 @@ func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 		return out
 	}
 	b.nodes += size(target)
-	return target
+	return target.clone()
+}
+
+// clone returns a copy of a tree.
+func (n *node) clone() *node {
+	out := *n
+	out.items, out.keys = make([]*node, len(n.items)), make([]entry, len(n.keys))
+	for i, item := range n.items {
+		out.items[i] = item.clone()
+	}
+	for i, e := range n.keys {
+		out.keys[i] = entry{e.key, e.pos, e.value.clone()}
+	}
+	return &out
 }
 
 // entry converts one key of a mapping and adds it to out.
