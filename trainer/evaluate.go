@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
@@ -146,7 +147,11 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	dir := evaluationDir(cfg, what, stepDir)
 	if what == evaluates {
 		var release func() error
-		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, opt.Agents != nil, observer)
+		sharing := durable.Exclusive
+		if opt.Agents != nil {
+			sharing = durable.Sharing("an evaluation of the run " + cfg.Run.Name)
+		}
+		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, sharing, observer)
 		if err != nil {
 			return err
 		}

@@ -92,8 +92,11 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		}
 		dismissMachines(ctx, machines, err)
 	}()
-	// Workers that share a Redis share the lock, too, because the store gives each of them a place of its own.
-	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), cfg.Store.URL != "", opt.Observer)
+	sharing := durable.Exclusive
+	if cfg.Store.URL != "" { // the store gives each worker of the run a place of its own
+		sharing = durable.Sharing("the run " + cfg.Run.Name)
+	}
+	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing, opt.Observer)
 	if err != nil {
 		return err
 	}

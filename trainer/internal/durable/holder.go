@@ -18,7 +18,7 @@ type Holder struct {
 	Boot    string    `json:"boot"`    // identifies the running kernel; processes with equal values see each other's flock
 	Command string    `json:"command"` // such as "mgrpo train"
 	Since   time.Time `json:"since"`
-	Sharing Sharing   `json:"shared"`
+	Sharing Sharing   `json:"shares"`
 
 	path string
 	beat time.Time // modification time of the record when it was read
@@ -39,9 +39,13 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is in use by %s: stop it first, or choose another folder", e.Dir, cmp.Or(strings.Join(who, " and "), "another process"))
 }
 
-// String returns the holder's command, process id, host and start.
+// String returns the holder's command, work, process id, host and start.
 func (h Holder) String() string {
-	return fmt.Sprintf("%s, process %d on %s since %s", h.Command, h.PID, h.Host, h.Since.Format(time.DateTime))
+	command := h.Command
+	if h.Sharing != Exclusive {
+		command += fmt.Sprintf(" (%s)", h.Sharing)
+	}
+	return fmt.Sprintf("%s, process %d on %s since %s", command, h.PID, h.Host, h.Since.Format(time.DateTime))
 }
 
 // holders reads the records in a folder of locks and skips those that cannot be read.

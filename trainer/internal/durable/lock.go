@@ -14,13 +14,12 @@ import (
 	"time"
 )
 
-// Sharing determines whether other processes may hold the same folder.
-type Sharing bool
+// Sharing is the work for which several processes hold a folder, such as a run of a given name. They may hold it at once if they
+// have the same work.
+type Sharing string
 
-const (
-	Exclusive Sharing = false // no other process may hold the folder
-	Shared    Sharing = true  // other processes may also hold it if all of them share it
-)
+// Exclusive is the Sharing of a process that lets no other process hold the folder.
+const Exclusive Sharing = ""
 
 const (
 	lockFolder = "lock" // in the locked folder
@@ -43,6 +42,7 @@ type Lock struct {
 	dir    string
 	file   *os.File // locked with flock; nil if the file system has no flock
 	record string   // path of this holder's record
+	alive  *os.File // the record, locked with flock as long as this holder lives
 	stop   context.CancelFunc
 	beats  sync.WaitGroup
 }
@@ -51,7 +51,7 @@ type Lock struct {
 // lock.
 func TryLock(f *os.File, s Sharing) (locked bool, err error) {
 	how := syscall.LOCK_EX
-	if s == Shared {
+	if s != Exclusive {
 		how = syscall.LOCK_SH
 	}
 	for {
@@ -67,7 +67,7 @@ func TryLock(f *os.File, s Sharing) (locked bool, err error) {
 }
 
 // AcquireLock takes hold of a folder, and makes it if it does not exist. The error is a *HeldError if other processes hold
-// the folder, unless they and this one all share it. A dead holder does not count. If only its silence can show that it is
+// the folder, unless they share it with this one. A dead holder does not count. If only its silence can show that it is
 // dead, AcquireLock waits and calls waiting with the reason. lost is called if another process has considered this one dead
 // and has taken over the folder.
 func AcquireLock(ctx context.Context, dir string, s Sharing, command string, waiting func(what string), lost func(error)) (*Lock, error) {
@@ -81,11 +81,7 @@ func AcquireLock(ctx context.Context, dir string, s Sharing, command string, wai
 	own.path = filepath.Join(locks, fmt.Sprintf("%s.%d.%s", host, own.PID, rand.Text()[:8]))
 	beating, stop := context.WithCancel(context.Background())
 	l := &Lock{dir: dir, file: file, record: own.path, stop: stop}
-	text, err := json.Marshal(own)
-	if err == nil {
-		err = Replace(OS{}, own.path, text)
-	}
-	if err != nil {
+	if l.alive, err = writeRecord(own); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), l.Release())
 	}
 	l.beats.Go(func() { l.beat(beating, lost) })
@@ -130,14 +126,48 @@ func lockIn(dir, locks string, s Sharing) (*os.File, error) {
 	}
 }
 
+// writeRecord writes a holder's record. The result is locked with flock, if the file system has flock.
+func writeRecord(h Holder) (*os.File, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	hidden := filepath.Join(filepath.Dir(h.path), "."+filepath.Base(h.path)) // until it is locked
+	f, err := os.OpenFile(hidden, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	_, _ = TryLock(f, Exclusive)
+	if _, err = f.Write(text); err == nil {
+		err = os.Rename(hidden, h.path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(hidden))
+	}
+	return f, nil
+}
+
+// livesHere reports whether the holder of a record on this machine is alive.
+func livesHere(record string) bool {
+	f, err := os.Open(record)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	locked, err := TryLock(f, Exclusive)
+	return err == nil && !locked
+}
+
 // removeDead removes the records of dead holders that do not share the folder with own. It returns a *HeldError if one of
 // them is alive.
 func (l *Lock) removeDead(ctx context.Context, own Holder, waiting func(string)) error {
 	var doubtful []Holder
 	for _, h := range holders(filepath.Dir(own.path)) {
 		switch {
-		case h.path == own.path, h.Sharing == Shared && own.Sharing == Shared:
-		case l.file != nil && h.Boot == own.Boot: // its flock would have refused this one
+		case h.path == own.path, h.Sharing == own.Sharing && own.Sharing != Exclusive:
+		case l.file != nil && h.Boot == own.Boot && livesHere(h.path): // for other work; an exclusive one's flock has refused this one
+			return &HeldError{l.dir, []Holder{h}}
+		case l.file != nil && h.Boot == own.Boot:
 			_ = os.Remove(h.path)
 		default:
 			doubtful = append(doubtful, h)
@@ -188,6 +218,9 @@ func (l *Lock) Release() error {
 	l.beats.Wait()
 	locks := filepath.Join(l.dir, lockFolder)
 	_ = os.Remove(l.record)
+	if l.alive != nil {
+		_ = l.alive.Close()
+	}
 	if l.file == nil {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 // TestMain lets the test program hold a folder as a process of its own.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCK_TEST_DIR"); dir != "" {
-		_, err := AcquireLock(context.Background(), dir, os.Getenv("LOCK_TEST_SHARED") != "", "the other", func(string) {}, func(error) {})
+		_, err := AcquireLock(context.Background(), dir, Sharing(os.Getenv("LOCK_TEST_SHARED")), "the other", func(string) {}, func(error) {})
 		fmt.Println("held:", err)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		os.Exit(0)
@@ -85,7 +85,8 @@ func TestLockOfOtherProcess(t *testing.T) {
 		name, theirs string
 		own          Sharing
 		refused      bool
-	}{{"both exclusive", "", Exclusive, true}, {"theirs exclusive", "", Shared, true}, {"own exclusive", "yes", Exclusive, true}, {"both shared", "yes", Shared, false}} {
+	}{{"both exclusive", "", Exclusive, true}, {"theirs exclusive", "", "a run", true}, {"own exclusive", "a run", Exclusive, true}, {"both shared", "a run", "a run", false},
+		{"other work", "another run", "a run", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			holder := other(t, dir, c.theirs)
@@ -109,10 +110,10 @@ func TestLockOfOtherProcess(t *testing.T) {
 // killed, and nothing else.
 func TestLockLeavesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	kill(t, other(t, dir, "yes"))
+	kill(t, other(t, dir, "a run"))
 	var locks []*Lock
 	for range 3 {
-		l, err := AcquireLock(t.Context(), dir, Shared, "this one", func(string) {}, func(error) {})
+		l, err := AcquireLock(t.Context(), dir, "a run", "this one", func(string) {}, func(error) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +230,7 @@ func TestLockDamagedRecord(t *testing.T) {
 	if err := os.WriteFile(elsewhere(t, dir), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := hold(t, dir, Shared); err != nil {
+	if err := hold(t, dir, "a run"); err != nil {
 		t.Error(err)
 	}
 }
