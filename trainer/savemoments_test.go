@@ -27,6 +27,14 @@ func TestWithoutSavedMoments(t *testing.T) {
 	if !strings.Contains(seen.String(), "has no moments (run.save_moments: false)") {
 		t.Errorf("no note on the moments:\n%s", seen)
 	}
+	offers, _, err := archive.CheckpointsOf(dir).Offers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, _ := offers[0].Agent("planner")
+	if lines := ledgerLines(t, filepath.Join(dir, "ledger", "planner.jsonl"), part.Ledger); lines[2].Updates <= lines[1].Updates {
+		t.Errorf("%d updates after step 2 and %d after step 3", lines[1].Updates, lines[2].Updates)
+	}
 	path := func(step int64) string {
 		return filepath.Join(archive.CheckpointsOf(dir).AgentDir(step, "researcher"), "model.safetensors")
 	}

@@ -167,8 +167,15 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	// learning rates of its past steps. A configured decay_steps is compared like any other key.
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]
-		if before := old.Agent(a.Name); before != nil && a.Optimizer.EndsWithRun {
-			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		before := old.Agent(a.Name)
+		if before == nil || !a.Optimizer.EndsWithRun || before.Optimizer.Schedule == config.ConstantSchedule {
+			continue
+		}
+		a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		if o := a.Optimizer; o.Schedule != config.ConstantSchedule && o.Warmup > o.DecaySteps {
+			key := "agents." + a.Name + ".optimizer"
+			return nil, fmt.Errorf("resuming: %s.warmup is %d, but the schedule (%s) ends at step %d, as it did when the run began: set %s.decay_steps=%d, too, "+
+				"or a shorter warmup", key, o.Warmup, o.Schedule, o.DecaySteps, key, cfg.Run.Steps)
 		}
 	}
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {

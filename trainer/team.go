@@ -102,6 +102,13 @@ func (t *team) enter(ctx context.Context) error {
 	if t.NoTraining { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", t.offers.points[0].Step, t.offers.points[0].Digest)
 	}
+	files, err := assemble.TaskFiles(t.Config)
+	if err != nil {
+		return err
+	}
+	for key, digest := range files {
+		shared["contents of "+key] = digest
+	}
 	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.states}
 	for _, name := range t.Process.Agents {
 		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })

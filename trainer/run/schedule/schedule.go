@@ -101,7 +101,7 @@ func (s Settings) Next(st State) Command {
 // time: the caller asks again after RolledOut.
 func (s Settings) RollOut(st State) (step int64, ok bool) {
 	n := st.RolledOut
-	if st.Over || !st.Ready || st.Stopping || n >= s.Steps || n > st.Version+s.MaxLag {
+	if st.Over || !st.Ready || st.Stopping || n >= s.Steps || n-st.Version > s.MaxLag {
 		return 0, false
 	}
 	for v := st.Version; v <= n; v++ { // evaluations and their checkpoints precede the step

@@ -101,9 +101,14 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
 		return cmp.Or(err, errors.New("the run is deterministic according to the store, but the policy is not"))
 	}
-	w.archive = archive.New(archiveSettings(w, s), w.member, w.member.Checkpoints, parameters{w})
+	chosen := queries{s.Config, p.Player.Task, originOf(s.From)}
+	heldOut, err := assemble.HeldOut(s.Config)
+	if err != nil {
+		return err
+	}
+	w.archive = archive.New(archiveSettings(w, s, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
-	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score,
+	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score, queries: chosen,
 		programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
@@ -111,10 +116,16 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 }
 
 // archiveSettings returns the settings of the agent's archive.
-func archiveSettings(w *Worker, s Setup) archive.Settings {
-	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
+func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive.Settings {
+	manifest := func(step int64) archive.Manifest {
+		return archive.Manifest{Run: s.Config.Run.Name, Step: step, ConfigDigest: s.Config.Digest(), Drawn: chosen.drawn(step)}
+	}
+	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Manifest: manifest,
+		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
+	if !s.NoTraining { // a separate evaluation may differ
+		kept.HeldOut = heldOut
+	}
 	if e := w.agent.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart,

@@ -4,6 +4,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -11,6 +12,21 @@ import (
 type queries struct {
 	cfg  *config.Config
 	task task.Task
+	from origin
+}
+
+// origin is the place in the training order at which a resumed run continues. The steps before it may have drawn other
+// numbers of queries than task.queries_per_step is now.
+type origin struct {
+	step  int64
+	drawn int64 // queries that earlier steps drew from the order of this step's stage; 0: task.queries_per_step in each step
+}
+
+func originOf(from *archive.Manifest) origin {
+	if from == nil {
+		return origin{}
+	}
+	return origin{from.Step, from.Drawn}
 }
 
 // forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
@@ -18,24 +34,40 @@ func (q queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
 	if p.Evaluates() {
 		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
 	}
-	n := int64(q.cfg.Task.QueriesPerStep)
-	for i := range n {
-		drawn = append(drawn, q.train(p.Step, 0, n, i))
+	for i := range int64(q.cfg.Task.QueriesPerStep) {
+		drawn = append(drawn, q.train(p.Step, q.drawn(p.Step)+i))
 	}
 	return drawn, q.cfg.GRPO.Rollouts
 }
 
-// train returns query i of step n in the training order, with `per` queries per step, counted from `first`. A stage of the
-// curriculum has its own order, which begins with the stage.
-func (q queries) train(n, first, per, i int64) task.Query {
-	begun := int64(0)
+// stage returns the stage of the curriculum to which step n belongs, and its first step. The stage is -1 if step n draws from
+// the whole task.
+func (q queries) stage(n int64) (stage int, begun int64) {
 	for stage, s := range q.cfg.Task.Curriculum {
 		if n < begun+s.Steps {
-			return q.task.(task.WithCurriculum).TrainStage(stage, first+(n-begun)*per+i) // jsonl is the only kind that may have stages
+			return stage, begun
 		}
 		begun += s.Steps
 	}
-	return q.task.Train(first + n*per + i)
+	return -1, 0
+}
+
+// drawn returns the number of queries that the steps before step n drew from the order of its stage.
+func (q queries) drawn(n int64) int64 {
+	stage, begun := q.stage(n)
+	if of, _ := q.stage(q.from.step); of == stage && n >= q.from.step && q.from.drawn > 0 {
+		return q.from.drawn + (n-q.from.step)*int64(q.cfg.Task.QueriesPerStep)
+	}
+	return (n - begun) * int64(q.cfg.Task.QueriesPerStep)
+}
+
+// train returns query i of the order of step n's stage. A stage of the curriculum has its own order, which begins with the
+// stage.
+func (q queries) train(n, i int64) task.Query {
+	if stage, _ := q.stage(n); stage >= 0 {
+		return q.task.(task.WithCurriculum).TrainStage(stage, i) // jsonl is the only kind that may have stages
+	}
+	return q.task.Train(i)
 }
 
 // lookUp returns the queries of a plan.
@@ -56,7 +88,8 @@ const firstReplacement = 1 << 32
 
 // replacement returns replacement query r of training step n, r < grpo.resample.
 func (q queries) replacement(n int64, r int) task.Query {
-	return q.train(n, firstReplacement, int64(q.cfg.GRPO.Resample), int64(r))
+	_, begun := q.stage(n)
+	return q.train(n, firstReplacement+(n-begun)*int64(q.cfg.GRPO.Resample)+int64(r))
 }
 
 // samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are

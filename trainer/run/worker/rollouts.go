@@ -26,6 +26,7 @@ type rollouts struct {
 	player     *play.Player
 	policy     policy.Lifecycle
 	scorer     scorer
+	queries    queries
 	normaliser normaliser
 	programs   programs
 	stops      *stops
@@ -85,12 +86,9 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, cmp.Or(err, errStopping)
 		}
 	}
-	drawn, count := ro.queries().forPhase(p)
+	drawn, count := ro.queries.forPhase(p)
 	return ro.playAsMain(ctx, p, drawn, count)
 }
-
-// queries returns the choice of queries.
-func (ro *rollouts) queries() queries { return queries{ro.cfg, ro.player.Task} }
 
 // playAsMain plays every rollout of a phase as the main agent and publishes its outcome.
 func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.Query, count int) (*experience, error) {

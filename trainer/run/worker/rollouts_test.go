@@ -7,6 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -40,10 +41,47 @@ func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
 	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
-		chosen, _ := queries{cfg, stagedTask{}}.forPhase(store.TrainPhase(int64(step)))
+		chosen, _ := queries{cfg: cfg, task: stagedTask{}}.forPhase(store.TrainPhase(int64(step)))
 		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
 			t.Errorf("step %d: got queries %s, want %s", step, got, want)
 		}
+	}
+}
+
+// TestQueriesOfAResumedRun: a run that continues with another task.queries_per_step draws the next queries of the order, or of the order
+// of the stage in which it stopped. A checkpoint holds their number, so the run can change it again.
+func TestQueriesOfAResumedRun(t *testing.T) {
+	first := func(perStep int, curriculum []config.Stage, from origin, step int64) string {
+		cfg := load(t, t.TempDir(), fmt.Sprintf("task.queries_per_step=%d", perStep))
+		cfg.Task.Curriculum = curriculum
+		chosen, _ := queries{cfg, stagedTask{}, from}.forPhase(store.TrainPhase(step))
+		return chosen[0].ID
+	}
+	stages := []config.Stage{{Name: "easy", Steps: 4}, {Name: "hard", Steps: 2}}
+	for _, c := range []struct {
+		perStep    int
+		curriculum []config.Stage
+		from       origin
+		step       int64
+		want       string
+	}{
+		{8, nil, origin{100, 1600}, 100, "all 1600"},
+		{8, nil, origin{100, 1600}, 102, "all 1616"},
+		{8, nil, origin{100, 1600}, 99, "all 792"}, // no resumed run asks for it
+		{8, nil, origin{100, 0}, 101, "all 808"},   // a checkpoint without the number
+		{2, stages, origin{1, 10}, 3, "0 14"},
+		{2, stages, origin{1, 10}, 5, "1 2"},
+		{2, stages, origin{4, 0}, 4, "1 0"},
+		{2, stages, origin{1, 10}, 6, "all 12"},
+	} {
+		if got := first(c.perStep, c.curriculum, c.from, c.step); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	cfg := load(t, t.TempDir(), "task.queries_per_step=3")
+	again := queries{cfg, stagedTask{}, originOf(&archive.Manifest{Step: 7, Drawn: queries{cfg: cfg, from: origin{5, 100}}.drawn(7)})}
+	if got := again.drawn(9); got != 112 {
+		t.Errorf("%d queries before step 9, want 112", got)
 	}
 }
 

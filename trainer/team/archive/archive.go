@@ -66,19 +66,19 @@ type Archive struct {
 
 // Settings describe the run to an archive.
 type Settings struct {
-	Dir            string   // the run's folder
-	CheckpointsDir string   // folder of the run's checkpoints
-	Agent          string   // the worker's agent
-	Team           []string // all agents, the main agent first
-	Run            string   // the run's name
-	ConfigDigest   string
-	Keep           int               // number of newest checkpoints that are kept
-	CPUFeatures    string            // of this machine
-	Endpoint       *store.Endpoint   // place of a hosted model, whose checkpoints have no files; nil: the model is here
-	Tokenizer      map[string][]byte // files of the tokenizer
-	DType          weights.DType     // of saved weights: F32, BF16 or F16
-	SaveMoments    bool              // checkpoints have AdamW's moments
-	Announce       bool              // notes to the observer name new checkpoints
+	Dir            string                    // the run's folder
+	CheckpointsDir string                    // folder of the run's checkpoints
+	Agent          string                    // the worker's agent
+	Team           []string                  // all agents, the main agent first
+	Manifest       func(step int64) Manifest // a step's manifest without its agents and results
+	HeldOut        string                    // digest of the held-out questions and of the settings of evaluations
+	Keep           int                       // number of newest checkpoints that are kept
+	CPUFeatures    string                    // of this machine
+	Endpoint       *store.Endpoint           // place of a hosted model, whose checkpoints have no files; nil: the model is here
+	Tokenizer      map[string][]byte         // files of the tokenizer
+	DType          weights.DType             // of saved weights: F32, BF16 or F16
+	SaveMoments    bool                      // checkpoints have AdamW's moments
+	Announce       bool                      // notes to the observer name new checkpoints
 	Observer       metrics.Observer
 	FS             durable.FS // nil: durable.OS
 }
@@ -122,8 +122,9 @@ type Parameters interface {
 
 // Counters holds the counts of an agent's training that a checkpoint keeps.
 type Counters struct {
-	Updates int64 `json:"updates"` // optimizer updates, for AdamW's bias correction
-	Refused int   `json:"refused"` // number of consecutive steps, up to this one, in which an update was refused
+	Updates int64 `json:"updates"`           // optimizer updates, for AdamW's bias correction
+	Earlier int64 `json:"earlier,omitempty"` // updates before the moments began anew (run.save_moments: false)
+	Refused int   `json:"refused"`           // number of consecutive steps, up to this one, in which an update was refused
 }
 
 // state is the content of an agent's state.json.
@@ -138,6 +139,7 @@ type state struct {
 func New(s Settings, place Place, e Exchange, p Parameters) *Archive {
 	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, exchange: e, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
+	a.evaluations.HeldOut = s.HeldOut
 	return a
 }
 
@@ -153,6 +155,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
+	a.compareHeldOut()
 	agentDir := a.checkpoints.AgentDir(from.Step, a.settings.Agent)
 	f, err := OpenOptimizer(agentDir)
 	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
@@ -183,6 +186,22 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	return a.restoreMoments(ctx, f, st)
 }
 
+// compareHeldOut forgets the evaluations before the checkpoint if they had other questions or settings.
+func (a *Archive) compareHeldOut() {
+	before, now := a.evaluations, a.settings.HeldOut
+	if now == "" {
+		return
+	}
+	if before.HeldOut != "" && before.HeldOut != now {
+		a.evaluations = Evaluations{}
+		if best := before.Best; best != nil && a.settings.Announce {
+			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the held-out questions, or the settings under eval, differ from those "+
+				"of earlier evaluations: the best version is chosen anew, and version %d (accuracy %.3f) is no longer kept as the best", best.Version, best.Accuracy))
+		}
+	}
+	a.evaluations.HeldOut = now
+}
+
 // restoreMoments restores the moments and the counters. A checkpoint has no moments if the agent had no update yet, or if
 // it was written with run.save_moments false. In the second case AdamW begins anew, and a note is sent.
 func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state) error {
@@ -194,7 +213,7 @@ func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state
 			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
 				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's moments begin at 0, so the results will differ from a "+
 					"run without the interruption", st.Version))
-			st.Updates = 0
+			st.Earlier, st.Updates = st.Earlier+st.Updates, 0
 		}
 	}
 	return a.parameters.Restore(ctx, st.Counters, m, v)
@@ -216,6 +235,9 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if from != nil {
 		part, _ := from.Agent(a.settings.Agent) // Verify has found it
 		at, version = part.Ledger, from.Step
+		if err := a.checkpoints.Agree(version); err != nil { // all workers start from it
+			return a.diskFull(err)
+		}
 		if err := a.dropColdStart(); err != nil {
 			return err
 		}

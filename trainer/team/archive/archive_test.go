@@ -2,7 +2,9 @@ package archive
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -142,13 +144,47 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	}
 	lost(false)
 	lost(true)
-	a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{},
+	a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{}, Manifest: testManifest,
 		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, nil)
 	if err := a.save(t.Context(), 4, AgentState{}, LedgerMark{}, Evaluations{}); err != nil {
 		t.Fatal(err)
 	}
 	lost(false)
 }
+
+// TestOtherEvaluations: after a change of the held-out questions or of the settings, the best version is chosen anew.
+func TestOtherEvaluations(t *testing.T) {
+	for _, c := range []struct {
+		before, now, want string
+		anew              bool
+	}{
+		{"", "a", `{"held_out":"a","evaluated":4,"best":{"version":2,"accuracy":0.5}}`, false}, // a checkpoint of an older mgrpo
+		{"a", "a", `{"held_out":"a","evaluated":4,"best":{"version":2,"accuracy":0.5}}`, false},
+		{"a", "b", `{"held_out":"b"}`, true},
+		{"a", "", `{"held_out":"a","evaluated":4,"best":{"version":2,"accuracy":0.5}}`, false}, // an evaluation apart from the run
+	} {
+		var seen notes
+		dir := t.TempDir()
+		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOut: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
+		results := `{"evaluated":4,"best":{"version":2,"accuracy":0.5}}`
+		if c.before != "" {
+			results = `{"held_out":"` + c.before + `",` + results[1:]
+		}
+		if err := a.Restore(t.Context(), Manifest{Step: 4, Results: json.RawMessage(results)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(a.Evaluations().encode()); got != c.want || strings.Contains(fmt.Sprint(seen), "version 2 (accuracy 0.500)") != c.anew {
+			t.Errorf("%q, %q: %s; notes %v", c.before, c.now, got, seen)
+		}
+	}
+}
+
+// notes is an observer that keeps the notes.
+type notes []string
+
+func (n *notes) Note(note metrics.Note)  { *n = append(*n, note.Text) }
+func (*notes) Report(metrics.Record)     {}
+func (*notes) Progress(metrics.Progress) {}
 
 // TestReplacedWhileLoading checks that a worker that is replaced while it loads its model does not change its successor's ledger.
 func TestReplacedWhileLoading(t *testing.T) {

@@ -166,6 +166,11 @@ func TestOptimizerRoundTrip(t *testing.T) {
 func TestPrune(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 0, 1, 2, 3, 4, 5)
+	for step := range int64(6) {
+		if err := c.Agree(step); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished and older than 5
 		t.Fatal(err)
 	}
@@ -179,6 +184,21 @@ func TestPrune(t *testing.T) {
 		t.Errorf("left %v", steps)
 	}
 	golden.WantError(t, c.Prune(0), "remove all")
+}
+
+// TestPruneKeepsTheTeamsNewest: checkpoints that another worker does not have do not count.
+func TestPruneKeepsTheTeamsNewest(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	mustSave(t, c, 20, 40)
+	if err := c.Agree(20); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Prune(1); err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := c.steps(); !slices.Equal(steps, []int64{20, 40}) {
+		t.Errorf("left %v", steps)
+	}
 }
 
 func TestManifestPaths(t *testing.T) {

@@ -76,6 +76,11 @@ func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 			w.t.Fatal(err)
 		}
 	}
+	for _, name := range testNames {
+		if err := w.checkpoints(name).Agree(step); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 	return m
 }
 
@@ -131,6 +136,11 @@ func (w testTeam) goOn(from Manifest, last int64) {
 	for _, name := range testNames {
 		if err := w.checkpoints(name).GoBack(from, inPlace); err != nil {
 			w.t.Fatal(err)
+		}
+		if from.Step >= 0 { // as Begin does
+			if err := w.checkpoints(name).Agree(from.Step); err != nil {
+				w.t.Fatal(err)
+			}
 		}
 	}
 	at := &from

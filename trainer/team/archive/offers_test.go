@@ -166,8 +166,10 @@ func (w testTeam) commitOne(c Checkpoints, step int64) error {
 	}
 	m := testManifest(step)
 	m.Agents = []AgentFiles{files}
-	_, err = c.Commit(m)
-	return err
+	if _, err = c.Commit(m); err != nil {
+		return err
+	}
+	return c.Agree(step)
 }
 
 // TestOtherFormats checks that files of another mgrpo version are not reported as damaged.

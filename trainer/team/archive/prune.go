@@ -14,8 +14,8 @@ import (
 // Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0,
 // and the steps in `also`, for example the best. Step 0 has the weights after the cold start. Prune
 // also removes older checkpoints that GoBack renamed, and incomplete ones that are older than the
-// newest complete one. A checkpoint counts as complete if the files of c.Agents have the sizes in
-// the manifest; Prune does not compute digests. Workers that share the folder may all call it.
+// newest complete one. A checkpoint counts as complete if all workers have its manifest (Agree) and
+// the files of c.Agents have the sizes in it; Prune does not compute digests. Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	kept, oldest := 0, int64(0)
 	for _, step := range slices.Backward(steps) {
 		m, err := readManifest(c.StepDir(step))
-		complete := err == nil && m.checkSizes(c.StepDir(step), c.Agents) == nil
+		complete := err == nil && c.agreed(step) && m.checkSizes(c.StepDir(step), c.Agents) == nil
 		switch {
 		case complete && kept < keep:
 			kept, oldest = kept+1, step

@@ -74,7 +74,8 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err != nil {
 		return err
 	}
-	m := Manifest{Run: a.settings.Run, Step: version, ConfigDigest: a.settings.ConfigDigest, Results: evaluations.encode()}
+	m := a.settings.Manifest(version)
+	m.Results = evaluations.encode()
 	for _, name := range a.settings.Team {
 		m.Agents = append(m.Agents, filesOf(name, parts[name]))
 	}
