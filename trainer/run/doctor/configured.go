@@ -259,11 +259,11 @@ func room(cfg *config.Config, needs []memory.Need) Finding {
 
 // checkpointBytes returns the size of one checkpoint of all agents, and the largest size of all checkpoints at one time.
 // The disk holds the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a
-// short run has fewer. An untrained agent has a single file for all of these, and a second one while a checkpoint is in
+// run that writes few checkpoints has fewer. An untrained agent has a single file for all of these, and a second one while a checkpoint is in
 // progress. A stopped cold start has the weights and moments, in fp32, until the first checkpoint is complete.
 func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
 	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
-	checkpoints := cfg.Run.Steps
+	checkpoints := min(written(cfg), cfg.Run.Steps)
 	if taught {
 		checkpoints++ // the checkpoint of step 0
 	}
@@ -282,6 +282,18 @@ func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) 
 		}
 	}
 	return one, max(most, stopped+one)
+}
+
+// written returns the largest number of checkpoints that a run writes after step 0 if it is stopped once: at multiples of
+// run.checkpoint_every, after evaluations, at the stop and at the end.
+func written(cfg *config.Config) int64 {
+	n := int64(2)
+	for _, every := range []int64{cfg.Run.CheckpointEvery, cfg.Eval.Every} {
+		if every > 0 {
+			n += cfg.Run.Steps / every
+		}
+	}
+	return n
 }
 
 // sizeOf returns the bytes of all files in a folder. A file with several names counts once. The result is 0 if the folder

@@ -355,6 +355,7 @@ func TestCheckpointBytes(t *testing.T) {
 		{[]string{"run.steps=1"}, 4 * each},
 		{[]string{"run.steps=100"}, 10 * each},
 		{[]string{noColdStart, "run.steps=100", "agents.researcher.train=false"}, 7 * each},
+		{[]string{noColdStart, "run.steps=1000", "run.keep=50", "run.checkpoint_every=500", "eval.every=500"}, 2 * 6 * each},
 	} {
 		if one, most := of(c.sets...); one != 2*each || most != c.most {
 			t.Errorf("%v: %d, up to %d; want %d, up to %d", c.sets, one, most, 2*each, c.most)
