@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
@@ -147,11 +146,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	dir := evaluationDir(cfg, what, stepDir)
 	if what == evaluates {
 		var release func() error
-		sharing := durable.Exclusive
-		if opt.Agents != nil {
-			sharing = durable.Sharing("an evaluation of the run " + cfg.Run.Name)
-		}
-		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, sharing, observer)
+		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, sharing("an evaluation of the run "+cfg.Run.Name, opt.Agents != nil), observer)
 		if err != nil {
 			return err
 		}

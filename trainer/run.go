@@ -92,11 +92,8 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		}
 		dismissMachines(ctx, machines, err)
 	}()
-	sharing := durable.Exclusive
-	if cfg.Store.URL != "" { // the store gives each worker of the run a place of its own
-		sharing = durable.Sharing("the run " + cfg.Run.Name)
-	}
-	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing, opt.Observer)
+	// The store gives each worker of the run a place of its own, so they may share the folder.
+	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing("the run "+cfg.Run.Name, cfg.Store.URL != ""), opt.Observer)
 	if err != nil {
 		return err
 	}
@@ -225,6 +222,14 @@ func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 		}
 	}
 	return nil
+}
+
+// sharing returns the Sharing of a process that does the work alone or with others.
+func sharing(work string, withOthers bool) durable.Sharing {
+	if withOthers {
+		return durable.Sharing(work)
+	}
+	return durable.Exclusive
 }
 
 // lockFolder locks a folder against other processes until release is called; what names the folder in errors. The

@@ -174,8 +174,8 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 		a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
 		if o := a.Optimizer; o.Schedule != config.ConstantSchedule && o.Warmup > o.DecaySteps {
 			key := "agents." + a.Name + ".optimizer"
-			return nil, fmt.Errorf("resuming: %s.warmup is %d, but the schedule (%s) ends at step %d, as it did when the run began: set %s.decay_steps=%d, too, "+
-				"or a shorter warmup", key, o.Warmup, o.Schedule, o.DecaySteps, key, cfg.Run.Steps)
+			return nil, fmt.Errorf("resuming: %s.warmup is %d, but the schedule (%s) ends at step %d, as it did when the run began: "+
+				"set %s.decay_steps=%d, too, or a shorter warmup", key, o.Warmup, o.Schedule, o.DecaySteps, key, cfg.Run.Steps)
 		}
 	}
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {

@@ -263,7 +263,8 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	return out
 }
 
-// alias returns a copy of the node of the alias's anchor, which an override changes apart from the anchor's, or out if there is no such anchor.
+// alias returns a copy of the node of the alias's anchor, so that an override changes only one of them. It returns out if there is no
+// such anchor.
 func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 	name := n.Value.GetToken().Value
 	target, ok := b.anchors[name]

@@ -14,11 +14,16 @@ type State struct {
 	*division
 	adam  Adam
 	m, v  *model.Buffer // [share.Numel]: first and second moment
-	steps int64         // updates made; AdamW's bias correction counts them
+	steps int64         // updates with these moments; AdamW's bias correction counts them
+
+	Earlier int64 // updates before the moments began anew, because a checkpoint had none
 }
 
-// Steps returns the number of updates made.
+// Steps returns the number of updates with these moments.
 func (s *State) Steps() int64 { return s.steps }
+
+// Updates returns the number of all updates.
+func (s *State) Updates() int64 { return s.Earlier + s.steps }
 
 // SetSteps sets the update count, when a checkpoint is restored.
 func (s *State) SetSteps(n int64) { s.steps = n }

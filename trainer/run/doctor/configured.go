@@ -259,8 +259,8 @@ func room(cfg *config.Config, needs []memory.Need) Finding {
 
 // checkpointBytes returns the size of one checkpoint of all agents, and the largest size of all checkpoints at one time.
 // The disk holds the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a
-// run that writes few checkpoints has fewer. An untrained agent has a single file for all of these, and a second one while a checkpoint is in
-// progress. A stopped cold start has the weights and moments, in fp32, until the first checkpoint is complete.
+// run that writes few checkpoints has fewer. An untrained agent has a single file for all of these, and a second one while a
+// checkpoint is in progress. A stopped cold start has the weights and moments, in fp32, until the first checkpoint is complete.
 func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
 	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
 	checkpoints := min(written(cfg), cfg.Run.Steps)
@@ -284,8 +284,8 @@ func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) 
 	return one, max(most, stopped+one)
 }
 
-// written returns the largest number of checkpoints that a run writes after step 0 if it is stopped once: at multiples of
-// run.checkpoint_every, after evaluations, at the stop and at the end.
+// written returns the largest number of checkpoints that a run writes after step 0 if it is stopped once. It writes them at
+// multiples of run.checkpoint_every, after evaluations, at the stop and at the end.
 func written(cfg *config.Config) int64 {
 	n := int64(2)
 	for _, every := range []int64{cfg.Run.CheckpointEvery, cfg.Eval.Every} {

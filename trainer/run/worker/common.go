@@ -19,18 +19,13 @@ type common struct {
 	member        *store.Member
 	learner       *launch.RankedLearner // nil if the agent is not trained; closed when a cold start is its only training
 	contextTokens int                   // largest number of tokens in a conversation; 0: its model is hosted
-
-	earlierUpdates int64 // updates before AdamW's moments began anew, because the checkpoint had none
 }
 
 // trains reports whether the steps change this agent's weights.
 func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
 
-// updates returns the number of updates since the run began. A cold start's do not count.
-func (s *common) updates() int64 { return s.earlierUpdates + s.learner.Rank0.State.Steps() }
-
-// trained reports whether a step has changed the agent's weights since the run began.
-func (s *common) trained() bool { return s.trains() && s.updates() > 0 }
+// trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
+func (s *common) trained() bool { return s.trains() && s.learner.Rank0.State.Updates() > 0 }
 
 // WaitsFor reports that this agent waits at a barrier for other agents.
 func (s *common) WaitsFor(agents []string) {

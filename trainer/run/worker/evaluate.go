@@ -24,7 +24,7 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 		return nil, err
 	}
 	clock.lap("rollout")
-	questions, err := w.rollouts.queries.lookUp(exp.plan)
+	questions, err := w.rollouts.questions.lookUp(exp.plan)
 	if err != nil {
 		return nil, err
 	}

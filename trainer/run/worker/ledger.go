@@ -19,7 +19,7 @@ func (s *steps) ledgerLine(n int64, outcomes []store.Outcome, complete map[strin
 		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: removed(o, trained[o.ID()] != nil)}
 	}
 	if s.trains() {
-		line.Updates = s.updates()
+		line.Updates = s.learner.Rank0.State.Updates()
 	}
 	return line
 }

@@ -72,7 +72,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	if w.main {
-		for _, text := range assemble.RowWarnings(s.Config, w.rollouts.scorer.task) {
+		for _, text := range assemble.RowWarnings(s.Config, w.Parts.Player.Task) {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "%s", text))
 		}
 	}
@@ -108,8 +108,8 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	}
 	w.archive = archive.New(archiveSettings(w, s, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
-	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost, scorer: score, queries: chosen,
-		programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
+	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
+		questions: questions{chosen, score}, programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil

@@ -23,9 +23,9 @@ func (p parameters) Files(ctx context.Context, master func(from int64, dst []flo
 }
 
 func (p parameters) Counters() archive.Counters {
-	c := archive.Counters{Refused: int(p.w.steps.refusedSteps), Earlier: p.w.earlierUpdates}
+	c := archive.Counters{Refused: int(p.w.steps.refusedSteps)}
 	if p.w.trains() {
-		c.Updates = p.w.learner.Rank0.State.Steps()
+		c.Updates, c.Earlier = p.w.learner.Rank0.State.Steps(), p.w.learner.Rank0.State.Earlier
 	}
 	return c
 }
@@ -37,7 +37,7 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 		return err
 	}
 	p.w.learner.Rank0.State.SetSteps(c.Updates)
-	p.w.earlierUpdates = c.Earlier
+	p.w.learner.Rank0.State.Earlier = c.Earlier
 	p.w.steps.refusedSteps = streak(c.Refused)
 	return nil
 }

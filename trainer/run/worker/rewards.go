@@ -9,6 +9,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
+// questions are the task's queries: the choice of a phase's queries, and the scores of their answers.
+type questions struct {
+	queries
+	scorer
+}
+
 // scorer verifies answers and computes their rewards.
 type scorer struct {
 	cfg     *config.Config

@@ -155,7 +155,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
-	a.compareHeldOut()
+	a.evaluations = a.settings.since(a.evaluations)
 	agentDir := a.checkpoints.AgentDir(from.Step, a.settings.Agent)
 	f, err := OpenOptimizer(agentDir)
 	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
@@ -186,20 +186,20 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	return a.restoreMoments(ctx, f, st)
 }
 
-// compareHeldOut forgets the evaluations before the checkpoint if they had other questions or settings.
-func (a *Archive) compareHeldOut() {
-	before, now := a.evaluations, a.settings.HeldOut
-	if now == "" {
-		return
+// since returns the evaluations of a resumed run. Those before the checkpoint are left out if they had other questions or settings.
+func (s Settings) since(before Evaluations) Evaluations {
+	switch {
+	case s.HeldOut == "":
+		return before
+	case before.HeldOut == "" || before.HeldOut == s.HeldOut:
+		before.HeldOut = s.HeldOut
+		return before
 	}
-	if before.HeldOut != "" && before.HeldOut != now {
-		a.evaluations = Evaluations{}
-		if best := before.Best; best != nil && a.settings.Announce {
-			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the held-out questions, or the settings under eval, differ from those "+
-				"of earlier evaluations: the best version is chosen anew, and version %d (accuracy %.3f) is no longer kept as the best", best.Version, best.Accuracy))
-		}
+	if best := before.Best; best != nil && s.Announce {
+		s.Observer.Note(metrics.Warnf(s.Agent, metrics.TopicStart, "the held-out questions, or the settings under eval, have changed: the best version is "+
+			"chosen anew, and version %d (accuracy %.3f) is no longer kept as the best", best.Version, best.Accuracy))
 	}
-	a.evaluations.HeldOut = now
+	return Evaluations{HeldOut: s.HeldOut}
 }
 
 // restoreMoments restores the moments and the counters. A checkpoint has no moments if the agent had no update yet, or if

@@ -24,7 +24,7 @@ type Manifest struct {
 	Run          string          `json:"run"`
 	Step         int64           `json:"step"`
 	ConfigDigest string          `json:"config_digest"`   // digest of the run's configuration
-	Drawn        int64           `json:"drawn,omitempty"` // queries of the training order, or of its stage's, that the steps before Step drew
+	Drawn        int64           `json:"drawn,omitempty"` // queries that the steps before Step drew from the order of Step's stage
 	Agents       []AgentFiles    `json:"agents"`
 	Agreed       bool            `json:"-"`                 // all workers have the manifest: see Checkpoints.Agree
 	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint; results.json holds the later ones

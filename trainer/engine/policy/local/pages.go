@@ -148,7 +148,7 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []move) {
 	l, moves := from.from, []move(nil)
 	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
-	if l == nil || l.busy || l.filled > from.reuse || again || p.partlyShared(l) {
+	if l == nil || l.busy || l.filled > from.reuse || again || l.partlyShared(p.pools) {
 		l, moves = p.fork(from)
 		p.cached = append(p.cached, l)
 	} else { // the next turn of a conversation
@@ -162,14 +162,14 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []
 	return l, moves
 }
 
-// partlyShared reports whether the last block of a cached sequence has room, and other cached sequences own it, too. They were
-// forked at a later snapshot of this sequence, which has since lost it.
-func (p *pages) partlyShared(l *cachedSeq) bool {
+// partlyShared reports whether the sequence's last block has room, and other cached sequences own it, too. They were forked at a
+// later snapshot, which has since been given up.
+func (l *cachedSeq) partlyShared(pools []*pool) bool {
 	if l.filled%arch.CacheBlock == 0 {
 		return false
 	}
 	for g, table := range l.tables {
-		if b := table[l.filled/arch.CacheBlock]; b != noBlock && p.pools[g].owners[b] > 1 {
+		if b := table[l.filled/arch.CacheBlock]; b != noBlock && pools[g].owners[b] > 1 {
 			return true
 		}
 	}
