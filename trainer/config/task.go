@@ -95,10 +95,10 @@ type Fields struct {
 	// of it.
 	Question string `yaml:"question" default:"question"`
 
-	// Reference answer, or a list of accepted answers.
+	// Reference answer, or a list of accepted answers. With choices also an option's number, counted from 0, or label.
 	Answer string `yaml:"answer" default:"answer"`
 
-	// List of choices, for the verifier of that kind.
+	// List of choices, for the verifier of that kind, or {text: list, label: list}.
 	Choices string `yaml:"choices" default:"choices"`
 
 	// Kind of question; evaluations report each kind.

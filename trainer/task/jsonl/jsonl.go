@@ -116,7 +116,11 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 		if s.NeedParts && len(r.Parts) == 0 {
 			return nil, fmt.Errorf("%s: the training row %s has no parts, but sub-agents' answers are compared with parts", name, r.ID)
 		}
-		if err := t.place(splitTrain, r, place{false, i}); err != nil {
+		err := t.place(splitTrain, r, place{false, i})
+		if err == nil {
+			err = t.readable(splitTrain, r)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -135,6 +139,9 @@ func (t *Task) add(name string, rows []Row) error {
 	added := set{name, len(t.eval), len(rows)}
 	for i, r := range rows {
 		if err := t.place(added.split(), r, place{true, added.first + i}); err != nil {
+			return err
+		}
+		if err := t.readable(added.split(), r); err != nil {
 			return err
 		}
 	}
@@ -156,6 +163,14 @@ func (t *Task) place(split string, r Row, at place) error {
 		return fmt.Errorf("%s: two sets have a query %s: rename one of the sets", t.name, id)
 	}
 	t.byID[id] = at
+	return nil
+}
+
+// readable returns an error if the verifier cannot read the row's answer.
+func (t *Task) readable(split string, r Row) error {
+	if err := verify.Readable(t.main, query(split, r), r.Choices); err != nil {
+		return fmt.Errorf("%s: row %s of the queries for %s: %w", t.name, r.ID, split, err)
+	}
 	return nil
 }
 

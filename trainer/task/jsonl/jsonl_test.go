@@ -34,6 +34,42 @@ func open(t *testing.T, train, eval, kind string) *Task {
 	return rows
 }
 
+// TestOptions: an answer may be an option's number, as in MMLU, or its label, as in ARC. An answer that the verifier cannot read is an error
+// when the file is opened.
+func TestOptions(t *testing.T) {
+	choice, err := verify.New(verify.Settings{Kind: verify.Choice})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ row, answer, want string }{
+		{`"choices": ["4", "2", "1", "6"], "answer": 1`, "B", ""},
+		{`"choices": ["4", "2", "1", "6"], "answer": [1, 3]`, "B D", ""},
+		{`"choices": ["4", "2", "1", "6"], "answer": "1"`, "1", ""},
+		{`"choices": ["4", "2", "1", "6"], "answer": 6`, "6", ""},
+		{`"choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answer": "3"`, "C", ""},
+		{`"choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]}, "answer": "B"`, "B", ""},
+		{`"choices": ["a", "b"], "answer": 2`, "", "2 is not the number of one of 2 choices, counted from 0"},
+		{`"choices": {"text": ["a", "b"], "label": ["1"]}, "answer": "1"`, "", "2 texts, but 1 labels"},
+		{`"choices": ["a", "b"], "answer": "e"`, "", `row-000001 of the queries for train: verifier: choice: the reference "e" is not one of 2 choices`},
+	} {
+		path := write(t, `{"question": "q?", `+c.row+"}\n")
+		opened, err := Open(Settings{Train: path, Eval: path, Fields: DefaultFields(), Main: choice})
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %s", c.row, err, c.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.row, err)
+			continue
+		}
+		if q := opened.Eval(0); q.Answer != strings.Fields(c.answer)[0] || q.Accepted != nil && strings.Join(q.Accepted, " ") != c.answer {
+			t.Errorf("%s: %q, %q", c.row, q.Answer, q.Accepted)
+		}
+	}
+}
+
 func TestReadRows(t *testing.T) {
 	rows, err := ReadRows(write(t, `{"question":"a?","answer":"b"}
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
@@ -28,8 +29,8 @@ const (
 type Fields struct {
 	ID       string // row id; a row without this field uses its number; "": every row uses its number
 	Question string // a text, or messages: one user message, optionally after a system message
-	Answer   string // a text, or a list of accepted texts
-	Choices  string // list of options; a row may lack this field; "": no row has it
+	Answer   string // a text, or a list of accepted texts; with options also a number, counted from 0, or a label
+	Choices  string // list of options, or their texts and labels; a row may lack this field; "": no row has it
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 	Kind     string // kind of question; a row may lack this field; "": no row has it
 	Level    string // difficulty; a row may lack this field; "": no row has it
@@ -47,6 +48,7 @@ type Row struct {
 	Answer   string   // the first accepted answer
 	Accepted []string // all accepted answers if the row has a list, otherwise nil
 	Choices  []string
+	labels   []string // of Choices; nil: letters
 	Parts    []task.SubQuestion
 	Kind     string
 	Level    string
@@ -140,7 +142,10 @@ func parseRow(object object, n int, fields Fields) (Row, error) {
 	if row.Answer, row.Accepted, err = readAnswer(answer); err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Answer, err)
 	}
-	return row, row.readOptional(object, fields)
+	if err := row.readOptional(object, fields); err != nil {
+		return row, err
+	}
+	return row, wrapped(fields.Answer, row.nameOptions(answer))
 }
 
 // readOptional reads the fields that a row may lack.
@@ -169,13 +174,58 @@ func (r *Row) readOptional(object object, fields Fields) error {
 	return nil
 }
 
+// readChoices reads a list of texts, or {"text": list, "label": list} as ARC and others have it.
 func (r *Row) readChoices(raw json.RawMessage) error {
-	if err := json.Unmarshal(raw, &r.Choices); err != nil {
+	into := any(&r.Choices)
+	var labelled struct{ Text, Label []string }
+	if raw[0] == '{' {
+		into = &labelled
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("must be a list of texts: %w", err)
+	}
+	if raw[0] == '{' {
+		if len(labelled.Text) != len(labelled.Label) {
+			return fmt.Errorf("%d texts, but %d labels", len(labelled.Text), len(labelled.Label))
+		}
+		r.Choices, r.labels = labelled.Text, labelled.Label
 	}
 	if len(r.Choices) > maxChoices {
 		return fmt.Errorf("%d choices, but only %d letters are available", len(r.Choices), maxChoices)
 	}
+	return nil
+}
+
+// nameOptions replaces answers that are the number of an option, counted from 0 as in MMLU, or its label by the option's letter.
+func (r *Row) nameOptions(raw json.RawMessage) error {
+	if len(r.Choices) == 0 {
+		return nil
+	}
+	raws := []json.RawMessage{raw}
+	if raw[0] == '[' {
+		if err := json.Unmarshal(raw, &raws); err != nil {
+			return err
+		}
+	}
+	answers := r.Accepted
+	if answers == nil {
+		answers = []string{r.Answer}
+	}
+	for i, a := range answers {
+		option := slices.Index(r.labels, a)
+		if c := raws[i][0]; c == '-' || c >= '0' && c <= '9' {
+			switch n, err := strconv.Atoi(a); {
+			case err == nil && n >= 0 && n < len(r.Choices):
+				option = n
+			case err == nil && !slices.Contains(r.Choices, a):
+				return fmt.Errorf("%s is not the number of one of %d choices, counted from 0", a, len(r.Choices))
+			}
+		}
+		if option >= 0 {
+			answers[i] = string(rune('A' + option))
+		}
+	}
+	r.Answer = answers[0]
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 type ProgramSettings struct {
 	Command []string      // program and arguments; no shell is used
 	Dir     string        // working folder of the program; "": the current folder
-	Timeout time.Duration // for one score; 0: one minute
+	Timeout time.Duration // for one score, see programVerifier; 0: one minute
 }
 
 const (
@@ -57,6 +57,9 @@ type programReply struct {
 // it pauses and starts a new process. Any open case may have caused the crash, so the new process gets the open cases
 // one at a time. If a second process crashes on a case, the case has no score. After programDeaths crashes without an
 // answer in between, programVerifier gives up.
+//
+// A process that answers no case for the timeout hangs. It is killed, and its cases are sent again as after a crash. A case also has
+// no score if the timeout has passed since it was sent and a later one was answered.
 type programVerifier struct {
 	settings ProgramSettings
 	name     string        // for errors
@@ -67,6 +70,9 @@ type programVerifier struct {
 	waiting map[int64]*programCase
 	process *process        // nil: no process is running
 	running bool            // a goroutine is running keep
+	heard   time.Time       // time of the process's last answer
+	latest  int64           // largest id that the process has answered
+	hung    bool            // the process is being killed because it hangs
 	deaths  int             // number of crashes since the last answer
 	careful bool            // a process crashed on one of the waiting cases, so they are sent one at a time
 	broken  error           // error of all later cases, once programVerifier has given up
@@ -78,7 +84,7 @@ type programVerifier struct {
 // programCase is a case in flight.
 type programCase struct {
 	line   []byte
-	sent   bool        // sent to the running process
+	sent   time.Time   // when it was sent to the running process; zero: it was not
 	deaths int         // number of processes that crashed before they answered the case
 	done   chan scored // has room for one result
 }
@@ -110,21 +116,50 @@ func newProgram(s ProgramSettings) (Verifier, error) {
 
 // Score sends a case to the program and waits for the reply. The first case starts the program.
 func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, v.settings.Timeout)
-	defer cancel()
 	id, asked, err := v.enlist(c)
 	if err != nil {
 		return 0, fmt.Errorf("verifier: program %s: %w", v.name, err)
 	}
-	select {
-	case r := <-asked.done:
-		if r.err != nil {
-			return 0, fmt.Errorf("verifier: program %s: %w", v.name, r.err)
+	for wait := v.settings.Timeout; ; {
+		select {
+		case r := <-asked.done:
+			if r.err != nil {
+				return 0, fmt.Errorf("verifier: program %s: %w", v.name, r.err)
+			}
+			return r.score, nil
+		case <-ctx.Done():
+			return 0, fmt.Errorf("verifier: program %s: %w%s", v.name, ctx.Err(), v.abandon(id))
+		case <-time.After(wait):
+			wait = v.checkTime(id)
 		}
-		return r.score, nil
-	case <-ctx.Done():
-		return 0, fmt.Errorf("verifier: program %s: no answer within %s: %w%s", v.name, v.settings.Timeout, ctx.Err(), v.abandon(id))
 	}
+}
+
+// errSlow is the error of a case that has no answer in time.
+func (v *programVerifier) errSlow() error {
+	return fmt.Errorf("no answer within %s: %w", v.settings.Timeout, context.DeadlineExceeded)
+}
+
+// checkTime settles a case whose time is over, or kills the process if it hangs. It returns the time until the next check.
+func (v *programVerifier) checkTime(id int64) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	asked, limit := v.waiting[id], v.settings.Timeout
+	if asked == nil || asked.sent.IsZero() || v.process == nil || v.hung {
+		return limit
+	}
+	silent := min(time.Since(v.heard), time.Since(asked.sent))
+	switch {
+	case silent >= limit:
+		v.hung = true
+		v.process.kill()
+		return limit
+	case time.Since(asked.sent) >= limit && v.latest > id:
+		err := fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())
+		v.settle(id, scored{err: err})
+		v.proceed()
+	}
+	return limit - silent
 }
 
 // enlist gives a case its id and sends it. If no process is running yet, runOnce will send it.
@@ -164,8 +199,8 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 func (v *programVerifier) sendWaiting() {
 	for _, id := range slices.Sorted(maps.Keys(v.waiting)) {
 		asked := v.waiting[id]
-		if !asked.sent {
-			asked.sent = true
+		if asked.sent.IsZero() {
+			asked.sent = time.Now()
 			v.process.send(asked.line)
 		}
 		if v.careful {
@@ -234,11 +269,16 @@ func (v *programVerifier) runOnce() (again bool) {
 func (v *programVerifier) ended(err error) (again bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.process = nil
-	v.deaths++
+	v.process, v.latest = nil, 0
+	if v.hung {
+		err = fmt.Errorf("%w: %w", v.errSlow(), err)
+	} else {
+		v.deaths++
+	}
+	v.hung = false
 	for id, asked := range v.waiting {
-		if asked.sent {
-			asked.sent = false
+		if !asked.sent.IsZero() {
+			asked.sent = time.Time{}
 			asked.deaths++
 		}
 		if asked.deaths >= programSends {
@@ -283,7 +323,7 @@ func (v *programVerifier) answer(line []byte) error {
 	if *r.ID < 1 || *r.ID > v.next {
 		return fmt.Errorf("it answered case %d, which was never sent to it", *r.ID)
 	}
-	v.deaths = 0
+	v.deaths, v.heard, v.latest = 0, time.Now(), max(v.latest, *r.ID)
 	if v.waiting[*r.ID] == nil {
 		return nil // the case was abandoned
 	}

@@ -94,6 +94,18 @@ func serve(mode string) {
 			fmt.Println(`{"id": 99, "score": 1}`)
 		case "endless":
 			fmt.Println(strings.Repeat("x", maxProgramReply+1))
+		case "hang": // on one answer
+			if r.Answer == "hang" {
+				time.Sleep(time.Hour)
+			}
+			fmt.Println(reply)
+		case "slow":
+			time.Sleep(40 * time.Millisecond)
+			fmt.Println(reply)
+		case "forgets":
+			if r.Answer != "hang" {
+				fmt.Println(reply)
+			}
 		case "silent":
 			fmt.Fprintln(os.Stderr, "still loading")
 		default:
@@ -242,6 +254,45 @@ func TestProgramFailures(t *testing.T) {
 	if _, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{"no-such-program-here"}}}); err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
 		t.Errorf("a program that is not there: %v", err)
 	}
+}
+
+// TestProgramHangs: a program that hangs on one case is started again, and only that case has no score.
+func TestProgramHangs(t *testing.T) {
+	for _, mode := range []string{"hang", "forgets"} { // "forgets" answers the other cases
+		v := openProgram(t, mode, 300*time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() {
+				answer := "b"
+				if i%6 == 3 {
+					answer = "hang"
+				}
+				got, err := v.Score(t.Context(), caseOf(answer, nil, "b"))
+				if answer == "hang" && (!errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 300ms")) ||
+					answer == "b" && (err != nil || got != 0.75) {
+					t.Errorf("%s, %s: %v, %v", mode, answer, got, err)
+				}
+			})
+		}
+		wg.Wait()
+		if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
+			t.Errorf("%s, afterwards: %v, %v", mode, got, err)
+		}
+	}
+}
+
+// TestProgramIsSlow: the time that a case waits for others does not count.
+func TestProgramIsSlow(t *testing.T) {
+	v := openProgram(t, "slow", 2*time.Second)
+	var wg sync.WaitGroup
+	for range 75 { // three seconds
+		wg.Go(func() {
+			if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // pidOf returns the process id of a program in the mode pid or deaf.

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -52,6 +53,7 @@ func normalize(s string) string {
 		case r == '.' && initial(i):
 			b.WriteRune(afterInitial)
 		case r == '\'' || r == '’', unicode.Is(unicode.Cf, r): // Cf: byte order marks, soft hyphens and others that are not seen
+		case r == ' ' && digit(i-1) && at(i+1) == '%', r == ' ' && digit(i+1) && unicode.Is(unicode.Sc, at(i-1)): // 50 % and $ 5
 		case r == ',' && digit(i-1) && digit(i+1) && digit(i+2) && digit(i+3) && !digit(i+4): // thousands
 		case fraction(i), r == '%', r == '#':
 			b.WriteRune(r)
@@ -77,17 +79,24 @@ func normalize(s string) string {
 // afterInitial stands for the point after a single letter.
 const afterInitial = '\x01'
 
-var (
-	nextInitial = regexp.MustCompile(`\x01 ?(\pL\x01)`)
-	lastInitial = regexp.MustCompile(`\x01(\pL(?:[^\pL\pN]|$))`)
-)
-
 // joinInitials removes the points between initials, and replaces other points after single letters with spaces.
 func joinInitials(s string) string {
-	for nextInitial.MatchString(s) {
-		s = nextInitial.ReplaceAllString(s, "$1")
+	runes := append([]rune(s), ' ', ' ', ' ')
+	word := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	var b strings.Builder
+	for i := 0; i < len(runes)-3; i++ {
+		r, next := runes[i], runes[i+1:]
+		switch {
+		case r != afterInitial:
+			b.WriteRune(r)
+		case unicode.IsLetter(next[0]) && !word(next[1]): // J.K
+		case next[0] == ' ' && unicode.IsLetter(next[1]) && next[2] == afterInitial: // J. K.
+			i++
+		default:
+			b.WriteRune(' ')
+		}
 	}
-	return strings.ReplaceAll(lastInitial.ReplaceAllString(s, "$1"), string(afterInitial), " ")
+	return b.String()
 }
 
 // lastMatch compares the pattern's last match, because an answer usually ends with its conclusion.
@@ -109,32 +118,32 @@ func sameChoice(reference string, c Case) (bool, error) {
 	if !ok {
 		return false, fmt.Errorf("verifier: choice: the reference %.80q is not one of %d choices", reference, len(c.Choices))
 	}
-	got, ok := chosen(conclusion(c.Attempt.Answer), c.Choices)
+	got, ok := chosen(conclusion(norm.NFKC.String(c.Attempt.Answer)), c.Choices)
 	return ok && got == want, nil
 }
 
 var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
 	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
+	reasoned      = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+(?:because|since|as|not)\b|\s+[-–—]\s|[,;]\s)`) // as in "B, since"
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
-	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
+	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:(?:option|choice)\b(?:\s+is\b)?[:\s]*)?`)
 	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
-	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+	stated        = regexp.MustCompile(`(?i)\s+is\s+(?:(?:the\s+)?(?:right|correct)(?:\s+(?:answer|option|choice))?|the\s+(?:final\s+)?answer)\b`)
 )
 
 var (
-	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // as in "(A) or (B)"
+	// "(A) or (B)", "A, B and C"
+	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$|\s*,|\s+(?:and|or)\s)`)
 	negated = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 )
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two letters, or excludes one.
 func chosen(text string, choices []string) (int, bool) {
 	text = norm.NFKC.String(latexText.ReplaceAllString(text, " $1 "))
-	for i, choice := range choices {
-		if normalize(text) == normalize(choice) && normalize(choice) != "" {
-			return i, true
-		}
+	if i := optionOf(text, choices); i >= 0 {
+		return i, true
 	}
 	text = text[len(optionWord.FindString(text)):]
 	if hedged.MatchString(text) || negated.MatchString(text) {
@@ -144,7 +153,7 @@ func chosen(text string, choices []string) (int, bool) {
 	if n == 0 {
 		n = 26
 	}
-	for _, pattern := range []*regexp.Regexp{soleLetter, leadingLetter, bracketed} {
+	for _, pattern := range []*regexp.Regexp{soleLetter, leadingLetter, reasoned, bracketed} {
 		found := -1
 		for _, m := range pattern.FindAllStringSubmatch(text, -1) {
 			letter := strings.ToUpper(strings.Join(m[1:], ""))
@@ -158,13 +167,26 @@ func chosen(text string, choices []string) (int, bool) {
 			return found, true
 		}
 	}
+	letter, rest, _ := strings.Cut(strings.TrimSpace(text), " ") // as in "B London"
+	if i := optionOf(rest, choices); i >= 0 && letter == string(rune('A'+i)) {
+		return i, true
+	}
 	return 0, false
 }
 
-// conclusion returns the part of an answer that states its result. It is the last \boxed{} or ####,
-// otherwise the text after the last "answer is" or "answer:". Without these it is the text before
+// optionOf returns the index of the option with this text, or -1.
+func optionOf(text string, choices []string) int {
+	text = normalize(text)
+	return slices.IndexFunc(choices, func(choice string) bool { return text != "" && text == normalize(choice) })
+}
+
+// conclusion returns the part of an answer that states its result. It is the content of the last <answer> tag, or the last \boxed{} or
+// ####, otherwise the text after the last "answer is" or "answer:". Without these it is the text before
 // "is the answer" or after the word "answer" at the beginning, and otherwise the whole answer.
 func conclusion(answer string) string {
+	if at := strings.LastIndex(answer, "<answer>"); at >= 0 {
+		answer, _, _ = strings.Cut(answer[at+len("<answer>"):], "</answer>")
+	}
 	if marked, ok := marked(answer); ok {
 		return marked
 	}

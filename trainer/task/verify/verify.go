@@ -113,6 +113,17 @@ func New(s Settings) (Verifier, error) {
 		Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
+// Readable returns the error of a verifier that can read none of a question's accepted answers. It returns nil for a verifier that does
+// not compare answers with them.
+func Readable(v Verifier, q task.Query, choices []string) error {
+	equal, ok := v.(comparison)
+	if !ok {
+		return nil
+	}
+	_, err := equal.Score(context.Background(), Case{Query: q, Choices: choices})
+	return err
+}
+
 // comparison reports whether an answer equals a reference. An error means that the reference cannot be read.
 type comparison func(reference string, c Case) (bool, error)
 

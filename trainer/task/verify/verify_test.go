@@ -99,6 +99,28 @@ func TestNumeric(t *testing.T) {
 	}
 }
 
+// TestInitials: any number of initials is one word, with or without points and spaces.
+func TestInitials(t *testing.T) {
+	for n := 2; n <= 8; n++ {
+		letters := strings.Split("USSRABCD"[:n], "")
+		joined := strings.Join(letters, "")
+		for _, form := range []string{strings.Join(letters, ".") + ".", strings.Join(letters, "."), strings.Join(letters, ". ") + "."} {
+			if got, want := normalize(form), normalize(joined); got != want {
+				t.Errorf("%s is %q, want %q", form, got, want)
+			}
+			if got, want := normalize("The "+form+" fell"), normalize(joined+" fell"); got != want && form[len(form)-1] == '.' {
+				t.Errorf("%s is %q, want %q", form, got, want)
+			}
+		}
+	}
+	for text, want := range map[string]string{"J. K. Rowling": "jk rowling", "Vitamin C. A cure": "vitamin c cure", "plan b. it failed": "plan b it failed",
+		"50 %": "50%", "$ 5": "$5", "cost 5 $ each": "cost 5 $ each"} {
+		if got := normalize(text); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestChoice(t *testing.T) {
 	choices := []string{"Mercury", "Venus", "Earth", "A big Mars"}
 	check(t, Settings{Kind: Choice}, choices, []verdict{
@@ -108,7 +130,10 @@ func TestChoice(t *testing.T) {
 		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
 		{"B", "Answer: B\n\nExplanation: it is hot.", 1}, {"B", "**Answer:** B. Venus", 1}, {"B", "The correct answer is **B. Venus**.", 1}, {"B", "**B) Venus**", 1}, {"B", "#### Analysis\nEarth is wrong.\n\n**Answer: B**", 1},
 		{"A", "(A) or (B)", 0}, {"A", "The answer is (A) or (C)", 0}, {"A", "The answer is A, B", 0}, {"A", "The answer is not (A).", 0}, {"A", "not A", 0}, {"A", "(A) and it is hot", 1},
-		{"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
+		{"B", "The best answer is B, since it is hot.", 1}, {"B", "answer: B because A is wrong", 1}, {"B", "B Venus", 1}, {"B", "B - Venus", 1},
+		{"B", "So B is correct.", 1}, {"B", "<answer>B</answer>", 1}, {"B", "I think (A). <answer> B. Venus </answer>", 1}, {"B", "Answer：B", 1}, {"B", "B, not A", 1},
+		{"B", "Therefore, option B is the correct choice.", 1}, {"A", "A, B and C", 0}, {"A", "A, B or C", 0}, {"A", "A or B", 0}, {"B", "B Mars", 0}, {"A", "A - or B?", 1},
+		{"B", "So B is not correct.", 0}, {"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
 	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
 		{"E", "Ｅ", 1}, {"E", "Option E or F", 0}, {"E", "Options E and F", 0}})
