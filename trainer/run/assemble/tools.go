@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/search"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/web"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // cache opens the configured cache. It returns nil if there is none.
@@ -60,6 +61,7 @@ type openedTool struct {
 	close   func() error                // nil: nothing to close
 	secrets []string                    // removed from outputs
 	service string                      // key for the cache; "": the tool does not call an outside service
+	most    int                         // largest number of calls at once; 0: any
 	check   func(json.RawMessage) error // refuses invalid arguments before a call; may be nil
 }
 
@@ -78,7 +80,11 @@ func (o openedTool) add(c *config.ToolBase, kept *recorded.Cache, b *play.Toolbo
 
 // wrapped returns the tools with retries, all behind one limit of concurrent calls, and the cache around that limit.
 func (o openedTool) wrapped(c *config.ToolBase, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
-	gate := tool.NewGate(c.Parallel, c.Rate)
+	parallel := c.Parallel
+	if o.most > 0 && (parallel == 0 || parallel > o.most) {
+		parallel = o.most
+	}
+	gate := tool.NewGate(parallel, c.Rate)
 	for _, t := range o.tools {
 		name := t.Name()
 		t = tool.WithCallPolicy(t, tool.CallPolicy{Timeout: c.Timeout, Retries: c.Retries, Gate: gate, Secrets: o.secrets, Retried: func() { retried(name) }})
@@ -104,7 +110,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		if err != nil {
 			return o, err
 		}
-		o.tools = one(c, python)
+		o.tools, o.most = one(c, python), cgroup.Count().N
 	case *config.Search:
 		set := search.CorpusConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
@@ -134,7 +140,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 	case *config.MCP:
 		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
 			Only: c.Only, Cache: kept, Lost: lost, Note: note}
-		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+		ctx, cancel := context.WithTimeout(ctx, max(c.Timeout, mcp.StartTime))
 		defer cancel()
 		server, err := mcp.Connect(ctx, set)
 		if err != nil {

@@ -16,6 +16,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
+// StartTime is the time that a server has to start. It may be longer than the time of a call: npx and uvx download the server first.
+const StartTime = time.Minute
+
 // reconnectPause is the least time between two attempts to start a server.
 const reconnectPause = 5 * time.Second
 
@@ -30,7 +33,9 @@ type Client struct {
 	closed  bool
 	wait    time.Time // no reconnection before this time
 
-	closing sync.WaitGroup // counts lost sessions that are being closed
+	life    context.Context // ends with Close
+	end     context.CancelFunc
+	closing sync.WaitGroup // counts lost sessions that are being closed, and a start
 }
 
 var errGone = errors.New("the server is gone and could not be started again")
@@ -41,10 +46,17 @@ func oneToken() chan struct{} {
 	return turn
 }
 
+// newClient returns a client without a session.
+func newClient(cfg Config) *Client {
+	m := &Client{cfg: cfg, turn: oneToken()}
+	m.life, m.end = context.WithCancel(context.Background())
+	return m
+}
+
 // Connect starts the server or connects to it, and lists its tools. ctx limits only the set-up. The caller must call
 // Close.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
-	m := &Client{cfg: cfg, turn: oneToken()}
+	m := newClient(cfg)
 	if cfg.Cache.Replays() {
 		if err := m.recall(ctx); err != nil {
 			return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, err)
@@ -83,36 +95,58 @@ func (m *Client) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.Cal
 	return session.CallTool(ctx, params)
 }
 
-// reach returns the session. It starts a new session if the current one is gone or does not exist.
+// reach returns the session. It starts a new session if the current one is gone or does not exist. If ctx ends first, the start
+// continues for later calls.
 func (m *Client) reach(ctx context.Context, gone *connection, cause error) (*connection, error) {
 	select {
 	case <-m.turn:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { m.turn <- struct{}{} }()
+	release := func() { m.turn <- struct{}{} }
 	if m.session != nil && m.session == gone {
 		m.closeLost(cause)
 	}
+	if m.closed || m.session != nil || time.Now().Before(m.wait) {
+		defer release()
+		return m.session, m.unreachable()
+	}
+	started := make(chan struct{})
+	m.closing.Go(func() {
+		defer close(started)
+		defer release()
+		m.start()
+	})
+	select {
+	case <-started:
+		return m.reach(ctx, nil, nil)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// unreachable returns the reason why there is no session, or nil. The caller must hold the turn.
+func (m *Client) unreachable() error {
 	switch {
 	case m.closed:
-		return nil, errors.New("the server is closed")
-	case m.session != nil:
-		return m.session, nil
-	case time.Now().Before(m.wait):
-		return nil, &retry.Transient{Err: errGone, After: time.Until(m.wait)}
+		return errors.New("the server is closed")
+	case m.session == nil:
+		return &retry.Transient{Err: errGone, After: time.Until(m.wait)}
 	}
+	return nil
+}
+
+// start starts a session, or sets the time of the next attempt. The caller must hold the turn.
+func (m *Client) start() {
+	ctx, cancel := context.WithTimeout(m.life, StartTime)
+	defer cancel()
 	session, err := m.cfg.connect(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
+	if err != nil {
 		m.wait = time.Now().Add(reconnectPause)
 		m.tell(err)
-		return nil, &retry.Transient{Err: errGone, After: reconnectPause}
+		return
 	}
 	m.session = session
-	return session, nil
 }
 
 // closeLost closes a lost session and reports the loss.
@@ -138,6 +172,7 @@ func (m *Client) Tools() []tool.Tool { return slices.Clone(m.tools) }
 
 // Close ends the session, and the program if there is one. Later calls fail.
 func (m *Client) Close() error {
+	m.end()
 	<-m.turn
 	defer func() { m.turn <- struct{}{} }()
 	m.closed = true

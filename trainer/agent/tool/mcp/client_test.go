@@ -195,7 +195,9 @@ func TestMCPEndsItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Client{session: &connection{ClientSession: session}, turn: oneToken()}).Close(); err != nil {
+	m := newClient(cfg)
+	m.session = &connection{ClientSession: session}
+	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if cmd.ProcessState == nil {
@@ -305,6 +307,37 @@ func TestMCPGone(t *testing.T) {
 		if _, err := tools[call.name].Call(t.Context(), []byte(call.args)); !errors.Is(err, tool.ErrFailed) || !strings.Contains(err.Error(), "gone") {
 			t.Errorf("%s: got error %v", call.name, err)
 		}
+	}
+}
+
+// TestMCPSlowStart: a server may take longer to start again than a call may last. A later call finds it started.
+func TestMCPSlowStart(t *testing.T) {
+	cfg := stdioConfig(t)
+	m, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	starts := filepath.Join(t.TempDir(), "starts")
+	m.cfg.Command = []string{"/bin/sh", "-c", "echo >> " + starts + "; /bin/sleep 0.4; exec " + cfg.Command[0]}
+	tools := map[string]tool.Tool{}
+	for _, each := range m.Tools() {
+		tools[each.Name()] = tool.WithCallPolicy(each, tool.CallPolicy{Timeout: 100 * time.Millisecond})
+	}
+	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, tool.ErrTimeout) {
+		t.Fatalf("got error %v", err)
+	}
+	for start := time.Now(); ; {
+		out, err := tools["greet"].Call(t.Context(), []byte(`{"name": "Ada"}`))
+		if err == nil && out == "Hello Ada." {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			t.Fatalf("%q, %v", out, err)
+		}
+	}
+	if text, err := os.ReadFile(starts); err != nil || len(text) != 1 {
+		t.Errorf("%d starts, %v", len(text), err)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
@@ -29,20 +28,19 @@ type PythonConfig struct {
 
 // Python runs each program in its own process, in a sandbox of Linux namespaces, seccomp and resource limits. The
 // program sees only the interpreter's files, read-only, and an empty /tmp. It has no network, sees no other process,
-// and cannot start one.
+// and cannot start one. The number of programs at once is the caller's choice.
 //
 // The process is a new start of the running program, which must call trainer.ServeChild first in main.
 type Python struct {
 	tool.Tool
-	cfg     PythonConfig
-	box     pythonBox
-	workers chan struct{} // one slot for each program that may run
+	cfg PythonConfig
+	box pythonBox
 }
 
 // NewPython returns the tool after a trial of the sandbox. If the sandbox cannot be made on this machine, the error
 // states the reason.
 func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
-	p := &Python{cfg: cfg, workers: make(chan struct{}, cgroup.Count().N)}
+	p := &Python{cfg: cfg}
 	version, err := p.look(ctx)
 	if err != nil {
 		return nil, err
@@ -120,11 +118,5 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 }
 
 func (p *Python) run(ctx context.Context, program string) (string, error) {
-	select {
-	case p.workers <- struct{}{}:
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	defer func() { <-p.workers }()
 	return p.box.run(ctx, program, p.cfg.Output)
 }
