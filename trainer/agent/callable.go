@@ -11,6 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/jsonschemas"
 )
 
 // SubAgent is a sub-agent as its main agent sees it: a function with one string argument, "task".
@@ -104,13 +105,9 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	written, _ := callformat.Plain(definition{"function", function{name, description, schema}})
 	c.names = append(c.names, name)
 	c.definitions = append(c.definitions, written)
-	// If the schema uses keywords or values of a draft that the validator does not support, only the tool checks its arguments,
-	// as MCP servers always do.
-	var parsed jsonschema.Schema
-	var resolved *jsonschema.Resolved
-	if json.Unmarshal(schema, &parsed) == nil {
-		resolved, _ = parsed.Resolve(nil)
-	}
+	// If the schema uses keywords or values of a draft that the validator does not support, or takes too long to check, only the tool
+	// checks its arguments, as MCP servers always do.
+	resolved, _ := jsonschemas.Resolve(schema)
 	c.byName[name] = callable{delegate, resolved}
 	return nil
 }

@@ -30,20 +30,36 @@ func FunctionsOf(definitions []json.RawMessage) Functions {
 		root := object(f.Function.Parameters)
 		parameters := map[string]types{}
 		for name, schema := range object(root["properties"]) {
-			parameters[name] = typesOf(schema, root, 0)
+			parameters[name] = typesOf(schema, root)
 		}
 		out[f.Function.Name] = parameters
 	}
 	return out
 }
 
-// maxSchemaDepth bounds nested alternatives and references.
-const maxSchemaDepth = 8
+// maxSchemas bounds the nested alternatives and references of a parameter.
+const maxSchemas = 1000
 
-// typesOf returns the types that a JSON Schema allows. root resolves references.
-func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int) (out types) {
+// typesOf returns the types that a JSON Schema allows, or nil if they are unknown. root resolves references.
+func typesOf(schema json.RawMessage, root map[string]json.RawMessage) types {
+	f := typeFinder{root: root}
+	out := f.typesOf(schema)
+	if f.seen > maxSchemas {
+		return nil
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// typeFinder finds the types of one schema.
+type typeFinder struct {
+	root map[string]json.RawMessage
+	seen int // schemas so far, including those of references
+}
+
+func (f *typeFinder) typesOf(schema json.RawMessage) (out types) {
 	s := object(schema)
-	if s == nil || depth > maxSchemaDepth {
+	if f.seen++; s == nil || f.seen > maxSchemas {
 		return nil
 	}
 	var one string
@@ -54,7 +70,7 @@ func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int)
 	case json.Unmarshal(s["type"], &several) == nil && len(several) > 0:
 		return several
 	case json.Unmarshal(s["$ref"], &one) == nil && one != "":
-		return typesOf(resolve(one, root), root, depth+1)
+		return f.typesOf(resolve(one, f.root))
 	}
 	for _, key := range []string{"anyOf", "oneOf", "allOf"} {
 		var branches []json.RawMessage
@@ -62,7 +78,7 @@ func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int)
 			continue
 		}
 		for _, b := range branches {
-			t := typesOf(b, root, depth+1)
+			t := f.typesOf(b)
 			if t == nil {
 				return nil
 			}

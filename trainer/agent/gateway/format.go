@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/mgrpo/mgrpo/trainer/internal/jsonschemas"
 )
 
 // responseFormat is the form that a reply's content must have.
@@ -130,7 +130,7 @@ func (r *chatRequest) breaks(sampled reply) bool {
 
 // valid checks a JSON text against a schema that checkSchema accepts.
 func valid(schema json.RawMessage, text string) error {
-	s, err := resolve(schema)
+	s, err := jsonschemas.Resolve(schema)
 	if err != nil {
 		return err
 	}
@@ -139,14 +139,4 @@ func valid(schema json.RawMessage, text string) error {
 		return err
 	}
 	return s.Validate(v)
-}
-
-// resolve reads a schema, whichever draft it names.
-func resolve(schema json.RawMessage) (*jsonschema.Resolved, error) {
-	var s jsonschema.Schema
-	if err := json.Unmarshal(schema, &s); err != nil {
-		return nil, err
-	}
-	s.Schema = ""
-	return s.Resolve(nil)
 }

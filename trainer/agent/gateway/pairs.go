@@ -68,7 +68,7 @@ func (f *pairsForm) parameters() (properties node, required []any, err error) {
 
 // pair returns the form of a key and its value.
 func (f *pairsForm) pair(key string, schema any) (any, error) {
-	alternatives, err := leaves(schema, f.root, 0)
+	alternatives, err := leaves(schema, f.root)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/jsonschemas"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -42,7 +43,7 @@ func checkSchema(schema json.RawMessage) error {
 	if err := checkNode("schema", v, 0); err != nil {
 		return err
 	}
-	_, err = resolve(schema)
+	_, err = jsonschemas.Resolve(schema)
 	return err
 }
 

@@ -26,13 +26,26 @@ func (l leaf) free() bool {
 }
 
 // leaves returns the alternatives of a schema; root resolves its references.
-func leaves(schema any, root node, depth int) ([]leaf, error) {
+func leaves(schema any, root node) ([]leaf, error) {
+	return (&lister{root: root}).leaves(schema, 0)
+}
+
+// lister lists the alternatives of a schema.
+type lister struct {
+	root  node
+	steps int // schemas visited so far
+}
+
+func (l *lister) leaves(schema any, depth int) ([]leaf, error) {
 	n, _ := schema.(node)
-	if depth > maxNesting {
+	switch l.steps++; {
+	case depth > maxNesting:
 		return nil, fmt.Errorf("a schema within itself cannot be enforced there")
+	case l.steps > maxCount:
+		return nil, fmt.Errorf("a schema with more than %d alternatives cannot be enforced there", maxCount)
 	}
 	if ref, ok := n.Get("$ref"); ok {
-		return leaves(find(fmt.Sprint(ref), root), root, depth+1)
+		return l.leaves(find(fmt.Sprint(ref), l.root), depth+1)
 	}
 	for _, key := range []string{"anyOf", "oneOf", "allOf"} {
 		v, ok := n.Get(key)
@@ -42,13 +55,11 @@ func leaves(schema any, root node, depth int) ([]leaf, error) {
 		var out []leaf
 		branches, _ := v.([]any)
 		for _, b := range branches {
-			more, err := leaves(b, root, depth+1)
+			more, err := l.leaves(b, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			if out = append(out, more...); len(out) > maxCount {
-				return nil, fmt.Errorf("a schema with more than %d alternatives cannot be enforced there", maxCount)
-			}
+			out = append(out, more...)
 		}
 		return out, nil
 	}
