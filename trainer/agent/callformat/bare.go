@@ -13,7 +13,8 @@ const (
 
 // bare is a turn that consists only of calls, without any mark: JSON objects with semicolons or spaces between them, a
 // list of them, or a list of Python calls. Such a turn may also be an answer, so an object is a call only if it has the
-// keys of a call.
+// keys of a call. Models also write text before the calls, although templates do not. Calls of known functions that begin a later line
+// and end the turn are calls, too.
 type bare struct{ tagged }
 
 // bareOpenings are marks that may precede the calls.
@@ -45,11 +46,48 @@ func (b bare) SafeLen(text string) int {
 			return 0
 		}
 	}
-	return len(text)
+	return SafeLen(text, pythonTag, "\n{", "\n[")
 }
 
 func (b bare) Read(text string, functions Functions) Reading {
-	at := b.begin(text)
+	if r := b.readAt(text, b.begin(text), functions); len(r.Calls) > 0 {
+		return r
+	}
+	if tag := IndexUnquoted(text, 0, pythonTag); tag < len(text) {
+		r := b.readAt(text, skipSpace(text, tag+len(pythonTag)), functions)
+		r.Start = tag
+		if len(r.Calls) > 0 {
+			return r
+		}
+	}
+	return b.readLater(text, functions)
+}
+
+// maxBeginnings is the number of lines of a turn at which calls may begin.
+const maxBeginnings = 32
+
+// readLater reads calls of known functions that follow other lines and end the turn.
+func (b bare) readLater(text string, functions Functions) Reading {
+	at, tried := 0, 0
+	for line := range strings.Lines(text) {
+		if at > 0 && (line[0] == '{' || line[0] == '[') {
+			if tried++; tried > maxBeginnings {
+				break
+			}
+			if raw, _, err := decode(text[at:]); err == nil && b.isCall(raw, functions) {
+				calls, end := readValues(text, at, b.call, b.Hint())
+				if offered(calls, functions) && skipSpace(text, end) == len(text) {
+					return Reading{Calls: calls, Start: at, End: end}
+				}
+			}
+		}
+		at += len(line)
+	}
+	return none(text)
+}
+
+// readAt reads calls that begin at an index.
+func (b bare) readAt(text string, at int, functions Functions) Reading {
 	if strings.HasPrefix(text[at:], "[") {
 		if calls, end := pythonCalls(text, at, b.Hint()); offered(calls, functions) {
 			return Reading{Calls: calls, End: end}
@@ -95,7 +133,24 @@ func (b bare) isCall(raw json.RawMessage, functions Functions) bool {
 		}
 	}
 	_, known := functions[name]
-	return known || object(fields[b.arguments]) != nil
+	return known || object(fields[b.argumentsOf(fields)]) != nil
+}
+
+// argumentsOf returns the key of a call's arguments. Models may write the other one of the usual keys.
+func (b bare) argumentsOf(call map[string]json.RawMessage) string {
+	for _, key := range []string{b.arguments, "arguments", "parameters"} {
+		if call[key] != nil {
+			return key
+		}
+	}
+	return b.arguments
+}
+
+// call reads one call.
+func (b bare) call(raw []byte) Call {
+	t := b.tagged
+	t.arguments = b.argumentsOf(object(raw))
+	return t.call(raw)
 }
 
 // begun reports whether a text that is not JSON begins like a call of a known function.

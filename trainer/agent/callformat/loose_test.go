@@ -46,6 +46,34 @@ func TestCallsWithoutAllMarks(t *testing.T) {
 	}
 }
 
+// TestCallsAfterText: calls without a mark may follow text, and models write either of the keys for arguments.
+func TestCallsAfterText(t *testing.T) {
+	const call = `get_weather {"text": "Oslo"} `
+	f := bare{tagged{name: "name", arguments: "parameters"}}
+	for text, want := range map[string]string{
+		`{"name": "get_weather", "arguments": {"text": "Oslo"}}`:                                                                         call,
+		"I look.\n\n" + `{"name": "get_weather", "parameters": {"text": "Oslo"}}`:                                                        call,
+		"I look.\n" + `{"name": "get_weather", "parameters": {"text": "Oslo"}}; {"name": "get_weather", "parameters": {"text": "Oslo"}}`: call + call,
+		`I look.<|python_tag|>{"name": "get_weather", "parameters": {"text": "Oslo"}}`:                                                   call,
+		"I look.\n" + `[{"name": "get_weather", "arguments": {"text": "Oslo"}}]` + "\n":                                                  call,
+		"An example:\n" + `{"name": "get_weather", "parameters": {"text": "Oslo"}}` + "\nIs it right?":                                   "",
+		"The answer:\n" + `{"name": "Ada", "parameters": {}}`:                                                                            "",
+		"The answer:\n" + `{"city": "Oslo"}`:                                                                                             "",
+		"I would write {\"name\": \"get_weather\", \"parameters\": {\"text\": \"Oslo\"}}":                                                "",
+		"Do not write `<|python_tag|>` here.":                                                                                            "",
+		strings.Repeat("[\n", 1<<16):                                                                                                     "",
+	} {
+		r := f.Read(text, FunctionsOf(definitions))
+		var got strings.Builder
+		for _, c := range r.Calls {
+			fmt.Fprintf(&got, "%s %s%s ", c.Name, c.Arguments, c.Problem)
+		}
+		if safe := f.SafeLen(text); got.String() != want || len(r.Calls) > 0 && safe > r.Start {
+			t.Errorf("%.100q is read as %s, want %s; the first %d characters were safe, and calls begin at %d", text, got.String(), want, safe, r.Start)
+		}
+	}
+}
+
 // TestQuotedMarks: a mark that a model quotes does not begin a call.
 func TestQuotedMarks(t *testing.T) {
 	formats := []Format{Hermes}

@@ -71,16 +71,20 @@ func (m missing) Error() string { return string(m) }
 
 func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
-// cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses.
+// cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses. As there, a value may begin
+// with ~ and name other variables.
 func cacheDir() (string, error) {
+	home, homeless := os.UserHomeDir()
 	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"},
 		{"XDG_CACHE_HOME", "huggingface/hub"}} {
-		if dir := os.Getenv(v.name); dir != "" {
+		if dir := os.ExpandEnv(os.Getenv(v.name)); dir != "" {
+			if rest, ok := strings.CutPrefix(dir, "~"); ok && (rest == "" || rest[0] == '/') && homeless == nil {
+				dir = home + rest
+			}
 			return filepath.Join(dir, v.below), nil
 		}
 	}
-	home, err := os.UserHomeDir()
-	return filepath.Join(home, ".cache", "huggingface", "hub"), err
+	return filepath.Join(home, ".cache", "huggingface", "hub"), homeless
 }
 
 // snapshotOf returns the snapshot of a commit, or of the commit that refs holds for a branch or tag.

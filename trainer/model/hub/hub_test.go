@@ -48,6 +48,22 @@ func TestWhereTheCacheIs(t *testing.T) {
 	}
 }
 
+// TestExpandedVariables: values that no shell has expanded are expanded, as huggingface_hub does.
+func TestExpandedVariables(t *testing.T) {
+	clearEnvironment(t)
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("SCRATCH_OF_TEST", home)
+	config := write(t, "{}", home, "hf", "hub", "models--org--model", "snapshots", commit, "config.json")
+	write(t, commit, home, "hf", "hub", "models--org--model", "refs", "main")
+	for _, c := range [][2]string{{"HF_HOME", "~/hf"}, {"HF_HUB_CACHE", "$SCRATCH_OF_TEST/hf/hub"}, {"HF_HUB_CACHE", "${SCRATCH_OF_TEST}/hf/hub"}, {"HF_HUB_CACHE", "~/hf/hub"}} {
+		t.Setenv(c[0], c[1])
+		if got, err := Find("org/model", "org/model"); err != nil || got != filepath.Dir(config) {
+			t.Errorf("%s=%s: %q, %v", c[0], c[1], got, err)
+		}
+	}
+}
+
 // TestRevision finds a branch, a tag, a pull request and a commit, each in its snapshot.
 func TestRevision(t *testing.T) {
 	clearEnvironment(t)

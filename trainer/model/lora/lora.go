@@ -187,7 +187,8 @@ func expression(text string) (*regexp.Regexp, error) {
 	compiled, err := regexp.Compile(`\A` + text + `\z`)
 	var fault *syntax.Error
 	if errors.As(err, &fault) {
-		if fault.Code == syntax.ErrInvalidPerlOp || fault.Code == syntax.ErrInvalidEscape {
+		switch fault.Code {
+		case syntax.ErrInvalidPerlOp, syntax.ErrInvalidEscape, syntax.ErrInvalidNamedCapture, syntax.ErrInvalidRepeatOp, syntax.ErrInvalidRepeatSize:
 			return nil, fmt.Errorf("the regular expression %s: %w", strictjson.Brief(text), errSyntax)
 		}
 		return nil, fmt.Errorf("the regular expression %s: %s", strictjson.Brief(text), fault.Code)

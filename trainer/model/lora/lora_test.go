@@ -215,16 +215,18 @@ func TestPEFTRefusals(t *testing.T) {
 
 // If target_modules is an expression that only Python supports, Match takes the modules from the names of the tensors.
 func TestMatch(t *testing.T) {
-	lookahead := Spec{R: 1, Alpha: 1, Targets: Targets{Pattern: `(?!.*1).*q_proj`}}
-	l, err := lookahead.Match(base, []string{"model.layers.0.self_attn.q_proj"})
-	if err != nil || len(l.Modules()) != 1 || len(lookahead.Targets.Names) != 1 {
-		t.Errorf("%v, %+v", err, lookahead)
+	for _, pattern := range []string{`(?!.*1).*q_proj`, `.*(?<!visual\.)(?:q_proj|v_proj)`, `.*(?<=attn\.)q_proj`, `.*+q_proj`, `.{1,2000}q_proj`} {
+		spec := Spec{R: 1, Alpha: 1, Targets: Targets{Pattern: pattern}}
+		l, err := spec.Match(base, []string{"model.layers.0.self_attn.q_proj"})
+		if err != nil || len(l.Modules()) != 1 || len(spec.Targets.Names) != 1 {
+			t.Errorf("%v, %+v", err, spec)
+		}
 	}
 	several := Spec{R: 1, Alpha: 1, Targets: Targets{Names: []string{"q_proj", "fc1"}}, Layers: []int{0}}
 	if _, err := several.Match(base, []string{"model.layers.0.self_attn.q_proj"}); err != nil {
 		t.Error(err)
 	}
-	_, err = several.Match(base, []string{"model.layers.0.self_attn.v_proj"})
+	_, err := several.Match(base, []string{"model.layers.0.self_attn.v_proj"})
 	golden.WantError(t, err, "v_proj", "target_modules")
 	if _, err := several.Match(base, nil); err == nil || errors.Is(err, errSyntax) {
 		t.Errorf("no tensors: %v", err)

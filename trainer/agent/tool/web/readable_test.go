@@ -56,6 +56,7 @@ func TestReadable(t *testing.T) {
 		"MathML":             {page: "<math><msup><mn>10</mn><mn>15</mn></msup><mo>+</mo><mfrac><mn>1</mn><mrow><mi>x</mi><mo>+</mo><mn>2</mn></mrow></mfrac><msqrt><mn>2</mn></msqrt></math>", want: "10^15+ 1/(x+2) √(2)"},
 		"brackets of MathML": {page: `<math><mfenced><mn>1</mn><mn>2</mn></mfenced><mfenced open="[" close="]" separators=";"><mn>3</mn><mn>4</mn></mfenced></math>`, want: "(1,2)[3;4]"},
 		"a fallback":         {page: `<p><math alttext="10^{15}"></math><img class="mwe-math-fallback-image" alt="10^{15}"></p>`, want: "10^{15}"},
+		"many pictures":      {page: "<p>" + strings.Repeat(`<img class="math fallback" alt="">`, 1<<16) + "1", want: "1"},
 		"formulas of pages": {page: `<span style="display: none;"><math alttext="{\displaystyle 10^{15}}"><mn>1015</mn></math></span><img class="mwe-math-fallback-image-inline" aria-hidden="true" alt="{\displaystyle 10^{15}}"> <img class="tex" alt="2^3"> <script type="math/tex">5^2</script>`,
 			want: "10^{15} 2^3 5^2"},
 		"invisible":  {page: "1&shy;000 1&#8203;000 1<wbr>000 1&nbsp;000", want: "1000 1000 1000 1 000"},

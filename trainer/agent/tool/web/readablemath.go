@@ -39,9 +39,39 @@ func formulaImage(n *html.Node) bool {
 	return strings.Contains(class, "math") || strings.Contains(class, "latex") || class == "tex"
 }
 
+// nearNodes is the number of nodes next to an image, in each direction, that are searched for its formula.
+const nearNodes = 100
+
 // pictured reports whether an image repeats the formula next to it for browsers without MathML.
 func pictured(n *html.Node) bool {
-	return n.Parent != nil && find(n.Parent, func(n *html.Node) bool { return n.Data == "math" }) != nil && strings.Contains(attribute(n, "class"), "fallback")
+	if !strings.Contains(attribute(n, "class"), "fallback") {
+		return false
+	}
+	before, after := nearNodes, nearNodes
+	for s := n.PrevSibling; s != nil && before > 0; s = s.PrevSibling {
+		if hasMath(s, &before) {
+			return true
+		}
+	}
+	for s := n.NextSibling; s != nil && after > 0; s = s.NextSibling {
+		if hasMath(s, &after) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasMath reports whether an element is or contains MathML. It visits at most `left` nodes.
+func hasMath(n *html.Node, left *int) bool {
+	if *left--; n.Data == "math" {
+		return true
+	}
+	for c := n.FirstChild; c != nil && *left > 0; c = c.NextSibling {
+		if hasMath(c, left) {
+			return true
+		}
+	}
+	return false
 }
 
 // withoutStyle removes the command that displays a formula on its own line from LaTeX.
