@@ -27,10 +27,14 @@ type Client struct {
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
-// drops a rollout that was given to another program.
+// drops a rollout that was given to another program. After rollouts that fail one after another it waits longer and longer: the cause may
+// be on this machine, and other machines may play the rollouts.
 func (c *Client) Play(ctx context.Context) error {
-	const pause = 2 * time.Second
-	silent := false
+	if err := checkCommand(c.Command, c.Dir); err != nil {
+		return err
+	}
+	const pause, longest = 2 * time.Second, time.Minute
+	silent, failed := false, 0
 	for ctx.Err() == nil {
 		offer, err := c.lease(ctx)
 		var refused *refusedError
@@ -42,17 +46,21 @@ func (c *Client) Play(ctx context.Context) error {
 				silent = true
 				c.note("waiting for %s: %v", c.URL, err)
 			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			_ = retry.Sleep(ctx, pause)
 			continue
 		case offer == nil:
 			continue
 		}
 		silent = false
-		if err := c.play(ctx, offer); err != nil && ctx.Err() == nil {
+		ok, err := c.play(ctx, offer)
+		if err != nil && ctx.Err() == nil {
 			c.note("rollout %s, attempt %d: %v", offer.ID, offer.Attempt, err)
+		}
+		if failed++; ok {
+			failed = 0
+		}
+		if failed > 1 {
+			_ = retry.Sleep(ctx, min(pause<<min(failed-2, 10), longest))
 		}
 	}
 	return ctx.Err()
@@ -77,8 +85,9 @@ func (c *Client) lease(ctx context.Context) (*Lease, error) {
 	return &o, nil
 }
 
-// play plays a rollout with the command, renews the lease meanwhile, and reports the result.
-func (c *Client) play(ctx context.Context, o *Lease) error {
+// play plays a rollout with the command, renews the lease meanwhile, and reports the result. ok is false if the command failed. If it could
+// not be started, there is no result, and the lease expires.
+func (c *Client) play(ctx context.Context, o *Lease) (ok bool, err error) {
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	renewed := make(chan struct{})
@@ -93,13 +102,16 @@ func (c *Client) play(ctx context.Context, o *Lease) error {
 	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL, Hidden: c.Hidden}
 	result, stderr, err := p.start(playing, o.Query, o.Rollout, o.Key)
 	if lost := context.Cause(playing); lost != nil {
-		return lost
+		return true, lost
 	}
-	if err != nil {
+	if errors.Is(err, errNotStarted) {
+		return false, err
+	}
+	if ok = err == nil; !ok {
 		c.note("rollout %s: %v\n%s", o.ID, err, stderr)
 		result, _ = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, tail.LastLine(stderr))}) // texts always marshal
 	}
-	return c.report(playing, o, result)
+	return ok, c.report(playing, o, result)
 }
 
 // report reports the result of a rollout. If that fails, it tries again until the rollout's deadline.

@@ -34,13 +34,21 @@ const maxStderr = 8 << 10
 
 // NewPrograms returns an error if the program does not exist.
 func NewPrograms(p Programs) (*Programs, error) {
-	look := exec.Command(p.Command[0], p.Command[1:]...)
-	look.Dir = p.Dir
-	if look.Err != nil {
-		return nil, look.Err
+	if err := checkCommand(p.Command, p.Dir); err != nil {
+		return nil, err
 	}
 	p.slots = make(chan struct{}, max(p.Parallel, 1))
 	return &p, nil
+}
+
+// checkCommand returns an error if the program does not exist.
+func checkCommand(command []string, dir string) error {
+	if len(command) == 0 || command[0] == "" {
+		return errors.New("the command is empty")
+	}
+	look := exec.Command(command[0], command[1:]...)
+	look.Dir = dir
+	return look.Err
 }
 
 // Play runs the command once. If the program crashes, times out or prints no result, the job has failed, and the end of
@@ -68,10 +76,39 @@ func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 	return out, nil
 }
 
+// errNotStarted is the error of a command that could not be started.
+var errNotStarted = errors.New("it could not be started")
+
+// mostInEnvironment is the largest number of bytes of a query in the environment. Linux allows 128 KiB for a variable.
+const mostInEnvironment = 120 << 10
+
+// queryVariable returns the environment variable with a query, or with the name of a file that holds a longer one. remove removes the file.
+func queryVariable(query []byte) (variable string, remove func(), err error) {
+	if len(query) <= mostInEnvironment {
+		return "MGRPO_QUERY=" + string(query), func() {}, nil
+	}
+	f, err := os.CreateTemp("", "mgrpo-query-*.json")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.Remove(f.Name()) }
+	_, err = f.Write(query)
+	if err = errors.Join(err, f.Close()); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return "MGRPO_QUERY_FILE=" + f.Name(), remove, nil
+}
+
 // start starts the command, waits for its end and returns its last line. It also ends the command's child processes.
 func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, stderrEnd string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than task.program.timeout, %v", p.Timeout.Round(time.Second)))
 	defer cancel()
+	variable, remove, err := queryVariable(query)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	defer remove()
 	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}
 	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
 	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
@@ -79,7 +116,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(p.Hidden, name)
 	})
-	c.Env = append(environment, "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, "MGRPO_QUERY="+string(query), "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
+	c.Env = append(environment, "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, variable, "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second
@@ -90,6 +127,8 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	switch {
 	case ctx.Err() != nil && err != nil:
 		err = context.Cause(ctx)
+	case c.Process == nil:
+		err = fmt.Errorf("%w: %w", errNotStarted, err)
 	case errors.Is(err, exec.ErrWaitDelay): // a child process kept its output open
 		err = nil
 	}

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,11 +26,50 @@ func TestResultIsToldAgain(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	c := &Client{URL: server.URL, Command: []string{"true"}}
 	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
-	if err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
+	if _, err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
 		t.Errorf("a lost result was sent %d times in all, want 2; error %v", told.Load(), err)
 	}
-	if err := c.play(t.Context(), offer); err == nil || told.Load() != 3 {
+	if _, err := c.play(t.Context(), offer); err == nil || told.Load() != 3 {
 		t.Errorf("after a refused result, results were sent %d times in all, want 3; error %v", told.Load(), err)
+	}
+}
+
+// TestClientWithoutProgram: a machine that cannot start the program reports no result, so another machine plays the rollout.
+func TestClientWithoutProgram(t *testing.T) {
+	var told atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			told.Add(1)
+		}
+	}))
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, command := range [][]string{nil, {""}, {"no-such-program"}} {
+		c := &Client{URL: server.URL, Command: command}
+		if err := c.Play(t.Context()); err == nil || told.Load() > 0 {
+			t.Errorf("%q: %v, %d results", command, err, told.Load())
+		}
+	}
+	c := &Client{URL: server.URL, Command: []string{"/etc/hostname"}} // exists, but is no program
+	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
+	if ok, err := c.play(t.Context(), offer); ok || !errors.Is(err, errNotStarted) || told.Load() > 0 {
+		t.Errorf("%v, %v, %d results", ok, err, told.Load())
+	}
+}
+
+// TestLongRow: a row that is too long for the environment is in a file, which is removed after the program's end.
+func TestLongRow(t *testing.T) {
+	p, err := NewPrograms(Programs{Command: []string{"sh", "-c", `wc -c <"$MGRPO_QUERY_FILE"; ls "$MGRPO_QUERY_FILE" >&2`}, Dir: t.TempDir(), Timeout: time.Hour, Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := []byte(`{"question": "` + strings.Repeat("x", 200_000) + `"}`)
+	got, err := p.Play(t.Context(), Job{Ticket: Ticket{Run: run, Query: "q"}, Row: row})
+	if err != nil || got.Failed != nil || got.Result.Answer != strconv.Itoa(len(row)) {
+		t.Errorf("got %+v, error %v", got, err)
+	}
+	if _, err := os.Stat(strings.TrimSpace(got.Stderr)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file %s is still there: %v", got.Stderr, err)
 	}
 }
 
