@@ -6,7 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -41,10 +43,34 @@ func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, erro
 		return nil, nil, err
 	}
 	g, err := mountGateway(cfg, server)
+	if err == nil && g != nil && agents != nil {
+		err = checkReachable(cfg, g.URL)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, server.Close())
 	}
 	return server, g, nil
+}
+
+// checkReachable returns an error if workers on other machines cannot reach this worker's gateway. It assumes that there are such workers if
+// the store is on another machine.
+func checkReachable(cfg *config.Config, gateway string) error {
+	own, err := url.Parse(gateway)
+	if err != nil || !localHost(own.Hostname()) || cfg.Gateway.Advertise != "" {
+		return nil // the given address is the user's choice
+	}
+	if at, err := url.Parse(cfg.Store.URL); err != nil || localHost(at.Hostname()) {
+		return nil
+	}
+	return fmt.Errorf("config: gateway.advertise is not set: the other workers would send requests of programs to %s, but the store is on another machine. "+
+		"Set it to this worker's address, such as http://node0:%s, with gateway.listen: \":%s\"; if all workers are on this machine, set it to %s",
+		gateway, own.Port(), own.Port(), gateway)
+}
+
+// localHost reports whether a URL's host is this machine's loopback, or empty, as in the URL of a socket.
+func localHost(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || host == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
 }
 
 // healthToken returns the token that requests must carry, or "" if none is configured.
