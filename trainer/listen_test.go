@@ -13,10 +13,9 @@ func TestGatewayOnOneMachine(t *testing.T) {
 		refused bool
 	}{
 		{[]string{"planner"}, []string{"store.url=redis://10.0.0.1:6379/0"}, true},
-		{[]string{"planner"}, []string{"store.url=redis://10.0.0.1:6379/0", "health.address=:0"}, true},
 		{[]string{"planner"}, []string{"store.url=redis://127.0.0.1:6379/0"}, false},
 		{[]string{"planner"}, []string{"store.url=unix:///run/redis.sock"}, false},
-		{[]string{"planner"}, []string{"store.url=redis://10.0.0.1:6379/0", "gateway.listen=:0", "gateway.advertise=http://node0:9464"}, false},
+		{[]string{"planner"}, []string{"store.url=redis://10.0.0.1:6379/0", "gateway.listen=127.0.0.1:0", "gateway.advertise=http://node0:9464"}, false},
 		{[]string{"planner"}, []string{"store.url=redis://10.0.0.1:6379/0", "gateway.listen=127.0.0.1:0", "gateway.advertise=http://127.0.0.1:9464"}, false},
 		{nil, nil, false},
 	} {

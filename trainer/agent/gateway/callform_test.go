@@ -81,7 +81,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	s.server.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", bytes.NewReader(body)))
+	s.server.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/v1/chat/completions", bytes.NewReader(body)))
 	if strings.Contains(w.Body.String(), "context_length_exceeded") {
 		t.Skip("the template's prompt is longer than the context of the test's model")
 	}

@@ -34,7 +34,7 @@ func FuzzRequest(f *testing.F) {
 		d := NewServer()
 		d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*AgentServer{a})
 		ticket := ticketOf("q", 1)
-		r := httptest.NewRequest("POST", "/v1/"+path, strings.NewReader(body))
+		r := httptest.NewRequest("POST", "http://localhost/v1/"+path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))
 		w := httptest.NewRecorder()
 		d.ServeHTTP(w, r)

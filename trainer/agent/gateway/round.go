@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/localhost"
 )
 
 // OpenPhase is the phase of the requests in an open round. The agents begin it.
@@ -36,8 +38,8 @@ func (s *Server) BeginRound(r Round, agents []*AgentServer) {
 	}
 }
 
-// admit checks the key of a request and returns its ticket.
-func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, error) {
+// admit checks the key of a request and returns its ticket. Without a token it refuses requests that a browser may send for a foreign page.
+func (s *Server) admit(in incoming) (Ticket, Round, map[string]*AgentServer, error) {
 	s.mu.Lock()
 	round, agents := s.round, s.agents
 	s.mu.Unlock()
@@ -45,12 +47,16 @@ func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, erro
 		return Ticket{}, round, nil, busy("the run has not begun here yet")
 	}
 	if round.Open {
-		if round.Token != "" && !sameText(key, round.Token) {
+		switch {
+		case round.Token != "" && !sameText(in.key, round.Token):
 			return Ticket{}, round, nil, refuse(401, "invalid_api_key", "the API key is not the server's token")
+		case round.Token == "" && localhost.Foreign(in.r):
+			return Ticket{}, round, nil, refuse(403, "foreign_page", "without a token the server is for programs and pages of this machine, under the name "+
+				"localhost or its address; set --token-env")
 		}
 		return Ticket{Phase: OpenPhase, Query: rand.Text(), Attempt: 1}, round, agents, nil
 	}
-	t, err := round.Secret.ticket(key, time.Now())
+	t, err := round.Secret.ticket(in.key, time.Now())
 	if err != nil || t.Run != round.Run {
 		return t, round, nil, refuse(401, "invalid_api_key", "%v: use the key in the program's environment variable OPENAI_API_KEY", cmp.Or(err, errKey))
 	}
@@ -62,7 +68,7 @@ func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, erro
 
 // serveModels describes the agent that the path names, or lists all agents.
 func (s *Server) serveModels(in incoming) error {
-	_, round, _, err := s.admit(in.key)
+	_, round, _, err := s.admit(in)
 	if err != nil {
 		return err
 	}

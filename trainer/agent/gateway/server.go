@@ -90,7 +90,7 @@ func (s *Server) handle(pattern string, h func(incoming) error) {
 
 // serve reads a request and lets its agent answer it, here or at the agent's own worker.
 func (s *Server) serve(in incoming, request turnRequest) error {
-	ticket, round, agents, err := s.admit(in.key)
+	ticket, round, agents, err := s.admit(in)
 	if err != nil {
 		return err
 	}

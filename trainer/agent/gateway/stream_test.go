@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -48,7 +49,7 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 		s.t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	s.server.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+path, bytes.NewReader(text)))
+	s.server.ServeHTTP(w, httptest.NewRequest("POST", "http://localhost/v1/"+path, bytes.NewReader(text)))
 	if w.Code != 200 {
 		s.t.Fatalf("%s: got status %d: %s", text, w.Code, w.Body)
 	}
@@ -59,11 +60,25 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 func (s *alone) get(path string, status int) string {
 	s.t.Helper()
 	w := httptest.NewRecorder()
-	s.server.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
+	s.server.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/v1/"+path, nil))
 	if w.Code != status {
 		s.t.Errorf("%s: got status %d, want %d", path, w.Code, status)
 	}
 	return w.Body.String()
+}
+
+// TestForeignPage: a server without a token refuses what a browser may send for a page of another machine.
+func TestForeignPage(t *testing.T) {
+	s := newAlone(t, "smollm2")
+	for _, c := range []struct{ url, origin string }{{"http://evil.example/v1/models", ""}, {"http://localhost/v1/models", "https://evil.example"}} {
+		r, w := httptest.NewRequest("GET", c.url, nil), httptest.NewRecorder()
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		if s.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "foreign_page") {
+			t.Errorf("%+v: status %d, %s", c, w.Code, w.Body)
+		}
+	}
 }
 
 // told is a reply as a client receives it.
@@ -208,7 +223,7 @@ func TestMaxTokensBeyondContext(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
-		s.server.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+c.path, bytes.NewReader(text)))
+		s.server.ServeHTTP(w, httptest.NewRequest("POST", "http://localhost/v1/"+c.path, bytes.NewReader(text)))
 		_, rest, found := strings.Cut(w.Body.String(), "ask for at most ")
 		var most int
 		if _, err := fmt.Sscan(rest, &most); !found || err != nil || !strings.Contains(w.Body.String(), "context_length_exceeded") || w.Code != 400 {

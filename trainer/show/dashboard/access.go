@@ -4,11 +4,9 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"net"
 	"net/http"
-	"net/netip"
-	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/localhost"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
@@ -40,7 +38,7 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 		case r.Method != http.MethodGet:
 			w.Header().Set("Allow", http.MethodGet)
 			http.Error(w, "only GET", http.StatusMethodNotAllowed)
-		case a.token == "" && !thisMachine(r.Host):
+		case a.token == "" && !localhost.Named(r.Host):
 			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env",
 				http.StatusForbidden)
 		case a.token != "" && health.Equal(given, a.token):
@@ -61,14 +59,4 @@ func (a access) recognises(r *http.Request) bool {
 		return true
 	}
 	return health.Equal(r.Header.Get("Authorization"), "Bearer "+a.token)
-}
-
-// thisMachine reports whether a request names this server by an address or as localhost. Under another name it may come
-// from a foreign page whose name server resolves that name to this machine (DNS rebinding).
-func thisMachine(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil || strings.EqualFold(host, "localhost")
 }

@@ -23,6 +23,11 @@ type process struct {
 	stderr *tail.Writer
 	exited chan struct{} // closed by reason
 
+	// Guarded by the lock of the verifier.
+	heard  time.Time // time of the last answer
+	latest int64     // largest id of an answered case
+	hung   bool      // it is being killed because it hangs
+
 	mu     sync.Mutex
 	queue  [][]byte // lines to write
 	filled *sync.Cond

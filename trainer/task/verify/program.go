@@ -70,9 +70,6 @@ type programVerifier struct {
 	waiting map[int64]*programCase
 	process *process        // nil: no process is running
 	running bool            // a goroutine is running keep
-	heard   time.Time       // time of the process's last answer
-	latest  int64           // largest id that the process has answered
-	hung    bool            // the process is being killed because it hangs
 	deaths  int             // number of crashes since the last answer
 	careful bool            // a process crashed on one of the waiting cases, so they are sent one at a time
 	broken  error           // error of all later cases, once programVerifier has given up
@@ -145,16 +142,16 @@ func (v *programVerifier) checkTime(id int64) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	asked, limit := v.waiting[id], v.settings.Timeout
-	if asked == nil || asked.sent.IsZero() || v.process == nil || v.hung {
+	if asked == nil || asked.sent.IsZero() || v.process == nil || v.process.hung {
 		return limit
 	}
-	silent := min(time.Since(v.heard), time.Since(asked.sent))
+	silent := min(time.Since(v.process.heard), time.Since(asked.sent))
 	switch {
 	case silent >= limit:
-		v.hung = true
+		v.process.hung = true
 		v.process.kill()
 		return limit
-	case time.Since(asked.sent) >= limit && v.latest > id:
+	case time.Since(asked.sent) >= limit && v.process.latest > id:
 		err := fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())
 		v.settle(id, scored{err: err})
 		v.proceed()
@@ -269,13 +266,12 @@ func (v *programVerifier) runOnce() (again bool) {
 func (v *programVerifier) ended(err error) (again bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.process, v.latest = nil, 0
-	if v.hung {
+	if v.process.hung {
 		err = fmt.Errorf("%w: %w", v.errSlow(), err)
 	} else {
 		v.deaths++
 	}
-	v.hung = false
+	v.process = nil
 	for id, asked := range v.waiting {
 		if !asked.sent.IsZero() {
 			asked.sent = time.Time{}
@@ -323,7 +319,8 @@ func (v *programVerifier) answer(line []byte) error {
 	if *r.ID < 1 || *r.ID > v.next {
 		return fmt.Errorf("it answered case %d, which was never sent to it", *r.ID)
 	}
-	v.deaths, v.heard, v.latest = 0, time.Now(), max(v.latest, *r.ID)
+	v.deaths = 0
+	v.process.heard, v.process.latest = time.Now(), max(v.process.latest, *r.ID)
 	if v.waiting[*r.ID] == nil {
 		return nil // the case was abandoned
 	}

@@ -128,9 +128,10 @@ var (
 	reasoned      = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+(?:because|since|as|not)\b|\s+[-–—]\s|[,;]\s)`) // as in "B, since"
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
-	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:(?:option|choice)\b(?:\s+is\b)?[:\s]*)?`)
-	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
-	stated        = regexp.MustCompile(`(?i)\s+is\s+(?:(?:the\s+)?(?:right|correct)(?:\s+(?:answer|option|choice))?|the\s+(?:final\s+)?answer)\b`)
+	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:right|correct|final)\s+)?` +
+		`(?:(?:option|choice)\b(?:\s+is\b)?[:\s]*)?`)
+	titled = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
+	stated = regexp.MustCompile(`(?i)\s+is\s+(?:(?:the\s+)?(?:right|correct)(?:\s+(?:answer|option|choice))?|the\s+(?:final\s+)?answer)\b`)
 )
 
 var (
