@@ -42,15 +42,14 @@ func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if err := c.refuse(parsed); err != nil {
 		return err
 	}
-	// From here on Ctrl-C interrupts the answer; the context that main gave ends at the first one.
+	// While it talks, Ctrl-C interrupts the answer; the context that main gave ends at the first one.
 	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
 	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
 	if c.Model == "" {
-		return c.withTeam(context.WithoutCancel(ctx), terminal)
+		return c.withTeam(ctx, terminal, interrupts)
 	}
-	return c.withModel(ctx, terminal)
+	return c.withModel(ctx, terminal, interrupts)
 }
 
 // refuse returns an error that names a flag of the other form of the command.
@@ -73,7 +72,7 @@ func prompt() string {
 	return ""
 }
 
-func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal) (err error) {
+func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal, interrupts chan os.Signal) (err error) {
 	sampling, err := c.sampling()
 	if err != nil {
 		return err
@@ -91,20 +90,27 @@ func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal) (err er
 	if err != nil {
 		return err
 	}
+	signal.Notify(interrupts, os.Interrupt)
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
 	defer stop()
 	s := chat.Session{Terminal: terminal, Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed}
 	return s.Run(ctx)
 }
 
-func (c *chatCmd) withTeam(ctx context.Context, terminal chat.Terminal) error {
+// withTeam talks with a team. Ctrl-C ends the loading, too.
+func (c *chatCmd) withTeam(loading context.Context, terminal chat.Terminal, interrupts chan os.Signal) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.WithoutCancel(loading), syscall.SIGTERM)
 	defer stop()
+	loaded := context.AfterFunc(loading, stop)
 	return trainer.Chat(ctx, cfg, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
+		if !loaded() {
+			return loading.Err()
+		}
+		signal.Notify(interrupts, os.Interrupt)
 		s := chat.Team{Terminal: terminal, HeldOut: team.HeldOut, Questions: team.Questions}
 		s.Ask = func(ctx context.Context, question string, tell func(string)) (string, error) {
 			return team.Ask(ctx, question, func(m trainer.Message) { tell(fmt.Sprintf("%s -> %s: %s", m.From, m.To, m.Text)) })

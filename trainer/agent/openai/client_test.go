@@ -249,11 +249,14 @@ func TestErrorNamesAbsentServerOnce(t *testing.T) {
 
 func TestTooLong(t *testing.T) {
 	for body, want := range map[string]bool{
-		`{"error": {"code": "context_length_exceeded"}}`:                                                           true,
-		`{"message": "This model's maximum context length is 4096 tokens."}`:                                       true,
-		`{"message": "The input (9000 tokens) is longer than the model's context length (4096 tokens)."}`:          true,
-		`{"error": {"type": "exceed_context_size_error", "message": "the request exceeds the available context"}}`: true,
-		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                    false,
+		`{"error": {"code": "context_length_exceeded"}}`:                                                                                                                 true,
+		`{"message": "This model's maximum context length is 4096 tokens."}`:                                                                                             true,
+		`{"message": "The input (9000 tokens) is longer than the model's context length (4096 tokens)."}`:                                                                true,
+		`{"error": {"type": "exceed_context_size_error", "message": "the request exceeds the available context"}}`:                                                       true,
+		`{"error": {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000 maximum"}}`:                                                  true,
+		"{\"error\": {\"message\": \"input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000\"}}":                                                    true,
+		`[{"error": {"code": 400, "message": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).", "status": "INVALID_ARGUMENT"}}]`: true,
+		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                                                                          false,
 	} {
 		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusBadRequest) })
 		if _, err := c.Complete(t.Context(), Request{}); err == nil || TooLong(err) != want {

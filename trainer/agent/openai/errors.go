@@ -34,7 +34,10 @@ func TooLong(err error) bool {
 		(strings.Contains(e.body, "context_length_exceeded") || // OpenAI
 			strings.Contains(e.body, "maximum context length") || // OpenAI, vLLM
 			strings.Contains(e.body, "context length") && strings.Contains(e.body, "longer than") || // SGLang
-			strings.Contains(e.body, "exceed_context_size")) // llama.cpp
+			strings.Contains(e.body, "exceed_context_size") || // llama.cpp
+			strings.Contains(e.body, "prompt is too long") || // Anthropic
+			strings.Contains(e.body, "exceed context limit") || // Anthropic
+			strings.Contains(e.body, "exceeds the maximum number of tokens allowed")) // Gemini
 }
 
 // refused returns the error of a reply with a status other than 200.
