@@ -27,6 +27,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// TestSameFile: the output must not be the input, which it would empty.
+func TestSameFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.jsonl")
+	const text = `{"groups":[{"rewards":[1,0]}]}` + "\n"
+	link := file + ".link"
+	if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{file, link} {
+		if _, errs, status := run(t, "", "advantages", "-i", file, "-o", out); status != 1 || !strings.Contains(errs, "is also the input") {
+			t.Errorf("%s: status %d, %s", out, status, errs)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != text {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+}
+
 // program returns a command that runs mgrpo in the test's folder.
 func program(t testing.TB, stdin string, args ...string) *exec.Cmd {
 	t.Helper()

@@ -105,6 +105,10 @@ func (f linesFlags) convert(work func(r io.Reader, w io.Writer) error) (err erro
 		defer in.Close()
 	}
 	if f.Out != "-" {
+		from, _ := in.Stat()
+		if to, err := os.Stat(f.Out); err == nil && from != nil && from.Mode().IsRegular() && os.SameFile(from, to) {
+			return fmt.Errorf("--out: %s is also the input: choose another file", f.Out)
+		}
 		if out, err = os.Create(f.Out); err != nil {
 			return err
 		}

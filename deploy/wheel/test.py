@@ -30,6 +30,18 @@ def quickstart(folder):
     print(f"test.py: {len(steps)} steps, {len(told)} trajectories, {len(run.checkpoints())} checkpoints")
 
 
+def went_back(folder):
+    run = folder / "back"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    records = [("eval", 0), ("step", 1), ("eval", 1), ("step", 2), ("step", 3), ("step", 2), ("eval", 2)]
+    lines = [json.dumps({"kind": kind, "step": step, "agent": "a", "n": n}) for n, (kind, step) in enumerate(records)]
+    lines.insert(4, '{"kind": "step", "st')  # a crash
+    (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"kind": "ev', encoding="utf-8")
+    got = [(r["kind"], r["step"], r["n"]) for r in mgrpo.Run(run).metrics()]
+    assert got == [("eval", 0, 0), ("step", 1, 1), ("eval", 1, 2), ("step", 2, 5), ("eval", 2, 6)], got
+
+
 def stopped(folder):
     settings = {**SMALL, "run.dir": folder / "stopped", "run.steps": 100000}
     with open(folder / "log", "wb") as log:
@@ -64,6 +76,7 @@ def other_torch(folder):
 
 with tempfile.TemporaryDirectory() as scratch:
     rewards()
+    went_back(pathlib.Path(scratch))
     other_torch(pathlib.Path(scratch))
     quickstart(pathlib.Path(scratch))
     stopped(pathlib.Path(scratch))

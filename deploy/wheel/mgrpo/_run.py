@@ -18,9 +18,13 @@ class Run:
     def metrics(self, kind: str | None = None, agent: str | None = None) -> Iterator[dict[str, Any]]:
         """Yields the records of metrics.jsonl, of one kind ("step", "eval", ...) and one agent if they are given.
 
-        docs/metrics.md names the values.
+        A run that went back repeats steps. Of these only the last records are yielded. docs/metrics.md names the values.
         """
+        kept: list[dict[str, Any]] = []
         for record in _lines(self.folder / "metrics.jsonl"):
+            kept = [r for r in kept if r.get("agent") != record.get("agent") or _place(r) < _place(record)]
+            kept.append(record)
+        for record in kept:
             if (kind is None or record.get("kind") == kind) and (agent is None or record.get("agent") == agent):
                 yield record
 
@@ -42,8 +46,16 @@ class Run:
         return sorted((self.folder / "checkpoints").glob("step-*"))
 
 
+def _place(record: dict[str, Any]) -> int:
+    """Returns a record's place in its agent's order: an evaluation follows the step of its number."""
+    return {"step": 2 * record["step"] - 1, "eval": 2 * record["step"]}.get(record["kind"], -1)
+
+
 def _lines(file: pathlib.Path) -> Iterator[dict[str, Any]]:
     with open(file, encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:  # a crash has cut it
+                    pass

@@ -189,6 +189,10 @@ func (o *options) sampling(r Rules) (policy.Sampling, error) {
 			s.MaxNew = *n
 		}
 	}
+	if o.TopP != nil && *o.TopP == 0 { // the smallest nucleus; 0 would turn it off
+		least := leastTopP
+		o.TopP = &least
+	}
 	topK := float64(s.TopK)
 	for _, f := range []setting{
 		{"temperature", o.Temperature, &s.Temperature, policy.LeastTemperature, 100, math.NaN()},
@@ -203,6 +207,9 @@ func (o *options) sampling(r Rules) (policy.Sampling, error) {
 	s.TopK = int(topK)
 	return s, nil
 }
+
+// leastTopP keeps only the likeliest token.
+const leastTopP = 1e-9
 
 // check refuses options that no phase allows.
 func (o *options) check() error {

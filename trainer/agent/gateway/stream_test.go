@@ -67,6 +67,17 @@ func (s *alone) get(path string, status int) string {
 	return w.Body.String()
 }
 
+// TestLeastTopP: 0 asks for the smallest nucleus, and does not turn the limit off.
+func TestLeastTopP(t *testing.T) {
+	zero := 0.0
+	for _, free := range []bool{true, false} {
+		s, err := (&options{TopP: &zero}).sampling(Rules{Sampling: policy.Sampling{Temperature: 1, TopP: 1}, Free: free})
+		if (err == nil) != free || free && !(s.TopP > 0 && s.TopP < 1e-6) {
+			t.Errorf("free %v: %g, %v", free, s.TopP, err)
+		}
+	}
+}
+
 // TestForeignPage: a server without a token refuses what a browser may send for a page of another machine.
 func TestForeignPage(t *testing.T) {
 	s := newAlone(t, "smollm2")

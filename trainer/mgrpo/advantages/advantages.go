@@ -58,15 +58,14 @@ type alignReply struct {
 	Draws        []uint32 `json:"draws"`
 }
 
-// JSONL answers each line of r with a line on w: {"groups":[{"rewards","weights"?}], "convention"?} with
+// JSONL answers each line of r with a line on w, at once: {"groups":[{"rewards","weights"?}], "convention"?} with
 // {"groups":[{"advantage","mean","std_population","degenerate"}]}, and {"run_seed","query","rollout","agent","d","d_k"}
 // with {"multiplicity","draws"}. It answers a refused line with {"error":{...}}, a mgrpo.Refusal. It returns an error
 // only if reading or writing fails.
 func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
 	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(nil, maxLine)
-	out := bufio.NewWriter(w)
-	encoder := json.NewEncoder(out)
+	encoder := json.NewEncoder(w) // writes an answer in one piece
 	for n := 1; lines.Scan(); n++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
@@ -82,7 +81,7 @@ func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("advantages: reading groups (lines of at most %d MiB): %w", maxLine>>20, err)
 	}
-	return out.Flush()
+	return nil
 }
 
 func answerLine(line []byte, normalise mgrpo.Normaliser) (any, error) {

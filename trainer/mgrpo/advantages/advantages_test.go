@@ -1,6 +1,8 @@
 package advantages
 
 import (
+	"bufio"
+	"io"
 	"strings"
 	"testing"
 
@@ -31,6 +33,24 @@ func TestJSONL(t *testing.T) {
 		if got := strings.TrimSpace(out.String()); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
+	}
+}
+
+// TestJSONLAnswersAtOnce: a program may wait for an answer before it writes the next line.
+func TestJSONLAnswersAtOnce(t *testing.T) {
+	in, question := io.Pipe()
+	answer, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- JSONL(in, out, oracle.Normalise) }()
+	replies := bufio.NewScanner(answer)
+	for range 3 {
+		if _, err := io.WriteString(question, `{"groups":[{"rewards":[1,0]}]}`+"\n"); err != nil || !replies.Scan() || !strings.Contains(replies.Text(), "[1,-1]") {
+			t.Fatalf("%q, %v", replies.Text(), err)
+		}
+	}
+	question.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -300,6 +300,8 @@ func TestTLS(t *testing.T) {
 
 // Malformed requests do not harm the server.
 func TestHostileRequests(t *testing.T) {
+	defer func(before int) { maxConnections = before }(maxConnections)
+	maxConnections = 100
 	s := listen(t, Options{Agents: []string{"a"}})
 	addr := strings.TrimPrefix(s.URL(), "http://")
 	for name, c := range map[string]struct{ send, want string }{

@@ -24,13 +24,15 @@ import (
 
 // Limits on the resources of clients.
 const (
-	maxConnections = 512
 	maxHeaderBytes = 8 << 10
 	maxScrapes     = 4                // simultaneous requests for /metrics
 	requestTime    = 5 * time.Second  // time for the client to send a request, without the body if its handler is mounted
 	answerTime     = 10 * time.Second // time for the client to read the answer, unless its handler is mounted
 	idleTime       = time.Minute
 )
+
+// maxConnections is the largest number of connections at once. Each program in flight has one or two.
+var maxConnections = 8192
 
 // Server answers requests about one process. It is a metrics.Observer, and receives its workers from Joined.
 type Server struct {

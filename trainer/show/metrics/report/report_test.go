@@ -403,6 +403,9 @@ func TestBounded(t *testing.T) {
 			t.Errorf("the phases before %s have used up its bytes", phase)
 		}
 	}
+	if page := render(t, Options{Bytes: 1}, fixture); !strings.Contains(string(page), "the rollouts of one query need more than --megabytes leaves") {
+		t.Error("the page does not state why it has no trajectories")
+	}
 	one := embedded(t, render(t, Options{Steps: 1, Queries: 1}, fixture))
 	seen := map[string]bool{}
 	for _, r := range one.Rollouts {

@@ -95,6 +95,7 @@ func (r *run) sample(opt Options) (reading, error) {
 			return out, err
 		}
 		out.of += all
+		fitted := out.queries
 		for _, q := range queries {
 			size := 0
 			for _, x := range rollouts[q] {
@@ -113,6 +114,9 @@ func (r *run) sample(opt Options) (reading, error) {
 				x.Phase = len(out.Phases)
 				out.Rollouts = append(out.Rollouts, x)
 			}
+		}
+		if out.queries == fitted && len(queries) > 0 {
+			r.lacks("trajectories of %s: the rollouts of one query need more than --megabytes leaves for them", p.label())
 		}
 		out.Phases = append(out.Phases, p.label())
 		out.steps++
