@@ -52,8 +52,8 @@ func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, erro
 	return server, g, nil
 }
 
-// checkReachable returns an error if workers on other machines cannot reach this worker's gateway. It assumes that there are such workers if
-// the store is on another machine.
+// checkReachable returns an error if workers on other machines cannot reach this worker's gateway. If the store is on another machine, it
+// assumes that there are such workers.
 func checkReachable(cfg *config.Config, gateway string) error {
 	own, err := url.Parse(gateway)
 	if err != nil || !localHost(own.Hostname()) || cfg.Gateway.Advertise != "" {

@@ -42,7 +42,7 @@ func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if err := c.refuse(parsed); err != nil {
 		return err
 	}
-	// While it talks, Ctrl-C interrupts the answer; the context that main gave ends at the first one.
+	// In the conversation Ctrl-C interrupts the answer; the context that main gave ends at the first one.
 	interrupts := make(chan os.Signal, 1)
 	defer signal.Stop(interrupts)
 	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
@@ -97,7 +97,7 @@ func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal, interru
 	return s.Run(ctx)
 }
 
-// withTeam talks with a team. Ctrl-C ends the loading, too.
+// withTeam holds a conversation with a team. Ctrl-C also ends the loading.
 func (c *chatCmd) withTeam(loading context.Context, terminal chat.Terminal, interrupts chan os.Signal) error {
 	cfg, err := c.load()
 	if err != nil {

@@ -21,8 +21,9 @@ type rolloutCmd struct {
 
 func (rolloutCmd) Help() string {
 	return `Requests rollouts from a run and starts the command for each, until Ctrl-C. The command reads the team's endpoint from
-OPENAI_BASE_URL and OPENAI_API_KEY, and the question from MGRPO_QUERY, or from the file that MGRPO_QUERY_FILE names if it is long. The last line of its
-output is the result (docs/programs.md). If this machine dies, another machine plays its rollouts.`
+OPENAI_BASE_URL and OPENAI_API_KEY, and the question from MGRPO_QUERY (a long one from the file that MGRPO_QUERY_FILE
+names). The last line of its output is the result (docs/programs.md). If this machine dies, another machine plays its
+rollouts.`
 }
 
 func (c *rolloutCmd) Run(ctx context.Context) error {

@@ -14,11 +14,11 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// most is the largest number of schemas to which the validator compares a single value.
+// most is the largest number of schemas that the validator tries for a single value.
 const most = 4096
 
-// Resolve returns a schema for validation, whichever draft it names. It returns an error if the validator could not read it, or might take
-// very long: it follows each reference and tries each alternative again, and a reference of a schema to itself never ends.
+// Resolve returns a schema for validation and ignores its $schema. It returns an error if the validator cannot read it or might take very
+// long. The validator tries each alternative and each reference again, and never ends if a schema refers to itself.
 func Resolve(raw json.RawMessage) (*jsonschema.Resolved, error) {
 	var root any
 	if err := json.Unmarshal(raw, &root); err != nil {
@@ -66,7 +66,7 @@ var keywords = func() map[string]bool {
 // walker counts the schemas of each value. A schema is known by its JSON pointer.
 type walker struct {
 	root   any
-	counts map[string]int // schemas to which a value is compared if it is compared to this one; -1: being counted
+	counts map[string]int // schemas that are tried for a value with this one; -1: being counted
 }
 
 // walk counts for every schema of the document.
@@ -92,7 +92,7 @@ func (w *walker) count(at string, schema any) (total int, err error) {
 		}
 		n, err := w.count(at, inner)
 		if total += n; err == nil && total > most {
-			err = fmt.Errorf("it compares one value with more than %d schemas", most)
+			err = fmt.Errorf("it tries more than %d schemas for one value", most)
 		}
 		return err
 	}

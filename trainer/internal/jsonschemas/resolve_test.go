@@ -24,8 +24,8 @@ func TestResolve(t *testing.T) {
 		{`{"properties": {"child": {"$ref": "#"}, "list": {"items": {"$ref": "#/properties/list"}}}}`, ""}, // a tree
 		{`{"$defs": {"a/b": {"type": "string"}, "c d": {"type": "null"}}, "anyOf": [{"$ref": "#/$defs/a~1b"}, {"$ref": "#/$defs/c%20d"}]}`, ""},
 		{doubling("anyOf", 3, 10), ""},
-		{doubling("anyOf", 40, 2), "more than 4096 schemas"},
-		{doubling("allOf", 4, 30), "more than 4096 schemas"},
+		{doubling("anyOf", 40, 2), "more than 4096 schemas for one value"},
+		{doubling("allOf", 4, 30), "more than 4096 schemas for one value"},
 		{`{"properties": {"a": ` + doubling("oneOf", 20, 3) + `}}`, "names nothing"},
 		{`{"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}`, "refers to itself"},
 		{`{"anyOf": [{"$ref": "#"}, {"type": "string"}]}`, "refers to itself"},

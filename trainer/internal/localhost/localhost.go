@@ -19,7 +19,7 @@ func Named(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost")
 }
 
-// Foreign reports whether a request may be a foreign page's: it names this machine otherwise, or a browser has sent it for a page of another
+// Foreign reports whether a request may come from a foreign page. It has another host then, or a browser has sent it for a page of another
 // machine. Programs send no Origin.
 func Foreign(r *http.Request) bool {
 	if !Named(r.Host) || r.Header.Get("Sec-Fetch-Site") == "cross-site" {

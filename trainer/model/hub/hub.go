@@ -71,8 +71,8 @@ func (m missing) Error() string { return string(m) }
 
 func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
-// cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses. As there, a value may begin
-// with ~ and name other variables.
+// cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses. A value may begin with ~
+// and name other variables, as in huggingface_hub.
 func cacheDir() (string, error) {
 	home, homeless := os.UserHomeDir()
 	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"},

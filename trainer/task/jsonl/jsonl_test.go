@@ -34,8 +34,8 @@ func open(t *testing.T, train, eval, kind string) *Task {
 	return rows
 }
 
-// TestOptions: an answer may be an option's number, as in MMLU, or its label, as in ARC. An answer that the verifier cannot read is an error
-// when the file is opened.
+// TestOptions: an answer may be an option's number, as in MMLU, or its label, as in ARC. If the verifier cannot read an answer, the file is
+// refused.
 func TestOptions(t *testing.T) {
 	choice, err := verify.New(verify.Settings{Kind: verify.Choice})
 	if err != nil {

@@ -132,7 +132,7 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	}
 }
 
-// errSlow is the error of a case that has no answer in time.
+// errSlow returns the error of a case that has no answer in time.
 func (v *programVerifier) errSlow() error {
 	return fmt.Errorf("no answer within %s: %w", v.settings.Timeout, context.DeadlineExceeded)
 }

@@ -125,7 +125,7 @@ func sameChoice(reference string, c Case) (bool, error) {
 var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
 	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
-	reasoned      = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+(?:because|since|as|not)\b|\s+[-–—]\s|[,;]\s)`) // as in "B, since"
+	reasoned      = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+(?:because|since|as|not)\b|\s+[-–—]\s|[,;]\s)`)
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
 	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:right|correct|final)\s+)?` +
