@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -448,7 +449,7 @@ func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := readResults(t, dir, n); got != string(encoded) {
+		if got := regexp.MustCompile(`"held_out":"[0-9a-f]{16}",`).ReplaceAllString(readResults(t, dir, n), ""); got != string(encoded) {
 			t.Errorf("results of step %d: %s, want %s", n, got, encoded)
 		}
 	}

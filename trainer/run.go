@@ -201,7 +201,10 @@ func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Con
 		case <-closed:
 		}
 	}()
-	return ctx, func() { close(closed) }
+	return ctx, func() {
+		close(closed)
+		cancel(nil)
+	}
 }
 
 // checkTerms refuses loss terms for agents that cannot have one. Agents of other processes are checked, too.

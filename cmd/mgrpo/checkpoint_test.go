@@ -37,6 +37,9 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 		if err := r.SetResults(step, json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {
 			t.Fatal(err)
 		}
+		if err := r.Agree(step); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -64,7 +64,8 @@ func TestCallFormats(t *testing.T) {
 			`{"name": "Ada", "age": 36}`:                                  nil,
 			`{"city": {"name": "Oslo"}}`:                                  nil,
 			`The name is {"name": "f"}`:                                   nil,
-			`{"name": "f", "arguments": {}}`:                              {`!"parameters"`},
+			`{"name": "f", "arguments": {}}`:                              {"f {}"},
+			`{"name": "f", "arguments": 1}`:                               {`!"arguments"`},
 			`<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`: two[:1]}},
 		"plain": {strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}`), map[string][]string{
 			`{"name": "f", "arguments": {"a": 1}}`: two[:1]}},
