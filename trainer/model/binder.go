@@ -13,11 +13,13 @@ type binder struct {
 	matrices, rest []*torch.Tensor // one per Layout.Leaves
 	adapters       []map[string]torch.LoRA
 	at             map[string]int // indices of Layout.Leaves
+	bound          []torch.Matrix // all weights that were found, also those of adapters
 }
 
 // find returns the leaf of a name, or nil if the architecture lacks it.
 func (b *binder) find(name string, leaves []*torch.Tensor) *torch.Tensor {
 	if i, ok := b.at[name]; ok {
+		b.bound = append(b.bound, leaves[i])
 		return leaves[i]
 	}
 	return nil
@@ -37,7 +39,11 @@ func (b *binder) weight(name string, leaves []*torch.Tensor) torch.Matrix {
 
 // linear returns a linear map with its bias and its adapters.
 func (b *binder) linear(name string) linear {
-	return linear{b.weight(name, b.matrices), b.other(name + "_bias"), named(b.adapters, name)}
+	l := linear{b.weight(name, b.matrices), b.other(name + "_bias"), named(b.adapters, name)}
+	for _, a := range l.lora {
+		b.bound = append(b.bound, a.Values)
+	}
+	return l
 }
 
 // layer returns layer i without its experts.
@@ -47,9 +53,9 @@ func (b *binder) layer(i int) layer {
 	rotary, _ := c.Rotary()
 	l := layer{
 		cfg: &m.Config, rotation: m.tables.rotations[rotary], index: i,
-		order: m.tables.heads.orders[columnsOf(&m.Config, i)], growth: m.tables.heads.growth, factor: b.other(p + arch.FactorLeaf),
-		inputNorm: b.other(p + "input_norm"), postNorm: b.other(p + "post_norm"),
-		attendedNorm: b.other(p + "attended_norm"), mlpNorm: b.other(p + "mlp_norm"),
+		table: headTensors{order: m.tables.heads.orders[columnsOf(&m.Config, i)], growth: m.tables.heads.growth}, factor: b.other(p + arch.FactorLeaf),
+		preAttentionNorm: b.other(p + "input_norm"), preMLPNorm: b.other(p + "post_norm"),
+		postAttentionNorm: b.other(p + "attended_norm"), postMLPNorm: b.other(p + "mlp_norm"),
 		qkv: b.linear(p + "qkv"), o: b.linear(p + "o"),
 		qNorm: b.other(p + "q_norm"), kNorm: b.other(p + "k_norm"), sinks: b.other(p + "sinks"),
 		gateUp: b.linear(p + "gate_up"), down: b.linear(p + "down"),
@@ -67,7 +73,7 @@ func (b *binder) layer(i int) layer {
 		l.gates = m.tables.heads.gates
 	}
 	if l.qNorm != nil {
-		l.vNorm = m.tables.heads.ones[valueNorm{c.HeadDim(), l.qNorm.DType()}]
+		l.table.vNorm = m.tables.heads.ones[valueNorm{c.HeadDim(), l.qNorm.DType()}]
 	}
 	if m.Config.LayerInputs() > 0 {
 		l.own = &ownInput{gate: b.linear(p + "input_gate"), up: b.linear(p + "input_up"), norm: b.other(p + "own_norm")}

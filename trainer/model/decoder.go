@@ -17,24 +17,28 @@ type Decoder struct {
 	layers      []layer
 }
 
+// headTensors are the tensors of headTables that a layer uses; nil: it does not need them.
+type headTensors struct{ order, growth, vNorm *torch.Tensor }
+
 // layer holds the weights of one layer. Fields that the family lacks are nil.
 type layer struct {
-	cfg                   *arch.Config
-	inputNorm, postNorm   *torch.Tensor // before attention and before the MLP
-	attendedNorm, mlpNorm *torch.Tensor // after them
-	qkv, o                linear
-	qNorm, kNorm          *torch.Tensor
-	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
-	conv                  *shortConv    // in place of attention
-	delta                 *gatedDelta   // in place of attention
-	gates                 *torch.Tensor // int32 [Heads*HeadDim]: columns of qkv that gate attention's result; nil: it is not gated
-	gateUp, down          linear
-	mixture               *mixture // in place of gateUp and down, or beside them
-	rotation              rotation
-	order, growth, vNorm  *torch.Tensor // of its headTables
-	own                   *ownInput
-	factor                *torch.Tensor // of the layer's result, [1]
-	index                 int
+	cfg                            *arch.Config
+	preAttentionNorm, preMLPNorm   *torch.Tensor // before attention and before the MLP
+	postAttentionNorm, postMLPNorm *torch.Tensor // after them
+	qkv, o                         linear
+	qNorm, kNorm                   *torch.Tensor
+	sinks                          *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
+	conv                           *shortConv    // in place of attention
+	delta                          *gatedDelta   // in place of attention
+	gates                          *torch.Tensor // int32 [Heads*HeadDim]: columns of qkv that gate attention's result; nil: it is not gated
+	gateUp, down                   linear
+	mixture                        *mixture // in place of gateUp and down, or beside them
+	rotation                       rotation
+	table                          headTensors
+	own                            *ownInput
+	factor                         *torch.Tensor // of the layer's result, [1]
+	index                          int
+	weights                        []torch.Matrix // of all fields
 }
 
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
@@ -73,11 +77,13 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 	}
 	routed := 0
 	for i := range m.Config.Layers {
+		first := len(b.bound)
 		l := b.layer(i)
 		if m.Config.Layer(i).HasExperts() {
 			l.mixture = b.mixture(fmt.Sprintf("layers.%d.", i), routed)
 			routed++
 		}
+		l.weights = b.bound[first:]
 		d.layers = append(d.layers, l)
 	}
 	return d
@@ -155,7 +161,7 @@ func (d *Decoder) normBefore(i int) *torch.Tensor {
 	if i == len(d.layers) {
 		return d.norm
 	}
-	return d.layers[i].inputNorm
+	return d.layers[i].preAttentionNorm
 }
 
 func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
@@ -199,7 +205,7 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 // can add and normalise. A nil out adds nothing.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
 	x, h = l.attended(i, x, h, pass)
-	out = l.added(l.mlp(x, h, pass), l.mlpNorm)
+	out = l.added(l.mlp(x, h, pass), l.postMLPNorm)
 	if l.own != nil {
 		x = x.Add(out)
 		out = l.own.forward(l, x, pass)
@@ -232,19 +238,19 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 		}
 		out = l.o.apply(a, pass.Adapters)
 	}
-	return addNorm(l.cfg, x, l.added(out, l.attendedNorm), l.postNorm)
+	return addNorm(l.cfg, x, l.added(out, l.postAttentionNorm), l.preMLPNorm)
 }
 
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	f := l.cfg.Features()
 	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.Layer(l.index).KVHeads(), QNorm: l.qNorm, KNorm: l.kNorm, Offset: f.NormOffset, Eps: l.cfg.RMSEps,
-		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: f.NormsAfterRope, Order: l.order, Growth: l.growth}
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: f.NormsAfterRope, Order: l.table.order, Growth: l.table.growth}
 	switch {
 	case l.cfg.Layer(l.index).KVLayer() != l.index:
 		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
 	case f.ValueNorms:
-		h.VNorm = l.vNorm
+		h.VNorm = l.table.vNorm
 	}
 	return h
 }

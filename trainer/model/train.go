@@ -180,27 +180,7 @@ func trained(w torch.Matrix) bool {
 }
 
 // trained reports whether any weight of the layer has.
-func (l *layer) trained() bool {
-	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
-	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
-	if d := l.delta; d != nil {
-		all, maps = append(all, d.conv.Weight, d.aLog, d.dtBias, d.norm), append(maps, d.in, d.out)
-	}
-	if l.conv != nil {
-		all, maps = append(all, l.conv.Weight, l.conv.Bias), append(maps, l.conv.in, l.conv.out)
-	}
-	if l.own != nil {
-		all, maps = append(all, l.own.norm), append(maps, l.own.gate, l.own.up)
-	}
-	if m := l.mixture; m != nil {
-		all = append(all, m.router, m.routerBias, m.experts.GateUp, m.experts.Down, m.experts.GateUpBias, m.experts.DownBias)
-		maps = append(maps, m.sharedGateUp, m.sharedDown, m.sharedGate)
-		if b := m.parallel; b != nil {
-			all = append(all, b.input, b.output, b.dense, b.router, b.scales)
-		}
-	}
-	return slices.ContainsFunc(all, trained) || slices.ContainsFunc(maps, linear.trained)
-}
+func (l *layer) trained() bool { return slices.ContainsFunc(l.weights, trained) }
 
 // block computes layer i: residual in, residual out.
 func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {

@@ -76,7 +76,7 @@ var (
 		"trainer/engine/policy/local.sequence":   23,
 		"trainer/mgrpo.LossStats":                25,
 		"trainer/model.Model":                    24,
-		"trainer/model.layer":                    23,
+		"trainer/model.layer":                    22,
 		"trainer/model/arch.Config":              33,
 		"trainer/model/arch.family":              32,
 		"trainer/run/assemble.Parts":             16,
