@@ -15,17 +15,11 @@ func TestCallFormIsThatOfTheTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formed := 0
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
 		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
-		if err != nil {
-			t.Skip(err)
-		}
+		mustWork(t, err)
 		form, err := template.CallForm("get_weather")
-		if err != nil {
-			t.Skip(err)
-		}
-		formed++
+		mustWork(t, err, "trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2") // their arguments are no JSON
 		if form.Pairs != nil || !template.history.calls {
 			return
 		}
@@ -40,7 +34,4 @@ func TestCallFormIsThatOfTheTemplate(t *testing.T) {
 			t.Errorf("got form %+v, which is not in the printed history %q", form, printed)
 		}
 	})
-	if formed == 0 {
-		t.Error("no template has a form")
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,20 @@ import (
 )
 
 var weather = json.RawMessage(`{"type":"function","function":{"name":"get_weather","description":"weather","parameters":{"type":"object","properties":{"city":{"type":"string","description":"c"},"days":{"type":"integer","description":"d"}},"required":["city"]}}}`)
+
+// mustWork fails the test of a template because of an error. If the template is among those that cannot do it, the error is expected.
+func mustWork(t *testing.T, err error, cannot ...string) {
+	t.Helper()
+	known := slices.Contains(cannot, strings.TrimSuffix(filepath.Base(t.Name()), ".jinja"))
+	switch {
+	case err != nil && (known || os.Getenv("TEMPLATES") != ""):
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	case known:
+		t.Error("the template can do it now: remove it from the list")
+	}
+}
 
 // eachTemplate calls f with a tokenizer of bytes and each chat template of the corpus.
 func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) {
@@ -33,9 +48,7 @@ func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) 
 				t.Fatal(err)
 			}
 			tok, err := tokenizer.Parse(folder)
-			if err != nil {
-				t.Skip(err)
-			}
+			mustWork(t, err)
 			f(t, tok)
 		})
 	}
@@ -50,9 +63,7 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 	}
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
 		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
-		if err != nil {
-			t.Skip(err)
-		}
+		mustWork(t, err)
 		user := tokenizer.Message{Role: "user", Content: "weather?"}
 		call := tokenizer.ToolCall{ID: "abcdef123", Name: "get_weather", Arguments: ordered.NewObject("city", "Oslo")}
 		if template.history.asText {
@@ -94,9 +105,7 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 func TestCallsInHistories(t *testing.T) {
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
 		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
-		if err != nil {
-			t.Skip(err)
-		}
+		mustWork(t, err)
 		call := func(id, city string) tokenizer.ToolCall {
 			return tokenizer.ToolCall{ID: id, Name: "get_weather", Arguments: ordered.NewObject("city", city)}
 		}

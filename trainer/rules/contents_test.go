@@ -6,9 +6,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// rootFiles are the files at the root of the repository.
+var rootFiles = []string{".clang-format", ".editorconfig", ".git-blame-ignore-revs", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CMakeLists.txt",
+	"CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "THIRD_PARTY.md", "go.mod", "go.sum", "ruff.toml"}
+
+// TestRootFiles finds files at the root that do not belong there, such as the output of a command.
+func TestRootFiles(t *testing.T) {
+	eachFile(t, func(path string, _ []byte) {
+		if !strings.Contains(path, "/") && !slices.Contains(rootFiles, path) {
+			t.Errorf("%s is at the root of the repository", path)
+		}
+	})
+}
 
 // TestThirdParty checks that THIRD_PARTY.md names every module of go.mod.
 func TestThirdParty(t *testing.T) {

@@ -32,8 +32,11 @@ func withTemplate(t *testing.T, file, special string) *tokenizer.Tokenizer {
 		}
 	}
 	tok, err := tokenizer.Parse(folder)
-	if err != nil {
+	if err != nil && os.Getenv("TEMPLATES") != "" {
 		t.Skip(err) // a template in another dialect of Jinja
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return tok
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,8 +82,11 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 	t.Helper()
 	definition := json.RawMessage(`{"type": "function", "function": {"name": "add", "description": "adds", "parameters": ` + string(parameters) + `}}`)
 	template, err := agent.NewTemplate(agent.TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{definition}})
-	if err != nil {
+	if err != nil && os.Getenv("TEMPLATES") != "" {
 		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	form, err := template.CallForm("add")
 	if err != nil {
