@@ -247,7 +247,7 @@ def main():
         go_test("go test", o.go, fresh, console, results)
     if o.race:
         go_test("go test -race", o.race, ["-race", "-vet=off", *fresh], console, results)
-    if o.go and o.race:
+    if o.go and o.race and not results.failed:
         tested.write_text(now, encoding="utf-8")
     return results.end()
 

@@ -37,8 +37,10 @@ def went_back(folder):
     records = [("eval", 0), ("step", 1), ("eval", 1), ("step", 2), ("step", 3), ("step", 2), ("eval", 2)]
     lines = [json.dumps({"kind": kind, "step": step, "agent": "a", "n": n}) for n, (kind, step) in enumerate(records)]
     lines.insert(4, '{"kind": "step", "st')  # a crash
+    lines.insert(2, json.dumps({"kind": "note", "agent": "a", "n": 99}))
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"kind": "ev', encoding="utf-8")
-    got = [(r["kind"], r["step"], r["n"]) for r in mgrpo.Run(run).metrics()]
+    got = [(r["kind"], r["step"], r["n"]) for r in mgrpo.Run(run).metrics() if r["kind"] != "note"]
+    assert [r["n"] for r in mgrpo.Run(run).metrics("note")] == [99]
     assert got == [("eval", 0, 0), ("step", 1, 1), ("eval", 1, 2), ("step", 2, 5), ("eval", 2, 6)], got
 
 

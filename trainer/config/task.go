@@ -95,7 +95,8 @@ type Fields struct {
 	// of it.
 	Question string `yaml:"question" default:"question"`
 
-	// Reference answer, or a list of accepted answers. With choices also an option's number, counted from 0, or label.
+	// Reference answer, or a list of accepted answers. For the verifier choice also an option's number, counted from 0,
+	// or label.
 	Answer string `yaml:"answer" default:"answer"`
 
 	// List of choices, for the verifier of that kind, or {text: list, label: list}.

@@ -20,12 +20,18 @@ class Run:
 
         A run that went back repeats steps. Of these only the last records are yielded. docs/metrics.md names the values.
         """
-        kept: list[dict[str, Any]] = []
-        for record in _lines(self.folder / "metrics.jsonl"):
-            kept = [r for r in kept if r.get("agent") != record.get("agent") or _place(r) < _place(record)]
-            kept.append(record)
-        for record in kept:
-            if (kind is None or record.get("kind") == kind) and (agent is None or record.get("agent") == agent):
+        records = list(_lines(self.folder / "metrics.jsonl"))
+        valid: dict[str, list[int]] = {}  # indices of each agent's records, in the order of their places
+        repeated: set[int] = set()
+        for i, record in enumerate(records):
+            if "step" not in record:  # a note
+                continue
+            own = valid.setdefault(record["agent"], [])
+            while own and _place(records[own[-1]]) >= _place(record):
+                repeated.add(own.pop())
+            own.append(i)
+        for i, record in enumerate(records):
+            if i not in repeated and (kind is None or record.get("kind") == kind) and (agent is None or record.get("agent") == agent):
                 yield record
 
     def phases(self) -> list[str]:

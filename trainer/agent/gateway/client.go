@@ -27,13 +27,13 @@ type Client struct {
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
-// drops a rollout that was given to another program. After rollouts that fail one after another it waits longer and longer: the cause may
-// be on this machine, and other machines may play the rollouts.
+// drops a rollout that was given to another program. After programs that cannot be started, or fail at once, it waits longer and longer: the
+// cause may be on this machine, and other machines may play the rollouts.
 func (c *Client) Play(ctx context.Context) error {
 	if err := checkCommand(c.Command, c.Dir); err != nil {
 		return err
 	}
-	const pause, longest = 2 * time.Second, time.Minute
+	const pause, longest, atOnce = 2 * time.Second, time.Minute, time.Second
 	silent, failed := false, 0
 	for ctx.Err() == nil {
 		offer, err := c.lease(ctx)
@@ -52,11 +52,12 @@ func (c *Client) Play(ctx context.Context) error {
 			continue
 		}
 		silent = false
+		began := time.Now()
 		ok, err := c.play(ctx, offer)
 		if err != nil && ctx.Err() == nil {
 			c.note("rollout %s, attempt %d: %v", offer.ID, offer.Attempt, err)
 		}
-		if failed++; ok {
+		if failed++; ok || time.Since(began) > atOnce {
 			failed = 0
 		}
 		if failed > 1 {

@@ -147,15 +147,16 @@ func writeRecord(h Holder) (*os.File, error) {
 	return f, nil
 }
 
-// livesHere reports whether the holder of a record on this machine is alive.
-func livesHere(record string) bool {
+// livesHere reports whether the holder of a record on this machine is alive. known is false if flock cannot show it.
+func livesHere(record string) (alive, known bool) {
 	f, err := os.Open(record)
 	if err != nil {
-		return false
+		return false, errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
-	locked, err := TryLock(f, Exclusive)
-	return err == nil && !locked
+	const probe Sharing = "a probe" // shared, because an exclusive lock needs a file that is open for writing on NFS
+	locked, err := TryLock(f, probe)
+	return err == nil && !locked, err == nil
 }
 
 // removeDead removes the records of dead holders that do not share the folder with own. It returns a *HeldError if one of
@@ -163,11 +164,15 @@ func livesHere(record string) bool {
 func (l *Lock) removeDead(ctx context.Context, own Holder, waiting func(string)) error {
 	var doubtful []Holder
 	for _, h := range holders(filepath.Dir(own.path)) {
+		alive, known := false, l.file != nil && h.Boot == own.Boot
+		if known {
+			alive, known = livesHere(h.path)
+		}
 		switch {
 		case h.path == own.path, h.Sharing == own.Sharing && own.Sharing != Exclusive:
-		case l.file != nil && h.Boot == own.Boot && livesHere(h.path): // for other work; an exclusive one's flock has refused this one
+		case known && alive: // for other work; an exclusive one's flock has refused this one
 			return &HeldError{l.dir, []Holder{h}}
-		case l.file != nil && h.Boot == own.Boot:
+		case known:
 			_ = os.Remove(h.path)
 		default:
 			doubtful = append(doubtful, h)

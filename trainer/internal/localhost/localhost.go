@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// Named reports whether a host, with or without a port, is an address or localhost. A request for another name may come from a foreign page
-// whose name server resolves that name to this machine (DNS rebinding).
+// Named reports whether a host, with or without a port, is an address or a name that only local networks have: localhost, names without a
+// dot, and names below localhost and internal. A request for another name may come from a foreign page whose name server resolves that name
+// to this machine (DNS rebinding).
 func Named(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil || strings.EqualFold(host, "localhost")
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	return err == nil || !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost") || strings.HasSuffix(name, ".internal")
 }
 
 // Foreign reports whether a request may come from a foreign page. It has another host then, or a browser has sent it for a page of another
@@ -30,6 +32,9 @@ func Foreign(r *http.Request) bool {
 		return false
 	}
 	page, err := url.Parse(origin)
+	if err == nil && page.Scheme != "" && page.Scheme != "http" && page.Scheme != "https" {
+		return false // a program that is made of pages, such as an editor's extension
+	}
 	return err != nil || page.Host != r.Host && !loopback(page.Hostname())
 }
 

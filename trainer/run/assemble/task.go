@@ -85,6 +85,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	return jsonl.Open(jsonl.Settings{
 		Stages: stages,
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Options: t.Verifier.Kind == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
 		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts,
 			Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})

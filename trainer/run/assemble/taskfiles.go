@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
-	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
@@ -37,18 +35,14 @@ func TaskFiles(cfg *config.Config) (map[string]string, error) {
 	return digests, nil
 }
 
-// HeldOut returns a digest of the held-out questions and of the settings of evaluations, on which accuracies depend.
+// HeldOut returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
 func HeldOut(cfg *config.Config) (string, error) {
 	files, err := TaskFiles(cfg)
 	if err != nil {
 		return "", err
 	}
-	delete(files, "task.train")
 	h, e := sha256.New(), cfg.Eval
-	fmt.Fprintln(h, e.Queries, e.Samples, e.Temperature, e.TopK, e.TopP, e.MinP)
-	for _, key := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintln(h, key, files[key])
-	}
+	fmt.Fprintln(h, e.Queries, e.Samples, e.Temperature, e.TopK, e.TopP, e.MinP, files["task.eval"])
 	return hex.EncodeToString(h.Sum(nil)[:digestBytes]), nil
 }
 

@@ -39,7 +39,10 @@ func TestHeldOut(t *testing.T) {
 	if got := digest("c", "b", "eval.every=7"); got != same {
 		t.Errorf("other training questions: %s, want %s", got, same)
 	}
-	for _, got := range []string{digest("a", "c"), digest("a", "b", "eval.temperature=0"), digest("a", "b", "eval.queries=3"), digest("a", "b", "task.eval_sets.more.path=t.jsonl")} {
+	if got := digest("a", "b", "task.eval_sets.more.path=t.jsonl"); got != same {
+		t.Errorf("another further set, which does not decide which version is best: %s, want %s", got, same)
+	}
+	for _, got := range []string{digest("a", "c"), digest("a", "b", "eval.temperature=0"), digest("a", "b", "eval.queries=3")} {
 		if got == same {
 			t.Error("other questions or settings have the same digest")
 		}

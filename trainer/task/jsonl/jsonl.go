@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -23,6 +24,8 @@ type Settings struct {
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
 	NeedParts   bool            // a training row without parts is an error
+	Options     bool            // answers of rows with choices may be the numbers or labels of options
+	Unread      bool            // the verifier need not be able to read the answers
 }
 
 // Set is a further file of held-out queries. Evaluations report each set by its name.
@@ -36,6 +39,7 @@ type Task struct {
 	order       *task.RowOrder
 	stages      []stage
 	main, sub   verify.Verifier
+	settings    Settings
 	byID        map[string]place
 }
 
@@ -108,7 +112,11 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	if s.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
 	}
-	t := &Task{name: name, train: train, order: task.NewRowOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
+	train, err := s.checked(name, splitTrain, train)
+	if err != nil {
+		return nil, err
+	}
+	t := &Task{name: name, settings: s, train: train, order: task.NewRowOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
 	if t.sub == nil {
 		t.sub = t.main
 	}
@@ -116,11 +124,7 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 		if s.NeedParts && len(r.Parts) == 0 {
 			return nil, fmt.Errorf("%s: the training row %s has no parts, but sub-agents' answers are compared with parts", name, r.ID)
 		}
-		err := t.place(splitTrain, r, place{false, i})
-		if err == nil {
-			err = t.readable(splitTrain, r)
-		}
-		if err != nil {
+		if err := t.place(splitTrain, r, place{false, i}); err != nil {
 			return nil, err
 		}
 	}
@@ -137,11 +141,12 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 // add adds the rows of a set to eval.
 func (t *Task) add(name string, rows []Row) error {
 	added := set{name, len(t.eval), len(rows)}
+	rows, err := t.settings.checked(t.name, added.split(), rows)
+	if err != nil {
+		return err
+	}
 	for i, r := range rows {
 		if err := t.place(added.split(), r, place{true, added.first + i}); err != nil {
-			return err
-		}
-		if err := t.readable(added.split(), r); err != nil {
 			return err
 		}
 	}
@@ -166,12 +171,33 @@ func (t *Task) place(split string, r Row, at place) error {
 	return nil
 }
 
-// readable returns an error if the verifier cannot read the row's answer.
-func (t *Task) readable(split string, r Row) error {
-	if err := verify.Readable(t.main, query(split, r), r.Choices); err != nil {
-		return fmt.Errorf("%s: row %s of the queries for %s: %w", t.name, r.ID, split, err)
+// checked returns rows whose answers the verifier can read. Its error names the first row with another answer, and their number.
+func (s Settings) checked(name, split string, rows []Row) ([]Row, error) {
+	rows = slices.Clone(rows)
+	var first error
+	bad := 0
+	for i := range rows {
+		r := &rows[i]
+		var err error
+		if s.Options {
+			err = r.nameOptions()
+		}
+		if err == nil && !s.Unread {
+			err = verify.Readable(s.Main, query(split, *r), r.Choices)
+		}
+		if err != nil {
+			if bad++; first == nil {
+				first = fmt.Errorf("row %s of the queries for %s: %w", r.ID, split, err)
+			}
+		}
 	}
-	return nil
+	if bad > 1 {
+		first = fmt.Errorf("%w; so in %d of %d rows", first, bad, len(rows))
+	}
+	if first != nil {
+		return nil, fmt.Errorf("%s: %w", name, first)
+	}
+	return rows, nil
 }
 
 // Name returns the name of the task.

@@ -48,12 +48,14 @@ func TestOptions(t *testing.T) {
 		{`"choices": ["4", "2", "1", "6"], "answer": 6`, "6", ""},
 		{`"choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answer": "3"`, "C", ""},
 		{`"choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]}, "answer": "B"`, "B", ""},
-		{`"choices": ["a", "b"], "answer": 2`, "", "2 is not the number of one of 2 choices, counted from 0"},
+		{`"choices": {"text": ["a", "b", "c", "d"], "label": ["1", "2", "3", "4"]}, "answer": 3`, "C", ""},
+		{`"choices": ["O", "A", "B", "AB"], "answer": 0`, "O", ""}, // "A" is another option's text
+		{`"choices": ["a", "b"], "answer": 2`, "", "row-000001 of the queries for train: 2 is not the number of one of 2 choices, counted from 0"},
 		{`"choices": {"text": ["a", "b"], "label": ["1"]}, "answer": "1"`, "", "2 texts, but 1 labels"},
 		{`"choices": ["a", "b"], "answer": "e"`, "", `row-000001 of the queries for train: verifier: choice: the reference "e" is not one of 2 choices`},
 	} {
 		path := write(t, `{"question": "q?", `+c.row+"}\n")
-		opened, err := Open(Settings{Train: path, Eval: path, Fields: DefaultFields(), Main: choice})
+		opened, err := Open(Settings{Train: path, Eval: path, Fields: DefaultFields(), Main: choice, Options: true})
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v, want %s", c.row, err, c.want)
@@ -77,7 +79,7 @@ func TestReadRows(t *testing.T) {
 {"id":7,"question":"d?","answer":true}`), DefaultFields())
 	want := []Row{
 		{ID: "row-000001", Question: "a?", Answer: "b", Columns: []byte(`{"question":"a?","answer":"b"}`)},
-		{ID: "x-1", Question: "c?", Answer: "4.50", Choices: []string{"p", "q"}, Columns: []byte(`{"id":"x-1","question":"c?","answer":4.50,"choices":["p","q"],"other":{}}`)},
+		{ID: "x-1", Question: "c?", Answer: "4.50", numbers: true, Choices: []string{"p", "q"}, Columns: []byte(`{"id":"x-1","question":"c?","answer":4.50,"choices":["p","q"],"other":{}}`)},
 		{ID: "7", Question: "d?", Answer: "true", Columns: []byte(`{"id":7,"question":"d?","answer":true}`)},
 	}
 	if err != nil || !reflect.DeepEqual(rows, want) {

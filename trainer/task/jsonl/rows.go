@@ -29,7 +29,7 @@ const (
 type Fields struct {
 	ID       string // row id; a row without this field uses its number; "": every row uses its number
 	Question string // a text, or messages: one user message, optionally after a system message
-	Answer   string // a text, or a list of accepted texts; with options also a number, counted from 0, or a label
+	Answer   string // a text, or a list of accepted texts
 	Choices  string // list of options, or their texts and labels; a row may lack this field; "": no row has it
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 	Kind     string // kind of question; a row may lack this field; "": no row has it
@@ -49,6 +49,7 @@ type Row struct {
 	Accepted []string // all accepted answers if the row has a list, otherwise nil
 	Choices  []string
 	labels   []string // of Choices; nil: letters
+	numbers  bool     // the answers are JSON numbers
 	Parts    []task.SubQuestion
 	Kind     string
 	Level    string
@@ -142,10 +143,14 @@ func parseRow(object object, n int, fields Fields) (Row, error) {
 	if row.Answer, row.Accepted, err = readAnswer(answer); err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Answer, err)
 	}
-	if err := row.readOptional(object, fields); err != nil {
-		return row, err
-	}
-	return row, wrapped(fields.Answer, row.nameOptions(answer))
+	row.numbers = isNumber(answer)
+	return row, row.readOptional(object, fields)
+}
+
+// isNumber reports whether an answer, or the first one of a list, is a JSON number.
+func isNumber(answer json.RawMessage) bool {
+	first := bytes.TrimLeft(answer, "[ ")
+	return len(first) > 0 && (first[0] == '-' || first[0] >= '0' && first[0] <= '9')
 }
 
 // readOptional reads the fields that a row may lack.
@@ -196,36 +201,39 @@ func (r *Row) readChoices(raw json.RawMessage) error {
 	return nil
 }
 
-// nameOptions replaces answers that are the number of an option, counted from 0 as in MMLU, or its label by the option's letter.
-func (r *Row) nameOptions(raw json.RawMessage) error {
-	if len(r.Choices) == 0 {
+// nameOptions replaces answers that are the label of an option, or its number counted from 0 as in MMLU, by the option's letter. If another
+// option has this letter as its text, they become the option's text.
+func (r *Row) nameOptions() error {
+	if len(r.Choices) == 0 || !r.numbers && r.labels == nil {
 		return nil
 	}
-	raws := []json.RawMessage{raw}
-	if raw[0] == '[' {
-		if err := json.Unmarshal(raw, &raws); err != nil {
-			return err
-		}
-	}
-	answers := r.Accepted
-	if answers == nil {
-		answers = []string{r.Answer}
+	answers := []string{r.Answer}
+	if r.Accepted != nil {
+		answers = slices.Clone(r.Accepted)
 	}
 	for i, a := range answers {
 		option := slices.Index(r.labels, a)
-		if c := raws[i][0]; c == '-' || c >= '0' && c <= '9' {
-			switch n, err := strconv.Atoi(a); {
-			case err == nil && n >= 0 && n < len(r.Choices):
-				option = n
-			case err == nil && !slices.Contains(r.Choices, a):
-				return fmt.Errorf("%s is not the number of one of %d choices, counted from 0", a, len(r.Choices))
+		if n, err := strconv.Atoi(a); option < 0 && r.numbers && err == nil {
+			if option = n; n < 0 || n >= len(r.Choices) {
+				if slices.Contains(r.Choices, a) {
+					continue
+				}
+				return fmt.Errorf("%d is not the number of one of %d choices, counted from 0", n, len(r.Choices))
 			}
 		}
-		if option >= 0 {
-			answers[i] = string(rune('A' + option))
+		if option < 0 {
+			continue
+		}
+		answers[i] = string(rune('A' + option))
+		for other, text := range r.Choices {
+			if other != option && strings.EqualFold(strings.TrimSpace(text), string(rune('A'+option))) {
+				answers[i] = r.Choices[option]
+			}
 		}
 	}
-	r.Answer = answers[0]
+	if r.Answer = answers[0]; r.Accepted != nil {
+		r.Accepted = answers
+	}
 	return nil
 }
 

@@ -24,9 +24,8 @@ type process struct {
 	exited chan struct{} // closed by reason
 
 	// Guarded by the lock of the verifier.
-	heard  time.Time // time of the last answer
-	latest int64     // largest id of an answered case
-	hung   bool      // it is being killed because it hangs
+	heard time.Time // time of the last answer
+	hung  bool      // it is being killed because it hangs
 
 	mu     sync.Mutex
 	queue  [][]byte // lines to write

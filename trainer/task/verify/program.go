@@ -58,8 +58,9 @@ type programReply struct {
 // one at a time. If a second process crashes on a case, the case has no score. After programDeaths crashes without an
 // answer in between, programVerifier gives up.
 //
-// A process that answers no case for the timeout hangs. It is killed, and its cases are sent again as after a crash. A case also has
-// no score if the timeout has passed since it was sent and a later one was answered.
+// A process that answers no case for the timeout hangs. It is killed, and its cases are sent again as after a crash. If it hangs
+// programDeaths times without an answer in between, the open cases have no score. Nor has a case that has no answer for the timeout
+// after a later case was answered.
 type programVerifier struct {
 	settings ProgramSettings
 	name     string        // for errors
@@ -71,6 +72,7 @@ type programVerifier struct {
 	process *process        // nil: no process is running
 	running bool            // a goroutine is running keep
 	deaths  int             // number of crashes since the last answer
+	hangs   int             // number of times that a process hung since the last answer
 	careful bool            // a process crashed on one of the waiting cases, so they are sent one at a time
 	broken  error           // error of all later cases, once programVerifier has given up
 	ctx     context.Context // cancelled by Close
@@ -82,6 +84,7 @@ type programVerifier struct {
 type programCase struct {
 	line   []byte
 	sent   time.Time   // when it was sent to the running process; zero: it was not
+	passed time.Time   // when that process first answered a later case; zero: it did not
 	deaths int         // number of processes that crashed before they answered the case
 	done   chan scored // has room for one result
 }
@@ -145,18 +148,21 @@ func (v *programVerifier) checkTime(id int64) time.Duration {
 	if asked == nil || asked.sent.IsZero() || v.process == nil || v.process.hung {
 		return limit
 	}
-	silent := min(time.Since(v.process.heard), time.Since(asked.sent))
+	silent, passed := min(time.Since(v.process.heard), time.Since(asked.sent)), time.Duration(0)
+	if !asked.passed.IsZero() {
+		passed = time.Since(asked.passed)
+	}
 	switch {
 	case silent >= limit:
 		v.process.hung = true
 		v.process.kill()
+		go v.process.end() // a child in another process group may keep its output open
 		return limit
-	case time.Since(asked.sent) >= limit && v.process.latest > id:
-		err := fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())
-		v.settle(id, scored{err: err})
+	case passed >= limit:
+		v.settle(id, scored{err: fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())})
 		v.proceed()
 	}
-	return limit - silent
+	return limit - max(silent, passed)
 }
 
 // enlist gives a case its id and sends it. If no process is running yet, runOnce will send it.
@@ -268,16 +274,17 @@ func (v *programVerifier) ended(err error) (again bool) {
 	defer v.mu.Unlock()
 	if v.process.hung {
 		err = fmt.Errorf("%w: %w", v.errSlow(), err)
+		v.hangs++
 	} else {
 		v.deaths++
 	}
 	v.process = nil
 	for id, asked := range v.waiting {
 		if !asked.sent.IsZero() {
-			asked.sent = time.Time{}
+			asked.sent, asked.passed = time.Time{}, time.Time{}
 			asked.deaths++
 		}
-		if asked.deaths >= programSends {
+		if asked.deaths >= programSends || v.hangs >= programDeaths {
 			v.settle(id, scored{err: err})
 		}
 	}
@@ -286,6 +293,9 @@ func (v *programVerifier) ended(err error) (again bool) {
 		return v.fail(errClosed)
 	case v.deaths >= programDeaths:
 		return v.fail(fmt.Errorf("it ended %d times without an answer, last: %w", v.deaths, err))
+	}
+	if v.hangs >= programDeaths {
+		v.hangs = 0 // later cases are tried again
 	}
 	v.running = len(v.waiting) > 0
 	return v.running
@@ -319,8 +329,13 @@ func (v *programVerifier) answer(line []byte) error {
 	if *r.ID < 1 || *r.ID > v.next {
 		return fmt.Errorf("it answered case %d, which was never sent to it", *r.ID)
 	}
-	v.deaths = 0
-	v.process.heard, v.process.latest = time.Now(), max(v.process.latest, *r.ID)
+	v.deaths, v.hangs = 0, 0
+	v.process.heard = time.Now()
+	for id, asked := range v.waiting {
+		if id < *r.ID && !asked.sent.IsZero() && asked.passed.IsZero() {
+			asked.passed = v.process.heard
+		}
+	}
 	if v.waiting[*r.ID] == nil {
 		return nil // the case was abandoned
 	}

@@ -99,6 +99,18 @@ func serve(mode string) {
 				time.Sleep(time.Hour)
 			}
 			fmt.Println(reply)
+		case "pool": // four cases at once
+			pool <- struct{}{}
+			go func() {
+				time.Sleep(time.Duration(r.ID%7) * 10 * time.Millisecond)
+				fmt.Println(reply)
+				<-pool
+			}()
+		case "lost child": // hangs, and a child in another session keeps standard output open
+			child := exec.Command("sleep", "20")
+			child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+			_ = child.Start()
+			time.Sleep(time.Hour)
 		case "slow":
 			time.Sleep(40 * time.Millisecond)
 			fmt.Println(reply)
@@ -116,6 +128,8 @@ func serve(mode string) {
 		time.Sleep(time.Hour)
 	}
 }
+
+var pool = make(chan struct{}, 4)
 
 func openProgram(t *testing.T, mode string, timeout time.Duration) *programVerifier {
 	t.Helper()
@@ -278,6 +292,50 @@ func TestProgramHangs(t *testing.T) {
 		if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
 			t.Errorf("%s, afterwards: %v, %v", mode, got, err)
 		}
+	}
+}
+
+// TestProgramHangsAlways: a program that hangs on every case delays the open cases by some timeouts only, however many there are. Later cases
+// are tried again.
+func TestProgramHangsAlways(t *testing.T) {
+	v := openProgram(t, "silent", 50*time.Millisecond)
+	for range 2 {
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.broken != nil {
+		t.Errorf("it is given up: %v", v.broken)
+	}
+}
+
+// TestProgramWithAPool: cases that overtake others do not cost these their scores.
+func TestProgramWithAPool(t *testing.T) {
+	v := openProgram(t, "pool", 300*time.Millisecond)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestProgramHangsWithChild: the end of a hanging program does not wait for a child that has left its process group.
+func TestProgramHangsWithChild(t *testing.T) {
+	v := openProgram(t, "lost child", 100*time.Millisecond)
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -118,25 +118,37 @@ func sameChoice(reference string, c Case) (bool, error) {
 	if !ok {
 		return false, fmt.Errorf("verifier: choice: the reference %.80q is not one of %d choices", reference, len(c.Choices))
 	}
-	got, ok := chosen(conclusion(norm.NFKC.String(c.Attempt.Answer)), c.Choices)
+	answer := norm.NFKC.String(c.Attempt.Answer)
+	if i := optionOf(answer, c.Choices); i >= 0 {
+		return i == want, nil
+	}
+	if m := called.FindStringSubmatch(answer); m != nil {
+		answer = m[1]
+	}
+	got, ok := chosen(conclusion(answer), c.Choices)
 	return ok && got == want, nil
 }
 
 var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
 	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
-	reasoned      = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+(?:because|since|as|not)\b|\s+[-–—]\s|[,;]\s)`)
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
-	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:right|correct|final)\s+)?` +
-		`(?:(?:option|choice)\b(?:\s+is\b)?[:\s]*)?`)
-	titled = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
-	stated = regexp.MustCompile(`(?i)\s+is\s+(?:(?:the\s+)?(?:right|correct)(?:\s+(?:answer|option|choice))?|the\s+(?:final\s+)?answer)\b`)
+	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
+	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
+	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+
+	// as in "So option B is correct."
+	called = regexp.MustCompile(`(?i)^\W*(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:option|choice)\s+)?(\(?[a-z]\)?)\s+is\s+` +
+		`(?:the\s+)?(?:right|correct)(?:\s+(?:option|choice))?\W*$`)
+
+	// as in "B, since it is hot" and "B, not A"
+	reasoned = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+not\s+\(?[A-Z]\b|[,;]?\s+(?:because|since|as)\b|[,;]\s)`)
+	letter   = regexp.MustCompile(`(?:^|[^\pL\pN'’])([A-Z])(?:[^\pL\pN'’]|$)`)
 )
 
 var (
-	// "(A) or (B)", "A, B and C"
-	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$|\s*,|\s+(?:and|or)\s)`)
+	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // as in "(A) or (B)"
 	negated = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 )
 
@@ -154,7 +166,10 @@ func chosen(text string, choices []string) (int, bool) {
 	if n == 0 {
 		n = 26
 	}
-	for _, pattern := range []*regexp.Regexp{soleLetter, leadingLetter, reasoned, bracketed} {
+	if i := withReason(text, n); i >= 0 {
+		return i, true
+	}
+	for _, pattern := range []*regexp.Regexp{soleLetter, leadingLetter, bracketed} {
 		found := -1
 		for _, m := range pattern.FindAllStringSubmatch(text, -1) {
 			letter := strings.ToUpper(strings.Join(m[1:], ""))
@@ -168,11 +183,25 @@ func chosen(text string, choices []string) (int, bool) {
 			return found, true
 		}
 	}
-	letter, rest, _ := strings.Cut(strings.TrimSpace(text), " ") // as in "B London"
-	if i := optionOf(rest, choices); i >= 0 && letter == string(rune('A'+i)) {
+	first, rest, _ := strings.Cut(strings.TrimSpace(text), " ") // as in "B London"
+	if i := optionOf(rest, choices); i >= 0 && first == string(rune('A'+i)) {
 		return i, true
 	}
 	return 0, false
+}
+
+// withReason returns the index of the option that a text names before a reason, or -1. The reason must not name another of the n options.
+func withReason(text string, n int) int {
+	m := reasoned.FindStringSubmatchIndex(text)
+	if m == nil || int(text[m[2]]-'A') >= n {
+		return -1
+	}
+	for _, other := range letter.FindAllStringSubmatch(text[m[1]:], -1) {
+		if i := int(other[1][0] - 'A'); other[1] != "I" && i < n && other[1] != text[m[2]:m[3]] {
+			return -1
+		}
+	}
+	return int(text[m[2]] - 'A')
 }
 
 // optionOf returns the index of the option with this text, or -1.

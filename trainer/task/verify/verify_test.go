@@ -130,11 +130,15 @@ func TestChoice(t *testing.T) {
 		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
 		{"B", "Answer: B\n\nExplanation: it is hot.", 1}, {"B", "**Answer:** B. Venus", 1}, {"B", "The correct answer is **B. Venus**.", 1}, {"B", "**B) Venus**", 1}, {"B", "#### Analysis\nEarth is wrong.\n\n**Answer: B**", 1},
 		{"A", "(A) or (B)", 0}, {"A", "The answer is (A) or (C)", 0}, {"A", "The answer is A, B", 0}, {"A", "The answer is not (A).", 0}, {"A", "not A", 0}, {"A", "(A) and it is hot", 1},
-		{"B", "The best answer is B, since it is hot.", 1}, {"B", "answer: B because A is wrong", 1}, {"B", "B Venus", 1}, {"B", "B - Venus", 1},
+		{"B", "The best answer is B, since it is hot.", 1}, {"B", "answer: B because it is hot", 1}, {"B", "answer: B because A is cold", 0}, {"B", "B Venus", 1}, {"B", "B - Venus", 1},
 		{"B", "So B is correct.", 1}, {"B", "<answer>B</answer>", 1}, {"B", "I think (A). <answer> B. Venus </answer>", 1}, {"B", "Answer：B", 1}, {"B", "B, not A", 1},
-		{"B", "Therefore, option B is the correct choice.", 1}, {"A", "A, B and C", 0}, {"A", "A, B or C", 0}, {"A", "A or B", 0}, {"B", "B Mars", 0}, {"A", "A - or B?", 1},
+		{"B", "Therefore, option B is the correct choice.", 1}, {"A", "A, B and C", 0}, {"A", "A, B or C", 0}, {"A", "A or B", 0}, {"B", "B Mars", 0}, {"A", "A - or B?", 0},
+		{"A", "A, or B", 0}, {"A", "A; B", 0}, {"A", "A, B; C; D", 0}, {"A", "A - B - C", 0}, {"A", "A, possibly B", 0}, {"A", "A as well as B", 0}, {"A", "A since B is the same", 0},
+		{"B", "A not uncommon mistake is Mercury, but it is (B)", 1}, {"B", "A - no wait, (B)", 1}, {"B", "I, for one, would say (B)", 1}, {"C", "Statement I is correct and statement II is wrong, hence (C).", 1},
+		{"C", "The first claim is right but the second is not. (C)", 1},
 		{"B", "So B is not correct.", 0}, {"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
+	check(t, Settings{Kind: Choice}, []string{"Only I is correct", "Only II is correct"}, []verdict{{"B", "Only II is correct", 1}, {"A", "Only II is correct", 0}})
 	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
 		{"E", "Ｅ", 1}, {"E", "Option E or F", 0}, {"E", "Options E and F", 0}})
 	v, _ := New(Settings{Kind: Choice})

@@ -141,6 +141,9 @@ func (m *Client) start() {
 	ctx, cancel := context.WithTimeout(m.life, StartTime)
 	defer cancel()
 	session, err := m.cfg.connect(ctx)
+	if err != nil && m.life.Err() != nil {
+		return // Close has cancelled it
+	}
 	if err != nil {
 		m.wait = time.Now().Add(reconnectPause)
 		m.tell(err)
