@@ -19,7 +19,7 @@ if current_platform.is_cpu():
 
 
 def _tensors(folder):
-    files = sorted(glob.glob(os.path.join(folder, "*.safetensors")))
+    files = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
     if not files:
         raise FileNotFoundError(f"no *.safetensors in {folder}: the server must see the trainer's engine.weights.path under the same path")
     for file in files:
@@ -28,12 +28,22 @@ def _tensors(folder):
                 yield name, f.get_tensor(name)
 
 
+def _check_experts(model):
+    """Raises an error if vLLM has repacked the weights of experts, because load_weights would write over the packed ones."""
+    for module in model.modules():
+        backend = getattr(getattr(module, "quant_method", None), "unquantized_backend", None)
+        if backend is not None and "TRITON" not in backend.name:
+            raise ValueError(f"vLLM has repacked the experts' weights (backend {backend.name}), so they cannot be renewed: on a GPU start it with "
+                             "--moe-backend triton; on a CPU it cannot take the weights of mixtures")
+
+
 class Weights:
     def mgrpo_load(self, folder: str, stamp: str) -> dict:
         """Copies the tensors of a folder into the model. From here on its stamp is the folder's."""
         self.mgrpo_stamp = ""
         try:
             model = self.model_runner.model
+            _check_experts(model)
             loaded = model.load_weights(_tensors(folder))
             missing = set(dict(model.named_parameters())) - set(loaded or ())
             if loaded is not None and missing:

@@ -44,11 +44,17 @@ func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
 		return agent.Action{}, binding, nil
 	}
 	reply, err := c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, room))
+	if openai.TooLong(err) && room > 0 { // perhaps only with the limit on the reply: take what the context has left
+		binding = agent.FinishContext
+		reply, err = c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, 0))
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return agent.Action{}, "", context.Cause(ctx)
 	case openai.TooLong(err):
 		return agent.Action{}, agent.FinishContext, nil
+	case openai.UsedUp(err):
+		return agent.Action{}, binding, nil
 	case err == nil:
 		err = c.say(reply)
 	}
@@ -84,7 +90,14 @@ func (c *conversation) room() (room int, binding string) {
 // say appends the model's turn.
 func (c *conversation) say(reply openai.Reply) error {
 	m := reply.Message
-	m.Role, m.ToolCallID = "assistant", ""
+	if m.Role, m.ToolCallID = "assistant", ""; len(m.ToolCalls) == 0 {
+		m.Thinking = openai.Thinking{} // only a message with calls comes back with it
+	}
+	for _, raw := range []*json.RawMessage{&m.ReasoningContent, &m.Reasoning, &m.ReasoningDetails} {
+		if string(*raw) == "null" {
+			*raw = nil
+		}
+	}
 	if n := size(m); n > maxTurn {
 		return fmt.Errorf("a turn of %d bytes; the limit is %d", n, maxTurn)
 	}
@@ -179,9 +192,9 @@ func (c *conversation) add(m openai.Message) {
 
 // size returns the size of a message in bytes, without its JSON.
 func size(m openai.Message) int {
-	n := len(m.Content)
+	n := len(m.Content) + len(m.ReasoningContent) + len(m.Reasoning) + len(m.ReasoningDetails)
 	for _, call := range m.ToolCalls {
-		n += len(call.ID) + len(call.Function.Name) + len(call.Function.Arguments)
+		n += len(call.ExtraContent) + len(call.ID) + len(call.Function.Name) + len(call.Function.Arguments)
 	}
 	return n
 }

@@ -165,11 +165,15 @@ func TestLimits(t *testing.T) {
 		finish string
 		asked  int
 	}{
-		"turns":                {agent.Limits{Turns: 2}, []string{call}, agent.FinishTurns, 2},
-		"a turn's tokens":      {agent.Limits{TurnTokens: 5}, []string{says("and so on", "length")}, agent.FinishLength, 1},
-		"all tokens":           {agent.Limits{TurnTokens: 9, Tokens: 25}, []string{call}, agent.FinishTokens, 1},
-		"the last tokens":      {agent.Limits{TurnTokens: 9, Tokens: 30}, []string{call, says("and so on", "length")}, agent.FinishTokens, 2},
-		"the context":          {agent.Limits{}, []string{call, `400 {"error": {"code": "context_length_exceeded"}}`}, agent.FinishContext, 2},
+		"turns":           {agent.Limits{Turns: 2}, []string{call}, agent.FinishTurns, 2},
+		"a turn's tokens": {agent.Limits{TurnTokens: 5}, []string{says("and so on", "length")}, agent.FinishLength, 1},
+		"all tokens":      {agent.Limits{TurnTokens: 9, Tokens: 25}, []string{call}, agent.FinishTokens, 1},
+		"the last tokens": {agent.Limits{TurnTokens: 9, Tokens: 30}, []string{call, says("and so on", "length")}, agent.FinishTokens, 2},
+		"the context":     {agent.Limits{}, []string{call, `400 {"error": {"code": "context_length_exceeded"}}`}, agent.FinishContext, 2},
+		"the rest of the context": {agent.Limits{TurnTokens: 9}, []string{call, `400 {"error": {"message": "maximum context length is 30 tokens"}}`, says("and so on", "length")},
+			agent.FinishContext, 3},
+		"a prompt too long":    {agent.Limits{TurnTokens: 9}, []string{call, `400 {"error": {"message": "maximum context length is 30 tokens"}}`}, agent.FinishContext, 3},
+		"thinking without end": {agent.Limits{TurnTokens: 5}, []string{`400 {"error": {"message": "Could not finish the message because max_tokens or model output limit was reached."}}`}, agent.FinishLength, 1},
 		"a filter":             {agent.Limits{}, []string{says("", "content_filter")}, agent.FinishFilter, 1},
 		"an answer of nothing": {agent.Limits{}, []string{says(" ", "stop")}, agent.FinishAnswer, 1},
 		"all bytes":            {agent.Limits{}, []string{says(strings.Repeat("x", maxTurn-100), "tool_calls", "echo", `{"text": "a"}`)}, agent.FinishTokens, maxConversation/maxTurn + 1},
@@ -182,6 +186,21 @@ func TestLimits(t *testing.T) {
 		if name == "the last tokens" && s.asked[1].MaxTokens != 5 {
 			t.Errorf("%s: the second request has max_tokens %d", name, s.asked[1].MaxTokens)
 		}
+	}
+}
+
+// TestThinkingComesBack: servers refuse a message with calls that comes back without the thinking before it.
+func TestThinkingComesBack(t *testing.T) {
+	s := newStage(t, `{"choices": [{"finish_reason": "tool_calls", "message": {"content": "", "reasoning_content": "hm", "reasoning": null, "reasoning_details": [{"id": "r1"}],
+		"tool_calls": [{"id": "1", "type": "function", "function": {"name": "echo", "arguments": "{\"text\": \"a\"}"}, "extra_content": {"google": {"thought_signature": "s"}}}]}}]}`,
+		`{"choices": [{"finish_reason": "stop", "message": {"content": "a", "reasoning_content": "hm"}}]}`)
+	if _, err := s.run(t.Context(), agent.Limits{}); err != nil || len(s.asked) != 2 {
+		t.Fatalf("%d requests, %v", len(s.asked), err)
+	}
+	turn := s.asked[1].Messages[len(s.asked[1].Messages)-2]
+	if string(turn.ReasoningContent) != `"hm"` || string(turn.ReasoningDetails) != `[{"id":"r1"}]` || turn.Reasoning != nil || len(turn.ToolCalls) != 1 ||
+		string(turn.ToolCalls[0].ExtraContent) != `{"google":{"thought_signature":"s"}}` {
+		t.Errorf("the turn comes back as %+v", turn)
 	}
 }
 

@@ -44,6 +44,7 @@ type Client struct {
 	wait          func(context.Context, time.Duration) error
 	http          *http.Client
 	newName       atomic.Bool // the server refused max_tokens and expects max_completion_tokens
+	noTemperature atomic.Bool // the server refused a temperature
 }
 
 // New returns a client. It does not contact the server.
@@ -93,23 +94,32 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	return reply, nil
 }
 
-// ask sends a request. If the server refuses the name of the limit on the reply's tokens, ask sends the request again
-// with the other name.
+// ask sends a request. If the server refuses the name of the limit on the reply's tokens, or the temperature, ask sends the request again
+// in the form that it accepts.
 func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
-	newName := c.newName.Load()
-	reply, err := c.post(ctx, r, newName)
-	var refused *StatusError
-	if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.Code == http.StatusBadRequest &&
-		strings.Contains(refused.body, "max_completion_tokens") {
-		c.newName.Store(true)
-		return c.post(ctx, r, true)
+	w := wording{c.newName.Load(), c.noTemperature.Load()}
+	for {
+		reply, err := c.post(ctx, r, w)
+		var refused *StatusError
+		if !errors.As(err, &refused) || refused.Code != http.StatusBadRequest {
+			return reply, err
+		}
+		switch {
+		case !w.newName && r.MaxTokens > 0 && strings.Contains(refused.body, "max_completion_tokens"):
+			w.newName = true
+			c.newName.Store(true)
+		case !w.noTemperature && refused.refusesTemperature():
+			w.noTemperature = true
+			c.noTemperature.Store(true)
+		default:
+			return reply, err
+		}
 	}
-	return reply, err
 }
 
 // post sends one request. An error is a *retry.Transient if another attempt may succeed.
-func (c *Client) post(parent context.Context, r Request, newName bool) (Reply, error) {
-	body, err := r.body(newName)
+func (c *Client) post(parent context.Context, r Request, w wording) (Reply, error) {
+	body, err := r.body(w)
 	if err != nil {
 		return Reply{}, err
 	}

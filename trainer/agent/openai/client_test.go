@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,7 +78,7 @@ func TestCompletion(t *testing.T) {
 	r, err := c.Complete(t.Context(), Request{Model: "m", MaxTokens: 7, Tools: []json.RawMessage{[]byte(`{"type": "function"}`)},
 		Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{call}}, {Role: "tool", Content: "3", ToolCallID: "1"}}})
 	if err != nil || r.Finish != "tool_calls" || r.Usage == nil || *r.Usage != (Usage{5, 3}) || len(r.Message.ToolCalls) != 1 ||
-		r.Message.ToolCalls[0] != (ToolCall{"2", "function", Function{"g", `{"x": 1}`}}) {
+		!reflect.DeepEqual(r.Message.ToolCalls[0], ToolCall{ID: "2", Type: "function", Function: Function{"g", `{"x": 1}`}}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -114,6 +115,34 @@ func TestNameOfTheBound(t *testing.T) {
 	}
 	if want := []string{"old", "new 9", "new 9"}; !slices.Equal(keys, want) {
 		t.Errorf("got requests with %v, want %v", keys, want)
+	}
+}
+
+// TestRefusedTemperature: a server that accepts only its default temperature gets none from then on.
+func TestRefusedTemperature(t *testing.T) {
+	var sent []any
+	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]any
+		json.NewDecoder(r.Body).Decode(&body)
+		sent = append(sent, body["temperature"])
+		if body["max_tokens"] != nil {
+			http.Error(w, `{"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}}`, http.StatusBadRequest)
+			return
+		}
+		if body["temperature"] != nil {
+			http.Error(w, `{"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."}}`,
+				http.StatusBadRequest)
+			return
+		}
+		say(w, "ok")
+	})
+	for range 2 {
+		if _, err := c.Complete(t.Context(), Request{MaxTokens: 9}); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []any{0.0, 0.0, nil, nil}; !slices.Equal(sent, want) {
+		t.Errorf("got requests with the temperatures %v, want %v", sent, want)
 	}
 }
 

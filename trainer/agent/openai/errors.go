@@ -27,7 +27,20 @@ func Unauthorised(err error) bool {
 	return errors.As(err, &e) && e.Code == http.StatusUnauthorized
 }
 
-// TooLong reports whether an error means that a request has more tokens than the model's context.
+// refusesTemperature reports whether the server accepts only the default temperature.
+func (e *StatusError) refusesTemperature() bool {
+	return strings.Contains(e.body, "temperature") &&
+		(strings.Contains(e.body, "does not support") || strings.Contains(e.body, "unsupported") || strings.Contains(e.body, "only the default"))
+}
+
+// UsedUp reports whether an error means that the model has spent the limit on the reply's tokens without an answer, as OpenAI's reasoning
+// models report it.
+func UsedUp(err error) bool {
+	var e *StatusError
+	return errors.As(err, &e) && e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_tokens or model output limit was reached")
+}
+
+// TooLong reports whether an error means that a request, with the limit on its reply, has more tokens than the model's context.
 func TooLong(err error) bool {
 	var e *StatusError
 	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&

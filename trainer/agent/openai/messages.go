@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// Request is a request for one chat completion. Fields that are 0 or empty are not sent, except Temperature.
+// Request is a request for one chat completion. Fields that are 0 or empty are not sent, except Temperature. A server that refuses a
+// temperature gets none.
 type Request struct {
 	Model       string            `json:"model"`
 	Messages    []Message         `json:"messages"`
 	Tools       []json.RawMessage `json:"tools,omitempty"` // function definitions
-	Temperature float64           `json:"temperature"`
+	Temperature float64           `json:"-"`
 	TopP        float64           `json:"top_p,omitempty"`
 	TopK        int               `json:"top_k,omitempty"` // not in OpenAI's own API; vLLM, SGLang and llama.cpp accept it
 	MinP        float64           `json:"min_p,omitempty"` // as TopK
@@ -28,6 +29,15 @@ type Message struct {
 	Content    string     `json:"content"`
 	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`   // only in an assistant's message
 	ToolCallID string     `json:"tool_call_id,omitempty"` // only in a tool's message: the id of the call that it answers
+	Thinking
+}
+
+// Thinking holds the thinking of an assistant's message under the names that servers use. Some servers refuse a message with calls that comes
+// back without it: DeepSeek, Moonshot.
+type Thinking struct {
+	ReasoningContent json.RawMessage `json:"reasoning_content,omitempty"`
+	Reasoning        json.RawMessage `json:"reasoning,omitempty"`
+	ReasoningDetails json.RawMessage `json:"reasoning_details,omitempty"` // OpenRouter
 }
 
 // ToolCall is a call of a function.
@@ -35,6 +45,8 @@ type ToolCall struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"` // "function"
 	Function Function `json:"function"`
+
+	ExtraContent json.RawMessage `json:"extra_content,omitempty"` // Gemini's signature of the thinking before the call, which must come back
 }
 
 // Function is a function's name and its arguments as the model wrote them, which may not be valid JSON.
@@ -167,14 +179,24 @@ func (u *Usage) possible() bool {
 	return u != nil && u.Prompt >= 0 && u.Completion >= 0 && u.Prompt <= maxCounted && u.Completion <= maxCounted
 }
 
-// body encodes a request. Servers name the limit on the reply max_tokens; newer OpenAI models refuse that name.
-func (r Request) body(newName bool) ([]byte, error) {
+// wording is the form of requests that a server accepts.
+type wording struct {
+	newName       bool // the limit on the reply is max_completion_tokens; other servers only know max_tokens
+	noTemperature bool // OpenAI's reasoning models refuse any temperature except 1
+}
+
+// body encodes a request.
+func (r Request) body(w wording) ([]byte, error) {
 	named := struct {
 		Request
-		Old int `json:"max_tokens,omitempty"`
-		New int `json:"max_completion_tokens,omitempty"`
+		Temperature *float64 `json:"temperature,omitempty"`
+		Old         int      `json:"max_tokens,omitempty"`
+		New         int      `json:"max_completion_tokens,omitempty"`
 	}{Request: r}
-	if newName {
+	if !w.noTemperature {
+		named.Temperature = &r.Temperature
+	}
+	if w.newName {
 		named.New = r.MaxTokens
 	} else {
 		named.Old = r.MaxTokens

@@ -94,7 +94,8 @@ func readBlocks(k *keys, key string, q *Quantisation) {
 // readCompressed reads the groups of compressed-tensors, all of which must store weights as FP8.
 func readCompressed(k *keys, q *Quantisation) {
 	for _, key := range []string{"sparsity_config", "transform_config"} {
-		if object, _ := k.values[key].(map[string]any); len(object) > 0 {
+		object, _ := k.values[key].(map[string]any)
+		if dense := key == "sparsity_config" && object["format"] == "dense"; len(object) > 0 && !dense { // dense: it compresses nothing
 			k.fail("%s is not supported; %s", key, unquantised)
 		}
 	}

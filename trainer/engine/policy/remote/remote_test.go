@@ -443,6 +443,28 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
+// TestCancelledUpdate: a server whose update is cancelled resumes, because other clients wait for it.
+func TestCancelledUpdate(t *testing.T) {
+	s, w := newServer(t, VLLM), &trainer{weights: 1}
+	p, _ := open(t, s, w)
+	s.set(func() { s.events, s.broken = nil, "slow load" })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.UpdateWeights(ctx, 1) }()
+	for loading := false; !loading; time.Sleep(time.Millisecond) {
+		s.set(func() { loading = slices.Contains(s.events, "loading") })
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a cancelled update has no error")
+	}
+	s.set(func() {
+		if s.paused || !slices.Contains(s.events, "/resume") {
+			t.Errorf("paused %v after %q", s.paused, s.events)
+		}
+	})
+}
+
 // TestSeveralServers: queries are spread over the servers. If a server is lost, its turns are sampled by another.
 func TestSeveralServers(t *testing.T) {
 	a, b, w, said := newServer(t, VLLM), newServer(t, VLLM), &trainer{weights: 1}, &notes{}

@@ -204,6 +204,12 @@ func (s *server) rpc(w http.ResponseWriter, r *http.Request) {
 	case "no extension":
 		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
 		return
+	case "slow load":
+		if body.Method == "mgrpo_load" {
+			s.event("loading")
+			<-r.Context().Done()
+			return
+		}
 	}
 	result := map[string]string{}
 	if body.Method == "mgrpo_load" {

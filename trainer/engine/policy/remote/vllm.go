@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // vllm implements the protocol of a vLLM server. The server was started with
@@ -45,18 +46,23 @@ func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
 		way: "token ids through /inference/v1/generate, weights through the worker extension, which reports their version"}, nil
 }
 
+// resumeTime is the time for a server to resume after a load.
+const resumeTime = 10 * time.Second
+
 // load uses only features that worked in releases of a whole year: pause, a method of the extension,
 // reset_prefix_cache.
 func (v *vllm) load(ctx context.Context, folder, stamp string) (err error) {
 	post := func(path string, body any) error { return v.r.ctl(ctx, http.MethodPost, path, body, nil) }
-	if err := post("/pause?mode=wait", nil); err != nil {
-		return missing(err, extension)
-	}
-	defer func() {
-		if resumed := post("/resume", nil); err == nil {
+	defer func() { // also if the load is cancelled: other clients of the server wait
+		resuming, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTime)
+		defer cancel()
+		if resumed := v.r.ctl(resuming, http.MethodPost, "/resume", nil, nil); err == nil {
 			err = resumed
 		}
 	}()
+	if err := post("/pause?mode=wait", nil); err != nil {
+		return missing(err, extension)
+	}
 	if _, err := v.rpc(ctx, "mgrpo_load", folder, stamp); err != nil {
 		return fmt.Errorf("loading %s: %w", folder, err)
 	}
