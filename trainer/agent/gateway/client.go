@@ -27,8 +27,8 @@ type Client struct {
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
-// drops a rollout that was given to another program. After programs that cannot be started, or fail at once, it waits longer and longer: the
-// cause may be on this machine, and other machines may play the rollouts.
+// drops a rollout that was given to another program. If one program after another cannot be started or fails at once, it waits longer and
+// longer: the cause may be on this machine, and other machines may play the rollouts.
 func (c *Client) Play(ctx context.Context) error {
 	if err := checkCommand(c.Command, c.Dir); err != nil {
 		return err

@@ -32,8 +32,8 @@ type Message struct {
 	Thinking
 }
 
-// Thinking holds the thinking of an assistant's message under the names that servers use. Some servers refuse a message with calls that comes
-// back without it: DeepSeek, Moonshot.
+// Thinking holds the thinking of an assistant's message under the names that servers use. DeepSeek and Moonshot refuse a message with calls
+// that comes back without it.
 type Thinking struct {
 	ReasoningContent json.RawMessage `json:"reasoning_content,omitempty"`
 	Reasoning        json.RawMessage `json:"reasoning,omitempty"`
@@ -46,7 +46,8 @@ type ToolCall struct {
 	Type     string   `json:"type"` // "function"
 	Function Function `json:"function"`
 
-	ExtraContent json.RawMessage `json:"extra_content,omitempty"` // Gemini's signature of the thinking before the call, which must come back
+	// Gemini's signature of the thinking before the call, which must come back.
+	ExtraContent json.RawMessage `json:"extra_content,omitempty"`
 }
 
 // Function is a function's name and its arguments as the model wrote them, which may not be valid JSON.

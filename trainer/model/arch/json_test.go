@@ -148,7 +148,7 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":8,"type":"float","strategy":"group"}}}}}`, []string{"strategy", "group"}},
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":8,"type":"float","strategy":"block"}}}}}`, []string{"block_structure is missing"}},
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24"},"config_groups":{}}}`, []string{"sparsity_config"}},
-		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","sparsity_config":{"format":"dense","global_sparsity":0.1}}}`, []string{"config_groups is missing"}}, // dense compresses nothing
+		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","sparsity_config":{"format":"dense","global_sparsity":0.1}}}`, []string{"config_groups is missing"}},
 	})
 }
 

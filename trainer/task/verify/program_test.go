@@ -295,8 +295,8 @@ func TestProgramHangs(t *testing.T) {
 	}
 }
 
-// TestProgramHangsAlways: a program that hangs on every case delays the open cases by some timeouts only, however many there are. Later cases
-// are tried again.
+// TestProgramHangsAlways: a program that hangs on every case delays any number of open cases by a few timeouts. Later cases are tried
+// again.
 func TestProgramHangsAlways(t *testing.T) {
 	v := openProgram(t, "silent", 50*time.Millisecond)
 	for range 2 {
