@@ -94,8 +94,8 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	return reply, nil
 }
 
-// ask sends a request. If the server refuses the name of the limit on the reply's tokens, or the temperature, ask sends it again in the form
-// that the server accepts.
+// ask sends a request. If the server refuses the name of the limit on the reply's tokens, or the temperature, ask sends the request again
+// in a form that the server accepts.
 func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
 	w := wording{c.newName.Load(), c.noTemperature.Load()}
 	for {
