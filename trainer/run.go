@@ -67,9 +67,10 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // Train runs agents of a team until the configured last step. With every agent in one process and without store.url, the
 // store is embedded; otherwise it is the Redis that the agents share.
 //
-// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps
-// after it. One round of the run ends and the next begins, here and on the other servers. A worker that
-// has lost a follower leaves its place and takes it again, as if it had been lost itself and restarted.
+// A worker is the part of the run that trains one agent. If one is lost, the run's current round ends on all servers
+// and the next begins: the team goes back to the newest state that all agents share and repeats the steps after it.
+// An agent with several devices has followers, which compute with the further devices. A worker that loses one of its
+// followers ends the round, too, and registers in the store again.
 //
 // The error is nil if the agents were trained until the last step, and ErrNothingTrained if no step changed
 // a weight. It is ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested.
@@ -88,11 +89,11 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 	playing := false // trainRounds has begun and has not returned
 	defer func() {
 		if playing { // a panic is ending this process
-			err = errors.Join(errors.New("the worker's process failed"), err)
+			err = errors.Join(errors.New("the worker panicked"), err)
 		}
 		dismissMachines(ctx, machines, err)
 	}()
-	// The store gives each worker of the run a place of its own, so they may share the folder.
+	// Only one worker of each agent can register in the store, so the workers may share the folder.
 	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing("the run "+cfg.Run.Name, cfg.Store.URL != ""), opt.Observer)
 	if err != nil {
 		return err

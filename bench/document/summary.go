@@ -87,7 +87,7 @@ func summary(machines []*machine) (string, error) {
 			problems = append(problems, err)
 			rows = append(rows, fmt.Sprintf("| %s | %s | %.2f |", c.work, c.title, ratio))
 		}
-		table(b, "\n", "| "+m.title()+" | peer | × peer |", rows)
+		table(b, "\n", "| "+m.title()+" | peer | speed-up over peer |", rows)
 	}
 	return strings.TrimPrefix(b.String(), "\n"), errors.Join(problems...)
 }

@@ -46,7 +46,7 @@ How to read the tables:
 - A **cold** call begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for
   every provider. That is most of the time of small cases. In rows marked † a cold call may have found a part of its inputs in
   the last-level cache, because the eviction of 96 MiB was smaller than that cache. Such a row can be above 100 % of its floor.
-- **× peer** is the peer's median divided by ours, so we are faster above 1. *bf16 emulated* marks a peer that computes in bf16 on
+- **speed-up over peer** is the peer's median divided by ours, so we are faster above 1. *bf16 emulated* marks a peer that computes in bf16 on
   a machine whose bf16 products are slower than float32. Such a row counts neither as a win nor for a target. In it, ours
   multiplies float32, even in a row of bf16.
 - **Error** is the largest difference from float64 of any output, divided by that output's largest value, in the same run. For
@@ -225,7 +225,7 @@ func (m *machine) writeStandings(b *strings.Builder) {
 	if len(rows) == 0 {
 		b.WriteString("\n")
 	}
-	table(b, " Slower in these:\n\n", "| case | cache | against | × peer |", rows)
+	table(b, " Slower in these:\n\n", "| case | cache | against | speed-up over peer |", rows)
 }
 
 // writeRows writes the table of a suite.

@@ -28,10 +28,10 @@ typedef struct mgrpo_logits {
 // entropy [batch tokens]. A token that the batch does not train gives a row of exact zeros, and logp = entropy = 0,
 // for any content of its row. Calls over disjoint ranges make up a batch, so not all logits need exist at once.
 //
-// *bad_row, set to -1 before the first of them, becomes the first token whose row held NaN or +Inf
-// or whose target is outside 0..vocab-1. That row becomes NaN, its logp too, and the return value is
-// MGRPO_OK. MGRPO_REFUSED fills *error by rules 1 and 4 of docs/algorithm.md §7. The loss itself,
-// its statistics and the other refusals are mgrpo_policy_loss's over the logp and entropy written.
+// Set *bad_row to -1 before the first call of a batch. It becomes the first token whose row held NaN or +Inf, or whose
+// target is outside 0..vocab-1. That row and its logp become NaN, and the function returns MGRPO_OK. If it returns
+// MGRPO_REFUSED, *error names rule 1 or 4 of docs/algorithm.md §7. This function does not compute the loss, its statistics
+// and the other refusals. Pass the written logp and entropy to mgrpo_policy_loss for these.
 MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
                                                         const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                         mgrpo_loss_error *error);
@@ -42,8 +42,9 @@ MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *log
                                                          const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                          mgrpo_loss_error *error, void *stream);
 
-// Calls the function above for all rows of a batch, and then mgrpo_policy_loss for the sums of the micro-batch and its refusals. Returns
-// MGRPO_NON_FINITE if *bad_row (host memory) is not -1. After a refusal logits, logp and entropy are unspecified.
+// Calls mgrpo_policy_gradient_from_logits for all rows of a batch, and then mgrpo_policy_loss, which fills *sums and may refuse
+// the micro-batch. Returns MGRPO_NON_FINITE if *bad_row (host memory) is not -1. After a refusal, logits, logp and entropy
+// are unspecified.
 MGRPO_API int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
                                                     const mgrpo_loss_config *config, void *logp, void *entropy, mgrpo_loss_sums *sums,
                                                     int64_t *bad_row, mgrpo_loss_error *error);

@@ -210,7 +210,7 @@ func (a *AgentServer) Finish(t Ticket) ([]Conversation, error) {
 	p := a.phases[t.Phase]
 	if p == nil {
 		a.mu.Unlock()
-		return nil, fmt.Errorf("gateway: %s plays no %s", a.Name, t.Phase)
+		return nil, fmt.Errorf("gateway: %s does not play in phase %s", a.Name, t.Phase)
 	}
 	at, err := p.attempt(t)
 	if err == nil {

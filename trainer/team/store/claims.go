@@ -94,7 +94,7 @@ func (in *Invocations) Claim(ctx context.Context, p Phase, n int) (vs []Invocati
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	if n < 1 {
-		return nil, fmt.Errorf("store: a claim of %d invocations", n)
+		return nil, fmt.Errorf("store: cannot claim %d invocations", n)
 	}
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, in.at.opts.Timeout)
