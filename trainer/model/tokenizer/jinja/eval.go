@@ -121,26 +121,6 @@ func (n *listOf) eval(r *renderer, s *scope) (any, error) {
 	return list, err
 }
 
-func (n *dictOf) eval(r *renderer, s *scope) (any, error) {
-	o := &ordered.Object{}
-	for i := range n.keys {
-		k, err := r.eval(n.keys[i], s)
-		if err != nil {
-			return nil, err
-		}
-		key, ok := text(k)
-		if !ok {
-			return nil, fmt.Errorf("a dictionary's key of type %s is not supported", typeName(k))
-		}
-		v, err := r.eval(n.values[i], s)
-		if err != nil {
-			return nil, err
-		}
-		o.Set(key, v)
-	}
-	return o, r.spend(64 * o.Len())
-}
-
 func (n *call) eval(r *renderer, s *scope) (any, error) {
 	f, err := r.eval(n.function, s)
 	if err != nil {
@@ -228,12 +208,12 @@ func (r *renderer) item(object, key any) (any, error) {
 	if u, ok := object.(undefined); ok {
 		return nil, u.err()
 	}
-	if name, ok := text(key); ok {
-		if o, ok := object.(*ordered.Object); ok {
-			if v, ok := o.Get(name); ok {
-				return v, nil
-			}
+	if d, ok := dictionaryOf(object); ok {
+		if v, found, err := d.get(r, key); err != nil || found {
+			return v, err
 		}
+	}
+	if name, ok := text(key); ok {
 		return attribute(object, name)
 	}
 	i, ok := integer(key)

@@ -19,6 +19,7 @@ type parser struct {
 	source string
 	tokens []token // that are not read yet; the last one, the end of the template, stays
 	depth  int
+	macros int   // number of macros around the current place
 	err    error // the first
 }
 
@@ -231,6 +232,9 @@ func (p *parser) primary() expression {
 	case t.kind == kindName && !slices.Contains(keywords, t.text):
 		if value, ok := constants[t.text]; ok {
 			return &literal{value}
+		}
+		if p.macros > 0 && (t.text == "varargs" || t.text == "kwargs") {
+			p.fail(t.at, "%s of a macro is not supported", t.text)
 		}
 		return &variable{t.text}
 	case t.kind == kindNumber:

@@ -143,11 +143,11 @@ func attrFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o, ok := v.(*ordered.Object); ok { // an object has keys; only attributes are looked up here
-		if m, ok := method(o, name); ok {
+	if _, ok := dictionaryOf(v); ok { // a dictionary has keys; only attributes are looked up here
+		if m, ok := method(v, name); ok {
 			return m, nil
 		}
-		return missing(o, name), nil
+		return missing(v, name), nil
 	}
 	return attribute(v, name)
 }

@@ -103,7 +103,7 @@ func strftimeFunction(r *renderer, args arguments) (any, error) {
 }
 
 var timeFormats = map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'H': "15", 'I': "03",
-	'j': "002", 'm': "01", 'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006", 'Z': "MST", 'z': "-0700", 'F': "2006-01-02",
+	'j': "002", 'm': "01", 'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006", 'F': "2006-01-02",
 	'T': "15:04:05", 'D': "01/02/06", 'e': "_2"}
 
 func strftime(at time.Time, format string) (string, error) {
@@ -119,6 +119,7 @@ func strftime(at time.Time, format string) (string, error) {
 			return "", fmt.Errorf("strftime_now: the format ends in %%")
 		case format[i] == '%':
 			out.WriteByte('%')
+		case format[i] == 'Z' || format[i] == 'z': // Python's time has no zone
 		case format[i] == '-' && i+1 < len(format) && timeFormats[format[i+1]] != "":
 			i++
 			text := strings.TrimLeft(at.Format(timeFormats[format[i]]), "0 ")

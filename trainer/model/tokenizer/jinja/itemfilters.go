@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // ofItems applies a filter to the items of any value that a for takes.
@@ -24,6 +22,9 @@ func ofItems(m methodOf[[]any]) methodOf[any] {
 
 func lengthFilter(r *renderer, v any, args arguments) (any, error) {
 	n, err := length(v)
+	if s, ok := text(v); ok {
+		err = r.spend(len(s) / 64)
+	}
 	return int64(n), err
 }
 
@@ -52,7 +53,7 @@ func reverseFilter(r *renderer, v any, args arguments) (any, error) {
 	out := append([]any{}, items...)
 	slices.Reverse(out)
 	if _, ok := text(v); !ok {
-		return out, r.spend(16 * len(out))
+		return &generator{out}, r.spend(16 * len(out))
 	}
 	parts := make([]string, len(out))
 	for i, c := range out {
@@ -61,35 +62,11 @@ func reverseFilter(r *renderer, v any, args arguments) (any, error) {
 	return r.joinTexts(parts, "")
 }
 
-func itemsFilter(r *renderer, v any, args arguments) (any, error) {
-	switch v := v.(type) {
-	case undefined:
-		return []any{}, nil
-	case *ordered.Object:
-		return r.items(v)
-	}
-	return nil, errors.New("can only get item pairs from a mapping")
-}
-
-// dictsortFilter sorts pairs by key or value. It ignores the case of strings unless case_sensitive is true.
-func dictsortFilter(r *renderer, v any, args arguments) (any, error) {
-	o, ok := v.(*ordered.Object)
-	if !ok {
-		return nil, fmt.Errorf("want a dictionary, have %s", typeName(v))
-	}
-	pairs, err := r.items(o)
-	if err != nil {
-		return nil, err
-	}
-	by := int64(0)
-	if args.at(1, "by", "key") == "value" {
-		by = 1
-	}
-	return r.sort(pairs, by, truth(args.at(0, "case_sensitive", false)), truth(args.at(2, "reverse", false)))
-}
-
 func sortFilter(r *renderer, items []any, args arguments) (any, error) {
 	path, caseSensitive := args.at(2, "attribute", nil), truth(args.at(1, "case_sensitive", false))
+	if names, ok := text(path); ok && strings.Contains(names, ",") {
+		return nil, fmt.Errorf("several attributes (%s) are not supported", names)
+	}
 	return r.sort(items, path, caseSensitive, truth(args.at(0, "reverse", false)))
 }
 
@@ -106,8 +83,11 @@ func (r *renderer) sort(items []any, path any, caseSensitive, descending bool) (
 		if descending {
 			i, j = j, i
 		}
-		c, failed := compare(keys[i], keys[j])
-		err = cmp.Or(err, failed)
+		if err != nil {
+			return 0
+		}
+		var c int
+		c, err = r.order(keys[i], keys[j])
 		return c
 	})
 	out := make([]any, len(items))
@@ -309,7 +289,7 @@ func extremeFilter(sign int) methodOf[[]any] {
 		best := 0
 		for i := 1; err == nil && i < len(keys); i++ {
 			var c int
-			if c, err = compare(keys[i], keys[best]); c*sign > 0 {
+			if c, err = r.order(keys[i], keys[best]); c*sign > 0 {
 				best = i
 			}
 		}

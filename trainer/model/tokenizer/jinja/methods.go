@@ -30,8 +30,8 @@ func method(object any, name string) (function, bool) {
 	if s, ok := text(object); ok {
 		return bind(stringMethods, "str.", name, s, len(s))
 	}
-	if o, ok := object.(*ordered.Object); ok {
-		return bind(dictMethods, "dict.", name, o, 0)
+	if d, ok := dictionaryOf(object); ok {
+		return bind(dictMethods, "dict.", name, d, 0)
 	}
 	if items, ok := list(object); ok {
 		return bind(listMethods, "list.", name, items, 0)
@@ -57,41 +57,9 @@ func named(name string, err error) error {
 	return nil
 }
 
-var dictMethods = map[string]methodOf[*ordered.Object]{
-	"keys": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.iterate(o) },
-	"values": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
-		values := make([]any, 0, o.Len())
-		for _, v := range o.All() {
-			values = append(values, v)
-		}
-		return values, r.spend(16 * len(values))
-	},
-	"items": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.items(o) },
-	"get": takes(1, 2, func(r *renderer, o *ordered.Object, args arguments) (any, error) {
-		if key, ok := text(args.at(0, "key", nil)); ok {
-			if v, ok := o.Get(key); ok {
-				return v, nil
-			}
-		}
-		return args.at(1, "default", nil), nil
-	}),
-	"copy":   func(r *renderer, o *ordered.Object, args arguments) (any, error) { return o, nil },
-	"update": refuse[*ordered.Object], "pop": refuse[*ordered.Object], "popitem": refuse[*ordered.Object],
-	"clear": refuse[*ordered.Object], "setdefault": refuse[*ordered.Object],
-}
-
 // refuse is a method that changes its value, which Hugging Face's sandbox forbids.
 func refuse[T any](r *renderer, v T, args arguments) (any, error) {
 	return nil, errors.New("changing a value is not allowed in a chat template")
-}
-
-// items returns the pairs of a dictionary.
-func (r *renderer) items(o *ordered.Object) ([]any, error) {
-	pairs := make([]any, 0, o.Len())
-	for k, v := range o.All() {
-		pairs = append(pairs, ordered.Tuple{k, v})
-	}
-	return pairs, r.spend(64 * len(pairs))
 }
 
 var listMethods = map[string]methodOf[[]any]{

@@ -66,7 +66,7 @@ func (r *renderer) compare(op string, left, right any) (bool, error) {
 		found, err := r.contains(right, left)
 		return !found, err
 	}
-	c, err := compare(left, right)
+	c, err := r.order(left, right)
 	switch {
 	case errors.Is(err, errNaN):
 		return false, nil

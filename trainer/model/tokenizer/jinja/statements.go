@@ -145,6 +145,10 @@ func (p *parser) macroTag(t token) statement {
 		}
 		tag.defaults = append(tag.defaults, value)
 	})
+	if !slices.Contains(tag.params, "varargs") && !slices.Contains(tag.params, "kwargs") {
+		p.macros++
+		defer func() { p.macros-- }()
+	}
 	tag.body, _ = p.block(t, "endmacro")
 	return tag
 }

@@ -14,6 +14,9 @@ import (
 var unsupported = map[string]bool{
 	`{{ "%s" % s }}`:    true, // formatting
 	`{{ s.format(1) }}`: true,
+	`{{ {(1, 2): 3} }}`: true, // a tuple as a key
+	`{% macro m(a) %}{{ a }}{{ varargs|length }}{% endmacro %}{{ m(1, 2, 3) }}`: true, // arguments beyond the parameters
+	`{{ [{'a': 2, 'b': 1}, {'a': 1, 'b': 2}]|sort(attribute='a,b') }}`:          true, // several attributes
 	// the filter of a block
 	`{% set x = none %}{{ x is none }}{% set x | upper %}abc{% endset %}`: true,
 }

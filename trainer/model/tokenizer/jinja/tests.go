@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -14,6 +15,13 @@ import (
 func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	if is, ok := typeTests[name]; ok {
 		return is(v), named("is "+name, args.count(0, 0))
+	}
+	if is, ok := textTests[name]; ok {
+		s, err := str(v)
+		if err == nil {
+			err = r.spend(len(s))
+		}
+		return err == nil && is(s), named("is "+name, cmp.Or(err, args.count(0, 0)))
 	}
 	operator, isComparison := comparisonTests[name]
 	is, ok := argumentTests[name]
@@ -41,14 +49,25 @@ var typeTests = map[string]func(any) bool{
 	"float":     func(v any) bool { _, ok := v.(float64); return ok },
 	"number":    isNumber,
 	"string":    func(v any) bool { _, ok := text(v); return ok },
-	"mapping":   func(v any) bool { _, ok := v.(*ordered.Object); return ok },
-	"sequence":  func(v any) bool { _, err := length(v); return err == nil },
-	"iterable":  func(v any) bool { _, err := length(v); return err == nil },
+	"mapping":   func(v any) bool { _, ok := dictionaryOf(v); return ok },
+	"sequence":  isSequence,
+	"iterable":  isIterable,
 	"callable":  func(v any) bool { _, ok := v.(function); return ok },
-	"lower":     func(v any) bool { s, err := str(v); return err == nil && cased(s, unicode.IsLower, unicode.IsUpper) },
-	"upper":     func(v any) bool { s, err := str(v); return err == nil && cased(s, unicode.IsUpper, unicode.IsLower) },
 	"odd":       func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 1 },
 	"even":      func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 0 },
+}
+
+// isSequence reports whether a value has a length and items by index or key. Jinja calls __getitem__ and len.
+func isSequence(v any) bool {
+	_, isView := v.(ordered.View)
+	_, err := length(v)
+	return err == nil && !isView
+}
+
+func isIterable(v any) bool {
+	_, isGenerator := v.(*generator)
+	_, err := length(v)
+	return err == nil || isGenerator
 }
 
 func isInteger(v any) bool {
@@ -66,6 +85,12 @@ func cased(s string, want, not func(rune) bool) bool {
 // comparisonTests are the tests that are operators.
 var comparisonTests = map[string]string{"in": "in", "eq": "==", "equalto": "==", "==": "==", "ne": "!=", "!=": "!=", "lt": "<", "lessthan": "<",
 	"<": "<", "le": "<=", "<=": "<=", "gt": ">", "greaterthan": ">", ">": ">", "ge": ">=", ">=": ">="}
+
+// textTests convert their value to text.
+var textTests = map[string]func(string) bool{
+	"lower": func(s string) bool { return cased(s, unicode.IsLower, unicode.IsUpper) },
+	"upper": func(s string) bool { return cased(s, unicode.IsUpper, unicode.IsLower) },
+}
 
 var argumentTests = map[string]func(r *renderer, v, argument any) (bool, error){
 	"sameas": func(r *renderer, v, argument any) (bool, error) {

@@ -106,6 +106,10 @@ func truth(v any) bool {
 		return len(v) > 0
 	case *ordered.Object:
 		return v.Len() > 0
+	case *ordered.Dict:
+		return len(v.Keys) > 0
+	case ordered.View:
+		return len(v.Items) > 0
 	}
 	return true // a *big.Int does not fit in an int64, so it is not 0
 }
@@ -133,12 +137,11 @@ func (r *renderer) iterate(v any) ([]any, error) {
 		items := v.items
 		v.items = nil
 		return items, nil
-	case *ordered.Object:
-		items := make([]any, 0, v.Len())
-		for _, k := range v.Keys() {
-			items = append(items, k)
-		}
-		return items, r.spend(len(items))
+	case ordered.View:
+		return v.Items, nil
+	}
+	if d, ok := dictionaryOf(v); ok {
+		return r.dictKeys(d)
 	}
 	if s, ok := text(v); ok {
 		items := make([]any, 0, len(s))
@@ -161,8 +164,11 @@ func length(v any) (int, error) {
 	switch v := v.(type) {
 	case undefined:
 		return 0, nil
-	case *ordered.Object:
-		return v.Len(), nil
+	case ordered.View:
+		return len(v.Items), nil
+	}
+	if d, ok := dictionaryOf(v); ok {
+		return d.Len(), nil
 	}
 	return 0, fmt.Errorf("object of type '%s' has no len()", typeName(v))
 }
@@ -237,31 +243,53 @@ func (r *renderer) equal(a, b any) (bool, error) {
 		}
 		return same, nil
 	}
+	if d, ok := dictionaryOf(a); ok {
+		other, ok := dictionaryOf(b)
+		if !ok || d.Len() != other.Len() {
+			return false, nil
+		}
+		return r.equalPairs(d, other)
+	}
 	switch a := a.(type) {
+	case ordered.View:
+		return r.equalViews(a, b)
 	case nil:
 		return b == nil, nil
 	case undefined:
 		_, ok := b.(undefined)
 		return ok, nil
-	case *ordered.Object:
-		other, ok := b.(*ordered.Object)
-		if !ok || a.Len() != other.Len() {
-			return false, nil
-		}
-		for k, x := range a.All() {
-			y, ok := other.Get(k)
-			if !ok {
-				return false, nil
-			}
-			if same, err := r.equal(x, y); err != nil || !same {
-				return false, err
-			}
-		}
-		return true, nil
 	case *namespace, *loop:
 		return a == b, nil
 	}
 	return false, nil
+}
+
+// equalViews compares two views of keys or of items, which are sets in Python. Views of values are never equal.
+func (r *renderer) equalViews(a ordered.View, b any) (bool, error) {
+	other, ok := b.(ordered.View)
+	if !ok || a.Name == "dict_values" || other.Name == "dict_values" || len(a.Items) != len(other.Items) {
+		return false, nil
+	}
+	for _, v := range a.Items {
+		if found, err := r.contains(other, v); err != nil || !found {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// equalPairs reports whether each pair of a dictionary is in another one.
+func (r *renderer) equalPairs(a, b dictionary) (bool, error) {
+	for k, x := range a.pairs() {
+		y, found, err := b.get(r, k)
+		if err != nil || !found {
+			return false, err
+		}
+		if same, err := r.equal(x, y); err != nil || !same {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // errNaN is the error of a comparison with NaN.
@@ -281,15 +309,15 @@ func compareNumbers(a, b any) (int, error) {
 	return cmp.Compare(f, g), nil
 }
 
-// compare orders two numbers or two strings.
-func compare(a, b any) (int, error) {
+// order orders two numbers or two strings.
+func (r *renderer) order(a, b any) (int, error) {
 	if isNumber(a) && isNumber(b) {
 		return compareNumbers(a, b)
 	}
 	s, okS := text(a)
 	t, okT := text(b)
 	if okS && okT {
-		return strings.Compare(s, t), nil
+		return strings.Compare(s, t), r.spend(min(len(s), len(t)) / 64)
 	}
 	for _, v := range []any{a, b} {
 		if u, ok := v.(undefined); ok {
@@ -311,12 +339,24 @@ func (r *renderer) contains(container, element any) (bool, error) {
 		}
 		return strings.Contains(s, t), r.spend(len(s) / 64)
 	}
-	if o, ok := container.(*ordered.Object); ok {
-		key, ok := text(element)
-		_, found := o.Get(key)
-		return ok && found, nil
+	if d, ok := dictionaryOf(container); ok {
+		_, found, err := d.get(r, element)
+		return found, err
+	}
+	if g, ok := container.(*generator); ok {
+		for len(g.items) > 0 { // the items up to the element are used up
+			v := g.items[0]
+			g.items = g.items[1:]
+			if same, err := r.equal(v, element); err != nil || same {
+				return same, err
+			}
+		}
+		return false, nil
 	}
 	items, ok := list(container)
+	if view, isView := container.(ordered.View); isView {
+		items, ok = view.Items, true
+	}
 	if _, missing := container.(undefined); !ok && !missing {
 		return false, fmt.Errorf("argument of type '%s' is not iterable", typeName(container))
 	}

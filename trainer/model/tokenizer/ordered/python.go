@@ -1,6 +1,7 @@
 package ordered
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -23,6 +24,16 @@ func (t Tuple) String() string {
 	return s
 }
 
+// Dict is a Python dictionary with keys that are not all strings. JSON has no such dictionaries, but templates make them. Keys and Values
+// have the same length.
+type Dict struct{ Keys, Values []any }
+
+// View is the result of a dictionary's keys, values or items.
+type View struct {
+	Name  string // dict_keys, dict_values or dict_items
+	Items []any
+}
+
 // MaxText is the size of the longest text of Dumps, Str and Repr, in bytes. A list that contains another list twice, at
 // many levels, has a text of exponential size.
 const MaxText = 64 << 20
@@ -31,7 +42,7 @@ var errText = fmt.Errorf("the text of a value is longer than %d MiB", MaxText>>2
 
 // TypeName returns the Python name of a value's type, for messages.
 func TypeName(v any) string {
-	switch v.(type) {
+	switch v := v.(type) {
 	case nil:
 		return "NoneType"
 	case bool:
@@ -46,8 +57,10 @@ func TypeName(v any) string {
 		return "list"
 	case Tuple:
 		return "tuple"
-	case *Object:
+	case *Object, *Dict:
 		return "dict"
+	case View:
+		return v.Name
 	}
 	return fmt.Sprintf("%T", v)
 }
@@ -149,6 +162,15 @@ func (w *writer) value(v any, depth int) error {
 		return w.list("(", v, ")", depth+1)
 	case *Object:
 		return w.object(v, depth+1)
+	case *Dict:
+		return w.dict(v, depth+1)
+	case View:
+		if !w.python {
+			return fmt.Errorf("Object of type %s is not JSON serializable", v.Name)
+		}
+		w.WriteString(v.Name + "(")
+		defer w.WriteString(")")
+		return w.list("[", v.Items, "]", depth+1)
 	default:
 		if !w.python {
 			return fmt.Errorf("Object of type %s is not JSON serializable", TypeName(v))
@@ -192,6 +214,36 @@ func (w *writer) object(o *Object, depth int) error {
 	w.end(len(keys), depth)
 	w.WriteByte('}')
 	return nil
+}
+
+// dict writes a dictionary. In JSON its keys are texts.
+func (w *writer) dict(d *Dict, depth int) error {
+	if w.SortKeys {
+		return errors.New("sort_keys of a dictionary whose keys are not all strings is not supported")
+	}
+	w.WriteByte('{')
+	for i, k := range d.Keys {
+		w.separate(i, depth)
+		if err := w.key(k, depth); err != nil {
+			return err
+		}
+		w.WriteString(w.KeySeparator)
+		if err := w.value(d.Values[i], depth); err != nil {
+			return err
+		}
+	}
+	w.end(len(d.Keys), depth)
+	w.WriteByte('}')
+	return nil
+}
+
+func (w *writer) key(k any, depth int) error {
+	if _, isText := k.(string); w.python || isText {
+		return w.value(k, depth)
+	}
+	name, err := Dumps(k, Format{})
+	w.quote(name)
+	return err
 }
 
 func (w *writer) separate(i, depth int) {
