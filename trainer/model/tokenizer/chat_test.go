@@ -47,10 +47,21 @@ func TestTemplateSources(t *testing.T) {
 	if got, err := tok.Render(Chat{Tools: []any{}}); got != "T" {
 		t.Errorf("named templates, with tools: got %q, %v", got, err)
 	}
-	files := map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":"C"}`), fileTemplate: []byte("J")}
-	tok, err := Parse(files)
+	onlyProcessor := map[string][]byte{fileTokenizer: []byte(small), fileProcessor: []byte(`{"chat_template":"P"}`)}
+	tok, err := Parse(onlyProcessor)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got, err := tok.Render(Chat{}); got != "P" || tok.Files()[fileProcessor] == nil {
+		t.Errorf("the template of a processor: got %q, %v", got, err)
+	}
+	files := map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":"C"}`), fileTemplate: []byte("J"),
+		fileModel: []byte("M"), fileProcessor: []byte(`{"chat_template":"P"}`)}
+	if tok, err = Parse(files); err != nil {
+		t.Fatal(err)
+	}
+	if string(tok.Files()[fileModel]) != "M" {
+		t.Error("a checkpoint has no tokenizer.model, which llama.cpp's converter reads")
 	}
 	if got, err := tok.Render(Chat{}); got != "J" {
 		t.Errorf("chat_template.jinja must have priority: got %q, %v", got, err)

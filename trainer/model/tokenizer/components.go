@@ -13,6 +13,7 @@ import (
 type component struct {
 	kind   string
 	object *ordered.Object
+	growth int // of a text, as a multiple of its length; 0: it does not grow
 	err    error
 }
 

@@ -41,17 +41,18 @@ func (t *Tokenizer) setDecoder(v any) error {
 		t.tokens[i].bytes = t.tokens[i].text
 	}
 	t.decoder.spaces = len(list) == 0
-	fused := false
+	fused, growth := false, 1
 	for _, c := range list {
-		if t.addDecoderStep(c, &fused); c.err != nil {
+		if growth = t.addDecoderStep(c, &fused, growth); c.err != nil {
 			return c.err
 		}
 	}
 	return nil
 }
 
-// addDecoderStep applies a step to each token, or notes a step on the whole text.
-func (t *Tokenizer) addDecoderStep(c *component, fused *bool) {
+// addDecoderStep applies a step to each token, or notes a step on the whole text. growth is the growth of a token's text in earlier steps,
+// and the result includes this one.
+func (t *Tokenizer) addDecoderStep(c *component, fused *bool, growth int) int {
 	switch {
 	case c.kind == "Fuse":
 		*fused = true
@@ -71,7 +72,8 @@ func (t *Tokenizer) addDecoderStep(c *component, fused *bool) {
 	case t.decoder.runs:
 		c.fail("not supported after ByteFallback")
 	case c.kind == "Replace":
-		if change := replaceStep(c); c.err == nil {
+		change := replaceStep(c)
+		if growth = c.grown(growth); c.err == nil {
 			t.eachToken(change)
 		}
 	case c.kind == "Metaspace":
@@ -79,6 +81,7 @@ func (t *Tokenizer) addDecoderStep(c *component, fused *bool) {
 	default:
 		c.unsupported("decoder")
 	}
+	return growth
 }
 
 func (t *Tokenizer) eachToken(change func(string) string) {

@@ -20,15 +20,16 @@ const (
 	fileModel      = "tokenizer.model"
 	fileConfig     = "tokenizer_config.json"
 	fileTemplate   = "chat_template.jinja"
+	fileProcessor  = "chat_template.json" // of the processor of images and texts
 	fileSpecial    = "special_tokens_map.json"
 	fileAdded      = "added_tokens.json"
 	fileGeneration = "generation_config.json"
 )
 
-var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileAdded, fileGeneration}
+var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileProcessor, fileSpecial, fileAdded, fileGeneration}
 
 // Load reads a Hugging Face folder: tokenizer.json or, if that is absent, SentencePiece's tokenizer.model. It also reads
-// tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json, added_tokens.json and
+// tokenizer_config.json, chat_template.jinja, chat_template.json, additional_chat_templates/NAME.jinja, special_tokens_map.json, added_tokens.json and
 // generation_config.json if they are present. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := loadFS(os.DirFS(dir))
@@ -39,9 +40,6 @@ func Load(dir string) (*Tokenizer, error) {
 func loadFS(fsys fs.FS) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range fileNames {
-		if name == fileModel && files[fileTokenizer] != nil {
-			continue
-		}
 		data, err := readFile(fsys, name)
 		switch {
 		case err == nil:
@@ -80,7 +78,10 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		if len(data) > maxFileSize {
 			return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
 		}
-		t.files[name] = textfile.Bytes(data)
+		t.files[name] = data
+		if name != fileModel {
+			t.files[name] = textfile.Bytes(data)
+		}
 	}
 	if err := t.convertModel(); err != nil {
 		return nil, err
@@ -102,13 +103,13 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 }
 
 // convertModel makes tokenizer.json from tokenizer.model if only the latter exists. A checkpoint then contains only
-// tokenizer.json.
+// tokenizer.json. If both exist, a checkpoint has both: llama.cpp's converter reads tokenizer.model.
 func (t *Tokenizer) convertModel() error {
-	data, ok := t.files[fileModel]
-	delete(t.files, fileModel)
 	if t.files[fileTokenizer] != nil {
 		return nil
 	}
+	data, ok := t.files[fileModel]
+	delete(t.files, fileModel)
 	if !ok {
 		return fmt.Errorf("no %s and no %s: write one with transformers, AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
 			fileTokenizer, fileModel)

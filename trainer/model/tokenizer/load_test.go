@@ -43,6 +43,8 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"normalizer", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Nmt"}`, 1), "{}", `normalizer "Nmt" is not supported`},
 	{"prepend of a number", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Prepend","prepend":7}`, 1), "{}", "Prepend: prepend is of type"},
 	{"replace by much", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Replace","pattern":{"String":"a"},"content":"`+strings.Repeat("x", 65)+`"}`, 1), "{}", "65 bytes"},
+	{"replace by much in steps", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[`+strings.Repeat(
+		`{"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaa"},`, 5)+`{"type":"NFC"}]}`, 1), "{}", "512 times"},
 	{"replace nothing", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Replace","pattern":{"String":""},"content":"a"}`, 1), "{}", "pattern is neither"},
 	{"pre-tokenizer", strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false`, `{"type":"Metaspace","add_prefix_space":false`, 1), "{}", `Metaspace: unknown key "trim_offsets"`},
 	{"metaspace of two", smallStep(`{"type":"Metaspace","replacement":"▁▁","prepend_scheme":"first"}`), "{}", "not one character"},

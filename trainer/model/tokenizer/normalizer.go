@@ -14,9 +14,12 @@ type normalizer func(string) string
 
 var normalForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
-// maxGrowth limits the length of a normalised text, as a multiple of the text's length. Longer contents of Replace and
-// Prepend are refused, so that no text grows without bound.
-const maxGrowth = 64
+// maxContent is the largest number of bytes of a content of Replace and Prepend. maxGrowth limits the length of a text after all
+// steps, as a multiple of its length: several steps that let it grow further are refused.
+const (
+	maxContent = 64
+	maxGrowth  = 256
+)
 
 // buildNormalizer reads a normaliser, or nil for none.
 func buildNormalizer(v any) (normalizer, error) {
@@ -25,9 +28,10 @@ func buildNormalizer(v any) (normalizer, error) {
 		return nil, err
 	}
 	var steps []normalizer
+	growth := 1
 	for _, c := range list {
 		steps = append(steps, normalizerStep(c))
-		if c.err != nil {
+		if growth = c.grown(growth); c.err != nil {
 			return nil, c.err
 		}
 	}
@@ -98,6 +102,7 @@ func stripStep(c *component) normalizer {
 func prependStep(c *component) normalizer {
 	c.only("prepend")
 	prefix := c.content("prepend")
+	c.growth = 1 + len(prefix)
 	return func(s string) string {
 		if s == "" {
 			return s
@@ -109,6 +114,10 @@ func prependStep(c *component) normalizer {
 func replaceStep(c *component) normalizer {
 	c.only("pattern", "content")
 	from, to := readPattern(c), c.content("content")
+	c.growth = len(to)
+	if from, ok := from.(literal); ok && from != "" {
+		c.growth = (len(to) + len(from) - 1) / len(from)
+	}
 	return func(s string) string { return replace(from, s, to) }
 }
 
@@ -131,6 +140,15 @@ func replace(from pattern, s, to string) string {
 	return out.String()
 }
 
+// grown returns the growth of a text after this step, given the growth before it.
+func (c *component) grown(before int) int {
+	after := before * max(c.growth, 1)
+	if c.err == nil && after > maxGrowth {
+		c.fail("this and the earlier steps let a text grow to %d times its length: at most %d are allowed", after, maxGrowth)
+	}
+	return after
+}
+
 // content reads a short text.
 func (c *component) content(key string) string {
 	v, _ := c.object.Get(key)
@@ -138,8 +156,8 @@ func (c *component) content(key string) string {
 	if !ok {
 		c.fail("%s is of type %s, not a text", key, ordered.TypeName(v))
 	}
-	if len(s) > maxGrowth {
-		c.fail("%s has %d bytes: at most %d are allowed", key, len(s), maxGrowth)
+	if len(s) > maxContent {
+		c.fail("%s has %d bytes: at most %d are allowed", key, len(s), maxContent)
 	}
 	return s
 }

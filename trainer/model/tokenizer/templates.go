@@ -68,7 +68,7 @@ func (t *Tokenizer) readTemplates() error {
 }
 
 // templatesOf returns the templates of files. They have priority over the templates of tokenizer_config.json, as in
-// transformers.
+// transformers, and these over the template of a processor.
 func templatesOf(files map[string][]byte, config *ordered.Object) (templates, error) {
 	found := templates{}
 	for name, text := range files {
@@ -82,6 +82,15 @@ func templatesOf(files map[string][]byte, config *ordered.Object) (templates, er
 	if len(found) == 0 {
 		if err := found.read(config); err != nil {
 			return nil, at(fileConfig, err)
+		}
+	}
+	if len(found) == 0 { // a model for images may have the template only in its processor's file
+		processor, err := readObject(files, fileProcessor)
+		if err == nil {
+			err = at(fileProcessor, found.read(processor))
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	if len(found) > maxTemplates {
