@@ -57,7 +57,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	}
 	defer src.Close()
 	p = &Policy{path: path, dtype: src.DType()}
-	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
+	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) || exists(filepath.Join(path, "tokenizer.model")) {
 		if p.Tokenizer, p.unread = TokenizerOf(path, src); p.unread != nil {
 			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", p.unread))
 		}

@@ -25,6 +25,7 @@ func TestWindows(t *testing.T) {
 		{`{"model_type":"qwen3","num_hidden_layers":3,"max_window_layers":1,"sliding_window":7,"use_sliding_window":true}`, []int{0, 7, 7}},
 		{`{"model_type":"qwen3","num_hidden_layers":2,"max_window_layers":0,"sliding_window":7,"use_sliding_window":true,"layer_types":["sliding_attention","full_attention"]}`, []int{7, 0}},
 		{`{"model_type":"qwen3_moe","num_hidden_layers":2,"sliding_window":7,"use_sliding_window":true}`, []int{7, 7}},
+		{`{"model_type":"qwen2_moe","num_hidden_layers":2,"sliding_window":0,"use_sliding_window":false}`, nil}, // as transformers saves it
 		{`{"model_type":"gemma3_text","num_hidden_layers":7}`, []int{4096, 4096, 4096, 4096, 4096, 0, 4096}},
 		{`{"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":9,"sliding_window_pattern":3}`, []int{9, 9, 0, 9}},
 		{`{"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":9,"_sliding_window_pattern":2}`, []int{9, 0, 9, 0}},

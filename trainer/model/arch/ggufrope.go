@@ -76,7 +76,7 @@ func ropeGGUF(k *keys, c *Config) {
 func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 	same := map[string][]float64{
 		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(windowDim)}, "freq_base_swa": {c.RopeTheta},
-		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1}, "scaling.yarn_attn_factor": {1, -1},
+		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1},
 		"scaling.yarn_beta_fast": {32, -1}, "scaling.yarn_beta_slow": {1, -1},
 	}
 	for _, key := range slices.Sorted(maps.Keys(k.values)) {
@@ -92,7 +92,9 @@ func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 		case float64:
 			value = v
 		}
-		if !slices.Contains(same[key], value) {
+		// llama.cpp's converter writes attention_factor as yarn_attn_factor, which llama.cpp reads for Grok only.
+		unread := key == "scaling.yarn_attn_factor" && positiveFinite(value)
+		if !unread && !slices.Contains(same[key], value) {
 			k.fail("%s %s is not supported", key, shown(k.values[key]))
 		}
 	}

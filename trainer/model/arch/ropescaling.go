@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // RopeScaling changes the frequencies of a rotary embedding for contexts that are longer than those of pretraining:
@@ -147,6 +149,31 @@ func readYaRN(k *keys, c *Config) *RopeYaRN {
 	}
 	k.floatOrNull("attention_factor", &r.AttentionFactor)
 	return r
+}
+
+// YaRNNote returns a sentence about a key of config.json on which engines differ, or "". transformers and this package ignore
+// rope_scaling.attn_factor, and vLLM multiplies the cosines and sines by it.
+func (c Config) YaRNNote() string {
+	r, ok := c.RopeScaling.(*RopeYaRN)
+	object, err := strictjson.Object(c.Raw)
+	if !ok || err != nil {
+		return ""
+	}
+	k := &keys{values: object}
+	if text := k.section(textConfig); text != nil {
+		k = text
+	}
+	for _, name := range []string{"rope_scaling", "rope_parameters"} {
+		factor := 1.0
+		if in := k.section(name); in != nil && !in.has("attention_factor") {
+			in.floatOrNull("attn_factor", &factor)
+		}
+		if factor != 1 {
+			return fmt.Sprintf("%s.attn_factor %g is ignored, as transformers does: cosines and sines are multiplied by %.6g. vLLM multiplies them "+
+				"by %.6g: write this number as attention_factor if the model was trained so", name, factor, r.AttentionFactor, r.AttentionFactor*factor)
+		}
+	}
+	return ""
 }
 
 // yarnScale returns the temperature that the paper gives for a factor; weight multiplies its logarithm.

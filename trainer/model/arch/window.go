@@ -89,11 +89,11 @@ func everyLayerMaySlide(k *keys, c *Config) { slideEverywhere(k, c, usedWindow(k
 
 // usedWindow reads sliding_window; it is 0 unless use_sliding_window is true.
 func usedWindow(k *keys) int {
-	use, window := false, readSlidingWindow(k, 4096)
-	if k.booleanOrNull("use_sliding_window", &use); !use {
+	use := false
+	if k.booleanOrNull("use_sliding_window", &use); !use { // transformers then saves a window of 0
 		return 0
 	}
-	return window
+	return readSlidingWindow(k, 4096)
 }
 
 // slideEverywhere sets a window for all layers, or for none if it is 0.

@@ -139,7 +139,7 @@ func setTextType(k *keys, w wrapper, outer string) {
 // takeOutside copies the keys of the whole model that apply to the language model.
 func takeOutside(k *keys, outer *keys, w wrapper) {
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "compression_config"} {
-		if v, has := outer.values[key]; has && v != nil {
+		if v, has := outer.values[key]; has && v != nil && !(key == "pad_token_id" && k.has(key) && outsideVocabulary(k, v)) {
 			k.values[key] = v
 		}
 	}
@@ -151,6 +151,14 @@ func takeOutside(k *keys, outer *keys, w wrapper) {
 	delete(k.values, "tie_embedding")
 	k.values["tie_word_embeddings"] = tied || inner
 	k.fold(outer)
+}
+
+// outsideVocabulary reports whether a token id is too large for the language model. SmolVLM's whole model has such a pad_token_id, which
+// its modules do not use.
+func outsideVocabulary(k *keys, v any) bool {
+	id, isID := int32Of(v)
+	size, known := int32Of(k.values["vocab_size"])
+	return isID && known && id >= size
 }
 
 // Text returns the configuration of the language model alone, for a folder that holds nothing else.

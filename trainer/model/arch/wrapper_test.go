@@ -1,6 +1,10 @@
 package arch
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 // TestAbsentKeysOfQwenVL: an absent key has the default of the VL model's language model in transformers 5.17, and not of Qwen2Config or
 // Qwen3Config.
@@ -25,6 +29,34 @@ func TestAbsentKeysOfQwenVL(t *testing.T) {
 		}
 		if got.RopeTheta != c.theta || got.RMSEps != c.eps || got.KVHeads != c.kv || got.MaxPosition != c.longest || (len(got.Windows) > 0) != c.windows {
 			t.Errorf("%s: theta %g, eps %g, %d key-value heads, %d positions, windows %v", c.json, got.RopeTheta, got.RMSEps, got.KVHeads, got.MaxPosition, got.Windows)
+		}
+	}
+}
+
+// TestPadOfSmolVLM: releases of transformers before 5 save a pad_token_id of the whole model that is outside the language model's vocabulary.
+func TestPadOfSmolVLM(t *testing.T) {
+	for pad, want := range map[string]int32{"128002": 2, "3": 3} {
+		got, err := ParseJSON([]byte(`{"model_type": "smolvlm", "pad_token_id": ` + pad + `, "text_config": {"vocab_size": 49280, "pad_token_id": 2}}`))
+		if err != nil || !slices.Equal(got.Pad, []int32{want}) {
+			t.Errorf("pad_token_id %s beside 2: %v, %v", pad, got.Pad, err)
+		}
+	}
+}
+
+// TestNoteOnYaRN: a note has the factors that engines use if they differ.
+func TestNoteOnYaRN(t *testing.T) {
+	for keys, noted := range map[string]bool{
+		`"attn_factor": 0.8782488562869419`:                        true,
+		`"attn_factor": 0.8782488562869419, "attention_factor": 1`: false,
+		`"attn_factor": 1`: false,
+		`"beta_fast": 32`:  false,
+	} {
+		c, err := ParseJSON([]byte(`{"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, ` + keys + `}}`))
+		if err != nil {
+			t.Errorf("%s: %v", keys, err)
+		}
+		if note := c.YaRNNote(); (note != "") != noted || noted && !strings.Contains(note, "by 1.13863. vLLM multiplies them by 1: ") {
+			t.Errorf("%s: %q", keys, note)
 		}
 	}
 }

@@ -73,6 +73,7 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 		return err
 	}
 	defer tensors.Close()
+	renameBody(tensors, base)
 	if a.Layout, err = a.Config.Spec.Match(base, modulesOf(tensors.Names())); err != nil {
 		return err
 	}
@@ -100,6 +101,27 @@ func modulesOf(names []string) (modules []string) {
 	}
 	slices.Sort(modules)
 	return slices.Compact(modules)
+}
+
+// renameBody gives the modules of a larger model's language model their current place in transformers' module tree. Adapters that were
+// trained with releases before 4.52 have names such as language_model.model.layers.0.
+func renameBody(tensors *Tensors, base arch.Config) {
+	if base.Wrapper == "" {
+		return
+	}
+	renamed := map[string]tensor{}
+	for name, t := range tensors.tensors {
+		module, inside := strings.CutPrefix(name, lora.FilePrefix)
+		before, layer, found := strings.Cut(module, "layers.")
+		if inside && found && (before == "model." || before == "language_model.model.") {
+			name = lora.FilePrefix + base.Body() + "layers." + layer
+		}
+		if _, twice := renamed[name]; twice {
+			return
+		}
+		renamed[name] = t
+	}
+	tensors.tensors = renamed
 }
 
 // check compares names and shapes with the layout's.

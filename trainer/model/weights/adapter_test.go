@@ -58,6 +58,26 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 	golden.Count("lora/bad", len(table.Cases))
 }
 
+// TestAdapterOfEarlierRelease reads the adapter of a larger model's language model by the names of releases of transformers before 4.52.
+func TestAdapterOfEarlierRelease(t *testing.T) {
+	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.Wrapper = "llava"
+	got, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := got.Layout.Modules()[0].Name; !strings.HasPrefix(name, "model.language_model.layers.") || !slices.Equal(got.Values, want.Values) {
+		t.Errorf("the first module is %s", name)
+	}
+}
+
 // TestAdapterBin reads an adapter that PEFT saved with init_lora_weights "eva", eva_config and
 // layers_pattern: from safetensors, and from a file of torch.save with the same tensors.
 func TestAdapterBin(t *testing.T) {

@@ -84,20 +84,24 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	if err != nil {
 		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
 	}
+	if note := cfg.YaRNNote(); note != "" {
+		notes = append(notes, configFile+": "+note)
+	}
 	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
+	var more []string
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return cfg, nil, nil
+		return cfg, notes, nil
 	case err == nil && blank(data):
-		return cfg, []string{generationFile + " is empty, and is ignored"}, nil
+		return cfg, append(notes, generationFile+" is empty, and is ignored"), nil
 	case err == nil:
-		notes, err = cfg.ReadGeneration(data)
+		more, err = cfg.ReadGeneration(data)
 	}
 	if err != nil {
 		return arch.Config{}, nil, fmt.Errorf("%s: %w", generationFile, err)
 	}
-	for i, note := range notes {
-		notes[i] = generationFile + ": " + note
+	for _, note := range more {
+		notes = append(notes, generationFile+": "+note)
 	}
 	return cfg, notes, nil
 }
