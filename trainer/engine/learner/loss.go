@@ -65,7 +65,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 			p.learning = append(p.learning, q)
 		}
 	}
-	p.added = addTerm(l.opt.Term, l.State.steps, p)
+	p.added = addTerm(l.opt.Term, l.State.Updates(), p)
 	return p, nil
 }
 

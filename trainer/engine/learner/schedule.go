@@ -29,10 +29,13 @@ func (s Schedule) At(step int64) float64 {
 		return s.LR * float64(step+1) / float64(s.Warmup)
 	}
 	from := max(float64(s.Warmup), s.Hold*float64(s.Total))
-	if s.Decay == ConstantRate || float64(step) < from || float64(s.Total) <= from {
+	if s.Decay == ConstantRate || s.Total <= 0 || float64(step) < from {
 		return s.LR
 	}
-	done := min((float64(step)-from)/(float64(s.Total)-from), 1)
+	done := 1.0
+	if step < s.Total {
+		done = (float64(step) - from) / (float64(s.Total) - from)
+	}
 	if s.Decay == CosineDecay {
 		done = (1 - math.Cos(math.Pi*done)) / 2
 	}

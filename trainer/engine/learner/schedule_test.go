@@ -18,6 +18,8 @@ func TestSchedule(t *testing.T) {
 		{"cosine", Schedule{LR: 8, Decay: CosineDecay, Floor: 0.25, Total: 10}, map[int64]float64{0: 8, 5: 5, 10: 2, 11: 2}},
 		{"a plateau", Schedule{LR: 8, Decay: LinearDecay, Hold: 0.5, Total: 10}, map[int64]float64{5: 8, 6: 6.4, 10: 0}},
 		{"a warm-up longer than the plateau", Schedule{LR: 8, Decay: LinearDecay, Warmup: 6, Hold: 0.5, Total: 10}, map[int64]float64{5: 8, 6: 8, 8: 4}},
+		{"a plateau to the end", Schedule{LR: 8, Decay: LinearDecay, Hold: 1, Floor: 0.25, Total: 10}, map[int64]float64{9: 8, 10: 2, 50: 2}},
+		{"a warm-up to the end", Schedule{LR: 8, Decay: CosineDecay, Warmup: 10, Floor: 0.25, Total: 10}, map[int64]float64{9: 8, 10: 2, 50: 2}},
 		{"no steps", Schedule{LR: 8, Decay: LinearDecay, Warmup: 3}, map[int64]float64{2: 8, 3: 8, 9: 8}},
 	} {
 		for step, want := range c.want {
