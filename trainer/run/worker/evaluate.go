@@ -28,14 +28,18 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	if err != nil {
 		return nil, err
 	}
-	if err := ofPlan(outcomes, questions, exp.plan.Rollouts); err != nil {
+	if err := checkPlanned(outcomes, questions, exp.plan.Rollouts); err != nil {
 		return nil, err
 	}
 	own := ofOwnSet(questions, outcomes)
 	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
 		answers = groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
-		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
+		known := w.reports.scored(version, answers, outcomes)
+		record.Scores = score.Summary(known, w.cfg.Run.Seed)
+		if len(known) < len(answers) {
+			answers = nil
+		}
 	}
 	w.archive.RecordEvaluation(version, accuracy(own))
 	if err := w.report(ctx, record); err != nil {
@@ -45,8 +49,8 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	return answers, nil
 }
 
-// ofPlan checks that outcomes, which come from the store, are of planned rollouts.
-func ofPlan(outcomes []store.Outcome, queries []task.Query, samples int) error {
+// checkPlanned checks that outcomes, which come from the store, are of planned rollouts.
+func checkPlanned(outcomes []store.Outcome, queries []task.Query, samples int) error {
 	planned := map[string]bool{}
 	for _, q := range queries {
 		planned[q.ID] = true

@@ -86,11 +86,14 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 	}
 	o.Correct = *correct
 	o.Reward, err = pr.scorer.rewards.MainReward(o.Format, &o.Correct)
+	if !o.Format { // an answer in an invalid format is worth 0
+		o.Correct = 0
+	}
 	return err
 }
 
-// endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each sub-agent, the
-// calls without a score, and the tokens of all.
+// endCalls ends a program's calls at the sub-agents. It adds the number of calls of each sub-agent to t.Calls, the
+// reasons for missing scores to withoutScore, and the tokens to counts.
 func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, withoutScore *unscored, counts *tokenCounts) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)

@@ -28,8 +28,9 @@ type reports struct {
 	policy  policy.Lifecycle
 	device  *torch.Device // nil: the agent's model is hosted
 	archive *archive.Archive
+	heldOut string       // digest of the questions by which versions are compared, and of the settings of evaluations
 	sampled policy.Stats // the engine's statistics at the last record
-	tally   tally        // of the steps made in this process
+	tally   tally        // of this round's steps
 }
 
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
@@ -111,13 +112,34 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 		}
 		return r
 	}
-	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {
+	r.HeldOut = rp.heldOut
+	if r.Unknown = unknownAccuracy(own); r.Unknown != "" {
 		delete(r.Values, metrics.Accuracy)
 	} else {
 		r.Values[metrics.Accuracy] = accuracy(own)
 		describePassAtK(&r, own, exp.plan.Rollouts)
 	}
 	return r
+}
+
+// scored returns the questions of the sets in which every rollout has a score. It reports the other sets.
+func (rp *reports) scored(version int64, questions []score.Question, outcomes []store.Outcome) []score.Question {
+	bySet, setOf := map[string][]store.Outcome{}, map[string]string{}
+	for _, q := range questions {
+		setOf[q.Query.ID] = q.Query.Set
+	}
+	for _, o := range outcomes {
+		bySet[setOf[o.Query]] = append(bySet[setOf[o.Query]], o)
+	}
+	for _, set := range slices.Sorted(maps.Keys(bySet)) {
+		why := unknownAccuracy(bySet[set])
+		if why == "" {
+			continue
+		}
+		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: set %s: %s", version, set, why))
+		questions = slices.DeleteFunc(slices.Clone(questions), func(q score.Question) bool { return q.Query.Set == set })
+	}
+	return questions
 }
 
 // describeRollouts adds figures about the conversations of a phase for this agent.

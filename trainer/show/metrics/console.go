@@ -191,20 +191,14 @@ func (c *Console) Summary(err error) {
 	}
 	steps := map[int64]bool{}
 	var sampled, trained float64
-	var heldOut []Line // the main agent's evaluations
-	known := true      // every evaluation has an accuracy
 	for _, l := range c.run.Lines() {
 		sampled += l.Values[SampledTokens]
 		trained += l.Values[TrainedTokens]
-		_, evaluated := l.Values[Accuracy]
-		switch {
-		case l.Kind == KindStep:
+		if l.Kind == KindStep {
 			steps[l.Step] = true
-		case l.Kind == KindEval && (evaluated || l.Unknown != ""):
-			heldOut = append(heldOut, l)
-			known = known && evaluated
 		}
 	}
+	heldOut := Evaluations(c.run.Lines())
 	if len(steps) == 0 && len(heldOut) == 0 {
 		c.print("")
 		return
@@ -213,7 +207,7 @@ func (c *Console) Summary(err error) {
 	if c.resumed {
 		summary = fmt.Sprintf("%s (%d since the resume, in %s)", Steps(int64(len(steps))), c.made, clock(c.opt.Now().Sub(c.start)))
 	}
-	if n := len(heldOut); n > 0 && !known {
+	if n := len(heldOut); slices.ContainsFunc(heldOut, func(l Line) bool { return l.Unknown != "" }) {
 		summary += "; held-out accuracy unknown, see above"
 	} else if n > 0 {
 		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values[Accuracy], b.Values[Accuracy]) })
@@ -252,7 +246,8 @@ func (c *Console) paint(attribute, text string) string {
 	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
 }
 
-// Printable removes control characters, so that text from outside cannot control the terminal.
+// Printable replaces newlines and tabs by spaces, and other characters that cannot be printed by question marks, so that
+// text from outside cannot control the terminal.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

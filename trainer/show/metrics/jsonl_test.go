@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -157,6 +158,29 @@ func TestHeldOut(t *testing.T) {
 	before, after, err := HeldOut(dir)
 	if err != nil || before != .25 || after != .75 {
 		t.Errorf("%v -> %v, %v; want 0.25 -> 0.75", before, after, err)
+	}
+}
+
+// TestEvaluations: evaluations of other questions than the last one are not compared with it.
+func TestEvaluations(t *testing.T) {
+	line := func(step int64, digest string) Line {
+		return Line{Record: Record{Kind: KindEval, Step: step, HeldOut: digest, Values: map[string]float64{Accuracy: .5}}}
+	}
+	sub := Line{Record: Record{Kind: KindEval, Step: 30, Agent: "sub", Values: map[string]float64{ExpertMean: .5}}}
+	for want, records := range map[string][]Line{
+		"":           nil,
+		" 10a":       {line(10, "a"), sub},
+		" 20b 30b":   {line(0, "a"), line(10, "a"), line(20, "b"), line(30, "b"), sub},
+		" 0 20b":     {line(0, ""), line(10, "a"), line(20, "b")}, // the first record is of an earlier release
+		" 0a 10b 20": {line(0, "a"), line(10, "b"), line(20, "")},
+	} {
+		got := ""
+		for _, l := range Evaluations(records) {
+			got += fmt.Sprintf(" %d%s", l.Step, l.HeldOut)
+		}
+		if got != want {
+			t.Errorf("got%s, want%s", got, want)
+		}
 	}
 }
 

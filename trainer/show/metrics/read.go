@@ -120,6 +120,22 @@ func (h *History) Lines() []Line {
 	return out
 }
 
+// Evaluations returns the main agent's held-out evaluations among a run's records that can be compared with the last one: those with the
+// same questions and settings. Older records do not name these, and then count as equal.
+func Evaluations(records []Line) []Line {
+	var all []Line
+	for _, l := range records {
+		if _, ok := l.Values[Accuracy]; l.Kind == KindEval && (ok || l.Unknown != "") {
+			all = append(all, l)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	last := all[len(all)-1].HeldOut
+	return slices.DeleteFunc(all, func(l Line) bool { return l.HeldOut != "" && last != "" && l.HeldOut != last })
+}
+
 // HeldOut reads the held-out accuracies before the first step and at the last evaluation. It returns an error if either is
 // missing.
 func HeldOut(dir string) (before, after float64, err error) {
@@ -127,14 +143,9 @@ func HeldOut(dir string) (before, after float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var heldOut []Line
-	for _, l := range log.Records {
-		if _, ok := l.Values[Accuracy]; l.Kind == KindEval && (ok || l.Unknown != "") {
-			heldOut = append(heldOut, l)
-		}
-	}
+	heldOut := Evaluations(log.Records)
 	if len(heldOut) < 2 || heldOut[0].Step > 0 {
-		return 0, 0, fmt.Errorf("metrics: %s must have a held-out evaluation before training and one after it (eval.before: true)",
+		return 0, 0, fmt.Errorf("metrics: %s must have a held-out evaluation before training and one of the same questions after it (eval.before: true)",
 			filepath.Join(dir, FileName))
 	}
 	for _, l := range []Line{heldOut[0], heldOut[len(heldOut)-1]} {

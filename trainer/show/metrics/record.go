@@ -20,13 +20,14 @@ const (
 // of occurrences of each integer.
 type Record struct {
 	Kind   string                      `json:"kind"`
-	Step   int64                       `json:"step"`
+	Step   int64                       `json:"step"` // KindStep: the step, from 1; KindEval: the weights' version; KindColdStart: 0
 	Agent  string                      `json:"agent,omitempty"`
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	Unknown string  `json:"unknown,omitempty"` // reason why an evaluation has no accuracy
-	Scores  []Score `json:"scores,omitempty"`  // of an evaluation, by set, kind, level and number of parts; only in the main agent's record
+	HeldOut string  `json:"held_out,omitempty"` // digest of an evaluation's questions and settings; only in the main agent's record
+	Unknown string  `json:"unknown,omitempty"`  // reason why an evaluation has no accuracy
+	Scores  []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts; only in the main agent's record
 }
 
 // Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.

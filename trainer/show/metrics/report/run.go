@@ -177,6 +177,21 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 	return out
 }
 
+// comparable returns the main agent's accuracies in the evaluations that can be compared with the last one.
+func (r *run) comparable() []point {
+	var steps []float64
+	for _, l := range metrics.Evaluations(r.records) {
+		steps = append(steps, float64(l.Step))
+	}
+	return slices.DeleteFunc(r.accuracies(r.main), func(p point) bool { return !slices.Contains(steps, p.x) })
+}
+
+// lastUnknown reports whether the last evaluation has no accuracy.
+func (r *run) lastUnknown() bool {
+	all := metrics.Evaluations(r.records)
+	return len(all) > 0 && all[len(all)-1].Unknown != ""
+}
+
 // accuracies returns an agent's held-out accuracies by step, with their standard deviation over the samples.
 func (r *run) accuracies(agent string) []point {
 	out := r.series(metrics.KindEval, agent, metrics.Accuracy)

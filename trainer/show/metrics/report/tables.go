@@ -15,7 +15,7 @@ import (
 
 // tiles returns the figures at the top of the report.
 func (r *run) tiles() []tile {
-	out := heldOutTiles(r.accuracies(r.main))
+	out := heldOutTiles(r.comparable())
 	for _, name := range r.agents[:min(maxTiles, len(r.agents))] {
 		if t, ok := r.rewardTile(name); ok {
 			out = append(out, t)
@@ -108,11 +108,13 @@ func (r *run) evaluations() table {
 // scores returns a table of the last evaluation by set, kind, level and number of parts.
 func (r *run) scores() table {
 	t := table{Head: []string{"questions", "n", "accuracy", "95 %", "pass@N", "best of N", "d_k", "tokens"}}
-	var last []metrics.Score
-	for _, l := range r.records {
-		if l.Kind == metrics.KindEval && len(l.Scores) > 1 {
-			last = l.Scores
-		}
+	evaluations := metrics.Evaluations(r.records)
+	if len(evaluations) == 0 {
+		return t
+	}
+	last := evaluations[len(evaluations)-1].Scores
+	if len(last) < 2 { // the accuracy alone is shown elsewhere
+		return t
 	}
 	for _, s := range last {
 		name := cmp.Or(s.Set, "task.eval")
