@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tests.py [--kernels DIR] [--shim DIR] [--go PACKAGES] [--race PACKAGES]: runs suites of tests, all suites even if one fails.
 
-DIR has programs of GoogleTest, and PACKAGES are arguments of `go test`. It prints each result at once, and its state at least every 20
-seconds. The whole output of each suite goes to build/tests/. The end lists the failures; the last line is
+DIR has programs of GoogleTest, and PACKAGES are arguments of `go test`. It prints each result at once, and its state after 15
+seconds without a line. The whole output of each suite goes to build/tests/. The end lists the failures; the last line is
 "N packages ok, M failed: NAME (TEST, ...), ...", and the kernels on one instruction set count as a package. The status is 1 if a test
 failed.
 """

@@ -42,7 +42,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 	}
 	own := *cfg
 	own.Gateway = config.Gateway{}
-	return withCheckpoint(ctx, &own, opt.with(nil), "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
+	return withCheckpoint(ctx, &own, opt.with(nil), useChat, func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(from.Step))}
 		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {

@@ -67,15 +67,15 @@ func retryCauseOf(err error, start, reached int64) retryCause {
 // mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
 func (c retryCause) mayRetry(before retryCause) bool { return c != retryCause{} && c != before }
 
-// lostGPU returns err. If the previous process also lost one of the agent's GPUs at this version, the returned error
-// states that another process will not help, and it is not a LostError.
+// lostGPU returns err. It records the loss of a GPU in the run's folder. If the previous process also lost one of the agent's GPUs
+// at this version, the returned error states that another process will not help, and it is not a LostError.
 func lostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError
 	if !errors.As(err, &own) && !(errors.As(err, &follower) && follower.GPU) {
 		return err
 	}
-	again, unknown := archive.LostGPU(dir, name, version)
+	again, unknown := archive.RecordLostGPU(dir, name, version)
 	switch {
 	case unknown != nil: // it is unknown whether another process would help
 		return fmt.Errorf("%v; %w", err, unknown)

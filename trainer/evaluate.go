@@ -55,8 +55,8 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 	}
 	records := &lastRecords{Observer: observed(opt.Observer), byAgent: map[string]metrics.Record{}}
 	opt.Observer = records
-	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
+	err = withCheckpoint(ctx, cfg, opt, useEvaluate, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, useEvaluate, stepDir)}
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.Evaluate(ctx, from.Step)
 			if err != nil {
@@ -93,14 +93,20 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 	return e, err
 }
 
-// evaluates names the use of a checkpoint by Evaluate, the only use that writes trajectories.
-const evaluates = "eval"
+// A checkpointUse is a use of a checkpoint beside its run, which names the folder of its output.
+type checkpointUse string
+
+const (
+	useEvaluate checkpointUse = "eval" // the only one that writes trajectories
+	useServe    checkpointUse = "serve"
+	useChat     checkpointUse = "chat"
+)
 
 // evaluationDir returns the folder for the output of a use of a checkpoint. Its name ends with the start of a digest of
 // configuration and checkpoint, so an evaluation with other settings, or of another run, does not overwrite this one.
-func evaluationDir(cfg *config.Config, what, stepDir string) string {
+func evaluationDir(cfg *config.Config, use checkpointUse, stepDir string) string {
 	digest := sha256.Sum256(append(cfg.Dump("/"), stepDir...))
-	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
+	return filepath.Join(cfg.RunDir(), string(use), fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
 // besideRun returns the configuration of agents that run on one machine beside their run. Without other processes they have a store of
@@ -114,7 +120,7 @@ func besideRun(cfg *config.Config, alone bool) *config.Config {
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
-func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, what string,
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, use checkpointUse,
 	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
@@ -128,7 +134,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 			return err
 		}
 	}
-	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir()), Agents: names}
+	checkpoints := archive.CheckpointsOf(cfg.RunDir(), names...)
 	if stepDir == "" {
 		m, err := checkpoints.Latest()
 		if errors.Is(err, archive.ErrNoCheckpoint) {
@@ -143,8 +149,8 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	if err != nil {
 		return err
 	}
-	dir := evaluationDir(cfg, what, stepDir)
-	if what == evaluates {
+	dir := evaluationDir(cfg, use, stepDir)
+	if use == useEvaluate {
 		var release func() error
 		ctx, release, err = lockFolder(ctx, "the folder of the evaluation", dir, sharing("an evaluation of the run "+cfg.Run.Name, opt.Agents != nil), observer)
 		if err != nil {

@@ -58,7 +58,7 @@ func TestEvaluationTable(t *testing.T) {
 func TestEvaluationDirs(t *testing.T) {
 	dir := t.TempDir()
 	of := func(set ...string) string {
-		return evaluationDir(load(t, dir, set...), "eval", "checkpoints/step-000003")
+		return evaluationDir(load(t, dir, set...), useEvaluate, "checkpoints/step-000003")
 	}
 	first := of()
 	if again := of(); again != first || !strings.HasPrefix(filepath.Base(first), "step-000003-") {

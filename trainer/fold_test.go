@@ -40,7 +40,7 @@ func TestFoldedRunResumes(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(3)); err != nil {
+	if err := os.RemoveAll(archive.CheckpointsOf(dir).StepDir(3)); err != nil {
 		t.Fatal(err)
 	}
 	again := mustTrain(t, wordProblems(t, dir, sets...), TrainOptions{Resume: true})

@@ -202,7 +202,7 @@ func TestHosted(t *testing.T) {
 // hostedFiles checks the files of a run of two steps.
 func hostedFiles(t *testing.T, dir string, a *api, name, other string) {
 	t.Helper()
-	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(2))
+	m, err := archive.Verify(archive.CheckpointsOf(dir).StepDir(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestHostedFails(t *testing.T) {
 					t.Errorf("%s: %v rollouts failed, %v were removed", n, v["rollouts_failed"], v["rollouts_removed"])
 				}
 				ledger, err := os.ReadFile(filepath.Join(dir, "ledger", n+".jsonl"))
-				if want := "not verified: " + name + " gave no answer: " + a.url + "/chat/completions: "; err != nil || !strings.Contains(string(ledger), want) || !strings.Contains(string(ledger), "500 Internal Server Error") {
+				if want := "failed: " + name + " gave no answer: " + a.url + "/chat/completions: "; err != nil || !strings.Contains(string(ledger), want) || !strings.Contains(string(ledger), "500 Internal Server Error") {
 					t.Errorf("the ledger of %s does not contain %q: %v\n%s", n, want, err, ledger)
 				}
 			}

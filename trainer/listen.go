@@ -134,7 +134,7 @@ func gatewayTLS(cfg *config.Config) (*tls.Config, error) {
 
 // newestCheckpoint returns a function that finds the run's newest complete checkpoint, for a health server.
 func newestCheckpoint(cfg *config.Config) func() (step int64, at time.Time, ok bool) {
-	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
+	checkpoints := archive.CheckpointsOf(cfg.RunDir())
 	return func() (step int64, at time.Time, ok bool) {
 		steps, err := checkpoints.List()
 		if err != nil || len(steps) == 0 {

@@ -56,7 +56,7 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 			return
 		}
 		for range 1000 {
-			if steps, err := (archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
+			if steps, err := archive.CheckpointsOf(dir).List(); err != nil || len(steps) > 0 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -310,7 +310,7 @@ func TestResumeOfNothing(t *testing.T) {
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	file := filepath.Join(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
+	file := filepath.Join(archive.CheckpointsOf(dir).AgentDir(4, "researcher"), "model.safetensors")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestResumeProlongs(t *testing.T) {
 	for i, cfg := range []*config.Config{five, six, six} {
 		last := cfg.Run.Steps
 		if i == 2 { // a resume with the same run.steps, because step 6 was lost
-			if err := os.RemoveAll((archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).StepDir(6)); err != nil {
+			if err := os.RemoveAll(archive.CheckpointsOf(dir).StepDir(6)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -393,7 +393,7 @@ func TestResumeOfCompleteRun(t *testing.T) {
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}
+	checkpoints := archive.CheckpointsOf(dir)
 	if err := os.RemoveAll(checkpoints.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +454,7 @@ func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 		}
 	}
 	again := copyRun(t, dir)
-	if err := os.RemoveAll(archive.Checkpoints{Dir: archive.CheckpointsDir(again)}.StepDir(4)); err != nil {
+	if err := os.RemoveAll(archive.CheckpointsOf(again).StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), TrainOptions{Resume: true}).records {

@@ -149,7 +149,7 @@ func observed(o metrics.Observer) metrics.Observer {
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state roundState) (cause retryCause, err error) {
-	own := *cfg // a copy: the round sets Run.Date, and unchanged sets DecaySteps
+	own := *cfg // a copy: the round sets Run.Date, and keepDecaySteps sets DecaySteps
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
 	s := teamSpecOf(cfg, opt, state)
@@ -160,7 +160,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		}
 		return points, notes, err
 	}
-	if err := s.renewOffers(); err != nil { // before the folder is made, so that a run that may not begin does not create it
+	if err := s.offers.renew(s.Dir); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return cause, err
 	}
 	if s.date, err = dateOf(cfg, opt.Resume); err != nil {

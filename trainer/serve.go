@@ -35,7 +35,7 @@ func Serve(ctx context.Context, cfg *config.Config, g *Gateway, opt CheckpointOp
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
-	return withCheckpoint(ctx, &own, opt.with(g), "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+	return withCheckpoint(ctx, &own, opt.with(g), useServe, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(from.Step)), Free: true})

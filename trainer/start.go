@@ -33,18 +33,17 @@ type offeredCheckpoints struct {
 	read    func() ([]archive.Manifest, []metrics.Note, error) // reads points and notes; nil: points never change
 }
 
-// renewOffers reads the checkpoints again if their manifests have changed since the last time.
-func (s *teamSpec) renewOffers() error {
-	b := &s.offers
-	if b.read == nil {
+// renew reads the checkpoints of a run's folder again if their manifests have changed since the last time.
+func (o *offeredCheckpoints) renew(dir string) error {
+	if o.read == nil {
 		return nil
 	}
-	listing, err := archive.CheckpointsOf(s.Dir).Listing()
-	if err != nil || listing == b.listing {
+	listing, err := archive.CheckpointsOf(dir).Listing()
+	if err != nil || listing == o.listing {
 		return err
 	}
-	b.listing = listing
-	b.points, b.notes, err = b.read()
+	o.listing = listing
+	o.points, o.notes, err = o.read()
 	return err
 }
 
@@ -69,7 +68,7 @@ func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Mani
 		return nil, nil, nil
 	}
 	if len(steps)+len(stopped) > 0 {
-		if notes, err = unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
+		if notes, err = checkResume(cfg, filepath.Join(dir, configFile)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -152,9 +151,9 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 	return cmp.Or(old.Run.Date, today), nil
 }
 
-// unchanged refuses changes to settings that a resumed run must keep. Its notes list settings that keep their values
-// although run.steps was raised.
-func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
+// checkResume refuses changes to settings that a resumed run must keep. Its notes list settings that keep their values
+// although run.steps was raised. It sets the decay steps of schedules that keep their last step.
+func checkResume(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("resuming: reading the saved configuration of the run: %w", err)
@@ -162,21 +161,8 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
 		return nil, fmt.Errorf("resuming: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
 	}
-	// A schedule without a configured decay_steps keeps its last step: the last step of the run as configured when the run
-	// began, even if run.steps was raised several times since. Raising run.steps prolongs a run and does not change the
-	// learning rates of its past steps. A configured decay_steps is compared like any other key.
-	for i := range cfg.Agents {
-		a := &cfg.Agents[i]
-		before := old.Agent(a.Name)
-		if before == nil || !a.Optimizer.EndsWithRun || before.Optimizer.Schedule == config.ConstantSchedule {
-			continue
-		}
-		a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
-		if o := a.Optimizer; o.Schedule != config.ConstantSchedule && o.Warmup > o.DecaySteps {
-			key := "agents." + a.Name + ".optimizer"
-			return nil, fmt.Errorf("resuming: %s.warmup is %d, but the schedule (%s) ends at step %d, as it did when the run began: "+
-				"set %s.decay_steps=%d, too, or a shorter warmup", key, o.Warmup, o.Schedule, o.DecaySteps, key, cfg.Run.Steps)
-		}
+	if err := keepDecaySteps(cfg, old); err != nil {
+		return nil, err
 	}
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
 		return nil, fmt.Errorf("resuming: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
@@ -192,6 +178,26 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 		}
 	}
 	return notes, nil
+}
+
+// keepDecaySteps gives each schedule without a configured decay_steps its earlier last step: the last step of the run as
+// configured when the run began, even if run.steps was raised several times since. Raising run.steps prolongs a run and does
+// not change the learning rates of its past steps. A configured decay_steps is compared like any other key.
+func keepDecaySteps(cfg, old *config.Config) error {
+	for i := range cfg.Agents {
+		a := &cfg.Agents[i]
+		before := old.Agent(a.Name)
+		if before == nil || !a.Optimizer.EndsWithRun || before.Optimizer.Schedule == config.ConstantSchedule {
+			continue
+		}
+		a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		if o := a.Optimizer; o.Schedule != config.ConstantSchedule && o.Warmup > o.DecaySteps {
+			key := "agents." + a.Name + ".optimizer"
+			return fmt.Errorf("resuming: %s.warmup is %d, but the schedule (%s) ends at step %d, as it did when the run began: "+
+				"set %s.decay_steps=%d, too, or a shorter warmup", key, o.Warmup, o.Schedule, o.DecaySteps, key, cfg.Run.Steps)
+		}
+	}
+	return nil
 }
 
 // afterDecay returns a note on the steps that follow the end of an agent's schedule, with the keys that give the steps another

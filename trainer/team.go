@@ -109,7 +109,7 @@ func (t *team) enter(ctx context.Context) error {
 	for key, digest := range files {
 		shared["contents of "+key] = digest
 	}
-	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.states}
+	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.currentOffers}
 	for _, name := range t.Process.Agents {
 		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrRunComplete) {
@@ -134,14 +134,14 @@ func (t *team) enter(ctx context.Context) error {
 	return nil
 }
 
-// states returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
+// currentOffers returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
 // of them.
-func (t *team) states() (offers []store.Offer, over bool, err error) {
-	if err := t.renewOffers(); err != nil {
+func (t *team) currentOffers() (offers []store.Offer, over bool, err error) {
+	if err := t.offers.renew(t.Dir); err != nil {
 		return nil, false, err
 	}
 	at := t.offers.points
-	return archive.StatesOf(at, t.date), !t.NoTraining && len(at) > 0 && finished(t.Config, at[0], t.Task), nil
+	return archive.StoreOffers(at, t.date), !t.NoTraining && len(at) > 0 && finished(t.Config, at[0], t.Task), nil
 }
 
 // load opens the workers with the state from which the team starts.

@@ -166,7 +166,7 @@ func sameNumbers(t *testing.T, got, want map[string]float64) {
 // digests returns the SHA-256 of every file of a committed checkpoint, computed from the files, by "agent/file".
 func digests(t *testing.T, dir string, step int64) map[string]string {
 	t.Helper()
-	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(step))
+	m, err := archive.Verify(archive.CheckpointsOf(dir).StepDir(step))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 // stepsIn lists a run's committed checkpoints.
 func stepsIn(t *testing.T, dir string) []int64 {
 	t.Helper()
-	s, err := archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.List()
+	s, err := archive.CheckpointsOf(dir).List()
 	if err != nil {
 		t.Fatal(err)
 	}

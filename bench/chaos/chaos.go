@@ -127,7 +127,7 @@ func (c *chaos) over() bool {
 
 // grow gives the team more steps, and starts all workers again.
 func (c *chaos) grow() error {
-	say("%d kills by step %d: %d steps more", len(c.kills), c.team.steps, moreSteps)
+	logf("%d kills by step %d: %d steps more", len(c.kills), c.team.steps, moreSteps)
 	c.team.steps += moreSteps
 	clear(c.finished)
 	return c.startAll()
@@ -223,7 +223,7 @@ func (c *chaos) killed(k check.Kill) error {
 	c.kills = append(c.kills, k)
 	c.watchdog.lastActivity = time.Now()
 	if n := len(c.kills); n%10 == 0 {
-		say("%d kills, step %d of %d, %.0f s", n, c.watchdog.progress, c.team.steps, k.Seconds)
+		logf("%d kills, step %d of %d, %.0f s", n, c.watchdog.progress, c.team.steps, k.Seconds)
 	}
 	f, err := os.OpenFile(c.team.path("kills.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

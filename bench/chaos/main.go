@@ -89,14 +89,14 @@ func run(ctx context.Context, o options) (status int, err error) {
 	if err := t.build(ctx); err != nil {
 		return exitStuck, err
 	}
-	if err := t.teach(ctx); err != nil {
+	if err := t.coldStart(ctx); err != nil {
 		return exitStuck, err
 	}
-	step, err := t.leaveAlone(ctx)
+	step, err := t.trainUninterrupted(ctx)
 	if err != nil {
 		return exitStuck, err
 	}
-	say("left alone: %v a step", step.Round(time.Millisecond))
+	logf("uninterrupted: %v a step", step.Round(time.Millisecond))
 	r, err := startRedis(ctx, t)
 	if err != nil {
 		return exitStuck, err
@@ -113,7 +113,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 	}
 	report := c.report(time.Since(started))
 	if t.steps > o.steps { // the uninterrupted run must have as many steps
-		if _, err := t.leaveAlone(ctx); err != nil {
+		if _, err := t.trainUninterrupted(ctx); err != nil {
 			return exitStuck, err
 		}
 	}
@@ -129,6 +129,6 @@ func run(ctx context.Context, o options) (status int, err error) {
 	return status, report.write(o.out)
 }
 
-func say(format string, args ...any) {
+func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "chaos: "+format+"\n", args...)
 }

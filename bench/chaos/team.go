@@ -126,8 +126,8 @@ func (t *team) build(ctx context.Context) error {
 	return command(ctx, "go", append(args, "./cmd/mgrpo")...)
 }
 
-// teach makes the initial weights of both runs.
-func (t *team) teach(ctx context.Context) error {
+// coldStart makes the initial weights of both runs.
+func (t *team) coldStart(ctx context.Context) error {
 	args := []string{"train", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
 	for i, name := range t.names {
 		if t.options.hybrid {
@@ -140,9 +140,9 @@ func (t *team) teach(ctx context.Context) error {
 	return command(ctx, t.program(), args...)
 }
 
-// leaveAlone trains the team without interruption, in one process on an embedded store. It returns the duration of a
+// trainUninterrupted trains the team without interruption, in one process on an embedded store. It returns the duration of a
 // step.
-func (t *team) leaveAlone(ctx context.Context) (time.Duration, error) {
+func (t *team) trainUninterrupted(ctx context.Context) (time.Duration, error) {
 	if err := os.RemoveAll(t.whole()); err != nil {
 		return 0, err
 	}
@@ -216,13 +216,13 @@ func (t *team) sameMetrics() (bool, error) {
 		for key, v := range want {
 			if got[key] != v {
 				same = false
-				say("%s: %v, but %v in the uninterrupted run", key, got[key], v)
+				logf("%s: %v, but %v in the uninterrupted run", key, got[key], v)
 			}
 		}
 		for key, v := range got {
 			if _, there := want[key]; !there {
 				same = false
-				say("%s: %v, but absent in the uninterrupted run", key, v)
+				logf("%s: %v, but absent in the uninterrupted run", key, v)
 			}
 		}
 	}

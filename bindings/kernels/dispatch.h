@@ -1,4 +1,4 @@
-// One C call a kernel for either backend.
+// One C function for each kernel, which calls its CPU or CUDA implementation.
 #pragma once
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct mgrpo_outcome {
 
 static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
   mgrpo_outcome r = {status, NULL};
-  // CUDA's message is the calling thread's, and Go may make its next call on another.
+  // CUDA keeps its message per thread, and Go may make its next call on another thread.
   if (backend.gpu && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY)) r.cause = strdup(backend.gpu->mgrpo_cuda_last_error());
   return r;
 }
@@ -31,7 +31,7 @@ static inline const mgrpo_gpu *linked_gpu(void) {
 }
 #endif
 
-// The backends' memory; the CPU's is the caller's.
+// Memory of a GPU. On a CPU, kernels use the caller's memory.
 static inline mgrpo_outcome allocate(mgrpo_backend b, int64_t bytes, void **memory) {
   return outcome(b, b.gpu->mgrpo_allocate_cuda(bytes, memory, b.stream));
 }

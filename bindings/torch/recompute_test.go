@@ -7,7 +7,7 @@ import (
 
 // Linear maps, adapters and experts do not keep the result of a norm or a gated activation for
 // their weights' gradients. They recompute it, with the same bits.
-func TestNormsAndGatesAreMadeAgain(t *testing.T) {
+func TestNormsAndGatesAreRecomputed(t *testing.T) {
 	const rows, width, slack = 64, 512, 16 << 10
 	makers := map[string]func(x, w *Tensor) *Tensor{
 		"norm": func(x, w *Tensor) *Tensor { return RMSNorm(x, w, 0, 1e-5) },

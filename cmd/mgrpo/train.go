@@ -39,7 +39,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.TrainOptions) er
 		fmt.Print(plan)
 		return err
 	}
-	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
+	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // printed after all checks, so that an error is the first line
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	opt.Stop = stop

@@ -101,8 +101,8 @@ func (h *valueHead) open(hidden *ts.Tensor) (err error) {
 	return err
 }
 
-// Updated makes a step of Adam if the policy was updated, and drops the gradient. It reports the error that the mean of all earlier rewards
-// has as a prediction: a head that has learned something is better.
+// Updated makes a step of Adam if the policy was updated, and drops the gradient. It reports as
+// "mean" the squared error of predicting each reward by the mean of all earlier rewards. A useful head has a smaller error.
 func (h *valueHead) Updated(u term.Update) (map[string]float64, error) {
 	values := map[string]float64{}
 	for _, reward := range h.latest {

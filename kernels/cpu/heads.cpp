@@ -56,16 +56,16 @@ bool places(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *po
   return true;
 }
 
-// Writes the queries, keys and values of rows [begin, end). W: the type of the caches, float or uint16_t for bfloat16. places has the
-// result of the function places.
+// Writes the queries, keys and values of rows [begin, end). W: the type of the caches, float or uint16_t for bfloat16. first is the
+// result of places().
 template <class W>
 void cache_rows(const float *qkv, const mgrpo_heads &layout, float *q, W *k_cache, W *v_cache, int64_t block,
-                const std::vector<int64_t> &places, int64_t begin, int64_t end) {
+                const std::vector<int64_t> &first, int64_t begin, int64_t end) {
   const int64_t hd = layout.hd, queries = layout.heads * hd, keys = layout.kv_heads * hd;
   for (int64_t r = begin; r < end; r++) {
     const float *row = qkv + r * width_of(layout);
     float *to = q + r * queries;
-    const int64_t place = places[static_cast<size_t>(r)];
+    const int64_t place = first[static_cast<size_t>(r)];
     if (place >= 0) {
       prepare(layout, r, row + queries, layout.k_norm, layout.kv_heads, to,
               nullptr);  // the memory of the queries is free until they are written

@@ -1,6 +1,6 @@
 package mgrpo
 
-// AlignMode is the way to align the d_k invocations of one sub-agent kind in a rollout to the common count d.
+// AlignMode is the way to align the invocations of one sub-agent in a rollout, d_k of them, to the common count d.
 type AlignMode string
 
 const (
@@ -9,7 +9,7 @@ const (
 	AlignNone     AlignMode = "none"     // weight 1: a rollout with more calls has more weight
 )
 
-// Align is the alignment of one sub-agent kind.
+// Align is the alignment of one sub-agent.
 type Align struct {
 	Mode AlignMode `json:"mode" yaml:"mode"`
 	D    int       `json:"d" yaml:"d"` // aligned count; choose it so that P(d_k <= d) is near 0.99

@@ -10,7 +10,7 @@ type Member struct {
 }
 
 // Group is a set of trajectories that are compared with each other. For the main agent it is
-// the K rollouts of a query. For a sub-agent kind it is all aligned invocations for a query.
+// the K rollouts of a query. For a sub-agent it is all aligned invocations for a query.
 type Group struct {
 	Query, Agent string // Query is "" if the group spans all queries of a step
 	Members      []Member
@@ -36,7 +36,7 @@ func column(members []Member, value func(Member) float64) []float64 {
 	return out
 }
 
-// RolloutRewards holds the rewards of one agent kind in one rollout, in the order in which the calls were issued. The
+// RolloutRewards holds the rewards of one agent in one rollout, in the order in which the calls were issued. The
 // caller has already removed rollouts without a main reward or with a lost sub-trajectory.
 type RolloutRewards struct {
 	Rollout int
@@ -48,7 +48,7 @@ func MainGroup(query, agent string, rollouts []RolloutRewards) Group {
 	return Align{Mode: AlignNone, D: 1}.Group(0, query, agent, rollouts)
 }
 
-// Group returns the group of one sub-agent kind (equations 11 to 13): all its invocations in all rollouts of the query,
+// Group returns the group of one sub-agent (equations 11 to 13): all its invocations in all rollouts of the query,
 // weighted by the alignment. A rollout without an invocation adds no rows.
 func (a Align) Group(runSeed uint64, query, agent string, rollouts []RolloutRewards) Group {
 	g := Group{Query: query, Agent: agent}
@@ -66,7 +66,7 @@ func (a Align) Group(runSeed uint64, query, agent string, rollouts []RolloutRewa
 	return g
 }
 
-// Pool joins the groups of all queries of a step into one group, which compares every invocation of a sub-agent kind
+// Pool joins the groups of all queries of a step into one group, which compares every invocation of a sub-agent
 // with all others. The paper groups by query (equations 12, 13); pooling is a baseline for comparison.
 func Pool(agent string, groups []Group) Group {
 	pool := Group{Agent: agent}

@@ -37,7 +37,7 @@ func Bounded(key [2]uint32, t uint64, s uint32) (value uint32, attempts int) {
 	}
 }
 
-// AlignKey returns the Philox key of the alignment draws of one (run, query, rollout, agent kind). It hashes the UTF-8
+// AlignKey returns the Philox key of the alignment draws of one (run, query, rollout, agent). It hashes the UTF-8
 // bytes of the strings without Unicode normalisation.
 func AlignKey(runSeed uint64, query string, rollout int, agent string) [2]uint32 {
 	return hashKey(alignMessage(runSeed, query, rollout, agent))

@@ -180,10 +180,10 @@ func (s suite) run(ctx context.Context, overlay string) ([]byte, error) {
 		}
 		return out, err
 	}
-	const void = "exit status 2\n"
+	const tooFewKills = "exit status 2\n"
 	args := append([]string{"run", "./bench/chaos", "-work", "build/chaos/bugs", "-overlay", overlay}, s.Chaos...)
 	out, err := command(ctx, "go", args...)
-	if bytes.HasSuffix(out, []byte(void)) { // the run had too few kills, but found no bug
+	if bytes.HasSuffix(out, []byte(tooFewKills)) { // the run had too few kills, but found no bug
 		return out, nil
 	}
 	return out, err

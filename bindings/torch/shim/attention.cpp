@@ -146,10 +146,10 @@ void list_keys(Segments &g, at::Device device) {
   g.places = places_of(g.seen, g.cu.back()).to(device);
 }
 
-// Identifies a tensor and its contents at one time, without keeping it alive.
-class Moment {
+// A tensor and its version counter, by a reference that does not keep the tensor alive. It identifies contents at one time.
+class TensorVersion {
  public:
-  explicit Moment(const at::Tensor &t) : tensor_(t.getIntrusivePtr()), version_(int64_t(t._version())) {}
+  explicit TensorVersion(const at::Tensor &t) : tensor_(t.getIntrusivePtr()), version_(int64_t(t._version())) {}
   bool is(const at::Tensor &t) const {
     auto known = tensor_.lock();
     return known.defined() && known.get() == t.unsafeGetTensorImpl() && version_ == int64_t(t._version());
@@ -163,18 +163,18 @@ class Moment {
 // Every layer of a model passes the same tensors. On a GPU each copy to the host would wait for all earlier work, so
 // the last result is kept.
 const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, int64_t rows) {
-  struct Answer {
-    Moment cu;
-    std::optional<Moment> follows;
+  struct Cached {
+    TensorVersion cu;
+    std::optional<TensorVersion> follows;
     Segments segments;
   };
-  thread_local std::optional<Answer> last;
+  thread_local std::optional<Cached> last;
   bool known = last && last->cu.is(cu) && last->follows.has_value() == follows.has_value() && (!follows || last->follows->is(*follows));
   if (!known) {
     last.reset();
     auto g = read_segments(cu, follows, rows);
     list_keys(g, cu.device());
-    last.emplace(Answer{Moment(cu), follows ? std::optional(Moment(*follows)) : std::nullopt, std::move(g)});
+    last.emplace(Cached{TensorVersion(cu), follows ? std::optional(TensorVersion(*follows)) : std::nullopt, std::move(g)});
   }
   TORCH_CHECK(last->segments.cu.back() == rows, "cu must rise from 0 to the number of rows, ", rows);
   return last->segments;
@@ -445,12 +445,13 @@ Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Ten
 
 // Every layer of a pass has the same rows. As in gpu_segments, the host waits for a GPU once in a pass, before it has much work.
 const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
-  struct Answer {
-    Moment sequence, length;
+  struct Cached {
+    TensorVersion sequence, length;
     std::map<std::array<int64_t, 4>, Plan> plans;
   };
-  thread_local std::optional<Answer> last;
-  if (!last || !last->sequence.is(sequence) || !last->length.is(length)) last.emplace(Answer{Moment(sequence), Moment(length), {}});
+  thread_local std::optional<Cached> last;
+  if (!last || !last->sequence.is(sequence) || !last->length.is(length))
+    last.emplace(Cached{TensorVersion(sequence), TensorVersion(length), {}});
   const std::array key{window, block, table.size(0), table.size(1)};
   auto found = last->plans.find(key);
   if (found == last->plans.end()) found = last->plans.emplace(key, plan_of(sequence, length, table, block, window)).first;

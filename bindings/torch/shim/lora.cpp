@@ -14,7 +14,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
-#include "remake.h"
+#include "recompute.h"
 
 namespace {
 
@@ -60,14 +60,14 @@ at::Tensor add(const at::Tensor &y, const at::Tensor &x, const at::Tensor &value
 struct LoraAdd : torch::autograd::Function<LoraAdd> {
   static at::Tensor forward(AutogradContext *ctx, at::Tensor y, const at::Tensor &x, const at::Tensor &values, const Parts *parts) {
     auto products = add(y, x, values, *parts);
-    ctx->save_for_backward({can_be_remade(x) ? at::Tensor() : x, values, products});
+    ctx->save_for_backward({can_recompute(x) ? at::Tensor() : x, values, products});
     ctx->saved_data["parts"] = std::string(reinterpret_cast<const char *>(parts->all.data()), parts->all.size() * sizeof(mgrpo_lora_part));
     ctx->mark_dirty({y});
     return y;
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    const auto x = saved[0].defined() ? saved[0] : remade(1);
+    const auto x = saved[0].defined() ? saved[0] : recomputed_input(1);
     const auto &values = saved[1], &products = saved[2], &dy = grads[0];
     const auto bytes = ctx->saved_data["parts"].toStringRef();
     const Parts parts(reinterpret_cast<const mgrpo_lora_part *>(bytes.data()), int64_t(bytes.size() / sizeof(mgrpo_lora_part)), x.size(1));

@@ -23,7 +23,7 @@
 #include "kernel.h"
 #include "leaf.h"
 #include "product.h"
-#include "remake.h"
+#include "recompute.h"
 
 namespace {
 
@@ -275,7 +275,7 @@ struct Experts : torch::autograd::Function<Experts> {
     auto h = biased(products_of_each(gather(x, o), gate_up, o, true), gate_up_bias, o);
     auto y = combine(biased(products_of_each(glu(gates, h), down, o, true), down_bias, o), o, weight);
     const at::Tensor none;
-    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place,
+    ctx->save_for_backward({gate_up.requires_grad() && !can_recompute(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place,
                             chosen, gate_up_bias.value_or(none), down_bias.value_or(none)});
     ctx->saved_data["gates"] = gates;
     return y;
@@ -296,7 +296,8 @@ struct Experts : torch::autograd::Function<Experts> {
     if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
     auto dh = glu_bwd(gates, g, h);
     if (gate_up_bias.defined() && ctx->needs_input_grad(5)) d_gate_up_bias = bias_gradient(dh, gate_up_bias, o);
-    if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(saved[0].defined() ? saved[0] : remade(0), o), gate_up, o);
+    if (ctx->needs_input_grad(3))
+      d_gate_up = weight_gradient(dh, gather(saved[0].defined() ? saved[0] : recomputed_input(0), o), gate_up, o);
     if (ctx->needs_input_grad(0)) dx = combine(products_of_each(dh, gate_up, o, false), o, {});
     return {dx, {}, dweight, d_gate_up, d_down, d_gate_up_bias, d_down_bias, {}};
   }

@@ -26,7 +26,7 @@
 #include "norm.h"
 #include "product.h"
 #include "quant.h"
-#include "remake.h"
+#include "recompute.h"
 
 namespace {
 
@@ -71,7 +71,7 @@ at::Tensor training_linear(const at::Tensor &x, const at::Tensor &w, const std::
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
-    ctx->save_for_backward({w.requires_grad() && !can_be_remade(x) ? x : at::Tensor(), w});
+    ctx->save_for_backward({w.requires_grad() && !can_recompute(x) ? x : at::Tensor(), w});
     ctx->saved_data["biased"] = b.has_value();
     return training_linear(x, w, b);
   }
@@ -86,7 +86,7 @@ struct Linear : torch::autograd::Function<Linear> {
       dx = product(dy, w).view(sizes);
     }
     if (ctx->needs_input_grad(1)) {
-      auto rows = (saved[0].defined() ? saved[0] : remade(0)).reshape({-1, w.size(1)});
+      auto rows = (saved[0].defined() ? saved[0] : recomputed_input(0)).reshape({-1, w.size(1)});
       if (auto total = gradient_in_place(w); total.defined())
         add_product(total, dy.t(), rows);
       else
@@ -217,7 +217,7 @@ struct Glu : torch::autograd::Function<Glu> {
 // Returns f(function, context) for the function that computes result number nr of a node again. Returns an undefined tensor if there is no
 // such function.
 template <class F>
-auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
+auto with_recompute(torch::autograd::Node *node, uint32_t nr, F &&f) {
   using torch::autograd::CppNode;
   if (auto *n = dynamic_cast<CppNode<Glu> *>(node)) return f(&Glu::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<RmsNorm> *>(node)) return f(&RmsNorm::again, n->ctx_);
@@ -227,13 +227,13 @@ auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
 
 }  // namespace
 
-bool can_be_remade(const at::Tensor &x) {
-  return of_maker(x.grad_fn().get(), x.output_nr(), [](auto, AutogradContext &) { return true; });
+bool can_recompute(const at::Tensor &x) {
+  return with_recompute(x.grad_fn().get(), x.output_nr(), [](auto, AutogradContext &) { return true; });
 }
 
-at::Tensor remade(uint32_t i) {
+at::Tensor recomputed_input(uint32_t i) {
   const auto &edge = torch::autograd::get_current_node()->next_edge(i);
-  return of_maker(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
+  return with_recompute(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
 }
 
 // Computes other dtypes and devices. An offset is added in float32, because bfloat16 numbers near 1 have fewer digits than the weights.

@@ -5,8 +5,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-// Reports whether x is such a result. Its node can make the same bits again until that node's backward pass.
-bool can_be_remade(const at::Tensor &x);
+// Reports whether x is the result of a norm or of a gated activation. Its node can compute the same bits again until that node's
+// backward pass.
+bool can_recompute(const at::Tensor &x);
 
-// For a backward function: returns its input number i, which has a gradient, computed again by the node that made it.
-at::Tensor remade(uint32_t i);
+// For a backward function: returns its input number i, which has a gradient. The node that computed this input computes it again.
+at::Tensor recomputed_input(uint32_t i);

@@ -3,7 +3,7 @@
 #include "mgrpo/layers.h"
 #include "mgrpo/pages.h"
 
-// This step prepares attention. It splits a layer's product of queries, keys and values into heads. Then it normalises the heads of
+// Prepares attention: splits a layer's product of queries, keys and values into heads. Then it normalises the heads of
 // queries and keys as mgrpo_rms_norm_cpu does, and rotates them by their positions. A row of the product [rows, (heads + 2 kv_heads)
 // hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads, and a row has at
 // most 2^31 - 1 numbers.
@@ -11,8 +11,8 @@ typedef struct mgrpo_heads {
   int64_t heads, kv_heads, hd;
   const void *q_norm, *k_norm;  // weights; both null: no norm
   int32_t whole;                // 0: each head, by weights [hd]; else the heads of a row together, by weights [heads hd] and [kv_heads hd]
-  float offset;                 // of the weights, as there
-  double eps;
+  float offset;                 // added to the weights of the norms, as in mgrpo_rms_norm_cpu
+  double eps;                   // of the norms
   // Rotary position embedding, half-split, of the first `rotary` dimensions of each head, an even number: dimension i < rotary/2 is
   // paired with i + rotary/2.  y[i] = x[i] cos - x[i + rotary/2] sin, y[i + rotary/2] = x[i + rotary/2] cos + x[i] sin, with the
   // angle's cosine and sine at [pos[r], i]; the other dimensions do not change. Without rotated dimensions these pointers may be null.

@@ -51,7 +51,7 @@ type endToEnd struct {
 	}
 }
 
-// From reward components to the gradient of the logits, for a main agent and two sub-agent kinds.
+// From reward components to the gradient of the logits, for a main agent and two sub-agents.
 func TestEndToEndGolden(t *testing.T) {
 	var f endToEnd
 	golden.Read(t, "mgrpo", "end_to_end.json", &f)

@@ -63,8 +63,10 @@ func (c Config) withGatedDelta() Config {
 func (c Config) validateGatedDelta(f *family) error {
 	g := c.GatedDelta
 	switch {
-	case (g != nil) != f.gatedDelta:
-		return fmt.Errorf("layers of type %s are %v in model_type %s", linearAttention, g != nil, f.name)
+	case g != nil && !f.gatedDelta:
+		return fmt.Errorf("model_type %s has no layers of type %s", f.name, linearAttention)
+	case g == nil && f.gatedDelta:
+		return fmt.Errorf("model_type %s needs layers of type %s", f.name, linearAttention)
 	case g == nil:
 		return nil
 	case len(g.Layers) != c.Layers:

@@ -153,7 +153,7 @@ func readYaRN(k *keys, c *Config) *RopeYaRN {
 
 // YaRNNote returns a sentence about a key of config.json on which engines differ, or "". transformers and this package ignore
 // rope_scaling.attn_factor, and vLLM multiplies the cosines and sines by it.
-func (c Config) YaRNNote() string {
+func YaRNNote(c Config) string {
 	r, ok := c.RopeScaling.(*RopeYaRN)
 	object, err := strictjson.Object(c.Raw)
 	if !ok || err != nil {

@@ -33,12 +33,13 @@ func TestAbsentKeysOfQwenVL(t *testing.T) {
 	}
 }
 
-// TestPadOfSmolVLM: releases of transformers before 5 save a pad_token_id of the whole model that is outside the language model's vocabulary.
+// TestPadOfSmolVLM: releases of transformers before 5 save a pad_token_id of the whole model that is outside the language
+// model's vocabulary.
 func TestPadOfSmolVLM(t *testing.T) {
 	for pad, want := range map[string]int32{"128002": 2, "3": 3} {
 		got, err := ParseJSON([]byte(`{"model_type": "smolvlm", "pad_token_id": ` + pad + `, "text_config": {"vocab_size": 49280, "pad_token_id": 2}}`))
 		if err != nil || !slices.Equal(got.Pad, []int32{want}) {
-			t.Errorf("pad_token_id %s beside 2: %v, %v", pad, got.Pad, err)
+			t.Errorf("pad_token_id %s and 2: %v, %v", pad, got.Pad, err)
 		}
 	}
 }
@@ -55,7 +56,7 @@ func TestNoteOnYaRN(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", keys, err)
 		}
-		if note := c.YaRNNote(); (note != "") != noted || noted && !strings.Contains(note, "by 1.13863. vLLM multiplies them by 1: ") {
+		if note := YaRNNote(c); (note != "") != noted || noted && !strings.Contains(note, "by 1.13863. vLLM multiplies them by 1: ") {
 			t.Errorf("%s: %q", keys, note)
 		}
 	}

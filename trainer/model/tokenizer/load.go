@@ -28,9 +28,9 @@ const (
 
 var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileProcessor, fileSpecial, fileAdded, fileGeneration}
 
-// Load reads a Hugging Face folder: tokenizer.json or, if that is absent, SentencePiece's tokenizer.model. It also reads
-// tokenizer_config.json, chat_template.jinja, chat_template.json, additional_chat_templates/NAME.jinja, special_tokens_map.json, added_tokens.json and
-// generation_config.json if they are present. An unsupported setting is an error that names it.
+// Load reads a Hugging Face folder: tokenizer.json or, if that is absent, SentencePiece's tokenizer.model. It also reads these
+// files if they are present: tokenizer_config.json, chat_template.jinja, chat_template.json, additional_chat_templates/NAME.jinja,
+// special_tokens_map.json, added_tokens.json and generation_config.json. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := loadFS(os.DirFS(dir))
 	return t, at(dir, err)

@@ -15,7 +15,7 @@ type normalizer func(string) string
 var normalForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
 // maxContent is the largest number of bytes of a content of Replace and Prepend. maxGrowth limits the length of a text after all
-// steps, as a multiple of its length: several steps that let it grow further are refused.
+// steps, as a multiple of its length: several steps after which it may be longer are refused.
 const (
 	maxContent = 64
 	maxGrowth  = 256

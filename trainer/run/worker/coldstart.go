@@ -43,7 +43,7 @@ func (cs *coldStart) run(ctx context.Context) error {
 	}
 	if !c.Over {
 		if err := cs.train(ctx, &c); err != nil {
-			return cs.saveIfStopped(ctx, c, err)
+			return cs.saveIfResumable(ctx, c, err)
 		}
 	}
 	if cs.cfg.KLToColdStart(cs.agent) {
@@ -79,7 +79,7 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 	cs.learner.SetAdam(assemble.Adam(set.Optimizer))
 	counted := min(set.Steps, 20) // number of last updates over which the loss is averaged
 	poll := stopPoll{stops: cs.stops}
-	updating, done := unlessAsked(ctx)
+	updating, done := unlessResumable(ctx)
 	defer done()
 	for i := c.Updates; i < set.Steps; i++ {
 		if err := poll.checkStop(ctx); err != nil {
@@ -109,9 +109,9 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 	}})
 }
 
-// saveIfStopped writes the state of a cold start to disk if err is a request to stop and not a failure. It returns
-// err.
-func (cs *coldStart) saveIfStopped(ctx context.Context, c archive.ColdStart, err error) error {
+// saveIfResumable writes the state of a cold start to disk if err is a request to stop, or another error after which the run
+// can be resumed. It returns err, or the error of writing.
+func (cs *coldStart) saveIfResumable(ctx context.Context, c archive.ColdStart, err error) error {
 	stopping := errors.Is(err, errStopping)
 	if stopping { // workers with a complete cold start must learn why this worker leaves
 		defer cs.stops.ask(ctx)
@@ -155,7 +155,7 @@ func (cs *coldStart) awaitTeam(ctx context.Context) error {
 	if err == nil || !cs.cfg.ColdStarts(cs.agent) {
 		return err
 	}
-	return cs.saveIfStopped(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
+	return cs.saveIfResumable(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
 }
 
 // watchOthers calls endWait if a stop was requested and an agent has no worker. It returns when ctx ends.

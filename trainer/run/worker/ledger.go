@@ -16,7 +16,7 @@ func (s *steps) ledgerLine(n int64, outcomes []store.Outcome, complete map[strin
 	trained := s.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}
 	for i, o := range outcomes {
-		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: removed(o, trained[o.ID()] != nil)}
+		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: whyRemoved(o, trained[o.ID()] != nil)}
 	}
 	if s.trains() {
 		line.Updates = s.learner.Rank0.State.Updates()

@@ -16,7 +16,7 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
 	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
-		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
+		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "failed: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
 	if got := s.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
 		t.Errorf("got line %+v, want %+v", got, want)
 	}

@@ -60,11 +60,11 @@ func TestScores(t *testing.T) {
 func TestOutcomesOfPlan(t *testing.T) {
 	queries := []task.Query{{ID: "q"}}
 	for _, o := range []store.Outcome{{Query: "other"}, {Query: "q", Rollout: 2}} {
-		if err := ofPlan([]store.Outcome{o}, queries, 2); err == nil || !strings.Contains(err.Error(), o.ID()) {
+		if err := checkPlanned([]store.Outcome{o}, queries, 2); err == nil || !strings.Contains(err.Error(), o.ID()) {
 			t.Errorf("outcome %s: got error %v", o.ID(), err)
 		}
 	}
-	if err := ofPlan([]store.Outcome{{Query: "q", Rollout: 1}}, queries, 2); err != nil {
+	if err := checkPlanned([]store.Outcome{{Query: "q", Rollout: 1}}, queries, 2); err != nil {
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ func (q queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
 		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
 	}
 	for i := range int64(q.cfg.Task.QueriesPerStep) {
-		drawn = append(drawn, q.train(p.Step, q.drawn(p.Step)+i))
+		drawn = append(drawn, q.trainQuery(p.Step, q.drawn(p.Step)+i))
 	}
 	return drawn, q.cfg.GRPO.Rollouts
 }
@@ -61,9 +61,9 @@ func (q queries) drawn(n int64) int64 {
 	return (n - begun) * int64(q.cfg.Task.QueriesPerStep)
 }
 
-// train returns query i of the order of step n's stage. A stage of the curriculum has its own order, which begins with the
+// trainQuery returns query i of the order of step n's stage. A stage of the curriculum has its own order, which begins with the
 // stage.
-func (q queries) train(n, i int64) task.Query {
+func (q queries) trainQuery(n, i int64) task.Query {
 	if stage, _ := q.stage(n); stage >= 0 {
 		return q.task.(task.WithCurriculum).TrainStage(stage, i) // jsonl is the only kind that may have stages
 	}
@@ -89,7 +89,7 @@ const firstReplacement = 1 << 32
 // replacement returns replacement query r of training step n, r < grpo.resample.
 func (q queries) replacement(n int64, r int) task.Query {
 	_, begun := q.stage(n)
-	return q.train(n, firstReplacement+(n-begun)*int64(q.cfg.GRPO.Resample)+int64(r))
+	return q.trainQuery(n, firstReplacement+(n-begun)*int64(q.cfg.GRPO.Resample)+int64(r))
 }
 
 // samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are

@@ -18,12 +18,12 @@ const maxReason = 500
 // reasonOf returns an error in the form in which it is published.
 func reasonOf(err error) string { return excerpt.Of(err.Error(), maxReason) }
 
-// removed returns the reason why a rollout is not in any group, or "" if it is in one. complete means that every agent
+// whyRemoved returns the reason why a rollout is not in any group, or "" if it is in one. complete means that every agent
 // has its trajectories of the rollout.
-func removed(o store.Outcome, complete bool) string {
+func whyRemoved(o store.Outcome, complete bool) string {
 	switch {
 	case o.Failed != "":
-		return "not verified: " + o.Failed
+		return "failed: " + o.Failed
 	case complete:
 		return ""
 	case o.Unscored != "":
@@ -60,7 +60,7 @@ func (u *unscored) first() string {
 
 // countUnscored reports a step's rollouts without a score, and returns an error if there are too many in several consecutive steps.
 // Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
-// removed because a trajectory was too old for grpo.max_lag do not count.
+// whyRemoved because a trajectory was too old for grpo.max_lag do not count.
 func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	isComplete := map[string]bool{}
 	for _, ofQuery := range complete {
@@ -70,7 +70,7 @@ func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[st
 	}
 	count, reason := 0, ""
 	for _, o := range outcomes {
-		why := removed(o, isComplete[o.ID()])
+		why := whyRemoved(o, isComplete[o.ID()])
 		if why == "" || o.Failed == "" && o.Unscored == "" {
 			continue
 		}
@@ -79,12 +79,12 @@ func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[st
 	}
 	if s.main && count > 0 {
 		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier,
-			"step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
+			"step %d: %d of %d rollouts have no score and were whyRemoved: %s", n+1, count, len(outcomes), reason))
 	}
 	if !s.unscoredSteps.add(float64(count) > s.cfg.GRPO.MaxRemoved*float64(len(outcomes))) {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were whyRemoved; "+
 		"in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
 		n+1, count, len(outcomes), longestStreak, s.cfg.GRPO.MaxRemoved, reason)
 }

@@ -22,8 +22,8 @@ type playRollout func(ctx context.Context, q task.Query, k int) (store.Outcome, 
 // replacements.
 //
 // The choice of queries does not depend on the order in which they end, so a step that is played again has the same queries.
-// The first m replacements are used: every degenerate query among the step's own queries and these m takes one of them. The
-// limit ends this if it is reached first.
+// The first m replacements are used: m is the smallest number for which the step's own queries and these replacements contain m
+// degenerate queries, but at most the limit.
 func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, play playRollout) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {

@@ -80,7 +80,7 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, err
 		}
 		var conflict *store.ConflictError
-		// If an earlier worker of this agent had already begun the phase, end it first.
+		// A conflict means that an earlier worker of this agent has begun the phase: play it, and stop at the next one.
 		if err := ro.member.Phases.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
 		}
@@ -163,9 +163,9 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 
 // conclude scores a rollout that has not failed, publishes its outcome and keeps the main agent's trajectory. A rollout
 // that cannot be scored is removed for every agent.
-func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
+func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, assess func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
-		if err := score(&o); err != nil {
+		if err := assess(&o); err != nil {
 			if ctx.Err() != nil || unrecorded(err) {
 				return o, err
 			}
@@ -261,14 +261,14 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.questions.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
-		score, err := ro.questions.expertScore(ctx, q, attemptOf(t, v.Task))
+		expert, err := ro.questions.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
 		if err != nil {
 			return fail(r, err)
 		}
-		kept.expert = &score
+		kept.expert = &expert
 	}
 	c.add(kept)
 	return ro.member.Invocations.Complete(ctx, v, r)

@@ -85,7 +85,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	}
 	exp.clock.lap("learn")
 
-	// 5. Commit: publish version n + 1. The step ends for all workers when all have done so.
+	// 5. Commit: publish version n + 1. Then wait for the other workers, which may be at most Slack steps behind.
 	if err := s.load(ctx, n+1); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.member.Versions.Await(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
-	return s.countUnscored(n, outcomes, complete) // after the wait: the step is in every agent's ledger
+	return s.countUnscored(n, outcomes, complete) // after the wait: without slack, the step is in every agent's ledger
 }
 
 // load gives the policy the weights of a version.

@@ -105,9 +105,9 @@ func (s *stopPoll) checkStop(ctx context.Context) error {
 	return err
 }
 
-// unlessAsked returns a context for an update that ends with ctx, except when ctx ends because
-// of a requested stop. The update is then completed, so that its weights can be saved.
-func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
+// unlessResumable returns a context for an update that ends with ctx, except when ctx ends with an
+// error after which the run can be resumed, such as a requested stop. The update is then completed, so that its weights can be saved.
+func unlessResumable(ctx context.Context) (updating context.Context, done func()) {
 	updating, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if cause := context.Cause(ctx); !Resumable(cause) {

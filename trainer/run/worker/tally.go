@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// tally counts events of this process's steps that the end of the run reports.
+// tally counts events of a worker's steps in this round of the run. The end of the run reports them.
 type tally struct {
 	steps    int
 	sampled  int            // sampled turns of this agent
@@ -140,7 +140,7 @@ func (rp *reports) ending() []string {
 type Ending struct {
 	Missed  []string // expected actions that did not happen, each with a remedy
 	Trains  bool     // there were steps, and the agent learns
-	Called  bool     // a sub-agent was called
+	Called  bool     // this agent was called; false for the main agent
 	Trained bool     // a step changed the agent's weights
 }
 

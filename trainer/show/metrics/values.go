@@ -42,7 +42,8 @@ const (
 var Sections = []Section{
 	{"Rollouts", "the conversations of one agent in one phase (`trainer/run/worker/reports.go`)", []Value{
 		{Accuracy, "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid " +
-			"format is worth 0. Main agent only. In evaluations: the held-out accuracy; absent if a rollout of `task.eval` has no score, and `unknown` gives the reason."},
+			"format is worth 0. Main agent only. In evaluations: the held-out accuracy; " +
+			"absent if a rollout of `task.eval` has no score, and `unknown` gives the reason."},
 		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
 		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main " +
 			"agent only."},

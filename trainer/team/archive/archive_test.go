@@ -138,7 +138,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	dir := t.TempDir()
 	lost := func(want bool) {
 		t.Helper()
-		if again, err := LostGPU(dir, "a", 3); again != want || err != nil {
+		if again, err := RecordLostGPU(dir, "a", 3); again != want || err != nil {
 			t.Errorf("again: %v, %v; want %v", again, err, want)
 		}
 	}
@@ -237,7 +237,7 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(StatesOf(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.FromStart })
+		return slices.ContainsFunc(StoreOffers(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.FromStart })
 	}
 	for _, step := range []int64{5, 10} {
 		if !afresh() {
@@ -263,8 +263,8 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 	if afresh() {
 		t.Error("a run can start from the beginning although all its workers had a checkpoint")
 	}
-	points := make([]Manifest, 3*maxStates)
-	if n := len(StatesOf(points, "")); n > maxStates+1 {
+	points := make([]Manifest, 3*maxStoreOffers)
+	if n := len(StoreOffers(points, "")); n > maxStoreOffers+1 {
 		t.Errorf("%d states are offered, which exceeds the limit", n)
 	}
 }

@@ -32,7 +32,7 @@ func (w testTeam) checkpoints(agent string) Checkpoints {
 
 func testLine(step int64) LedgerLine {
 	return LedgerLine{Step: step - 1, Updates: step, Rollouts: []LedgerRollout{
-		{ID: fmt.Sprintf("q-%d/0", step), Trained: []float64{1, 2}}, {ID: fmt.Sprintf("q-%d/1", step), Removed: "not verified"}}}
+		{ID: fmt.Sprintf("q-%d/0", step), Trained: []float64{1, 2}}, {ID: fmt.Sprintf("q-%d/1", step), Removed: "failed"}}}
 }
 
 // train makes a step: it appends a line to the ledgers, which continue at from, and saves both

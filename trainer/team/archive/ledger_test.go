@@ -36,7 +36,7 @@ func TestLedger(t *testing.T) {
 	}
 	path := ledgerPath(c.Ledgers, "planner")
 	text, err := os.ReadFile(path)
-	const first = `{"step":0,"rollouts":[{"id":"q-1/0","trained":[1,2]},{"id":"q-1/1","removed":"not verified"}],"updates":1}` + "\n"
+	const first = `{"step":0,"rollouts":[{"id":"q-1/0","trained":[1,2]},{"id":"q-1/1","removed":"failed"}],"updates":1}` + "\n"
 	if err != nil || string(text[:marks[0].Size]) != first || int64(len(text)) != marks[2].Size {
 		t.Errorf("%s %v", text, err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
-// LostGPU records in a run's folder the version at which an agent's GPU was lost. It reports whether the GPU was lost at
+// RecordLostGPU records in a run's folder the version at which an agent's GPU was lost. It reports whether the GPU was lost at
 // the same version the last time, with no checkpoint since then.
-func LostGPU(dir, agent string, version int64) (again bool, err error) {
+func RecordLostGPU(dir, agent string, version int64) (again bool, err error) {
 	type loss struct {
 		Version int64 `json:"version"`
 	}

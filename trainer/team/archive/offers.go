@@ -140,15 +140,15 @@ func (c Checkpoints) Usable(observer metrics.Observer) ([]Manifest, error) {
 	return points, nil
 }
 
-// maxStates is the largest number of states that a worker offers. The store accepts only a few times as many.
-const maxStates = 200
+// maxStoreOffers is the largest number of states that a worker offers. The store accepts only a few times as many.
+const maxStoreOffers = 200
 
-// StatesOf returns the states that a worker with these checkpoints can offer: the newest ones. A worker
+// StoreOffers returns the states that a worker with these checkpoints can offer: the newest ones. A worker
 // with a checkpoint of at most one step also offers to begin the run from the start, unless all workers had
 // that checkpoint. The other workers may have been killed before they completed it. date is the run's date.
-func StatesOf(points []Manifest, date string) []store.Offer {
+func StoreOffers(points []Manifest, date string) []store.Offer {
 	var out []store.Offer
-	for _, m := range points[:min(len(points), maxStates)] {
+	for _, m := range points[:min(len(points), maxStoreOffers)] {
 		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
 	}
 	if len(points) == 0 || points[0].Step == points[len(points)-1].Step && !points[0].Agreed {

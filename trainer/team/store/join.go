@@ -30,9 +30,9 @@ type JoinRequest struct {
 // of earlier rounds and fences their workers. The other workers must have the same settings; otherwise they receive an
 // error that lists the differences.
 //
-// If another worker has the place, Join waits for one lease, until that worker leaves or its lease expires. So a worker can
-// be started again immediately after a crash. Then Join returns an error. The worker offers the states that it has at the
-// moment when it gets the place.
+// If another worker has the place, Join waits until that worker leaves or its lease expires, but at most one and a quarter
+// leases. After that it returns an error. So a worker can be started again immediately after a crash. The worker offers the
+// states that it has at the moment when it gets the place.
 //
 // If the agent's last worker in the round was lost, the new worker can take over the place. It must offer
 // the version that the store has for the agent, and the run must be deterministic, so that it can repeat

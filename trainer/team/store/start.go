@@ -33,7 +33,7 @@ func (r *Round) Start(ctx context.Context) (Start, error) {
 		offered := r.offers.versions()
 		i := slices.Index(offered, version)
 		if i < 0 {
-			i = slices.Index(offered, "afresh")
+			i = slices.Index(offered, afresh)
 		}
 		start := Start{Offer: r.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
 		start.Date, err = r.at.field(ctx, r.at.key("meta"), "date", "the date of the round")
@@ -57,7 +57,7 @@ func (r *Round) Start(ctx context.Context) (Start, error) {
 	return start, err
 }
 
-// startScript sets the first version of an agent in a round, once.
+// startScript sets the round's date and, once, the first version of an agent.
 var startScript = fencedScript("versions record meta", "version offered digest date", `
 redis.call('HSET', meta, 'date', date)
 if tonumber(offered) < 0 then redis.call('HSET', meta, 'afresh', '1') end
@@ -137,12 +137,15 @@ func (o *offers) check() error {
 	return nil
 }
 
-// versions returns the versions of the offers as text, "afresh" for FromStart.
+// afresh stands for FromStart in lists of versions.
+const afresh = "afresh"
+
+// versions returns the versions of the offers as text.
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {
 		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == FromStart {
-			out[i] = "afresh"
+			out[i] = afresh
 		}
 	}
 	return out

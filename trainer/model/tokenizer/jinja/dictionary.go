@@ -46,8 +46,8 @@ func (o object) get(r *renderer, key any) (v any, found bool, err error) {
 	return v, found, err
 }
 
-// dict is a dictionary with keys that are not all strings, which a template wrote. Keys that are equal in Python, such as 1 and true, are the
-// same key.
+// dict is a dictionary with keys that are not all strings, which a template wrote. Keys that are equal in Python, such as 1 and true,
+// are the same key.
 type dict struct{ *ordered.Dict }
 
 func (d dict) Len() int { return len(d.Keys) }
@@ -138,9 +138,9 @@ func viewMethod(name string, items func(r *renderer, d dictionary) ([]any, error
 }
 
 var dictMethods = map[string]methodOf[dictionary]{
-	"keys":   viewMethod("keys", (*renderer).dictKeys),
-	"values": viewMethod("values", (*renderer).dictValues),
-	"items":  viewMethod("items", (*renderer).dictItems),
+	"keys":   viewMethod("keys", dictKeys),
+	"values": viewMethod("values", dictValues),
+	"items":  viewMethod("items", dictItems),
 	"get": takes(1, 2, func(r *renderer, d dictionary, args arguments) (any, error) {
 		v, found, err := d.get(r, args.at(0, "key", nil))
 		if err != nil || found {
@@ -158,7 +158,7 @@ var dictMethods = map[string]methodOf[dictionary]{
 	"clear": refuse[dictionary], "setdefault": refuse[dictionary],
 }
 
-func (r *renderer) dictKeys(d dictionary) ([]any, error) {
+func dictKeys(r *renderer, d dictionary) ([]any, error) {
 	keys := make([]any, 0, d.Len())
 	for k := range d.pairs() {
 		keys = append(keys, k)
@@ -166,7 +166,7 @@ func (r *renderer) dictKeys(d dictionary) ([]any, error) {
 	return keys, r.spend(16 * len(keys))
 }
 
-func (r *renderer) dictValues(d dictionary) ([]any, error) {
+func dictValues(r *renderer, d dictionary) ([]any, error) {
 	values := make([]any, 0, d.Len())
 	for _, v := range d.pairs() {
 		values = append(values, v)
@@ -175,7 +175,7 @@ func (r *renderer) dictValues(d dictionary) ([]any, error) {
 }
 
 // dictItems returns the pairs of a dictionary.
-func (r *renderer) dictItems(d dictionary) ([]any, error) {
+func dictItems(r *renderer, d dictionary) ([]any, error) {
 	items := make([]any, 0, d.Len())
 	for k, v := range d.pairs() {
 		items = append(items, ordered.Tuple{k, v})
@@ -191,7 +191,7 @@ func itemsFilter(r *renderer, v any, args arguments) (any, error) {
 	if !ok {
 		return nil, errors.New("can only get item pairs from a mapping")
 	}
-	return r.dictItems(d)
+	return dictItems(r, d)
 }
 
 // dictsortFilter sorts pairs by key or value. It ignores the case of strings unless case_sensitive is true.
@@ -200,7 +200,7 @@ func dictsortFilter(r *renderer, v any, args arguments) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("want a dictionary, have %s", typeName(v))
 	}
-	pairs, err := r.dictItems(d)
+	pairs, err := dictItems(r, d)
 	if err != nil {
 		return nil, err
 	}

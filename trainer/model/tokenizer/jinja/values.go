@@ -141,7 +141,7 @@ func (r *renderer) iterate(v any) ([]any, error) {
 		return v.Items, nil
 	}
 	if d, ok := dictionaryOf(v); ok {
-		return r.dictKeys(d)
+		return dictKeys(r, d)
 	}
 	if s, ok := text(v); ok {
 		items := make([]any, 0, len(s))
@@ -248,11 +248,11 @@ func (r *renderer) equal(a, b any) (bool, error) {
 		if !ok || d.Len() != other.Len() {
 			return false, nil
 		}
-		return r.equalPairs(d, other)
+		return equalPairs(r, d, other)
 	}
 	switch a := a.(type) {
 	case ordered.View:
-		return r.equalViews(a, b)
+		return equalViews(r, a, b)
 	case nil:
 		return b == nil, nil
 	case undefined:
@@ -265,7 +265,7 @@ func (r *renderer) equal(a, b any) (bool, error) {
 }
 
 // equalViews compares two views of keys or of items, which are sets in Python. Views of values are never equal.
-func (r *renderer) equalViews(a ordered.View, b any) (bool, error) {
+func equalViews(r *renderer, a ordered.View, b any) (bool, error) {
 	other, ok := b.(ordered.View)
 	if !ok || a.Name == "dict_values" || other.Name == "dict_values" || len(a.Items) != len(other.Items) {
 		return false, nil
@@ -279,7 +279,7 @@ func (r *renderer) equalViews(a ordered.View, b any) (bool, error) {
 }
 
 // equalPairs reports whether each pair of a dictionary is in another one.
-func (r *renderer) equalPairs(a, b dictionary) (bool, error) {
+func equalPairs(r *renderer, a, b dictionary) (bool, error) {
 	for k, x := range a.pairs() {
 		y, found, err := b.get(r, k)
 		if err != nil || !found {

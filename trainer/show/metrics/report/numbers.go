@@ -79,21 +79,21 @@ func (row numberRow) cell(f, first figure, difference bool) string {
 var teamRows = []numberRow{
 	{"steps", decimals(0), func(r *run) figure { return figure{value: float64(r.lastStep()), ok: r.lastStep() > 0} }},
 	{"held-out accuracy before step 1", decimals(3), func(r *run) figure {
-		heldOut := r.comparable()
+		heldOut := comparableOf(r)
 		if len(heldOut) == 0 || heldOut[0].x != 0 {
 			return figure{}
 		}
 		return figure{heldOut[0].y, heldOut[0].spread, true}
 	}},
 	{"held-out accuracy, last", decimals(3), func(r *run) figure {
-		heldOut := r.comparable()
-		if len(heldOut) == 0 || r.lastUnknown() {
+		heldOut := comparableOf(r)
+		if len(heldOut) == 0 || lastUnknown(r) {
 			return figure{}
 		}
 		return figure{heldOut[len(heldOut)-1].y, heldOut[len(heldOut)-1].spread, true}
 	}},
 	{"held-out accuracy, best", decimals(3), func(r *run) figure {
-		heldOut := r.comparable()
+		heldOut := comparableOf(r)
 		if len(heldOut) == 0 {
 			return figure{}
 		}

@@ -177,8 +177,8 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 	return out
 }
 
-// comparable returns the main agent's accuracies in the evaluations that can be compared with the last one.
-func (r *run) comparable() []point {
+// comparableOf returns the main agent's accuracies in the evaluations that can be compared with the last one.
+func comparableOf(r *run) []point {
 	var steps []float64
 	for _, l := range metrics.Evaluations(r.records) {
 		steps = append(steps, float64(l.Step))
@@ -187,7 +187,7 @@ func (r *run) comparable() []point {
 }
 
 // lastUnknown reports whether the last evaluation has no accuracy.
-func (r *run) lastUnknown() bool {
+func lastUnknown(r *run) bool {
 	all := metrics.Evaluations(r.records)
 	return len(all) > 0 && all[len(all)-1].Unknown != ""
 }

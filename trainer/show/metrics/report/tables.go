@@ -15,7 +15,7 @@ import (
 
 // tiles returns the figures at the top of the report.
 func (r *run) tiles() []tile {
-	out := heldOutTiles(r.comparable())
+	out := heldOutTiles(comparableOf(r))
 	for _, name := range r.agents[:min(maxTiles, len(r.agents))] {
 		if t, ok := r.rewardTile(name); ok {
 			out = append(out, t)

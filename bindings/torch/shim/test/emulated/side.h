@@ -1,5 +1,4 @@
-// A stream next to the current one, as far as the emulated NCCL works on it. It has the numbers
-// of groups of messages that it was given and that are done.
+// Counts the groups of messages that the emulated NCCL was given on a side stream, and the groups that are done.
 #pragma once
 #include <atomic>
 #include <cstdint>
