@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // TestGoldenBrokenAdapters: each broken adapter is refused, and the message names its folder and the fault.
@@ -58,16 +59,22 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 	golden.Count("lora/bad", len(table.Cases))
 }
 
+// adapterOfPEFT reads the adapter that PEFT saved with init_lora_weights "eva", eva_config and layers_pattern, and returns it and the
+// configuration of its base model.
+func adapterOfPEFT(t *testing.T) (base arch.Config, a *Adapter) {
+	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
+	if err == nil {
+		a, err = ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base, a
+}
+
 // TestAdapterOfEarlierRelease reads the adapter of a larger model's language model by the names of releases of transformers before 4.52.
 func TestAdapterOfEarlierRelease(t *testing.T) {
-	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	base, want := adapterOfPEFT(t)
 	base.Wrapper = "llava"
 	got, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
 	if err != nil {
@@ -78,17 +85,9 @@ func TestAdapterOfEarlierRelease(t *testing.T) {
 	}
 }
 
-// TestAdapterBin reads an adapter that PEFT saved with init_lora_weights "eva", eva_config and
-// layers_pattern: from safetensors, and from a file of torch.save with the same tensors.
+// TestAdapterBin reads an adapter from a file of torch.save with the same tensors as the safetensors file.
 func TestAdapterBin(t *testing.T) {
-	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	base, want := adapterOfPEFT(t)
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "adapter-bin"))); err != nil {
 		t.Fatal(err)
