@@ -93,7 +93,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 	return e, err
 }
 
-// A checkpointUse is a use of a checkpoint beside its run, which names the folder of its output.
+// A checkpointUse is a use of a checkpoint other than training. It names the folder of its output.
 type checkpointUse string
 
 const (

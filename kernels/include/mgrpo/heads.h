@@ -35,7 +35,7 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
 // Does what mgrpo_split_heads_cpu does, but writes keys and values to caches: row r to position layout.pos[r] of sequence[r].
 // k_cache and v_cache have the shape of pages; sequence [rows] in [0, sequences), layout.pos [rows] in [0, width * block), and
 // their blocks in the table in [0, blocks), else MGRPO_INVALID_ARGUMENT. If rows name the same place, the last one remains.
-// The caches have the type cache_dtype: MGRPO_FLOAT32, or MGRPO_BFLOAT16, to which numbers are rounded to the nearest, ties to even.
+// The caches have the type cache_dtype: MGRPO_FLOAT32 or MGRPO_BFLOAT16. Numbers are rounded to the nearest bfloat16, ties to even.
 MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads layout, float *q, void *k_cache, void *v_cache, int32_t cache_dtype,
                                         mgrpo_pages pages, const int32_t *sequence, int64_t rows);
 

@@ -50,7 +50,7 @@ func TestClientWithoutProgram(t *testing.T) {
 			t.Errorf("%q: %v, %d results", command, err, told.Load())
 		}
 	}
-	c := &Client{URL: server.URL, Command: []string{"/etc/hostname"}} // exists, but is no program
+	c := &Client{URL: server.URL, Command: []string{"/etc/hostname"}} // exists, but is not a program
 	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
 	if ok, err := c.play(t.Context(), offer); ok || !errors.Is(err, errNotStarted) || told.Load() > 0 {
 		t.Errorf("%v, %v, %d results", ok, err, told.Load())

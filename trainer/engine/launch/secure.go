@@ -9,15 +9,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
-	"io"
 	"math/big"
 	"net"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // errKey means that the other end of a connection has proven that its key is a different one.
@@ -58,16 +57,11 @@ func secured(key []byte) (*tls.Config, error) {
 
 // program returns a digest of the running program's file. Followers accept only orders of the same program.
 var program = sync.OnceValues(func() (string, error) {
-	f, err := os.Open("/proc/self/exe")
+	f, err := durable.Digest("/proc/self/exe")
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%x", h.Sum(nil)[:16]), nil
+	return f.SHA256[:32], nil
 })
 
 // keepAlive returns settings with which the kernel closes a connection if the other end has not answered for a lease.

@@ -5,18 +5,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // TaskFiles returns a digest of each of the task's files of questions, by key. Workers must have equal files: they look questions up
 // by their number. Files that do not exist are left out, because a program may bring the task.
 func TaskFiles(cfg *config.Config) (map[string]string, error) {
 	digests := map[string]string{}
-	if cfg.Task.Kind != "jsonl" && cfg.Task.Kind != "gsm8k" {
+	if !inFiles(cfg) {
 		return digests, nil
 	}
 	files := map[string]config.Path{"task.train": cfg.Task.Train, "task.eval": cfg.Task.Eval}
@@ -24,11 +23,11 @@ func TaskFiles(cfg *config.Config) (map[string]string, error) {
 		files["task.eval_sets."+s.Name+".path"] = s.Path
 	}
 	for key, path := range files {
-		switch digest, err := fileDigest(cfg.Resolve(path)); {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, cfg.Fault(key, err)
-		default:
+		digest, err := fileDigest(cfg, key, path)
+		if err != nil {
+			return nil, err
+		}
+		if digest != "" {
 			digests[key] = digest
 		}
 	}
@@ -37,26 +36,31 @@ func TaskFiles(cfg *config.Config) (map[string]string, error) {
 
 // HeldOut returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
 func HeldOut(cfg *config.Config) (string, error) {
-	files, err := TaskFiles(cfg)
-	if err != nil {
-		return "", err
+	questions := ""
+	if inFiles(cfg) {
+		var err error
+		if questions, err = fileDigest(cfg, "task.eval", cfg.Task.Eval); err != nil {
+			return "", err
+		}
 	}
 	h, e := sha256.New(), cfg.Eval
-	fmt.Fprintln(h, e.Queries, e.Samples, e.Temperature, e.TopK, e.TopP, e.MinP, files["task.eval"])
-	return hex.EncodeToString(h.Sum(nil)[:digestBytes]), nil
+	fmt.Fprintln(h, e.Queries, e.Samples, e.Temperature, e.TopK, e.TopP, e.MinP, questions)
+	return hex.EncodeToString(h.Sum(nil))[:digestLength], nil
 }
 
-const digestBytes = 8 // digests tell files of one run apart
+// inFiles reports whether the task's questions are in files.
+func inFiles(cfg *config.Config) bool { return cfg.Task.Kind == "jsonl" || cfg.Task.Kind == "gsm8k" }
 
-func fileDigest(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
+const digestLength = 16 // digests tell files of one run apart
+
+// fileDigest returns the digest of the file that a key names, or "" if the file does not exist.
+func fileDigest(cfg *config.Config, key string, path config.Path) (string, error) {
+	f, err := durable.Digest(cfg.Resolve(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", cfg.Fault(key, err)
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)[:digestBytes]), nil
+	return f.SHA256[:digestLength], nil
 }

@@ -31,11 +31,12 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	if err := checkPlanned(outcomes, questions, exp.plan.Rollouts); err != nil {
 		return nil, err
 	}
-	own := ofOwnSet(questions, outcomes)
+	sets := bySet(questions, outcomes)
+	own := sets[""]
 	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
 		answers = groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
-		known := w.reports.scored(version, answers, outcomes)
+		known := w.reports.scored(version, answers, sets)
 		record.Scores = score.Summary(known, w.cfg.Run.Seed)
 		if len(known) < len(answers) {
 			answers = nil
@@ -80,18 +81,16 @@ func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples i
 	return all
 }
 
-// ofOwnSet returns the outcomes of the questions in task.eval, by which versions are compared.
-func ofOwnSet(queries []task.Query, outcomes []store.Outcome) (own []store.Outcome) {
-	set := map[string]string{}
+// bySet returns the outcomes of each evaluation set, in order. "" is task.eval, by which versions are compared.
+func bySet(queries []task.Query, outcomes []store.Outcome) map[string][]store.Outcome {
+	setOf, sets := map[string]string{}, map[string][]store.Outcome{}
 	for _, q := range queries {
-		set[q.ID] = q.Set
+		setOf[q.ID] = q.Set
 	}
 	for _, o := range outcomes {
-		if set[o.Query] == "" {
-			own = append(own, o)
-		}
+		sets[setOf[o.Query]] = append(sets[setOf[o.Query]], o)
 	}
-	return own
+	return sets
 }
 
 // accuracy returns the main agent's accuracy in an evaluation; NaN if any rollout has no score.

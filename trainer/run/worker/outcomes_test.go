@@ -51,7 +51,7 @@ func TestScores(t *testing.T) {
 			t.Errorf("row %d: got %+v, want %+v", i, g, w)
 		}
 	}
-	if own := ofOwnSet(questions, outcomes); len(own) != 6 || slices.ContainsFunc(own, func(o store.Outcome) bool { return o.Query == "d" }) {
+	if own := bySet(questions, outcomes)[""]; len(own) != 6 || slices.ContainsFunc(own, func(o store.Outcome) bool { return o.Query == "d" }) {
 		t.Errorf("outcomes for comparing versions: got %+v, want the 6 of questions outside named sets", own)
 	}
 }

@@ -123,16 +123,9 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 }
 
 // scored returns the questions of the sets in which every rollout has a score. It reports the other sets.
-func (rp *reports) scored(version int64, questions []score.Question, outcomes []store.Outcome) []score.Question {
-	bySet, setOf := map[string][]store.Outcome{}, map[string]string{}
-	for _, q := range questions {
-		setOf[q.Query.ID] = q.Query.Set
-	}
-	for _, o := range outcomes {
-		bySet[setOf[o.Query]] = append(bySet[setOf[o.Query]], o)
-	}
-	for _, set := range slices.Sorted(maps.Keys(bySet)) {
-		why := unknownAccuracy(bySet[set])
+func (rp *reports) scored(version int64, questions []score.Question, sets map[string][]store.Outcome) []score.Question {
+	for _, set := range slices.Sorted(maps.Keys(sets)) {
+		why := unknownAccuracy(sets[set])
 		if why == "" {
 			continue
 		}
