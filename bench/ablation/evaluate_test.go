@@ -29,7 +29,7 @@ func TestDescribe(t *testing.T) {
 		q := questions.Eval(i)
 		hops := len(q.Data.(*research.KB).Relations)
 		for k, answer := range []string{research.Unknown, q.Answer} {
-			line := archive.Line{Trajectory: agent.Trajectory{Query: q.ID, Rollout: k, Answer: answer, FormatValid: k == 0 || hops != 2, Calls: map[string]int{"researcher": 1 + k, "other": k}}}
+			line := archive.Line{Trajectory: agent.Trajectory{Row: agent.Row{Query: q.ID, Rollout: k}, Answer: answer, FormatValid: k == 0 || hops != 2, Calls: map[string]int{"researcher": 1 + k, "other": k}}}
 			if err := json.NewEncoder(f).Encode(line); err != nil {
 				t.Fatal(err)
 			}

@@ -215,7 +215,7 @@ func (s *stage) through(ctx context.Context, step int64, i int) (t agent.Traject
 	if len(kept) != 1 || len(kept[0].Rows) != 1 {
 		return t, fmt.Errorf("conversation %d has %d invocations", i, len(kept))
 	}
-	return kept[0].Rows[0], nil
+	return agent.Trajectory{Row: kept[0].Rows[0]}, nil
 }
 
 func (s *stage) ask(ctx context.Context, key string, messages []message) (said message, err error) {

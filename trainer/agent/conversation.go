@@ -89,14 +89,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 // of tokens.
 func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) Voice) (Trajectory, error) {
 	c := &conversation{spec: spec, env: env, delegated: map[subtask]int{}, called: map[string]int{}}
-	c.traj = Trajectory{
-		ID:         TrajectoryID(spec.Key, spec.Main),
-		Query:      spec.Key.Query,
-		Rollout:    spec.Key.Rollout,
-		Agent:      spec.Key.Agent,
-		Invocation: spec.Key.Invocation,
-		Calls:      map[string]int{},
-	}
+	c.traj = Trajectory{Row: NewRow(spec.Key, spec.Main), Calls: map[string]int{}}
 	c.voice = voice(&c.traj)
 	if spec.Limits.Wall > 0 {
 		var cancel context.CancelFunc

@@ -440,24 +440,24 @@ func TestRunVersions(t *testing.T) {
 	}
 }
 
-func TestTrajectoryCheck(t *testing.T) {
-	good := func() Trajectory {
-		return Trajectory{Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1},
+func TestRowCheck(t *testing.T) {
+	good := func() Row {
+		return Row{Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1},
 			Turns: []Turn{{From: 0, To: 1}, {From: 1, To: 2, Sampled: true}}}
 	}
-	if tr := good(); tr.Check() != nil {
-		t.Fatal(tr.Check())
+	if row := good(); row.Check() != nil {
+		t.Fatal(row.Check())
 	}
-	for name, spoil := range map[string]func(*Trajectory){
-		"mask":    func(t *Trajectory) { t.Sampled = t.Sampled[:1] },
-		"gap":     func(t *Trajectory) { t.Turns[1].From = 2 },
-		"beyond":  func(t *Trajectory) { t.Turns[1].To = 9 },
-		"short":   func(t *Trajectory) { t.Turns = t.Turns[:1] },
-		"kind":    func(t *Trajectory) { t.Turns[1].Sampled = false },
-		"reverse": func(t *Trajectory) { t.Turns[0].To = -1 },
+	for name, spoil := range map[string]func(*Row){
+		"mask":    func(r *Row) { r.Sampled = r.Sampled[:1] },
+		"gap":     func(r *Row) { r.Turns[1].From = 2 },
+		"beyond":  func(r *Row) { r.Turns[1].To = 9 },
+		"short":   func(r *Row) { r.Turns = r.Turns[:1] },
+		"kind":    func(r *Row) { r.Turns[1].Sampled = false },
+		"reverse": func(r *Row) { r.Turns[0].To = -1 },
 	} {
-		tr := good()
-		if spoil(&tr); tr.Check() == nil {
+		row := good()
+		if spoil(&row); row.Check() == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -121,7 +121,7 @@ func fitting(recent []exchange, room int) []exchange {
 func (v *sampler) begin(ids []int32, text string) {
 	t := v.traj
 	if len(v.row().Tokens) > 0 {
-		t.More = append(t.More, Trajectory{ID: RowID(t.ID, len(t.More)+1), Query: t.Query, Rollout: t.Rollout, Agent: t.Agent,
+		t.More = append(t.More, Row{ID: RowID(t.ID, len(t.More)+1), Query: t.Query, Rollout: t.Rollout, Agent: t.Agent,
 			Invocation: t.Invocation, Version: v.row().Version})
 	}
 	v.row().AppendObserved(RolePrompt, ids, text)

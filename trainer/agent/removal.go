@@ -26,7 +26,8 @@ func WithoutCall(ctx context.Context, spec Spec, env Env, t *Trajectory, subAgen
 	if err != nil {
 		return Trajectory{}, err
 	}
-	out := Trajectory{ID: t.ID, Query: t.Query, Rollout: t.Rollout, Agent: t.Agent, Version: t.Version, Calls: t.Calls, Finish: FinishTurns}
+	out := Trajectory{Row: NewRow(spec.Key, spec.Main), Calls: t.Calls, Finish: FinishTurns}
+	out.Version = t.Version
 	v := &sampler{spec: spec, policy: env.Policy, traj: &out, newest: t.Version}
 	if err := v.replay(t, kept); err != nil {
 		return out, err

@@ -72,7 +72,7 @@ func TestWithoutCallRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	unanswered, folded := traj, traj
-	unanswered.Finish, folded.More = FinishTurns, make([]Trajectory, 1)
+	unanswered.Finish, folded.More = FinishTurns, make([]Row, 1)
 	for _, c := range []Trajectory{unanswered, folded} {
 		if _, err := WithoutCall(t.Context(), s.spec, s.env, &c, "solver", 0); err == nil {
 			t.Errorf("finish %s with %d more rows is not refused", c.Finish, len(c.More))

@@ -48,11 +48,11 @@ func (v *sampler) Observe(results []Result) error {
 }
 
 // row returns the current stretch.
-func (v *sampler) row() *Trajectory {
+func (v *sampler) row() *Row {
 	if n := len(v.traj.More); n > 0 {
 		return &v.traj.More[n-1]
 	}
-	return v.traj
+	return &v.traj.Row
 }
 
 func (v *sampler) Turn(ctx context.Context) (Action, string, error) {

@@ -26,15 +26,9 @@ const (
 	FinishProgram = "program" // the program that played the rollout failed
 )
 
-// Trajectory holds all tokens that one agent read and sampled in one rollout (main agent) or one invocation
-// (sub-agent). Tokens, Sampled and LogProbs have equal length. A hosted model's server returns no tokens: its
-// trajectory has turns with texts, from token 0 to token 0, and perhaps a Usage. It is never trained on.
-//
-// The last prompt need not begin with the earlier ones: a conversation may be folded, and a program may rewrite its
-// history. Such a trajectory has several rows. The first row has the fields of the whole trajectory. The other rows,
-// More, have their own Tokens, Sampled, LogProbs, Routes, Turns and Version. Each sampled token is marked Sampled in
-// exactly one row.
-type Trajectory struct {
+// Row is one token sequence of a trajectory, from its prompt to its last turn. Tokens, Sampled and LogProbs have equal
+// length.
+type Row struct {
 	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation; further rows append +1, +2, ...
 	Query      string `json:"query"`
 	Rollout    int    `json:"rollout"`
@@ -44,12 +38,21 @@ type Trajectory struct {
 	Tokens   []int32   `json:"tokens"`
 	Sampled  []bool    `json:"sampled"`   // true if the policy sampled the token: these tokens are trained
 	LogProbs []float32 `json:"log_probs"` // natural log of the probability under softmax(logits/tau) for sampled tokens; 0 for the others
-	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
+	Version  int64     `json:"version"`   // oldest policy version that sampled a turn; in the first row, a turn of any row
 	Routes   []uint16  `json:"-"`         // experts chosen for the first tokens, as in policy.Completion, each recorded when first computed
+	Turns    []Turn    `json:"turns"`
+}
 
-	More []Trajectory `json:"-"` // further rows
+// Trajectory holds all tokens that one agent read and sampled in one rollout (main agent) or one invocation
+// (sub-agent). A hosted model's server returns no tokens: its trajectory has turns with texts, from token 0 to token 0,
+// and perhaps a Usage. It is never trained on.
+//
+// The last prompt need not begin with the earlier ones: a conversation may be folded, and a program may rewrite its
+// history. Such a trajectory has several rows. Each sampled token is marked Sampled in exactly one row.
+type Trajectory struct {
+	Row        // the first row
+	More []Row `json:"-"` // further rows
 
-	Turns       []Turn         `json:"turns"`
 	FormatValid bool           `json:"format_valid"`
 	Malformed   int            `json:"malformed"` // calls that could not be parsed or executed; their result was an error
 	Finish      string         `json:"finish"`    // one of the Finish constants
@@ -83,9 +86,9 @@ const (
 	RoleObserved = "observed"  // results of calls, as the dialect renders them
 )
 
-// Rows returns the token sequences of a trajectory. The first is the trajectory itself.
-func (t *Trajectory) Rows() []*Trajectory {
-	rows := []*Trajectory{t}
+// Rows returns the rows of a trajectory.
+func (t *Trajectory) Rows() []*Row {
+	rows := []*Row{&t.Row}
 	for i := range t.More {
 		rows = append(rows, &t.More[i])
 	}
@@ -93,9 +96,9 @@ func (t *Trajectory) Rows() []*Trajectory {
 }
 
 // SampledTokens returns the number of tokens of a row that contribute to the loss.
-func (t *Trajectory) SampledTokens() int {
+func (r *Row) SampledTokens() int {
 	n := 0
-	for _, s := range t.Sampled {
+	for _, s := range r.Sampled {
 		if s {
 			n++
 		}
@@ -140,50 +143,50 @@ func (t *Trajectory) SampledTurns() int {
 
 // Check returns the first inconsistency of a row that comes from outside: unequal lengths, turns that leave gaps or
 // overlap, or a turn whose kind contradicts the mask.
-func (t *Trajectory) Check() error {
-	n := len(t.Tokens)
-	if len(t.Sampled) != n || len(t.LogProbs) != n {
-		return fmt.Errorf("trajectory %s: %d tokens, %d mask entries, %d log-probs: want equal numbers", t.ID, n, len(t.Sampled), len(t.LogProbs))
+func (r *Row) Check() error {
+	n := len(r.Tokens)
+	if len(r.Sampled) != n || len(r.LogProbs) != n {
+		return fmt.Errorf("trajectory %s: %d tokens, %d mask entries, %d log-probs: want equal numbers", r.ID, n, len(r.Sampled), len(r.LogProbs))
 	}
 	at := 0
-	for i, turn := range t.Turns {
+	for i, turn := range r.Turns {
 		if turn.From != at || turn.To < turn.From || turn.To > n {
-			return fmt.Errorf("trajectory %s: turn %d covers tokens [%d,%d), want it to start at %d and end within %d", t.ID, i, turn.From, turn.To, at, n)
+			return fmt.Errorf("trajectory %s: turn %d covers tokens [%d,%d), want it to start at %d and end within %d", r.ID, i, turn.From, turn.To, at, n)
 		}
 		for p := turn.From; p < turn.To; p++ {
-			if t.Sampled[p] != turn.Sampled {
-				return fmt.Errorf("trajectory %s: turn %d is sampled=%v but token %d is sampled=%v", t.ID, i, turn.Sampled, p, t.Sampled[p])
+			if r.Sampled[p] != turn.Sampled {
+				return fmt.Errorf("trajectory %s: turn %d is sampled=%v but token %d is sampled=%v", r.ID, i, turn.Sampled, p, r.Sampled[p])
 			}
 		}
 		at = turn.To
 	}
 	if at != n {
-		return fmt.Errorf("trajectory %s: turns end at token %d of %d", t.ID, at, n)
+		return fmt.Errorf("trajectory %s: turns end at token %d of %d", r.ID, at, n)
 	}
 	return nil
 }
 
 // AppendObserved appends tokens that the policy reads.
-func (t *Trajectory) AppendObserved(role string, ids []int32, text string) {
-	from := len(t.Tokens)
-	t.Tokens = append(t.Tokens, ids...)
-	t.Sampled = append(t.Sampled, make([]bool, len(ids))...)
-	t.LogProbs = append(t.LogProbs, make([]float32, len(ids))...)
-	t.Turns = append(t.Turns, Turn{Role: role, Text: text, From: from, To: len(t.Tokens)})
+func (r *Row) AppendObserved(role string, ids []int32, text string) {
+	from := len(r.Tokens)
+	r.Tokens = append(r.Tokens, ids...)
+	r.Sampled = append(r.Sampled, make([]bool, len(ids))...)
+	r.LogProbs = append(r.LogProbs, make([]float32, len(ids))...)
+	r.Turns = append(r.Turns, Turn{Role: role, Text: text, From: from, To: len(r.Tokens)})
 }
 
 // AppendSampled appends a turn that the policy sampled.
-func (t *Trajectory) AppendSampled(c policy.Completion, text string) {
-	from := len(t.Tokens)
-	t.Tokens = append(t.Tokens, c.Tokens...)
-	t.LogProbs = append(t.LogProbs, c.LogProbs...)
-	if known := len(t.Routes); known < len(c.Routes) {
-		t.Routes = append(t.Routes, c.Routes[known:]...)
+func (r *Row) AppendSampled(c policy.Completion, text string) {
+	from := len(r.Tokens)
+	r.Tokens = append(r.Tokens, c.Tokens...)
+	r.LogProbs = append(r.LogProbs, c.LogProbs...)
+	if known := len(r.Routes); known < len(c.Routes) {
+		r.Routes = append(r.Routes, c.Routes[known:]...)
 	}
 	for range c.Tokens {
-		t.Sampled = append(t.Sampled, true)
+		r.Sampled = append(r.Sampled, true)
 	}
-	t.Turns = append(t.Turns, Turn{Role: RoleSampled, Text: text, Sampled: true, From: from, To: len(t.Tokens)})
+	r.Turns = append(r.Turns, Turn{Role: RoleSampled, Text: text, Sampled: true, From: from, To: len(r.Tokens)})
 }
 
 // TrajectoryID returns the id of a trajectory within a step: query/rollout for the main agent,
@@ -196,5 +199,15 @@ func TrajectoryID(k policy.Key, main bool) string {
 	return id + "/" + k.Agent + "/" + strconv.Itoa(k.Invocation)
 }
 
-// RowID returns the id of a trajectory's further row n, counted from 1.
-func RowID(id string, n int) string { return id + "+" + strconv.Itoa(n) }
+// NewRow returns the first row of a conversation, without tokens.
+func NewRow(k policy.Key, main bool) Row {
+	return Row{ID: TrajectoryID(k, main), Query: k.Query, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation}
+}
+
+// RowID returns the id of row n of a trajectory. Row 0 has the trajectory's own id.
+func RowID(trajectory string, n int) string {
+	if n == 0 {
+		return trajectory
+	}
+	return trajectory + "+" + strconv.Itoa(n)
+}

@@ -194,13 +194,13 @@ func (p *phase) attempt(t Ticket) (*attempt, error) {
 
 // Conversation is one invocation of an agent in an attempt.
 type Conversation struct {
-	Task      string             // the text of the last message of a user in the first request
-	Rows      []agent.Trajectory // at least one; several if the history was rewritten
-	Answer    string             // the text of the last turn, or the arguments of its last call
-	Valid     bool               // every turn ended by itself and had the requested form, and no call was malformed
-	Malformed int                // calls that could not be read
-	Arrival   int                // ordinal among the attempt's conversations, in the order of their first requests
-	Replies   []string           // ids of its replies
+	Task      string      // the text of the last message of a user in the first request
+	Rows      []agent.Row // at least one; several if the history was rewritten
+	Answer    string      // the text of the last turn, or the arguments of its last call
+	Valid     bool        // every turn ended by itself and had the requested form, and no call was malformed
+	Malformed int         // calls that could not be read
+	Arrival   int         // ordinal among the attempt's conversations, in the order of their first requests
+	Replies   []string    // ids of its replies
 }
 
 // Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls

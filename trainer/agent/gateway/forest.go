@@ -249,10 +249,10 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 	return append(best, encode(rest)...)
 }
 
-// rows returns the root's trajectories, one for each path from the first turn of a row to a last turn. A turn that
+// rows returns the root's rows, one for each path from the first turn of a row to a last turn. A turn that
 // several rows share is marked as sampled, and so trained, only in the first of them. The order of the rows does not
 // depend on the order of the requests.
-func (r *root) rows() []agent.Trajectory {
+func (r *root) rows() []agent.Row {
 	var leaves []*turn
 	for _, t := range r.turns {
 		if !slices.ContainsFunc(r.turns, func(other *turn) bool { return other.parent == t }) {
@@ -260,10 +260,10 @@ func (r *root) rows() []agent.Trajectory {
 		}
 	}
 	slices.SortFunc(leaves, func(a, b *turn) int { return slices.Compare(a.tokens(), b.tokens()) })
-	var rows []agent.Trajectory
+	var rows []agent.Row
 	trained := map[*turn]bool{}
 	for _, leaf := range leaves {
-		var row agent.Trajectory
+		var row agent.Row
 		for i, t := range leaf.path() {
 			role := agent.RoleObserved
 			if i == 0 {

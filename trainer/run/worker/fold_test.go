@@ -9,9 +9,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// spokenTokens returns a trajectory with one trained token.
-func spokenTokens(id string) agent.Trajectory {
-	return agent.Trajectory{ID: id, FormatValid: true, Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1}}
+// spokenTokens returns a row with one trained token.
+func spokenTokens(id string) agent.Row {
+	return agent.Row{ID: id, Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1}}
 }
 
 // TestFoldIsOneTrajectory: folding a conversation of a group changes neither its group nor its
@@ -32,9 +32,10 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			}
 			for i := range calls {
 				score := float64(i)
-				t := &trajectory{Trajectory: spokenTokens(trajectoryID("q", k, name, i, main)), expert: &score}
+				row := spokenTokens(trajectoryID("q", k, name, i, main))
+				t := &trajectory{Trajectory: agent.Trajectory{Row: row, FormatValid: true}, expert: &score}
 				if fold && k == 1 && i == 0 {
-					t.More = []agent.Trajectory{spokenTokens(agent.RowID(t.ID, 1))}
+					t.More = []agent.Row{spokenTokens(agent.RowID(t.ID, 1))}
 				}
 				exp.trajectories[t.ID] = t
 			}
@@ -75,8 +76,10 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 
 // TestFoldedConversationIsWhole: a verifier and a reader of the page get all stretches of a folded conversation.
 func TestFoldedConversationIsWhole(t *testing.T) {
-	folded := agent.Trajectory{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "?"}, {Role: agent.RoleSampled, Text: "summary", Sampled: true}},
-		More: []agent.Trajectory{{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "? summary"}, {Role: agent.RoleSampled, Text: "!", Sampled: true}}}}}
+	folded := agent.Trajectory{
+		Row:  agent.Row{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "?"}, {Role: agent.RoleSampled, Text: "summary", Sampled: true}}},
+		More: []agent.Row{{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "? summary"}, {Role: agent.RoleSampled, Text: "!", Sampled: true}}}},
+	}
 	want := []string{"?", "summary", "? summary", "!"}
 	var verified, shown []string
 	for _, m := range attemptOf(folded, "").Conversation {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -57,7 +58,7 @@ func (s *common) lines(exp *experience, groups []mgrpo.Group, advantages []mgrpo
 	for id, t := range exp.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert, Program: t.program}
 		for _, row := range t.More {
-			lines[row.ID] = &archive.Line{Trajectory: row, Task: t.task, RowOf: id}
+			lines[row.ID] = &archive.Line{Trajectory: agent.Trajectory{Row: row}, Task: t.task, RowOf: id}
 		}
 	}
 	for i, g := range groups {

@@ -170,28 +170,27 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 
 // trajectoryOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
 func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway.Conversation) trajectory {
-	var rows []agent.Trajectory
-	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i}, pr.main),
-		Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i, Version: pr.policy.Version(),
-		FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
-	subtask := q.Text
+	empty := agent.NewRow(policy.Key{Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i}, pr.main)
+	t := trajectory{task: q.Text}
+	t.Trajectory = agent.Trajectory{Row: empty, FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+	var rows []agent.Row
 	for _, s := range conversations {
 		rows = append(rows, s.Rows...)
-		sum.FormatValid = sum.FormatValid && s.Valid
-		sum.Malformed += s.Malformed
-		sum.Answer, subtask = s.Answer, s.Task
+		t.FormatValid = t.FormatValid && s.Valid
+		t.Malformed += s.Malformed
+		t.Answer, t.task = s.Answer, s.Task
 	}
+	oldest := pr.policy.Version()
 	for n := range rows {
 		row := &rows[n]
 		row.Version = min(row.Version, pr.policy.Version())
-		sum.Version = min(sum.Version, row.Version)
-		row.ID = agent.RowID(sum.ID, n)
+		oldest = min(oldest, row.Version)
+		row.ID = agent.RowID(empty.ID, n)
 		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.name, i
 	}
-	t := trajectory{Trajectory: sum, task: subtask}
 	if len(rows) > 0 { // otherwise the program never sent a request
-		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.More = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
-		t.Routes = rows[0].Routes
+		t.Row, t.More = rows[0], rows[1:]
 	}
+	t.Version = oldest
 	return t
 }

@@ -12,10 +12,8 @@ func TestEvaluationsKeepNoExperts(t *testing.T) {
 	for phase, want := range map[store.Phase]int{store.TrainPhase(1): 2, store.EvalPhase(1): 0} {
 		ro := &rollouts{common: &common{observer: &recorder{}}}
 		c := ro.collect(phase, store.Plan{})
-		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
-		folded := recorded
-		folded.More = []agent.Trajectory{recorded}
-		c.add(&trajectory{Trajectory: folded})
+		recorded := agent.Row{ID: "q/0", Routes: []uint16{1, 2}}
+		c.add(&trajectory{Trajectory: agent.Trajectory{Row: recorded, More: []agent.Row{recorded}}})
 		for _, row := range c.exp.trajectories["q/0"].Rows() {
 			if len(row.Routes) != want {
 				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)

@@ -68,7 +68,7 @@ func (s *tokenizers) show(l line, agentIndex int) trajectory {
 	return out
 }
 
-func showTurn(tok *tokenizer.Tokenizer, row *agent.Trajectory, t agent.Turn) turn {
+func showTurn(tok *tokenizer.Tokenizer, row *agent.Row, t agent.Turn) turn {
 	unknown := func(id int32) bool { return id < 0 || int(id) >= tok.VocabSize() } // an older checkpoint may contain another model
 	if t.Sampled && tok != nil && !slices.ContainsFunc(row.Tokens[t.From:t.To], unknown) {
 		to := min(t.To, t.From+maxTurnTokens)

@@ -151,17 +151,17 @@ func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int
 
 // whole adds further rows to the trajectories to which they belong. It omits rows whose trajectory is not in lines.
 func whole(lines []line) (out []line) {
-	rows := map[string][]agent.Trajectory{}
+	rows := map[string][]agent.Row{}
 	for _, l := range lines {
 		if l.RowOf != "" {
-			rows[l.RowOf] = append(rows[l.RowOf], l.Trajectory)
+			rows[l.RowOf] = append(rows[l.RowOf], l.Row)
 		}
 	}
 	for _, l := range lines {
 		if l.RowOf != "" {
 			continue
 		}
-		l.More = slices.SortedFunc(slices.Values(rows[l.ID]), func(a, b agent.Trajectory) int {
+		l.More = slices.SortedFunc(slices.Values(rows[l.ID]), func(a, b agent.Row) int {
 			return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) // +2 comes before +10
 		})
 		out = append(out, l)
