@@ -34,7 +34,7 @@ type TeamChat struct {
 type Message struct{ From, To, Text string }
 
 // Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
-// that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut]
+// that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.BindHeldOut]
 // chooses another.
 func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk func(context.Context, *TeamChat) error) error {
 	if cfg.PlayedByProgram() {
@@ -42,7 +42,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 	}
 	own := *cfg
 	own.Gateway = config.Gateway{}
-	return withCheckpoint(ctx, &own, opt.with(nil), useChat, func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
+	return withCheckpoint(ctx, &own, opt.evaluation(nil), useChat, func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(from.Step))}
 		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
@@ -66,9 +66,9 @@ func (c *TeamChat) worker(name string) *worker.Worker {
 	return c.workers[i]
 }
 
-// HeldOut returns held-out question n of the task, 0 <= n < Questions. Tools are then bound to this query, for example to its
+// BindHeldOut returns held-out question n of the task, 0 <= n < Questions. Tools are then bound to this query, for example to its
 // knowledge base, also for later questions.
-func (c *TeamChat) HeldOut(n int) task.Query {
+func (c *TeamChat) BindHeldOut(n int) task.Query {
 	c.about = c.worker(c.Main).Parts.Player.Task.Eval(n)
 	return c.about
 }

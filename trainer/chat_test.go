@@ -31,8 +31,8 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
 	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
-		if c.Questions != 4 || c.HeldOut(1).Answer != "7" {
-			t.Errorf("%d held-out questions, %+v", c.Questions, c.HeldOut(1))
+		if c.Questions != 4 || c.BindHeldOut(1).Answer != "7" {
+			t.Errorf("%d held-out questions, %+v", c.Questions, c.BindHeldOut(1))
 		}
 		for _, question := range []string{"how many?", "why?"} {
 			var told []Message
@@ -110,7 +110,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}, CheckpointOptions{}, func(string, []ServedAgent) {
+	err := Serve(ctx, cfg, ServeOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Token: "of the server"}}, func(string, []ServedAgent) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("request to the hosted agent: %d %s", status, text)

@@ -26,7 +26,7 @@ import (
 // checkpoint with all agents in this process.
 type EvaluateOptions struct {
 	Checkpoint string           // folder of a step; "": the run's newest complete one
-	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
+	Agents     []string         // agents that this process runs; the others run in processes with the same store.url; nil: all
 	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
 	Task       task.Task        // replaces the configured task; may be nil
 	Observer   metrics.Observer // receives records and notes; may be nil
@@ -35,10 +35,8 @@ type EvaluateOptions struct {
 
 // check returns an error if the options do not fit the configuration.
 func (o EvaluateOptions) check(cfg *config.Config) error {
-	for _, name := range o.Agents {
-		if !slices.Contains(cfg.AgentNames(), name) {
-			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
-		}
+	if err := config.CheckAgents(cfg, o.Agents); err != nil {
+		return err
 	}
 	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
 		return fmt.Errorf("%s is not the main agent, and only answers of %s can be compared with earlier ones: compare them in its evaluation",
@@ -65,7 +63,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 			if w.Main() {
 				e.Answers = score.AnswersOf(answers)
 			}
-			err = w.Member().Round.Barrier(ctx, store.Finished, w.WaitsFor)
+			err = w.Member().Round.Barrier(ctx, store.Finished, w.ReportWaiting)
 			switch {
 			case !w.Main():
 				return err
@@ -134,16 +132,10 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 			return err
 		}
 	}
-	checkpoints := archive.CheckpointsOf(cfg.RunDir(), names...)
 	if stepDir == "" {
-		m, err := checkpoints.Latest()
-		if errors.Is(err, archive.ErrNoCheckpoint) {
-			return fmt.Errorf("%w\ntrain the team first, or name a checkpoint of another folder", err)
-		}
-		if err != nil {
+		if stepDir, err = newestStepDir(cfg, names); err != nil {
 			return err
 		}
-		stepDir = checkpoints.StepDir(m.Step)
 	}
 	from, err := checkpointOf(cfg, stepDir, names, observer)
 	if err != nil {
@@ -162,7 +154,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	if err != nil {
 		return err
 	}
-	team, err := openTeam(ctx, teamSpec{opt: TrainOptions{Gateway: opt.Gateway}, date: date,
+	team, err := openTeam(ctx, teamSpec{hooks: hooks{gateway: opt.Gateway}, date: date,
 		offers: offeredCheckpoints{points: []archive.Manifest{from}},
 		Setup: worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true,
 			Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names}}})
@@ -176,6 +168,16 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 		return team.giveUp(ctx, err)
 	}
 	return errors.Join(do(ctx, team, from, stepDir), team.close(context.WithoutCancel(ctx)))
+}
+
+// newestStepDir returns the folder of the run's newest complete checkpoint.
+func newestStepDir(cfg *config.Config, names []string) (string, error) {
+	checkpoints := archive.CheckpointsOf(cfg.RunDir(), names...)
+	m, err := checkpoints.Latest()
+	if errors.Is(err, archive.ErrNoCheckpoint) {
+		err = fmt.Errorf("%w\ntrain the team first, or name a checkpoint of another folder", err)
+	}
+	return checkpoints.StepDir(m.Step), err
 }
 
 // checkpointOf verifies that a step's files of the named agents are whole and belong to this team.

@@ -132,7 +132,7 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	}
 	cancel()
 	<-failed
-	if err := Train(t.Context(), of["planner"], TrainOptions{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
+	if err := Train(t.Context(), of["planner"], TrainOptions{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrRunComplete) {
 		t.Errorf("resuming the complete run: %v", err)
 	}
 }
@@ -152,6 +152,20 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 	}
 	if of == 0 || math.Abs(of-want) > 1e-6*want {
 		t.Errorf("the answers of an evaluation took %v tokens, but its agents counted %v", of, want)
+	}
+}
+
+// TestUnknownAgent: a misspelt agent is refused by its name before anything is opened.
+func TestUnknownAgent(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	names, want := []string{"planer"}, `there is no agent "planer" in the configuration, only planner, researcher`
+	_, _, listening := Listen(cfg, names)
+	_, evaluated := Evaluate(t.Context(), cfg, EvaluateOptions{Agents: names})
+	trained := Train(t.Context(), cfg, TrainOptions{Agents: names})
+	for call, err := range map[string]error{"Listen": listening, "Evaluate": evaluated, "Train": trained} {
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: got error %v, want %q", call, err, want)
+		}
 	}
 }
 

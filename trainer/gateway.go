@@ -8,42 +8,51 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 )
 
-// Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Server
-// at /v1/ and /r/, and Leases at /rollouts/.
+// Gateway gives programs and other workers access to the agents of a process. Mount adds it to a server.
 type Gateway struct {
 	Server    *gateway.Server
 	Leases    *gateway.Leases   // nil: programs elsewhere cannot request rollouts
 	URL       string            // the address of this process for others, without a path
 	Transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
 
-	Open  bool // no training: anyone with Token may send requests, or anyone if Token is ""
-	Token string
+	Token string // of Serve: requests must have it as their API key; "": none is needed
+
+	open bool // Serve: requests need no ticket of a rollout
+}
+
+// Mount adds the gateway's paths to a server, such as an http.ServeMux or a health.Server.
+func (g *Gateway) Mount(server interface{ Handle(string, http.Handler) }) {
+	server.Handle("/v1/", g.Server)
+	server.Handle("/r/", g.Server)
+	if g.Leases != nil {
+		server.Handle("/rollouts/", g.Leases)
+	}
 }
 
 // openGateway opens the gateway: it publishes this process's address to the other workers, and the main agent's worker
 // starts the programs that play rollouts, or leases rollouts to them.
 func (t *team) openGateway(ctx context.Context) error {
-	g := t.opt.Gateway
+	g := t.hooks.gateway
 	if !t.Config.HasGateway() {
 		return nil
 	}
 	if g == nil {
-		return errors.New("the configuration has a gateway, but this program does not serve one: set Gateway in the options")
+		return errors.New("the configuration has a gateway, but this program does not serve one: set the option Gateway")
 	}
-	round := gateway.Round{Run: t.Config.Run.Name, Open: g.Open, Token: g.Token,
+	round := gateway.Round{Run: t.Config.Run.Name, Open: g.open, Token: g.Token,
 		Agents: t.Config.AgentNames(), Transport: g.Transport, Hosted: map[string]gateway.Upstream{}}
 	fresh := make([]byte, gateway.SecretSize)
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
-		if w.Parts.Gateway == nil && g.Open {
+		if w.Parts.Gateway == nil && g.open {
 			to, err := upstreamOf(t.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
@@ -55,11 +64,11 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		secret, err := w.Member().Gateways.Publish(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
+		shared, err := w.Member().Gateways.Publish(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
-		if round.Secret, err = base64.StdEncoding.DecodeString(secret); err != nil || len(round.Secret) != gateway.SecretSize {
+		if round.Secret, err = base64.StdEncoding.DecodeString(shared); err != nil || len(round.Secret) != gateway.SecretSize {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
 		round.Name = w.Member().Round.Nonce()
@@ -83,12 +92,8 @@ func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
 	if to.URL, err = url.Parse(e.URL); err != nil {
 		return to, err
 	}
-	if e.KeyEnv != "" {
-		if to.Key = os.Getenv(e.KeyEnv); to.Key == "" {
-			return to, fmt.Errorf("key_env: the environment variable %s is not set", e.KeyEnv)
-		}
-	}
-	return to, nil
+	to.Key, err = secret.FromEnv("key_env", e.KeyEnv)
+	return to, err
 }
 
 // addressOf returns the address of another worker's gateway.
@@ -107,7 +112,7 @@ func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
 func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gateway.Secret) error {
 	p := cfg.Task.Program
 	switch {
-	case !w.Main() || !cfg.PlayedByProgram() || g.Open:
+	case !w.Main() || !cfg.PlayedByProgram() || g.open:
 		return nil
 	case p.Elsewhere && g.Leases == nil:
 		return errors.New("task.program.elsewhere: this process does not lease rollouts")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
@@ -24,6 +25,9 @@ import (
 // the agents listens at any free port of its machine. A process with all agents listens only if
 // there is a gateway. Otherwise the server is nil. agents are those that run here; nil means all.
 func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, error) {
+	if err := config.CheckAgents(cfg, agents); err != nil {
+		return nil, nil, err
+	}
 	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agentsOf(cfg, agents), Newest: newestCheckpoint(cfg)}
 	if o.Address == "" {
 		if agents == nil && !cfg.HasGateway() {
@@ -32,7 +36,7 @@ func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, erro
 		o.Address = "127.0.0.1:0"
 	}
 	var err error
-	if o.Token, err = healthToken(cfg); err != nil {
+	if o.Token, err = secret.FromEnv("config: health.token_env", cfg.Health.TokenEnv); err != nil {
 		return nil, nil, err
 	}
 	if o.TLS, err = gatewayTLS(cfg); err != nil {
@@ -73,36 +77,23 @@ func localHost(host string) bool {
 	return host == "" || host == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
 }
 
-// healthToken returns the token that requests must carry, or "" if none is configured.
-func healthToken(cfg *config.Config) (string, error) {
-	env := cfg.Health.TokenEnv
-	if env == "" {
-		return "", nil
-	}
-	token := os.Getenv(env)
-	if token == "" {
-		return "", fmt.Errorf("config: health.token_env: the environment has no %s", env)
-	}
-	return token, nil
-}
-
 // mountGateway adds the team's gateway to the process's server. It returns nil if the configuration has no gateway.
 func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 	if !cfg.HasGateway() {
 		return nil, nil
 	}
 	g := &Gateway{Server: gateway.NewServer(), URL: cmp.Or(strings.TrimSuffix(cfg.Gateway.Advertise, "/"), server.URL())}
-	server.Handle("/v1/", g.Server)
-	server.Handle("/r/", g.Server)
 	if env := cfg.Gateway.TokenEnv; env != "" {
-		token := os.Getenv(env)
+		token, err := secret.FromEnv("config: gateway.token_env", env)
+		if err != nil {
+			return nil, err
+		}
 		if len(token) < health.MinToken {
 			return nil, fmt.Errorf("config: gateway.token_env: %s has %d bytes; want %d or more, for example from: openssl rand -hex 32", env, len(token),
 				health.MinToken)
 		}
 		p := cfg.Task.Program
 		g.Leases = gateway.NewLeases(gateway.LeaseSettings{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.URL + "/v1"})
-		server.Handle("/rollouts/", g.Leases)
 	}
 	if cfg.Gateway.CA != "" {
 		pem, err := os.ReadFile(cfg.Resolve(cfg.Gateway.CA))
@@ -117,6 +108,7 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 		transport.TLSClientConfig = &tls.Config{RootCAs: authorities}
 		g.Transport = transport
 	}
+	g.Mount(server)
 	return g, nil
 }
 

@@ -63,7 +63,7 @@ func (o *TrainOptions) listenForMachines(cfg *config.Config, machines map[string
 // dismissMachines sends the end of the run to further machines.
 func dismissMachines(ctx context.Context, machines map[string]*launch.Machines, err error) {
 	end := launch.RunEnd{}
-	if err != nil && !errors.Is(err, ErrFinished) {
+	if err != nil && !errors.Is(err, ErrRunComplete) {
 		end = launch.RunEnd{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
 	}
 	for _, m := range machines {

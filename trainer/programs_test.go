@@ -299,9 +299,7 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	p := cfg.Task.Program
 	g := &Gateway{Server: gateway.NewServer(), URL: server.URL,
 		Leases: gateway.NewLeases(gateway.LeaseSettings{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
-	mux.Handle("/v1/", g.Server)
-	mux.Handle("/r/", g.Server)
-	mux.Handle("/rollouts/", g.Leases)
+	g.Mount(mux)
 	return g
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
@@ -58,10 +59,10 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 	if errors.Is(err, ErrNothingTrained) { // the caller shows it as an error
 		lines.Note(metrics.Warnf("", metrics.TopicStop, "%v", err))
 	}
-	if err == nil || errors.Is(err, ErrFinished) || errors.Is(err, ErrNothingTrained) {
+	if err == nil || errors.Is(err, ErrRunComplete) || errors.Is(err, ErrNothingTrained) {
 		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
 	}
-	if errors.Is(err, ErrFinished) { // resuming a complete run is not a failure
+	if errors.Is(err, ErrRunComplete) { // resuming a complete run is not a failure
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
@@ -73,7 +74,7 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 
 // newDashboard makes the page of a run. before holds the run's records so far.
 func newDashboard(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*dashboard.Page, error) {
-	token, err := healthToken(cfg)
+	token, err := secret.FromEnv("config: health.token_env", cfg.Health.TokenEnv)
 	if err != nil {
 		return nil, err
 	}

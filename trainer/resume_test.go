@@ -383,7 +383,7 @@ func TestResumeOfCompleteRun(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen := &recorder{}
 	err := Train(t.Context(), load(t, copyRun(t, wholeDir), "run.steps=4", "grpo.rollouts=6"), TrainOptions{Resume: true, Observer: seen})
-	if !errors.Is(err, ErrFinished) || strings.Contains(seen.String(), "other settings") {
+	if !errors.Is(err, ErrRunComplete) || strings.Contains(seen.String(), "other settings") {
 		t.Errorf("%v, notes: %s", err, seen)
 	}
 }

@@ -26,9 +26,9 @@ import (
 
 // TrainOptions are the options of Train in addition to the configuration. The zero value trains all agents from the beginning.
 type TrainOptions struct {
-	Agents     []string             // agents in this process, which meet the others in the run's Redis; nil: all
+	Agents     []string             // agents that this process runs; the others run in processes with the same store.url; nil: all
 	Resume     bool                 // continue from the newest complete checkpoint
-	Stop       <-chan struct{}      // closed to end the run of all agents with a checkpoint; a signal context's Done() fits
+	Stop       <-chan struct{}      // closed to end the run after the current step, with a checkpoint; may be nil
 	Task       task.Task            // replaces the configured task; may be nil
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
 	Observer   metrics.Observer     // receives records and notes; may be nil
@@ -73,10 +73,10 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // followers ends the round, too, and registers in the store again.
 //
 // The error is nil if the agents were trained until the last step, and ErrNothingTrained if no step changed
-// a weight. It is ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested.
+// a weight. It is ErrRunComplete if there was nothing left to train, and ErrStopped if a stop was requested.
 // Resumable reports for these and for all other errors whether Train can continue with TrainOptions.Resume.
 func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error) {
-	if err = checkTerms(cfg, opt.Terms); err != nil {
+	if err = errors.Join(config.CheckAgents(cfg, opt.Agents), checkTerms(cfg, opt.Terms)); err != nil {
 		return err
 	}
 	opt.Observer = observed(opt.Observer)

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
@@ -21,21 +22,32 @@ type CheckpointOptions struct {
 	Observer   metrics.Observer // receives notes; may be nil
 }
 
-// with returns the options of a use by all agents in this process, whose programs have access through g.
-func (o CheckpointOptions) with(g *Gateway) EvaluateOptions {
+// evaluation returns the options for agents that are all in this process, with requests at g.
+func (o CheckpointOptions) evaluation(g *Gateway) EvaluateOptions {
 	return EvaluateOptions{Checkpoint: o.Checkpoint, Task: o.Task, Observer: o.Observer, Gateway: g}
 }
 
-// Serve gives programs access through g, which Listen returns, to the agents of a checkpoint, all in this process, until ctx
-// ends. Requests may set temperature and truncation; the defaults are the same as in evaluations. Serve calls
-// ready when the agents can answer, with the folder of the checkpoint.
-func Serve(ctx context.Context, cfg *config.Config, g *Gateway, opt CheckpointOptions, ready func(stepDir string, agents []ServedAgent)) error {
+// ServeOptions are the options of Serve in addition to the configuration.
+type ServeOptions struct {
+	CheckpointOptions
+	Gateway *Gateway // receives the requests; the caller mounts it on a server
+}
+
+// Serve answers requests at opt.Gateway for the agents of a checkpoint, all in this process, until ctx ends. Requests may set
+// temperature and truncation; the defaults are the same as in evaluations. Serve calls ready when the agents can answer,
+// with the folder of the checkpoint. It returns nil when ctx ends.
+func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func(stepDir string, agents []ServedAgent)) error {
+	if opt.Gateway == nil {
+		return errors.New("serve: ServeOptions.Gateway is nil")
+	}
+	g := *opt.Gateway
+	g.open = true
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
-	return withCheckpoint(ctx, &own, opt.with(g), useServe, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+	return withCheckpoint(ctx, &own, opt.evaluation(&g), useServe, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(from.Step)), Free: true})

@@ -22,8 +22,8 @@ import (
 // configFile is the name of the configuration in a run's folder.
 const configFile = "config.yaml"
 
-// ErrFinished is the error of a run that has nothing left to train.
-var ErrFinished = errors.New("the run is complete")
+// ErrRunComplete is the error of a run that has nothing left to train.
+var ErrRunComplete = errors.New("the run is complete")
 
 // offeredCheckpoints holds the checkpoints from which a worker of this process can continue, newest first.
 type offeredCheckpoints struct {
@@ -84,13 +84,13 @@ func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Mani
 	return points, notes, err
 }
 
-func nothingLeft(cfg *config.Config, m archive.Manifest) error {
+func completeError(cfg *config.Config, m archive.Manifest) error {
 	return fmt.Errorf("%w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example to %d",
-		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
+		ErrRunComplete, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
-// finished reports whether the last step is done and, if queries are held out, its version was evaluated.
-func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
+// complete reports whether the last step is done and, if queries are held out, its version was evaluated.
+func complete(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
 		return m.Step >= cfg.Run.Steps
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -34,10 +36,18 @@ type team struct {
 // teamSpec holds the data with which a team is opened.
 type teamSpec struct {
 	worker.Setup
-	opt    TrainOptions       // Health, Dashboard, Gateway and BeforeLoad; the others are in Setup
+	hooks  hooks
 	offers offeredCheckpoints // the available checkpoints
 	date   string             // YYYY-MM-DD, the date of the run, if this process has it
 	before retryCause         // the cause of the previous round's end
+}
+
+// hooks are the parts of the process that follow the team.
+type hooks struct {
+	gateway    *Gateway
+	health     *health.Server
+	dashboard  *dashboard.Page
+	beforeLoad func()
 }
 
 // teamSpecOf returns the data of a team that trains. The caller sets date and offers.
@@ -45,7 +55,7 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
 		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
-		opt:   opt, before: state.before,
+		hooks: hooks{opt.Gateway, opt.Health, opt.Dashboard, opt.BeforeLoad}, before: state.before,
 	}
 }
 
@@ -113,7 +123,7 @@ func (t *team) enter(ctx context.Context) error {
 	for _, name := range t.Process.Agents {
 		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrRunComplete) {
-			return nothingLeft(t.Config, t.offers.points[0])
+			return completeError(t.Config, t.offers.points[0])
 		}
 		if err != nil {
 			return err
@@ -134,17 +144,18 @@ func (t *team) enter(ctx context.Context) error {
 	return nil
 }
 
-// currentOffers returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
+// currentOffers returns the states from which a worker can start now. runComplete reports whether nothing is left to do after the newest
 // of them.
-func (t *team) currentOffers() (offers []store.Offer, over bool, err error) {
+func (t *team) currentOffers() (offers []store.Offer, runComplete bool, err error) {
 	if err := t.offers.renew(t.Dir); err != nil {
 		return nil, false, err
 	}
 	at := t.offers.points
-	return archive.StoreOffers(at, t.date), !t.NoTraining && len(at) > 0 && finished(t.Config, at[0], t.Task), nil
+	return archive.StoreOffers(at, t.date), !t.NoTraining && len(at) > 0 && complete(t.Config, at[0], t.Task), nil
 }
 
-// load opens the workers with the state from which the team starts.
+// load checks the devices, sets newer checkpoints aside, opens the workers with the state from which the team starts, and
+// opens the gateway. If that state is the end of the run, it waits for the other agents and returns ErrRunComplete.
 func (t *team) load(ctx context.Context) error {
 	at := t.offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
@@ -153,11 +164,11 @@ func (t *team) load(ctx context.Context) error {
 	if t.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
 		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(t.Dir))
 	}
-	if t.From != nil && !t.NoTraining && finished(t.Config, *t.From, t.Task) { // all workers reach this together
+	if t.From != nil && !t.NoTraining && complete(t.Config, *t.From, t.Task) { // all workers reach this together
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
-		return nothingLeft(t.Config, *t.From)
+		return completeError(t.Config, *t.From)
 	}
 	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
 	for _, m := range t.members {
@@ -171,8 +182,8 @@ func (t *team) load(ctx context.Context) error {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 	}
-	if t.opt.BeforeLoad != nil {
-		t.opt.BeforeLoad()
+	if t.hooks.beforeLoad != nil {
+		t.hooks.beforeLoad()
 	}
 	if !t.NoTraining {
 		if err := t.goBack(ctx); err != nil {
@@ -186,8 +197,8 @@ func (t *team) load(ctx context.Context) error {
 		}
 		t.workers = append(t.workers, w)
 		probe := worker.Probe{Parts: w.Parts}
-		t.opt.Health.Joined(w.Name(), probe, m)
-		t.opt.Dashboard.Joined(w.Name(), probe, m)
+		t.hooks.health.Joined(w.Name(), probe, m)
+		t.hooks.dashboard.Joined(w.Name(), probe, m)
 	}
 	return t.openGateway(ctx)
 }
@@ -263,7 +274,7 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	defer cancel()
 	cause := t.recordCause(m.Agent(), err)
 	switch {
-	case worker.Classify(err) == worker.RoundOver, errors.Is(err, ErrFinished): // the others already have this information
+	case worker.Classify(err) == worker.RoundOver, errors.Is(err, ErrRunComplete): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Round.Stop(publishing, store.Asked, "interrupted")
@@ -287,7 +298,7 @@ func (t *team) releasePlace(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	if g := t.opt.Gateway; g != nil && t.Config.HasGateway() { // the round is over for the programs
+	if g := t.hooks.gateway; g != nil && t.Config.HasGateway() { // the round is over for the programs
 		g.Server.BeginRound(gateway.Round{}, nil)
 	}
 	for _, w := range t.workers {

@@ -3,10 +3,11 @@ package main
 import (
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 )
 
-// hostPort returns the address that --listen names, where a port alone is one of 127.0.0.1.
+// hostPort returns --listen as HOST:PORT. A port alone means 127.0.0.1:PORT.
 func hostPort(listen string) (string, error) {
 	if _, err := strconv.ParseUint(listen, 10, 16); err == nil {
 		return net.JoinHostPort("127.0.0.1", listen), nil
@@ -19,4 +20,16 @@ func hostPort(listen string) (string, error) {
 		return "", fmt.Errorf("--listen %s: want [HOST:]PORT, such as 9464 or 127.0.0.1:9464", listen)
 	}
 	return listen, nil
+}
+
+// tokenFromEnv returns the value of the variable that --token-env names, or "" without the flag.
+func tokenFromEnv(variable string) (string, error) {
+	if variable == "" {
+		return "", nil
+	}
+	token := os.Getenv(variable)
+	if token == "" {
+		return "", fmt.Errorf("--token-env: the environment variable %s is not set", variable)
+	}
+	return token, nil
 }

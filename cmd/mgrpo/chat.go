@@ -111,7 +111,7 @@ func (c *chatCmd) withTeam(loading context.Context, terminal chat.Terminal, inte
 			return loading.Err()
 		}
 		signal.Notify(interrupts, os.Interrupt)
-		s := chat.Team{Terminal: terminal, HeldOut: team.HeldOut, Questions: team.Questions}
+		s := chat.Team{Terminal: terminal, BindHeldOut: team.BindHeldOut, Questions: team.Questions}
 		s.Ask = func(ctx context.Context, question string, tell func(string)) (string, error) {
 			return team.Ask(ctx, question, func(m trainer.Message) { tell(fmt.Sprintf("%s -> %s: %s", m.From, m.To, m.Text)) })
 		}

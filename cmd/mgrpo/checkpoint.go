@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
@@ -108,19 +109,9 @@ func (c *checkpointListCmd) Run() error {
 		} else if hasBest && s.Manifest.Step == bestVersion {
 			state += ", best"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.8s\t%s\t%s\n", s.Name, bytesText(s.Bytes), s.Manifest.Digest, strings.Join(s.Agents, ","), state)
+		fmt.Fprintf(t, "%s\t%s\t%.8s\t%s\t%s\n", s.Name, memory.Size(s.Bytes), s.Manifest.Digest, strings.Join(s.Agents, ","), state)
 	}
 	return t.Flush()
-}
-
-// bytesText formats a size for people.
-func bytesText(n int64) string {
-	value, unit := float64(n), 0
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	return fmt.Sprintf("%.4g %s", value, units[unit])
 }
 
 type checkpointVerifyCmd struct{ checkpointFlags }

@@ -35,7 +35,7 @@ type optionalModelFlags struct {
 // open checks the kernels of the device and loads the checkpoint.
 func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
 	if f.Threads < 0 || length < 0 {
-		return nil, errors.New("--threads and --context are 0 or more")
+		return nil, errors.New("--threads and --context must be 0 or more")
 	}
 	left, err := selftest.CheckDevice(ctx, f.Device)
 	if err != nil {

@@ -27,12 +27,15 @@ rollouts.`
 }
 
 func (c *rolloutCmd) Run(ctx context.Context) error {
-	token := os.Getenv(c.TokenEnv)
-	if token == "" {
-		return fmt.Errorf("--token-env: the environment has no %s", c.TokenEnv)
+	if c.Parallel < 1 {
+		return errors.New("--parallel must be at least 1")
+	}
+	token, err := tokenFromEnv(c.TokenEnv)
+	if err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for range max(c.Parallel, 1) {
+	for range c.Parallel {
 		g.Go(func() error {
 			client := gateway.Client{URL: c.URL, Token: token, Command: strings.Fields(c.Exec), Dir: ".", Hidden: []string{c.TokenEnv},
 				Note: func(text string) { fmt.Fprintln(os.Stderr, "mgrpo:", text) }}

@@ -45,7 +45,7 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	token, err := c.token()
+	token, err := tokenFromEnv(c.TokenEnv)
 	if err != nil {
 		return err
 	}
@@ -58,22 +58,21 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 		return fmt.Errorf("--listen and --token-env: %w", err)
 	}
 	defer server.Close()
-	endpoint := gateway.NewServer()
-	server.Handle("/v1/", endpoint)
-	server.Handle("/r/", endpoint)
+	g := &trainer.Gateway{Server: gateway.NewServer(), URL: server.URL(), Token: token}
+	g.Mount(server)
 	ready := func(what string, agents []trainer.ServedAgent) {
 		c.describe(os.Stdout, what, server.URLs("/v1"), agents)
 	}
 	if c.Model != "" {
-		return c.serveModel(ctx, endpoint, token, ready)
+		return c.serveModel(ctx, g, ready)
 	}
 	c.Set = append(c.Set, "gateway.listen=127.0.0.1:0") // its agents answer requests
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	g := &trainer.Gateway{Server: endpoint, URL: server.URL(), Open: true, Token: token}
-	return trainer.Serve(ctx, cfg, g, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, ready)
+	opt := trainer.ServeOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, Gateway: g}
+	return trainer.Serve(ctx, cfg, opt, ready)
 }
 
 // describe prints what is served, where, and how to call it.
@@ -99,21 +98,8 @@ func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Se
 	fmt.Fprintln(w, "Ctrl-C ends it")
 }
 
-// token returns the API key that requests need, or "" without --token-env, when the server listens at an address of
-// this machine only.
-func (c *serveCmd) token() (string, error) {
-	if c.TokenEnv == "" {
-		return "", nil
-	}
-	token := os.Getenv(c.TokenEnv)
-	if token == "" {
-		return "", fmt.Errorf("--token-env: the environment has no %s", c.TokenEnv)
-	}
-	return token, nil
-}
-
 // serveModel serves one model until ctx ends.
-func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, token string, ready func(string, []trainer.ServedAgent)) (err error) {
+func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready func(string, []trainer.ServedAgent)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	p, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -130,7 +116,7 @@ func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, tok
 	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
-	endpoint.BeginRound(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
+	g.Server.BeginRound(gateway.Round{Open: true, Token: g.Token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
 	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.MaxTokens()}})
 	<-ctx.Done()
 	return nil

@@ -105,13 +105,23 @@ func (a *Agent) OnMachine() []string {
 	return out
 }
 
+// CheckAgents returns an error if the configuration does not have all the named agents.
+func CheckAgents(c *Config, names []string) error {
+	for _, name := range names {
+		if c.Agent(name) == nil {
+			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(c.AgentNames(), ", "))
+		}
+	}
+	return nil
+}
+
 // OfMachine returns the agent with the given name if it has that further machine.
 func (c *Config) OfMachine(machine int, name string) (*Agent, error) {
+	if err := CheckAgents(c, []string{name}); err != nil {
+		return nil, err
+	}
 	a := c.Agent(name)
-	switch {
-	case a == nil:
-		return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(c.AgentNames(), ", "))
-	case machine < 1 || machine >= a.Machines.Count:
+	if machine < 1 || machine >= a.Machines.Count {
 		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1", machine, name,
 			name, a.Machines.Count)
 	}

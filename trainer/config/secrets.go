@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
@@ -32,11 +33,7 @@ func (c *Config) MachinesKey(a *Agent) ([]byte, error) {
 func (c *Config) secret(envKey, env, fileKey string, file Path) (string, error) {
 	switch {
 	case env != "":
-		p, ok := os.LookupEnv(env)
-		if !ok || p == "" {
-			return "", fmt.Errorf("config: %s: the environment variable %s is not set", envKey, env)
-		}
-		return p, nil
+		return secret.FromEnv("config: "+envKey, env)
 	case file != "":
 		b, err := os.ReadFile(c.Resolve(file))
 		if err != nil {

@@ -57,12 +57,12 @@ var conventions = map[string]Convention{
 }
 
 // ConventionByName returns the convention of a peer library, or the default for "mgrpo". For an unknown name it returns
-// a *Refusal that lists the known names.
+// a *SettingError that lists the known names.
 func ConventionByName(name string) (Convention, error) {
 	c, ok := conventions[name]
 	if !ok {
 		known := strings.Join(slices.Sorted(maps.Keys(conventions)), ", ")
-		return c, &Refusal{Code: UnknownConvention, Field: "convention", Message: name + " is not one of " + known}
+		return c, &SettingError{Key: "convention", Value: name, Reason: "must be one of " + known}
 	}
 	return c, nil
 }

@@ -10,18 +10,17 @@ type Code string
 
 // The codes, in the order in which a loss is checked. The last ones are for rewards and for other input.
 const (
-	BadWeight         Code = "bad_weight"
-	EmptyBatch        Code = "empty_batch"
-	NonFiniteInput    Code = "non_finite_input"
-	MissingInput      Code = "missing_input"
-	PositiveLogProb   Code = "positive_logprob"
-	RatioOverflow     Code = "ratio_overflow"
-	NonFiniteValue    Code = "non_finite_value"
-	NonFiniteReward   Code = "non_finite_reward"
-	RewardOutOfRange  Code = "reward_out_of_range"
-	MissingReward     Code = "missing_reward"
-	MalformedInput    Code = "malformed_input"
-	UnknownConvention Code = "unknown_convention"
+	BadWeight        Code = "bad_weight"
+	EmptyBatch       Code = "empty_batch"
+	NonFiniteInput   Code = "non_finite_input"
+	MissingInput     Code = "missing_input"
+	PositiveLogProb  Code = "positive_logprob"
+	RatioOverflow    Code = "ratio_overflow"
+	NonFiniteValue   Code = "non_finite_value"
+	NonFiniteReward  Code = "non_finite_reward"
+	RewardOutOfRange Code = "reward_out_of_range"
+	MissingReward    Code = "missing_reward"
+	MalformedInput   Code = "malformed_input"
 )
 
 // Refusal is the error for an input that must not be trained on. Positions that do not apply are nil.

@@ -57,18 +57,21 @@ type Message struct {
 
 // Task makes queries and scores answers. All methods may be called from several goroutines.
 type Task interface {
+	// Name returns the name in messages and reports.
 	Name() string
 	// Train returns training query i, i >= 0: a pure function of the seed and i.
 	Train(i int64) Query
 	// Eval returns held-out query i, 0 <= i < EvalSize().
 	Eval(i int) Query
+	// EvalSize returns the number of held-out queries, which never changes. With 0 nothing is evaluated.
 	EvalSize() int
 	// Lookup rebuilds a training or held-out query from its id. An unknown id is an error.
 	Lookup(id string) (Query, error)
 	// VerifyMain scores the main agent's answer to q in [0,1]. An error means that there is no score; the rollout is
 	// then removed.
 	VerifyMain(ctx context.Context, q Query, a Attempt) (correct float64, err error)
-	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score.
+	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score. An error means that there is no score;
+	// the rollout is then removed for every agent.
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
 }
 

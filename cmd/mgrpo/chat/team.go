@@ -13,9 +13,9 @@ import (
 type Team struct {
 	Terminal
 	// Ask returns the team's answer. It calls tell with the messages between the agents.
-	Ask       func(ctx context.Context, question string, tell func(string)) (answer string, err error)
-	HeldOut   func(n int) task.Query // held-out question n of the task, 0 <= n < Questions
-	Questions int
+	Ask         func(ctx context.Context, question string, tell func(string)) (answer string, err error)
+	BindHeldOut func(n int) task.Query // held-out question n of the task, 0 <= n < Questions
+	Questions   int
 }
 
 const teamHelp = "/ask N asks held-out question N, counted from 1; /exit or Ctrl-D ends, Ctrl-C cuts an answer short; every line is a separate question"
@@ -37,7 +37,7 @@ func (t *Team) take(ctx context.Context, line string) (known bool, err error) {
 			fmt.Fprintf(t.Notes, "(/ask N: N must be a number from 1 to %d, the number of held-out questions)\n", t.Questions)
 			return true, nil
 		}
-		q := t.HeldOut(n - 1)
+		q := t.BindHeldOut(n - 1)
 		fmt.Fprintln(t.Notes, q.Text)
 		err = t.answer(ctx, q.Text)
 		fmt.Fprintf(t.Notes, "(the reference answer: %s)\n", q.Answer)

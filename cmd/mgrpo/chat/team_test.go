@@ -17,7 +17,7 @@ func TestTeam(t *testing.T) {
 	var asked []string
 	in := strings.NewReader("why?\n/ask 2\n/ask 3\nfail\n/what\n\n/exit\nnever\n")
 	team := Team{Terminal: Terminal{In: in, Out: &out, Notes: &notes}, Questions: 2,
-		HeldOut: func(n int) task.Query { return task.Query{Text: []string{"first?", "second?"}[n], Answer: "two"} },
+		BindHeldOut: func(n int) task.Query { return task.Query{Text: []string{"first?", "second?"}[n], Answer: "two"} },
 		Ask: func(_ context.Context, question string, tell func(string)) (string, error) {
 			asked = append(asked, question)
 			if question == "fail" {

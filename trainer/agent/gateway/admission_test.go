@@ -17,16 +17,16 @@ func TestKeys(t *testing.T) {
 		return status
 	}
 	good := ticketOf("q", 2)
-	if status := ask(secret.Key(good)); status != 200 {
+	if status := ask(runSecret.Key(good)); status != 200 {
 		t.Fatalf("a good key: got status %d", status)
 	}
 	change := func(f func(*Ticket)) string {
 		other := good
 		f(&other)
-		return secret.Key(other)
+		return runSecret.Key(other)
 	}
 	foreign := Secret(bytes.Repeat([]byte{8}, SecretSize))
-	key := secret.Key(good)
+	key := runSecret.Key(good)
 	for name, c := range map[string]struct {
 		key  string
 		want int
@@ -43,7 +43,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	s.finish("planner", good)
-	if status := ask(secret.Key(good)); status != 409 {
+	if status := ask(runSecret.Key(good)); status != 409 {
 		t.Errorf("after the end of the attempt: got status %d, want 409", status)
 	}
 	if _, err := Secret(nil).ticket(Secret(nil).Key(good), time.Now()); err == nil {

@@ -97,7 +97,7 @@ func TestTemplateKwargs(t *testing.T) {
 	evaluation := ticketOf("q", 1)
 	evaluation.Phase = "eval-3"
 	ask := func(ticket Ticket, thinks bool) int {
-		status, _ := s.post("/v1/chat/completions", secret.Key(ticket), object{"model": "planner", "messages": []object{said("user", "?")},
+		status, _ := s.post("/v1/chat/completions", runSecret.Key(ticket), object{"model": "planner", "messages": []object{said("user", "?")},
 			"chat_template_kwargs": object{"enable_thinking": thinks}})
 		return status
 	}

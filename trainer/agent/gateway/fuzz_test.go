@@ -32,10 +32,10 @@ func FuzzRequest(f *testing.F) {
 		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 		defer a.End(phaseName)
 		d := NewServer()
-		d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*AgentServer{a})
+		d.BeginRound(Round{Run: run, Name: round, Secret: runSecret, Agents: []string{"planner"}}, []*AgentServer{a})
 		ticket := ticketOf("q", 1)
 		r := httptest.NewRequest("POST", "http://localhost/v1/"+path, strings.NewReader(body))
-		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))
+		r.Header.Set("Authorization", "Bearer "+runSecret.Key(ticket))
 		w := httptest.NewRecorder()
 		d.ServeHTTP(w, r)
 		streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream")
@@ -56,13 +56,13 @@ func FuzzRequest(f *testing.F) {
 
 // FuzzKey: only a signed text is accepted as a key.
 func FuzzKey(f *testing.F) {
-	good := secret.Key(ticketOf("q", 1))
+	good := runSecret.Key(ticketOf("q", 1))
 	f.Add(good)
 	f.Add(good[:len(good)-1])
 	f.Add("mgrpo-e30.e30")
 	f.Add(Secret(make([]byte, SecretSize)).Key(ticketOf("q", 1)))
 	f.Fuzz(func(t *testing.T, key string) {
-		if ticket, err := secret.ticket(key, time.Now()); err == nil && secret.Key(ticket) != key && key != good {
+		if ticket, err := runSecret.ticket(key, time.Now()); err == nil && runSecret.Key(ticket) != key && key != good {
 			t.Errorf("the unsigned text %q is accepted as a key of %+v", key, ticket)
 		}
 	})
@@ -84,7 +84,7 @@ func FuzzResult(f *testing.F) {
 // oneJob returns leases with one job that waits for a program, and its result.
 func oneJob(t *testing.T) (*Leases, <-chan JobOutcome) {
 	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
-	l.Sign(secret)
+	l.Sign(runSecret)
 	played := make(chan JobOutcome, 1)
 	go func() {
 		p, err := l.Play(t.Context(), Job{Ticket: Ticket{Run: run, Round: round, Phase: phaseName, Query: "q"}, Text: "?"})
@@ -152,7 +152,7 @@ func TestLeases(t *testing.T) {
 		}
 		return w.Code, o
 	}
-	for _, wrong := range []string{"", "another token", secret.Key(ticketOf("q", 1))} {
+	for _, wrong := range []string{"", "another token", runSecret.Key(ticketOf("q", 1))} {
 		if status, _ := ask("POST", "/rollouts/lease", wrong, ""); status != http.StatusUnauthorized {
 			t.Errorf("token %q: got status %d", wrong, status)
 		}

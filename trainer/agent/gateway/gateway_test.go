@@ -276,7 +276,7 @@ func TestRetries(t *testing.T) {
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
 	ask := func(headers ...string) string {
-		_, answer := s.post("/v1/chat/completions", secret.Key(ticket), object{"model": "solver", "messages": []object{said("user", "?")}}, headers...)
+		_, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), object{"model": "solver", "messages": []object{said("user", "?")}}, headers...)
 		return answer["id"].(string)
 	}
 	first := ask(retryHeader, "0")
@@ -317,7 +317,7 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 			t.Error(err)
 			return ""
 		}
-		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))
+		r.Header.Set("Authorization", "Bearer "+runSecret.Key(ticket))
 		r.Header.Set(retryHeader, retried)
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -418,7 +418,7 @@ func TestRefusals(t *testing.T) {
 			body[k] = v
 		}
 		for ticket, want := range map[Ticket]string{ticketOf("q", 1): c.want, evaluation: c.eval} {
-			status, answer := s.post("/v1/chat/completions", secret.Key(ticket), body)
+			status, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), body)
 			text := fmt.Sprint(answer["error"])
 			if (want == "") != (status == 200) || !strings.Contains(text, want) {
 				t.Errorf("%v in %s: got status %d: %s, want %q", c.field, ticket.Phase, status, text, want)
@@ -432,7 +432,7 @@ func TestRefusals(t *testing.T) {
 func TestStream(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "<think>\nhm\n</think>\n\n" + calculation })
-	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "tools": calculator,
+	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "tools": calculator,
 		"stream_options": object{"include_usage": true}, "messages": []object{said("user", "?")}})
 	defer resp.Body.Close()
 	var content, finish, call, last string
@@ -486,7 +486,7 @@ func TestStreamsSayAll(t *testing.T) {
 		want := map[string]string{"chat/completions": `"mgrpo":{"calls":[{`, "completions": `"logprobs":{"token_ids":[`}[path]
 		for _, stream := range []bool{false, true} {
 			body["model"], body["stream"] = "planner", stream
-			resp := s.send("/v1/"+path, secret.Key(ticketOf(fmt.Sprint("q", stream), 1)), body)
+			resp := s.send("/v1/"+path, runSecret.Key(ticketOf(fmt.Sprint("q", stream), 1)), body)
 			text, err := io.ReadAll(resp.Body)
 			if resp.Body.Close(); err != nil || !strings.Contains(string(text), want) {
 				t.Errorf("%s, stream %v: want %s in the answer; error %v\n%s", path, stream, want, err, text)
@@ -508,7 +508,7 @@ func TestText(t *testing.T) {
 			return text
 		}
 		ask := func(p any) {
-			if status, answer := s.post("/r/"+secret.Key(ticket)+"/v1/completions", "sk-of-its-own", object{"model": "solver", "prompt": p}); status != 200 {
+			if status, answer := s.post("/r/"+runSecret.Key(ticket)+"/v1/completions", "sk-of-its-own", object{"model": "solver", "prompt": p}); status != 200 {
 				t.Fatalf("got status %d: %v", status, answer)
 			}
 		}
@@ -540,7 +540,7 @@ func (broken) Generate(context.Context, policy.Request) (policy.Completion, erro
 func TestEngineFails(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), nil)
 	s.agents["solver"].Policy = broken{}
-	if status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}}); status != 500 {
+	if status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}}); status != 500 {
 		t.Errorf("got status %d: %v, want 500", status, answer)
 	}
 	if said, err := s.agents["solver"].Finish(ticketOf("q", 1)); err == nil || !strings.Contains(err.Error(), "the device is lost") {

@@ -3,14 +3,14 @@ package gateway
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // Leases hands jobs to programs on other machines, over HTTP. It is an http.Handler for /rollouts/. If a program
@@ -86,7 +86,7 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 		l.mu.Lock()
 		_, err := l.secret.ticket(bearer(r), time.Now())
 		l.mu.Unlock()
-		if err != nil && !sameText(bearer(r), l.Token) {
+		if err != nil && !secret.Equal(bearer(r), l.Token) {
 			refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token, and requests about a "+
 				"lease need its key").write(w)
 			return
@@ -150,7 +150,7 @@ const longPoll = 20 * time.Second
 
 // lease grants a job. It answers with status 204 if no job becomes available for a while.
 func (l *Leases) lease(r *http.Request, _ []byte) (any, error) {
-	if !sameText(bearer(r), l.Token) {
+	if !secret.Equal(bearer(r), l.Token) {
 		return nil, refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), longPoll)
@@ -232,7 +232,7 @@ func (l *Leases) find(r *http.Request) (*leased, error) {
 	if job == nil {
 		return nil, refuse(404, "not_found", "there is no such rollout, or it has ended")
 	}
-	if job.expires == nil || !sameText(bearer(r), l.secret.Key(l.ticket(job))) {
+	if job.expires == nil || !secret.Equal(bearer(r), l.secret.Key(l.ticket(job))) {
 		return nil, errSuperseded
 	}
 	return job, nil
@@ -267,10 +267,4 @@ func (l *Leases) result(r *http.Request, body []byte) (any, error) {
 func bearer(r *http.Request) string {
 	key, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	return key
-}
-
-// sameText compares two texts in constant time. It returns false for an empty want.
-func sameText(got, want string) bool {
-	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
-	return want != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }

@@ -11,7 +11,7 @@ import (
 func TestReplyIDs(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(agent string, k Ticket) string {
-		_, answer := s.post("/v1/chat/completions", secret.Key(k), object{"model": agent, "messages": []object{said("user", "?")}})
+		_, answer := s.post("/v1/chat/completions", runSecret.Key(k), object{"model": agent, "messages": []object{said("user", "?")}})
 		return answer["id"].(string)
 	}
 	other := ticketOf("q", 1)

@@ -118,7 +118,7 @@ func TestResponsesGoOn(t *testing.T) {
 		return "<think>\nhm\n</think>\n\n" + calculation
 	})
 	ask := func(input []any) []any {
-		status, answer := s.post("/v1/responses", secret.Key(ticketOf("q", 1)), object{"model": "planner", "input": input, "include": []string{"reasoning.encrypted_content"},
+		status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "input": input, "include": []string{"reasoning.encrypted_content"},
 			"tools": []object{{"type": "function", "name": "calculator", "parameters": object{"type": "object", "properties": object{"expression": object{"type": "string"}}}, "strict": true}}})
 		if status != 200 {
 			t.Fatalf("%v", answer)
@@ -149,7 +149,7 @@ func TestResponsesRefused(t *testing.T) {
 	} {
 		body := object{"model": "planner", "input": "?"}
 		body[field] = c.value
-		if status, answer := s.post("/v1/responses", secret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(object)["message"].(string), c.want) {
+		if status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(object)["message"].(string), c.want) {
 			t.Errorf("%s: got status %d: %v", field, status, answer)
 		}
 	}

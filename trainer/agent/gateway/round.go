@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/localhost"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // OpenPhase is the phase of the requests in an open round. The agents begin it.
@@ -48,7 +49,7 @@ func (s *Server) admit(in incoming) (Ticket, Round, map[string]*AgentServer, err
 	}
 	if round.Open {
 		switch {
-		case round.Token != "" && !sameText(in.key, round.Token):
+		case round.Token != "" && !secret.Equal(in.key, round.Token):
 			return Ticket{}, round, nil, refuse(401, "invalid_api_key", "the API key is not the server's token")
 		case round.Token == "" && localhost.Foreign(in.r):
 			return Ticket{}, round, nil, refuse(403, "foreign_page", "without a token the server is for programs and pages of this machine, under the name "+

@@ -73,7 +73,7 @@ func (m *model) Generate(ctx context.Context, r policy.Request) (policy.Completi
 
 const run, round, phaseName = "team", "round", "step-3"
 
-var secret = Secret(bytes.Repeat([]byte{7}, SecretSize))
+var runSecret = Secret(bytes.Repeat([]byte{7}, SecretSize))
 
 // stage is a server with two agents; the planner is the main agent.
 type stage struct {
@@ -94,7 +94,7 @@ func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) s
 		agents = append(agents, a)
 	}
 	d := NewServer()
-	d.BeginRound(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"}}, agents)
+	d.BeginRound(Round{Run: run, Name: round, Secret: runSecret, Agents: []string{"planner", "solver"}}, agents)
 	server := httptest.NewServer(d)
 	s.url = server.URL
 	t.Cleanup(func() {
@@ -161,7 +161,7 @@ func (s *stage) chat(model string, t Ticket, messages []object, more object, hea
 	for k, v := range more {
 		body[k] = v
 	}
-	status, answer := s.post("/v1/chat/completions", secret.Key(t), body, headers...)
+	status, answer := s.post("/v1/chat/completions", runSecret.Key(t), body, headers...)
 	if status != 200 {
 		s.t.Fatalf("got status %d: %v", status, answer)
 	}

@@ -195,7 +195,7 @@ func TestStreamsFlow(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "one two three four" })
 	release := make(chan struct{})
 	s.models["planner"].hold = release
-	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "messages": []object{said("user", "?")}})
+	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "messages": []object{said("user", "?")}})
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"role":"assistant"`) {

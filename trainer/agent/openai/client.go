@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // Settings hold the API's address, and time-outs and retries.
@@ -61,10 +61,8 @@ func New(s Settings) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	if s.KeyEnv != "" {
-		if c.key = os.Getenv(s.KeyEnv); c.key == "" {
-			return nil, fmt.Errorf("key: the environment variable %s is not set", s.KeyEnv)
-		}
+	if c.key, err = secret.FromEnv("key", s.KeyEnv); err != nil {
+		return nil, err
 	}
 	if c.timeout <= 0 {
 		c.timeout = time.Minute

@@ -16,8 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Options holds the options of a learner. Names and defaults are the same as in the configuration's grpo and optimizer
-// sections.
+// Options holds the options of a learner. There are no defaults: package assemble fills in the configuration's values.
 type Options struct {
 	Group                 ranks.Group // the processes that train the parameters together; nil: only this process
 	Loss                  mgrpo.Objective
@@ -27,7 +26,7 @@ type Options struct {
 	MicroBatchTokens      int   // tokens of one forward and backward pass
 	CheckpointActivations bool  // recompute activations in the backward pass
 	HostState             bool  // AdamW's moments are in host memory; fp32 weights may be there, too (model.Options)
-	HeadRows              int64 // rows of logits in memory at once; 0: the value of HeadRows
+	HeadRows              int64 // rows of logits in memory at once; 0: what the function HeadRows returns
 
 	// For a mixture of experts: Replay uses the experts in Sequence.Routes, and the coefficient belongs to the
 	// load-balancing loss.

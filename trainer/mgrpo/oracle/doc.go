@@ -1,4 +1,4 @@
 // Package oracle computes M-GRPO's advantages and policy loss in plain float64 Go, written for readability rather than
-// speed. Tests compare the kernels with it; the trainer does not use it. It uses the formulas, the order of refusals
-// and the names in docs/algorithm.md.
+// speed. Tests compare the kernels with it, and so does the self-test before a run (run/selftest). Training itself
+// does not use it. It uses the formulas, the order of refusals and the names in docs/algorithm.md.
 package oracle

@@ -97,10 +97,10 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 	if err != nil {
 		return err
 	}
-	a := cfg.Agent(o.Agent)
-	if a == nil {
-		return fmt.Errorf("there is no agent %q in the configuration of a follower", o.Agent)
+	if err = config.CheckAgents(cfg, []string{o.Agent}); err != nil {
+		return err
 	}
+	a := cfg.Agent(o.Agent)
 	if err = SelfTest(ctx, cfg, a, func(string) {}); err != nil { // rank 0 reports the kernels of this machine
 		return err
 	}

@@ -2,9 +2,7 @@ package assemble
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
@@ -17,14 +15,14 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
 	}
+	if err := config.CheckAgents(cfg, names); err != nil {
+		return nil, err
+	}
 	var needs []memory.Need
 	holders := map[string][]*config.Agent{}
 	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
-		if a == nil {
-			return nil, fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
-		}
 		if a.Model.Endpoint != nil {
 			needs = append(needs, memory.Need{Agent: name})
 			continue

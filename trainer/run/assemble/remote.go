@@ -2,13 +2,12 @@ package assemble
 
 import (
 	"context"
-	"fmt"
-	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
@@ -51,12 +50,9 @@ func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) 
 		Kind: remote.Kind(a.Engine.Kind), URLs: a.Engine.URL, Folder: cfg.Resolve(a.Engine.Weights.Path), Name: cfg.Run.Name + "." + a.Name,
 		InFlight: cfg.Slots(a), Temperature: cfg.GRPO.Temperature, Tolerance: a.Engine.Weights.Tolerance, Patience: cfg.Store.Timeout,
 	}
-	if env := a.Engine.KeyEnv; env != "" {
-		if opt.Key = os.Getenv(env); opt.Key == "" {
-			return opt, fmt.Errorf("agents.%s.engine.key_env: the environment variable %s is not set", a.Name, env)
-		}
-	}
-	return opt, nil
+	var err error
+	opt.Key, err = secret.FromEnv("agents."+a.Name+".engine.key_env", a.Engine.KeyEnv)
+	return opt, err
 }
 
 // served gives servers access to the agent's weights.

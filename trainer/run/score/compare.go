@@ -25,15 +25,16 @@ type Answers struct {
 // Difference compares the accuracies of two evaluations of the same questions.
 type Difference struct {
 	Questions int        `json:"questions"`
-	Before    float64    `json:"before"` // accuracy
-	After     float64    `json:"after"`
-	Mean      float64    `json:"mean"`
+	Before    float64    `json:"before"`   // accuracy, in [0, 1]
+	After     float64    `json:"after"`    // accuracy, in [0, 1]
+	Mean      float64    `json:"mean"`     // After - Before, averaged over questions
 	Interval  [2]float64 `json:"interval"` // interval that contains 95 % of the differences when questions are resampled with replacement
 }
 
 // Compare pairs two evaluations by question. A question that is hard for both favours neither, so the interval is
 // narrower than the intervals of the two accuracies suggest. The evaluations may have different numbers of answers to a
-// question.
+// question. It returns an error if the questions or their texts differ, if a question occurs twice, or if it has no answer.
+// seed is for the resampling of the interval.
 func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	earlier, err := pair(before, after)
 	if err != nil {

@@ -121,7 +121,8 @@ func SampleCounts(n int) (counts []int) {
 }
 
 // PassAtK returns the unbiased estimate of the probability that at least one of k samples of a query is right, averaged
-// over queries (Chen et al. 2021). Each query has n samples; right[c] is the number of queries with c right ones.
+// over queries (Chen et al. 2021). Each query has n samples; right[c] is the number of queries with c right ones, and
+// 1 <= k <= n. Without queries it returns NaN.
 func PassAtK(right map[int]int64, n, k int) float64 {
 	var sum float64
 	var queries int64

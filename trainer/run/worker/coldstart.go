@@ -141,12 +141,12 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 // therefore has no worker, this agent stops, too, and keeps its own cold start.
 func (cs *coldStart) awaitTeam(ctx context.Context) error {
 	if cs.archive.Saved() != schedule.None {
-		return cs.member.Round.Barrier(ctx, store.Ready, cs.WaitsFor)
+		return cs.member.Round.Barrier(ctx, store.Ready, cs.ReportWaiting)
 	}
 	waiting, endWait := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { cs.watchOthers(waiting, endWait) })
-	err := cs.member.Round.Barrier(waiting, store.Ready, cs.WaitsFor)
+	err := cs.member.Round.Barrier(waiting, store.Ready, cs.ReportWaiting)
 	if err != nil && waiting.Err() != nil {
 		err = context.Cause(waiting)
 	}

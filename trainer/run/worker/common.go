@@ -27,8 +27,8 @@ func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
 func (s *common) trained() bool { return s.trains() && s.learner.Rank0.State.Updates() > 0 }
 
-// WaitsFor reports that this agent waits at a barrier for other agents.
-func (s *common) WaitsFor(agents []string) {
+// ReportWaiting reports that this agent waits at a barrier for other agents.
+func (s *common) ReportWaiting(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }
 

@@ -32,7 +32,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			}
 			for i := range calls {
 				score := float64(i)
-				row := spokenTokens(trajectoryID("q", k, name, i, main))
+				row := spokenTokens(idOf(s.common, "q", k, i))
 				t := &trajectory{Trajectory: agent.Trajectory{Row: row, FormatValid: true}, expert: &score}
 				if fold && k == 1 && i == 0 {
 					t.More = []agent.Row{spokenTokens(agent.RowID(t.ID, 1))}
@@ -57,7 +57,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		t.Run(name, func(t *testing.T) {
 			plain, folded := sequences(name, false), sequences(name, true)
-			id := trajectoryID("q", 1, name, 0, name == "planner")
+			id := idOf(stepsOf(cfg, name).common, "q", 1, 0)
 			row := folded[agent.RowID(id, 1)]
 			if row == nil || len(folded) != len(plain)+1 {
 				t.Fatalf("got %d sequences with the fold and %d without, want one more; row of the second stretch: %v", len(folded), len(plain), row)

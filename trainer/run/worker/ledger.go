@@ -63,7 +63,7 @@ func (s *common) lines(exp *experience, groups []mgrpo.Group, advantages []mgrpo
 	}
 	for i, g := range groups {
 		for j, m := range g.Members {
-			l := lines[trajectoryID(m.Query, m.Rollout, s.name, m.Invocation, s.main)]
+			l := lines[idOf(s, m.Query, m.Rollout, m.Invocation)]
 			l.Reward, l.Weight, l.Advantage = &m.Reward, m.Weight, advantages[i].Advantage[j]
 		}
 	}

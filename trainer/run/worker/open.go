@@ -3,7 +3,6 @@ package worker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -99,7 +98,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicModel, "%s", note))
 	}
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
-		return cmp.Or(err, errors.New("the run is deterministic according to the store, but the policy is not"))
+		return cmp.Or(err, fmt.Errorf("the configuration makes the run deterministic, but the policy of %s is not: please report this fault", w.name))
 	}
 	chosen := queries{s.Config, p.Player.Task, originOf(s.From)}
 	heldOut, err := assemble.HeldOut(s.Config)

@@ -60,7 +60,7 @@ func (u *unscored) first() string {
 
 // countUnscored reports a step's rollouts without a score, and returns an error if there are too many in several consecutive steps.
 // Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
-// whyRemoved because a trajectory was too old for grpo.max_lag do not count.
+// removed because a trajectory was too old for grpo.max_lag do not count.
 func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	isComplete := map[string]bool{}
 	for _, ofQuery := range complete {
@@ -79,12 +79,12 @@ func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[st
 	}
 	if s.main && count > 0 {
 		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier,
-			"step %d: %d of %d rollouts have no score and were whyRemoved: %s", n+1, count, len(outcomes), reason))
+			"step %d: %d of %d rollouts have no score and were removed: %s", n+1, count, len(outcomes), reason))
 	}
 	if !s.unscoredSteps.add(float64(count) > s.cfg.GRPO.MaxRemoved*float64(len(outcomes))) {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were whyRemoved; "+
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+
 		"in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
 		n+1, count, len(outcomes), longestStreak, s.cfg.GRPO.MaxRemoved, reason)
 }

@@ -148,6 +148,7 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		sampled.Add(float64(own))
 		counted = counted && known
 		r.Values["rows_rewritten"] += float64(len(t.More))
+		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
 		malformed.Add(float64(t.Malformed))
 		if !rp.main && !t.unjudged {
 			scored := 0.0
@@ -171,9 +172,6 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		correct.Into(r.Values, metrics.Accuracy)
 	}
 	r.Values["trajectories"] = float64(len(exp.trajectories))
-	for _, t := range exp.trajectories {
-		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
-	}
 	seconds := clock.laps["rollout"]
 	if seconds > 0 {
 		r.Values[metrics.RolloutSeconds] = seconds

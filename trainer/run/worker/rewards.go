@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// questions are the task's queries: the choice of a phase's queries, and the scores of their answers.
+// questions chooses the queries of a phase and scores the answers to them.
 type questions struct {
 	queries
 	scorer

@@ -370,8 +370,9 @@ func conversationOf(t agent.Trajectory) *metrics.Conversation {
 	return out
 }
 
-func trajectoryID(query string, k int, name string, i int, main bool) string {
-	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
+// idOf returns the id of the worker's agent's trajectory of a rollout: invocation i, or the only one (0) of the main agent.
+func idOf(s *common, query string, k, i int) string {
+	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: s.name, Invocation: i}, s.main)
 }
 
 // total returns the number of rollouts of a phase.

@@ -180,12 +180,12 @@ func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outco
 
 // allHeld reports whether each trajectory of a rollout is held by its own agent. known holds the ids that each agent holds.
 func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
-	if !known[main][trajectoryID(o.Query, o.Rollout, main, 0, true)] {
+	if !known[main][agent.TrajectoryID(policy.Key{Query: o.Query, Rollout: o.Rollout}, true)] {
 		return false
 	}
 	for name, calls := range o.Calls {
 		for i := range calls {
-			if !known[name][trajectoryID(o.Query, o.Rollout, name, i, false)] {
+			if !known[name][agent.TrajectoryID(policy.Key{Query: o.Query, Rollout: o.Rollout, Agent: name, Invocation: i}, false)] {
 				return false
 			}
 		}
@@ -222,12 +222,12 @@ func (s *steps) groups(exp *experience, complete map[string][]store.Outcome) ([]
 // server published wrong data, because workers do not publish trajectories whose reward cannot be computed.
 func (s *steps) rewards(exp *experience, o store.Outcome) ([]float64, error) {
 	if s.main {
-		_, err := exp.trajectory(trajectoryID(o.Query, o.Rollout, s.name, 0, true))
+		_, err := exp.trajectory(idOf(s.common, o.Query, o.Rollout, 0))
 		return []float64{o.Reward}, err
 	}
 	out := make([]float64, o.Calls[s.name])
 	for i := range out {
-		t, err := exp.trajectory(trajectoryID(o.Query, o.Rollout, s.name, i, false))
+		t, err := exp.trajectory(idOf(s.common, o.Query, o.Rollout, i))
 		if err != nil {
 			return nil, err
 		}

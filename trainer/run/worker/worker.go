@@ -115,7 +115,7 @@ func (w *Worker) execute(ctx context.Context, c schedule.Command, exp *experienc
 		}
 	case schedule.Finish:
 		if err = w.archive.Wait(ctx); err == nil {
-			err = w.member.Round.Barrier(ctx, store.Finished, w.WaitsFor)
+			err = w.member.Round.Barrier(ctx, store.Finished, w.ReportWaiting)
 		}
 	}
 	if errors.Is(err, errStopping) {

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/localhost"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // access decides who may see the page.
@@ -41,7 +41,7 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 		case a.token == "" && !localhost.Named(r.Host):
 			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env",
 				http.StatusForbidden)
-		case a.token != "" && health.Equal(given, a.token):
+		case a.token != "" && secret.Equal(given, a.token):
 			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: a.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 			http.Redirect(w, r, Path, http.StatusSeeOther) // removes the token from the browser's address bar
 		case a.token != "" && !a.recognises(r):
@@ -55,8 +55,8 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 
 // recognises reports whether a request has the cookie, or the token in the form that /metrics accepts.
 func (a access) recognises(r *http.Request) bool {
-	if c, err := r.Cookie(cookieName); err == nil && health.Equal(c.Value, a.cookie) {
+	if c, err := r.Cookie(cookieName); err == nil && secret.Equal(c.Value, a.cookie) {
 		return true
 	}
-	return health.Equal(r.Header.Get("Authorization"), "Bearer "+a.token)
+	return secret.Equal(r.Header.Get("Authorization"), "Bearer "+a.token)
 }

@@ -227,6 +227,9 @@ func TestHandle(t *testing.T) {
 		}
 	}
 	(*Server)(nil).Handle("/", http.NotFoundHandler())
+	if err := (*Server)(nil).Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // deadlines is a response writer that records its deadlines.

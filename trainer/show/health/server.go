@@ -2,8 +2,6 @@ package health
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // Limits on the resources of clients.
@@ -155,8 +155,11 @@ func Local(address string) string {
 	return address
 }
 
-// Close ends the server. Requests in progress have one second to end.
+// Close ends the server. Requests in progress have one second to end. It ignores a nil Server.
 func (s *Server) Close() error {
+	if s == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
@@ -198,16 +201,10 @@ func check(wrong func(context.Context) []string) http.HandlerFunc {
 	}
 }
 
-// Equal compares digests in constant time, so that the time of an answer reveals neither a secret nor its length.
-func Equal(a, b string) bool {
-	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
-}
-
 // guard accepts only requests with the token.
 func guard(token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !Equal(r.Header.Get("Authorization"), "Bearer "+token) {
+		if !secret.Equal(r.Header.Get("Authorization"), "Bearer "+token) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "a token is needed: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return

@@ -401,7 +401,7 @@ func TestOver(t *testing.T) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
 		done := team
-		done.Finished = true
+		done.Complete = true
 		met := make(chan error, 1)
 		go func() { met <- boss.Round.Barrier(ctx, Finished, func([]string) {}) }()
 		must(t, help.Round.Barrier(ctx, Finished, func([]string) {}))

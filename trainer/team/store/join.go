@@ -19,11 +19,11 @@ type JoinRequest struct {
 	Agents        []string          // all agents of the run, the main agent first
 	Offers        []Offer           // newest first
 	Deterministic bool              // the work of a lost worker can be repeated bit for bit
-	Finished      bool              // nothing is left to do after the newest of the offers
+	Complete      bool              // nothing is left to do after the newest of the offers
 
-	// Renew reads Offers and Finished again. Join calls it before each request for the place: as long as another worker has
+	// Renew reads Offers and Complete again. Join calls it before each request for the place: as long as another worker has
 	// the place, that worker may write and delete checkpoints. nil: they do not change.
-	Renew func() (offers []Offer, finished bool, err error)
+	Renew func() (offers []Offer, complete bool, err error)
 }
 
 // Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the data
@@ -48,7 +48,7 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 	for refused := false; ; {
 		var err error
 		if r.Renew != nil {
-			r.Offers, r.Finished, err = r.Renew()
+			r.Offers, r.Complete, err = r.Renew()
 		}
 		if err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func newJoining(m *Member, r JoinRequest) (*joining, error) {
 		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
 		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
 		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": r.Deterministic, "ownVersions": strings.Join(j.offers.versions(), " "),
-		"process": s.opts.process, "nothingLeft": r.Finished, "agents...": r.Agents} // the client writes a bool as 1 or 0
+		"process": s.opts.process, "complete": r.Complete, "agents...": r.Agents} // the client writes a bool as 1 or 0
 	return j, nil
 }
 
@@ -194,7 +194,7 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 //
 // A round of workers of protocol version 7 or earlier has its agreement in the field hello.
 var joinScript = newScript("epochs events meta versions phases stop offers record claimed ready finished lease leases...",
-	"agent leaseToken milliseconds agreement ownOffers prefix nonce repeatable ownVersions process nothingLeft agents...", `
+	"agent leaseToken milliseconds agreement ownOffers prefix nonce repeatable ownVersions process complete agents...", `
 local own = redis.call('GET', lease)
 if own == leaseToken then
   return {'joined', redis.call('HGET', epochs, agent), redis.call('HGET', meta, 'nonce')}
@@ -204,7 +204,7 @@ local alive = ''
 for i, name in ipairs(agents) do
   if redis.call('EXISTS', leases[i]) == 1 then alive = alive .. ' ' .. name end
 end
-if alive == '' and nothingLeft == '1' then
+if alive == '' and complete == '1' then
   local over = true
   for _, name in ipairs(agents) do over = over and redis.call('HEXISTS', finished, name) == 1 end
   if over then return {'over'} end

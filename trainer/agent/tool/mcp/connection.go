@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
@@ -67,11 +68,9 @@ func (c Config) transport() (mcp.Transport, error) {
 		}
 		return &mcp.CommandTransport{Command: cmd}, nil
 	case len(c.Command) == 0 && c.URL != "":
-		token := ""
-		if c.TokenEnv != "" {
-			if token = os.Getenv(c.TokenEnv); token == "" {
-				return nil, fmt.Errorf("%s: the environment variable %s is not set", c, c.TokenEnv)
-			}
+		token, err := secret.FromEnv(c.String(), c.TokenEnv)
+		if err != nil {
+			return nil, err
 		}
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"text/template"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 const (
@@ -68,10 +68,8 @@ func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
 	if _, err := r.ask(`a "quoted" query`); err != nil {
 		return nil, err
 	}
-	if cfg.TokenEnv != "" {
-		if r.token = os.Getenv(cfg.TokenEnv); r.token == "" {
-			return nil, fmt.Errorf("the environment variable %s (token_env) is not set", cfg.TokenEnv)
-		}
+	if r.token, err = secret.FromEnv("token_env", cfg.TokenEnv); err != nil {
+		return nil, err
 	}
 	const maxIdle = 64
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token is meant only for this service
