@@ -266,8 +266,8 @@ func linear(d *deviceTensors, n dims) *measure.Native {
 // roundFactors makes products round their factors, as run.matmul: bf16 does. The setting affects the whole process, and other cases must
 // not round, so clear turns it off.
 func (d *deviceTensors) roundFactors() {
-	torch.RoundFactors(true)
-	d.undo = func() { torch.RoundFactors(false) }
+	torch.SetRoundFactors(true)
+	d.undo = func() { torch.SetRoundFactors(false) }
 }
 
 func roundedLinear(d *deviceTensors, n dims) *measure.Native {

@@ -81,8 +81,8 @@ func Run(ctx context.Context, o Options, shape Shape) (r *measure.Results, err e
 // rounds reports whether run.matmul: bf16 changes the case on this processor. It changes products with bf16 weights only on processors
 // with avx512_bf16 and without AMX.
 func (w workload) rounds() bool {
-	defer torch.RoundFactors(false)
-	return torch.RoundFactors(true) && (w.name != "linear" || kernels.ISA() == "avx512")
+	defer torch.SetRoundFactors(false)
+	return torch.SetRoundFactors(true) && (w.name != "linear" || kernels.ISA() == "avx512")
 }
 
 // label returns the name with its pass and its type of numbers.

@@ -66,7 +66,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 // openDevice opens the device, and has products round their factors as a run in this precision does.
 func (a *actor) openDevice(p precision, o Options) (err error) {
 	if a.device, err = torch.Open(o.Device, o.Threads); err == nil {
-		a.rounds = torch.RoundFactorsIfFaster(p != full && !a.device.IsCUDA())
+		a.rounds = torch.SetRoundFactorsIfFaster(p != full && !a.device.IsCUDA())
 	}
 	return err
 }
@@ -254,7 +254,7 @@ func evenFraction(ids []int32) float64 {
 }
 
 func (a *actor) close(ctx context.Context) error {
-	torch.RoundFactors(false)
+	torch.SetRoundFactors(false)
 	var all []error
 	if a.engine != nil {
 		all = append(all, a.engine.Close(ctx))

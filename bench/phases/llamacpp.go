@@ -177,7 +177,7 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	switch d.dtype {
 	case weights.BF16:
 		opt.HalfCopy = true
-		torch.RoundFactorsIfFaster(true)
+		torch.SetRoundFactorsIfFaster(true)
 	case weights.Q8_0, "":
 		opt.Quantised = true
 	}

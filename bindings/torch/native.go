@@ -69,19 +69,21 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 // Version returns the version of the LibTorch library in use, such as "2.11.0".
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
-// RoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole
+// SetRoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole
 // process and only on the CPU. Sums stay fp32. With avx512_bf16 and without AMX it also affects products
 // with bf16 weights, in training or not. inForce is false if neither AMX nor avx512_bf16 is in use.
-func RoundFactors(on bool) (inForce bool) {
+func SetRoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(cbool(on)) != 0
 }
 
-// RoundFactorsIfFaster does the same on a CPU that multiplies bf16 faster than fp32. On other CPUs factors are not rounded.
-func RoundFactorsIfFaster(on bool) (inForce bool) { return RoundFactors(on && kernels.BF16IsFaster()) }
+// SetRoundFactorsIfFaster does the same on a CPU that multiplies bf16 faster than fp32. On other CPUs factors are not rounded.
+func SetRoundFactorsIfFaster(on bool) (inForce bool) {
+	return SetRoundFactors(on && kernels.BF16IsFaster())
+}
 
-// Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the
+// SetDeterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the
 // whole process. An operation without such an algorithm then is an *Error. Call it before the first product on a GPU.
-func Deterministic(on bool) { C.mgt_deterministic(cbool(on)) }
+func SetDeterministic(on bool) { C.mgt_deterministic(cbool(on)) }
 
 // CPUFeatures returns the instruction sets that decide which kernels run, such as
 // "avx2 fma avx512f avx512bf16". Equal features give equal bits on a CPU.

@@ -23,11 +23,11 @@ func TestFactorsAreRounded(t *testing.T) {
 		t.Fatalf("%v, want %v", got, exact)
 	}
 	want := exact
-	if RoundFactors(true) {
+	if SetRoundFactors(true) {
 		want = 512
 	}
 	got := product()
-	RoundFactors(false)
+	SetRoundFactors(false)
 	if got != want || product() != exact {
 		t.Errorf("%v, and afterwards %v, want %v and %v", got, product(), want, exact)
 	}
@@ -55,12 +55,12 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 	}
 	check("with factors as they are", 513)
 	want := 513.0
-	defer RoundFactors(false)
-	if RoundFactors(true) && kernels.ISA() == "avx512" {
+	defer SetRoundFactors(false)
+	if SetRoundFactors(true) && kernels.ISA() == "avx512" {
 		want = 512
 	}
 	check("with rounded factors", want)
-	RoundFactors(false)
+	SetRoundFactors(false)
 	check("afterwards", 513)
 }
 
@@ -85,10 +85,10 @@ func TestTrainingRoundsAlike(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !RoundFactors(true) {
+			if !SetRoundFactors(true) {
 				t.Skip("neither AMX nor avx512_bf16 is available")
 			}
-			defer RoundFactors(false)
+			defer SetRoundFactors(false)
 			do(t, d, func(s *Scope) {
 				x, w := from(s, values(1, rows*k), Float32, rows, k), from(s, values(2, n*k), Float32, n, k)
 				var with, without []float64
@@ -110,7 +110,7 @@ func TestTrainingRoundsAlike(t *testing.T) {
 				if d, away := apart(with, without), apart(with, float64s(f(s, x, w))); !(d <= 1e-6) || !(away >= 1e-4) {
 					t.Errorf("passes with and without gradients are %v apart, and %v from a pass outside training", d, away)
 				}
-				RoundFactors(false)
+				SetRoundFactors(false)
 				if d := apart(dx, pass()); !(d < 0.02) {
 					t.Errorf("dx is %v away from dx of exact factors", d)
 				}
@@ -131,10 +131,10 @@ func apart(a, b []float64) (worst float64) {
 // The products of a linear layer, and of a head with its loss, round in the forward and in the backward pass.
 func TestGradientsAreOfRoundedFactors(t *testing.T) {
 	d := openOn(t, "cpu")
-	if !RoundFactors(true) {
+	if !SetRoundFactors(true) {
 		t.Skip("neither AMX nor avx512_bf16 is available")
 	}
-	defer RoundFactors(false)
+	defer SetRoundFactors(false)
 	all := func(what string, x *Tensor, want float64) {
 		t.Helper()
 		for i, got := range float64s(x) {
@@ -180,7 +180,7 @@ func TestGradientsAreOfRoundedFactors(t *testing.T) {
 		if !slices.Equal(logp, sameLogp) || !slices.Equal(dw, sameDw) {
 			t.Error("the loss or its gradient differs from the one with factors that are already rounded")
 		}
-		RoundFactors(false)
+		SetRoundFactors(false)
 		if exact, _ := loss(p.h, p.w); slices.Equal(exact, logp) {
 			t.Error("no factor was rounded")
 		}

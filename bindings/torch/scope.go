@@ -57,8 +57,8 @@ func (s *Scope) Hoist(t *Tensor) *Tensor {
 	return t
 }
 
-// Training runs f, a pass of training with or without gradients. RoundFactors rounds the factors of fp32 products only
-// inside Training. Training restores the mode.
+// Training runs f, a pass of training with or without gradients. Factors of fp32 products are rounded, if
+// SetRoundFactors has switched it on, only inside Training. Training restores the mode.
 func (s *Scope) Training(f func()) {
 	s.current("training")
 	set := func(on bool) {

@@ -15,9 +15,9 @@ type threadLoans struct {
 	used  int // shares of devices that run a job, and loans; temporarily above all when a lender's job begins
 }
 
-// ShareIdleThreads allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to
+// SetIdleThreadLimit allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to
 // `limit` threads in use at once. 0, the default, disallows it.
-func ShareIdleThreads(limit int) {
+func SetIdleThreadLimit(limit int) {
 	loans.mu.Lock()
 	defer loans.mu.Unlock()
 	loans.limit = limit
@@ -70,7 +70,7 @@ func (d *Device) end() {
 	loans.use(-d.threads)
 }
 
-// OnIdleThreads runs f on the threads of the device and, if ShareIdleThreads allows it, on the threads of the process's
+// OnIdleThreads runs f on the threads of the device and, if SetIdleThreadLimit allows it, on the threads of the process's
 // other CPU devices that are idle when f begins. Without it, agents that wait for each other would leave cores idle. The
 // number of threads varies, so f must not depend on it; LibTorch's matrix products do. Calls must not be nested.
 func (s *Scope) OnIdleThreads(f func()) {

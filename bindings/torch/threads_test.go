@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// shareIdle calls ShareIdleThreads until the end of a test.
+// shareIdle calls SetIdleThreadLimit until the end of a test.
 func shareIdle(t *testing.T, limit int) {
-	ShareIdleThreads(limit)
-	t.Cleanup(func() { ShareIdleThreads(0) })
+	SetIdleThreadLimit(limit)
+	t.Cleanup(func() { SetIdleThreadLimit(0) })
 }
 
 // wantThreads checks the number of threads inside OnIdleThreads, and that the device has its own number again afterwards.
@@ -39,10 +39,10 @@ func TestOnIdleThreads(t *testing.T) {
 		wantThreads(t, s, "after the other's job", 3)
 	})
 	do(t, b, func(s *Scope) { wantThreads(t, s, "beside an idle device of 1", 3) })
-	ShareIdleThreads(2)
+	SetIdleThreadLimit(2)
 	do(t, a, func(s *Scope) { wantThreads(t, s, "with a limit of 2", 2) })
 	do(t, b, func(s *Scope) { wantThreads(t, s, "with a limit that it has itself", 2) })
-	ShareIdleThreads(8)
+	SetIdleThreadLimit(8)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -290,10 +290,10 @@ func testRecomputedOld(t *testing.T, device string) {
 // TestRecomputedOldRounds: with run.matmul bf16, the pass that recomputes old log-probs rounds
 // the factors of products in layers and head, as the update does.
 func TestRecomputedOldRounds(t *testing.T) {
-	if !torch.RoundFactors(true) {
+	if !torch.SetRoundFactors(true) {
 		t.Skip("neither AMX nor avx512_bf16 is in use")
 	}
-	defer torch.RoundFactors(false)
+	defer torch.SetRoundFactors(false)
 	const rounding = 2e-3 // a sum whose last bit differs may be rounded to the next bfloat16; without the head it is 0.016
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed = true })
 	_, r := gradientOf(t, l, tinyBatch(t, l, 0.6))

@@ -149,11 +149,11 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 	p.divided = model.Options{Rank: spec.rank, Size: spec.size, Gathered: spec.gathered}
 	load := func() (*model.Model, error) {
 		wanted := spec.Config.Run.Matmul == "bf16"
-		if torch.RoundFactorsIfFaster(wanted) != wanted && spec.Note != nil {
+		if torch.SetRoundFactorsIfFaster(wanted) != wanted && spec.Note != nil {
 			spec.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
 		}
-		torch.Deterministic(spec.Config.Run.GPUDeterminism)
-		torch.ShareIdleThreads(threads(spec.Config, 1))
+		torch.SetDeterministic(spec.Config.Run.GPUDeterminism)
+		torch.SetIdleThreadLimit(threads(spec.Config, 1))
 		sharing := spec.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(spec.Config, spec.devices()))
 		if err != nil {

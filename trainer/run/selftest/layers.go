@@ -383,8 +383,8 @@ func (t *trial) roundFactors() (undo func()) {
 	if t.s.Device().IsCUDA() {
 		return func() {}
 	}
-	torch.RoundFactors(true)
-	return func() { torch.RoundFactors(false) }
+	torch.SetRoundFactors(true)
+	return func() { torch.SetRoundFactors(false) }
 }
 
 // rounded tries a linear layer in training, forward and backward, whose factors are rounded to bfloat16 if that is enabled

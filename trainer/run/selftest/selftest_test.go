@@ -111,8 +111,8 @@ func TestWrongKernelsAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := regexp.MustCompile(`(?:spoil|exchange)\("([a-z0-9_ ]+)"`).FindAllStringSubmatch(string(source), -1)
-	rounds := torch.RoundFactors(true)
-	torch.RoundFactors(false)
+	rounds := torch.SetRoundFactors(true)
+	torch.SetRoundFactors(false)
 	var results []string
 	for _, m := range found {
 		of := map[string]string{"matmul": "zen5", "matmul rounded": "avx512bf16"}[m[1]]

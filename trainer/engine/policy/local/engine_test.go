@@ -183,8 +183,8 @@ func TestBatchInvariance(t *testing.T) {
 		t.Run(name+" in fp32", func(t *testing.T) { testBatchInvariance(t, c, false) })
 		t.Run(name+" in bf16", func(t *testing.T) { testBatchInvariance(t, c, true) })
 		t.Run(name+" in bf16 with run.matmul bf16", func(t *testing.T) {
-			defer torch.RoundFactors(false)
-			torch.RoundFactors(true)
+			defer torch.SetRoundFactors(false)
+			torch.SetRoundFactors(true)
 			testBatchInvariance(t, c, true)
 		})
 	}
@@ -218,8 +218,8 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 					t.Fatal(err)
 				}
 				defer idle.Close()
-				torch.ShareIdleThreads(c.threads + c.idle)
-				defer torch.ShareIdleThreads(0)
+				torch.SetIdleThreadLimit(c.threads + c.idle)
+				defer torch.SetIdleThreadLimit(0)
 			}
 			c.opt.HalfCache = half
 			e := testEngine(t, testModelOf(t, config, "cpu", c.threads, half), c.opt)
