@@ -164,7 +164,7 @@ func (t routedTask) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent
 }
 
 func trainRouted(ctx context.Context, cfg *config.Config, opt TrainOptions) error {
-	t, err := assemble.Task(cfg, 1)
+	t, err := assemble.OpenTask(cfg, 1)
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
-		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
+		if opt.Task, err = assemble.OpenTask(cfg, len(names)); err != nil {
 			return err
 		}
 		defer task.Close(opt.Task)

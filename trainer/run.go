@@ -104,12 +104,12 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 	}
 	if opt.Task == nil {
 		names := agentsOf(cfg, opt.Agents)
-		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
+		if opt.Task, err = assemble.OpenTask(cfg, len(names)); err != nil {
 			return err
 		}
 		defer task.Close(opt.Task)
 		// Check programs and modules that score answers now, and not after the cold start.
-		if err = assemble.Scores(locked, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
+		if err = assemble.CheckVerifiers(locked, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
 			return err
 		}
 	}

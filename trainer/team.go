@@ -63,7 +63,7 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 // loads it. s.offers holds the available states. If the team does not open, only its cause is set.
 func openTeam(ctx context.Context, s teamSpec) (*team, error) {
 	t := &team{teamSpec: s}
-	options, err := assemble.Store(s.Config)
+	options, err := assemble.StoreOptions(s.Config)
 	if err != nil {
 		return t, err
 	}
@@ -172,7 +172,7 @@ func (t *team) load(ctx context.Context) error {
 	}
 	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
 	for _, m := range t.members {
-		err := assemble.Files(t.Config, t.Config.Agent(m.Agent()))
+		err := assemble.CheckFiles(t.Config, t.Config.Agent(m.Agent()))
 		if err == nil {
 			err = assemble.SelfTest(ctx, t.Config, t.Config.Agent(m.Agent()), func(text string) {
 				t.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))

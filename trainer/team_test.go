@@ -53,7 +53,7 @@ func load(t *testing.T, dir string, sets ...string) *config.Config {
 // openTask returns the configured task.
 func openTask(t *testing.T, cfg *config.Config) task.Task {
 	t.Helper()
-	out, err := assemble.Task(cfg, 1)
+	out, err := assemble.OpenTask(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

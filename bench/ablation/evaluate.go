@@ -40,7 +40,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 			out.Expert = &score
 		}
 	}
-	t, err := assemble.Task(cfg, 1)
+	t, err := assemble.OpenTask(cfg, 1)
 	if err != nil {
 		return out, err
 	}

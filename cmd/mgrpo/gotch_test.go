@@ -76,7 +76,7 @@ agents: {writer: {role: main, model: nowhere}}
 	if err != nil {
 		t.Fatal(err)
 	}
-	rewards, err := assemble.Task(cfg, 1)
+	rewards, err := assemble.OpenTask(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	if cfg.Store.URL == "" {
 		return embedded(cfg)
 	}
-	options, err := assemble.Store(cfg)
+	options, err := assemble.StoreOptions(cfg)
 	if err != nil {
 		return err
 	}

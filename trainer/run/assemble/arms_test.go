@@ -46,7 +46,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 // cannotAct returns the fault of an agent's prompt, or "".
 func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
 	t.Helper()
-	source, err := Task(cfg, 1)
+	source, err := OpenTask(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 			t.Fatal(err)
 		}
 	}
-	p, err := Player(t.Context(), cfg, cfg.Agent(name), source, tok, nil)
+	p, err := OpenPlayer(t.Context(), cfg, cfg.Agent(name), source, tok, nil)
 	if err != nil {
 		return err.Error()
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// Files checks that the files and programs exist which an agent's worker opens only after it
+// CheckFiles checks that the files and programs exist which an agent's worker opens only after it
 // has loaded its weights. These are prompt, corpora of tools, demonstrations, and the program
 // that holds the conversations. The error names all that are missing.
-func Files(cfg *config.Config, a *config.Agent) error {
+func CheckFiles(cfg *config.Config, a *config.Agent) error {
 	var missing config.Errors
 	exists := func(key string, path config.Path) {
 		if path == "" {

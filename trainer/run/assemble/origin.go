@@ -162,10 +162,10 @@ func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 	if err := hasRows(cfg, a, o.tokenizer, o.arch.VocabSize); err != nil {
 		return nil, err
 	}
-	if err := Files(cfg, a); err != nil {
+	if err := CheckFiles(cfg, a); err != nil {
 		return nil, err
 	}
-	player, err := Player(ctx, cfg, a, t, o.tokenizer, nil)
+	player, err := OpenPlayer(ctx, cfg, a, t, o.tokenizer, nil)
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
 	}

@@ -112,7 +112,7 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
 	if err = hasRows(cfg, a, p.Tokenizer, p.Model.Config.VocabSize); err != nil {
 		return p, err
 	}
-	if p.Player, err = Player(ctx, cfg, a, spec.Task, p.Tokenizer, spec.Note); err != nil {
+	if p.Player, err = OpenPlayer(ctx, cfg, a, spec.Task, p.Tokenizer, spec.Note); err != nil {
 		return p, err
 	}
 	sampler, err := p.openSampler(ctx, spec, a)

@@ -103,11 +103,11 @@ func TestDateIsTheRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	tok := tokenizertest.WithTemplate(t, "qwen3", "Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
-	source, err := Task(cfg, 1)
+	source, err := OpenTask(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Player(t.Context(), cfg, cfg.Agent("searcher"), source, tok, nil)
+	p, err := OpenPlayer(t.Context(), cfg, cfg.Agent("searcher"), source, tok, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

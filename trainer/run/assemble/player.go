@@ -17,9 +17,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Player returns the player of an agent: it opens the agent's tools and reads its prompt. The caller sets its Policy.
+// OpenPlayer returns the player of an agent: it opens the agent's tools and reads its prompt. The caller sets its Policy.
 // note, if set, is called when a step takes long.
-func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
+func OpenPlayer(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
 	s, err := playing(ctx, cfg, a, t, note)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	}
 	if kind := cfg.Task.Kind; t == nil && (kind == "research" || kind == "go") { // tasks that are read from files have no vocabulary
 		var err error
-		if t, err = Task(cfg, 1); err != nil {
+		if t, err = OpenTask(cfg, 1); err != nil {
 			return nil, err
 		}
 	}

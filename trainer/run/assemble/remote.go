@@ -31,9 +31,9 @@ func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	}
 }
 
-// Servers requests a description from each server that samples for an agent, without waiting for absent ones. An agent with
+// DescribeServers requests a description from each server that samples for an agent, without waiting for absent ones. An agent with
 // a local engine has none.
-func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
+func DescribeServers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
 	if !a.Engine.Remote() {
 		return nil, nil
 	}

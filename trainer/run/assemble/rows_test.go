@@ -34,7 +34,7 @@ agents: {writer: {role: main, model: nowhere}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		opened, err := Task(cfg, 1)
+		opened, err := OpenTask(cfg, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

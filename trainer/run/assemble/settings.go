@@ -58,8 +58,8 @@ func Adam(o config.Optimizer) learner.Adam {
 	return learner.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip}
 }
 
-// Store returns the store's options, and reads the secrets that the configuration names.
-func Store(cfg *config.Config) (store.Options, error) {
+// StoreOptions returns the store's options, and reads the secrets that the configuration names.
+func StoreOptions(cfg *config.Config) (store.Options, error) {
 	c := cfg.Store
 	o := store.Options{
 		Run: cfg.Run.Name, URL: c.URL, Username: c.Username, CAFile: cfg.Resolve(c.TLS.CA), CertFile: cfg.Resolve(c.TLS.Cert),

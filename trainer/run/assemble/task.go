@@ -13,16 +13,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Task makes the configured task, for a process with `local` agents. Its verifiers allocate nothing before the first
+// OpenTask opens the configured task, for a process with `agentsHere` agents. Its verifiers allocate nothing before the first
 // score.
-func Task(cfg *config.Config, local int) (task.Task, error) {
+func OpenTask(cfg *config.Config, agentsHere int) (task.Task, error) {
 	switch cfg.Task.Kind {
 	case "go":
 		return nil, cfg.Fault("task.kind", errors.New("the task go must come from a Go program, in trainer.TrainOptions (docs/library.md): start that program"))
 	case "research":
 		return researchTask(cfg)
 	}
-	return rows(cfg, local)
+	return rows(cfg, agentsHere)
 }
 
 func researchTask(cfg *config.Config) (task.Task, error) {
@@ -38,7 +38,7 @@ func researchTask(cfg *config.Config) (task.Task, error) {
 }
 
 // rows makes a task of questions and answers in files.
-func rows(cfg *config.Config, local int) (_ task.Task, err error) {
+func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	t := cfg.Task
 	train, heldOut := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
 	for _, file := range []struct{ key, path string }{{"task.train", train}, {"task.eval", heldOut}} {
@@ -52,7 +52,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 			err = errors.Join(err, verify.Close(answer), verify.Close(expert))
 		}
 	}()
-	if answer, err = openVerifier(cfg, t.Verifier, local); err != nil {
+	if answer, err = openVerifier(cfg, t.Verifier, agentsHere); err != nil {
 		return nil, fmt.Errorf("task.verifier: %w", err)
 	}
 	expert = answer
@@ -61,7 +61,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	case "parts":
 		expert = verify.Parts(answer, t.Expert.Overlap)
 	default:
-		if expert, err = openVerifier(cfg, t.Expert, local); err != nil {
+		if expert, err = openVerifier(cfg, t.Expert, agentsHere); err != nil {
 			return nil, fmt.Errorf("task.expert: %w", err)
 		}
 	}

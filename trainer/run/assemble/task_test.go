@@ -120,12 +120,12 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 		if err != nil {
 			t.Fatal(err)
 		}
-		opened, err := Task(cfg, len(c.agents))
+		opened, err := OpenTask(cfg, len(c.agents))
 		if err == nil {
 			if m.open != 0 {
 				t.Errorf("%s: %d modules are open before an answer", c.verifiers, m.open)
 			}
-			err = errors.Join(Scores(t.Context(), cfg, opened, ScoredHere(cfg, c.agents)), task.Close(opened))
+			err = errors.Join(CheckVerifiers(t.Context(), cfg, opened, ScoredHere(cfg, c.agents)), task.Close(opened))
 		}
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v; want %q", c.verifiers, err, c.err)
@@ -151,7 +151,7 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := Task(cfg, 2)
+	opened, err := OpenTask(cfg, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestLayoutsAreConfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := Task(cfg, 2)
+	opened, err := OpenTask(cfg, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

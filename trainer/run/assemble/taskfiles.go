@@ -34,8 +34,8 @@ func TaskFiles(cfg *config.Config) (map[string]string, error) {
 	return digests, nil
 }
 
-// HeldOut returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
-func HeldOut(cfg *config.Config) (string, error) {
+// HeldOutDigest returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
+func HeldOutDigest(cfg *config.Config) (string, error) {
 	questions := ""
 	if inFiles(cfg) {
 		var err error

@@ -10,7 +10,7 @@ import (
 
 // TestHeldOut: the digest depends on the held-out questions and on the settings of evaluations, and not on the training questions or on
 // the place of the files.
-func TestHeldOut(t *testing.T) {
+func TestHeldOutDigest(t *testing.T) {
 	digest := func(train, eval string, sets ...string) string {
 		t.Helper()
 		dir := t.TempDir()
@@ -29,7 +29,7 @@ func TestHeldOut(t *testing.T) {
 		if err != nil || len(files) != 3 {
 			t.Fatalf("%v, %v", files, err)
 		}
-		out, err := HeldOut(cfg)
+		out, err := HeldOutDigest(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

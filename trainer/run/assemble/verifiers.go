@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// openVerifier makes a configured verifier, for a process with `local` agents.
-func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Verifier, error) {
+// openVerifier makes a configured verifier, for a process with `agentsHere` agents.
+func openVerifier(cfg *config.Config, v config.Verifier, agentsHere int) (verify.Verifier, error) {
 	kind := v.Kind
 	if kind == "auto" {
 		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
@@ -36,7 +36,7 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 			return nil, err
 		}
 		s.TorchScript = verify.TorchScriptSettings{
-			Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens, Threads: threads(cfg, local),
+			Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens, Threads: threads(cfg, agentsHere),
 			Device: func(agent string) string { return cfg.Agent(agent).Device },
 		}
 	}
@@ -70,9 +70,9 @@ func scorerTokens(folder string) (func(question, answer string) ([]int32, error)
 	}, nil
 }
 
-// Scores scores the reference answer of the first question as an answer of each of the named agents. It returns an
+// CheckVerifiers scores the reference answer of the first question as an answer of each of the named agents. It returns an
 // error if an answer has no score. A score of 0 is not an error: a verifier may be right to give it.
-func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
+func CheckVerifiers(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
 	q := t.Train(0)
 	for _, name := range agents {
 		a := task.Attempt{Agent: name, Answer: q.Answer, Conversation: []task.Message{{Role: "prompt", Text: q.Text}, {Role: "assistant", Text: q.Answer}}}

@@ -54,7 +54,7 @@ func fits(needs []memory.Need, err error) (plan string, _ error) {
 // configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
 	out = append(tracking(ctx, cfg), divergence(cfg)...)
-	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
+	t, noTask := assemble.OpenTask(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), ""})
 	} else {
@@ -157,7 +157,7 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path),
 			fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
-	answers, err := assemble.Servers(ctx, cfg, a)
+	answers, err := assemble.DescribeServers(ctx, cfg, a)
 	for _, text := range answers {
 		out = append(out, Finding{OK, "engine", text, ""})
 	}
@@ -210,7 +210,7 @@ func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	}
 	ctx, cancel := context.WithTimeout(ctx, scorePatience)
 	defer cancel()
-	return assemble.Scores(ctx, cfg, t, agents)
+	return assemble.CheckVerifiers(ctx, cfg, t, agents)
 }
 
 // fitting compares the needs of the agents with the memory and the disk of this machine.

@@ -54,7 +54,7 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err),
 			"start the server, or correct the store section; without it all agents share one process"}
 	}
-	options, err := assemble.Store(cfg)
+	options, err := assemble.StoreOptions(cfg)
 	if err != nil {
 		return fail(err)
 	}

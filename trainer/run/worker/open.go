@@ -101,7 +101,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 		return cmp.Or(err, fmt.Errorf("the configuration makes the run deterministic, but the policy of %s is not: please report this fault", w.name))
 	}
 	chosen := queries{s.Config, p.Player.Task, originOf(s.From)}
-	heldOut, err := assemble.HeldOut(s.Config)
+	heldOut, err := assemble.HeldOutDigest(s.Config)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	tok := tokenizertest.Golden(t, "qwen3")
-	p, err := assemble.Player(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok, nil)
+	p, err := assemble.OpenPlayer(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
