@@ -53,7 +53,7 @@ func (c *reportCmd) Run() error {
 
 // printHeldOut prints in one line what the run achieved, if it was evaluated before and after.
 func printHeldOut(dir string) error {
-	before, after, err := metrics.HeldOut(dir)
+	before, after, err := metrics.HeldOutAccuracies(dir)
 	if err != nil {
 		return nil // the report does not depend on two evaluations
 	}

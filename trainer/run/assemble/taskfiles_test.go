@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// TestHeldOut: the digest depends on the held-out questions and on the settings of evaluations, and not on the training questions or on
+// TestHeldOutDigest: the digest depends on the held-out questions and on the settings of evaluations, and not on the training questions or on
 // the place of the files.
 func TestHeldOutDigest(t *testing.T) {
 	digest := func(train, eval string, sets ...string) string {

@@ -12,7 +12,7 @@ type Settings struct {
 	CheckpointEvery int64 // steps between checkpoints; 0: only one at the end
 	EvalEvery       int64 // steps between evaluations; 0: only one at the end
 	EvalFirst       bool  // version 0 is also evaluated
-	HeldOut         bool  // the task has held-out queries; without them nothing is evaluated
+	HasHeldOut      bool  // the task has held-out queries; without them nothing is evaluated
 	ColdStarts      bool  // an agent has a cold start, so version 0 gets a checkpoint
 	MaxLag          int64 // number of steps by which rollouts may be ahead of training
 	ExactLag        bool  // rollouts that have begun end before the next command, so that the lag does not depend on their duration
@@ -182,7 +182,7 @@ func (s Settings) savesAt(v int64) bool {
 // evaluated twice.
 func (s Settings) evaluates(st State, v int64) bool {
 	switch {
-	case !s.HeldOut || st.Evaluated == v:
+	case !s.HasHeldOut || st.Evaluated == v:
 		return false
 	case v == s.Steps:
 		return true

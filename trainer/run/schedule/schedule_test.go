@@ -42,7 +42,7 @@ func follow(t *testing.T, s Settings, st State, best map[int64]bool, stopAt stri
 // TestSchedules: schedules with different settings, starts and stops have the expected commands.
 func TestSchedules(t *testing.T) {
 	afresh := Begin(None, None, None)
-	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HeldOut: true, ColdStarts: true}
+	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HasHeldOut: true, ColdStarts: true}
 	set := func(change func(*Settings)) Settings {
 		s := all
 		change(&s)
@@ -57,7 +57,7 @@ func TestSchedules(t *testing.T) {
 	}{
 		"whole": {s: all, from: afresh, best: []int64{0, 4},
 			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"nothing held out": {s: set(func(s *Settings) { s.HeldOut = false; s.CheckpointEvery = 3 }), from: afresh,
+		"nothing held out": {s: set(func(s *Settings) { s.HasHeldOut = false; s.CheckpointEvery = 3 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
 		"the best between checkpoints": {s: set(func(s *Settings) { s.CheckpointEvery = 0; s.EvalFirst = false; s.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
@@ -79,7 +79,7 @@ func TestSchedules(t *testing.T) {
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
 		"ahead, up to an evaluation": {s: set(func(s *Settings) { s.MaxLag = 3; s.EvalFirst = false; s.CheckpointEvery = 0 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"stopped while ahead": {s: set(func(s *Settings) { s.MaxLag = 3; s.HeldOut = false; s.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
+		"stopped while ahead": {s: set(func(s *Settings) { s.MaxLag = 3; s.HasHeldOut = false; s.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestTeams(t *testing.T) {
 		s := Settings{
 			Steps: rapid.Int64Range(0, 9).Draw(t, "steps"), CheckpointEvery: rapid.Int64Range(0, 4).Draw(t, "checkpoint"),
 			EvalEvery: rapid.Int64Range(0, 4).Draw(t, "eval"), EvalFirst: rapid.Bool().Draw(t, "first"),
-			HeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
+			HasHeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
 			MaxLag: rapid.Int64Range(0, 3).Draw(t, "lag"),
 		}
 		stopAt := rapid.Int64Range(0, 12).Draw(t, "stop")

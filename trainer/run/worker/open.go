@@ -109,7 +109,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
 	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
 		questions: questions{chosen, score}, programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
-	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive, heldOut: heldOut}
+	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive, heldOutDigest: heldOut}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil
 }
@@ -123,7 +123,7 @@ func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive
 		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if !s.NoTraining { // a separate evaluation may differ
-		kept.HeldOut = heldOut
+		kept.HeldOutDigest = heldOut
 	}
 	if e := w.agent.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}

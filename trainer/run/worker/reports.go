@@ -24,13 +24,13 @@ import (
 // reports makes an agent's records, and warns of what they show.
 type reports struct {
 	*common
-	player  *play.Player
-	policy  policy.Lifecycle
-	device  *torch.Device // nil: the agent's model is hosted
-	archive *archive.Archive
-	heldOut string       // digest of the questions by which versions are compared, and of the settings of evaluations
-	sampled policy.Stats // the engine's statistics at the last record
-	tally   tally        // of this round's steps
+	player        *play.Player
+	policy        policy.Lifecycle
+	device        *torch.Device // nil: the agent's model is hosted
+	archive       *archive.Archive
+	heldOutDigest string       // digest of the questions by which versions are compared, and of the settings of evaluations
+	sampled       policy.Stats // the engine's statistics at the last record
+	tally         tally        // of this round's steps
 }
 
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
@@ -112,7 +112,7 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 		}
 		return r
 	}
-	r.HeldOut = rp.heldOut
+	r.HeldOutDigest = rp.heldOutDigest
 	if r.Unknown = unknownAccuracy(own); r.Unknown != "" {
 		delete(r.Values, metrics.Accuracy)
 	} else {

@@ -157,7 +157,7 @@ func (r *rolloutRunner) take() rolloutResult {
 func (w *Worker) scheduleSettings() schedule.Settings {
 	return schedule.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag, ExactLag: w.cfg.GRPO.ExactLag,
+		EvalFirst: w.cfg.Eval.Before, HasHeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag, ExactLag: w.cfg.GRPO.ExactLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }

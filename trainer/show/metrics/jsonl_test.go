@@ -143,19 +143,19 @@ func TestWriteFailureIsTold(t *testing.T) {
 	}
 }
 
-func TestHeldOut(t *testing.T) {
+func TestHeldOutAccuracies(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25))
-	if _, _, err := HeldOut(dir); err == nil || !strings.Contains(err.Error(), "eval.before") {
+	if _, _, err := HeldOutAccuracies(dir); err == nil || !strings.Contains(err.Error(), "eval.before") {
 		t.Errorf("one evaluation: %v", err)
 	}
 	report(t, dir, evaluation(10, .5), evaluation(20, .75))
 	late := t.TempDir()
 	report(t, late, evaluation(10, .5), evaluation(20, .75))
-	if _, _, err := HeldOut(late); err == nil || !strings.Contains(err.Error(), "eval.before") {
+	if _, _, err := HeldOutAccuracies(late); err == nil || !strings.Contains(err.Error(), "eval.before") {
 		t.Errorf("no evaluation before training: %v", err)
 	}
-	before, after, err := HeldOut(dir)
+	before, after, err := HeldOutAccuracies(dir)
 	if err != nil || before != .25 || after != .75 {
 		t.Errorf("%v -> %v, %v; want 0.25 -> 0.75", before, after, err)
 	}
@@ -164,7 +164,7 @@ func TestHeldOut(t *testing.T) {
 // TestEvaluations: evaluations of other questions than the last one are not compared with it.
 func TestEvaluations(t *testing.T) {
 	line := func(step int64, digest string) Line {
-		return Line{Record: Record{Kind: KindEval, Step: step, HeldOut: digest, Values: map[string]float64{Accuracy: .5}}}
+		return Line{Record: Record{Kind: KindEval, Step: step, HeldOutDigest: digest, Values: map[string]float64{Accuracy: .5}}}
 	}
 	sub := Line{Record: Record{Kind: KindEval, Step: 30, Agent: "sub", Values: map[string]float64{ExpertMean: .5}}}
 	for want, records := range map[string][]Line{
@@ -176,7 +176,7 @@ func TestEvaluations(t *testing.T) {
 	} {
 		got := ""
 		for _, l := range Evaluations(records) {
-			got += fmt.Sprintf(" %d%s", l.Step, l.HeldOut)
+			got += fmt.Sprintf(" %d%s", l.Step, l.HeldOutDigest)
 		}
 		if got != want {
 			t.Errorf("got%s, want%s", got, want)

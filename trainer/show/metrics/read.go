@@ -132,13 +132,13 @@ func Evaluations(records []Line) []Line {
 	if len(all) == 0 {
 		return nil
 	}
-	last := all[len(all)-1].HeldOut
-	return slices.DeleteFunc(all, func(l Line) bool { return l.HeldOut != "" && last != "" && l.HeldOut != last })
+	last := all[len(all)-1].HeldOutDigest
+	return slices.DeleteFunc(all, func(l Line) bool { return l.HeldOutDigest != "" && last != "" && l.HeldOutDigest != last })
 }
 
-// HeldOut reads the held-out accuracies before the first step and at the last evaluation. It returns an error if either is
+// HeldOutAccuracies reads the held-out accuracies before the first step and at the last evaluation. It returns an error if either is
 // missing.
-func HeldOut(dir string) (before, after float64, err error) {
+func HeldOutAccuracies(dir string) (before, after float64, err error) {
 	log, err := Read(dir)
 	if err != nil {
 		return 0, 0, err

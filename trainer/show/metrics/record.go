@@ -25,9 +25,9 @@ type Record struct {
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	HeldOut string  `json:"held_out,omitempty"` // digest of an evaluation's questions and settings, in the main agent's record
-	Unknown string  `json:"unknown,omitempty"`  // reason why an evaluation has no accuracy
-	Scores  []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts, in the main agent's record
+	HeldOutDigest string  `json:"held_out,omitempty"` // digest of an evaluation's questions and settings, in the main agent's record
+	Unknown       string  `json:"unknown,omitempty"`  // reason why an evaluation has no accuracy
+	Scores        []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts, in the main agent's record
 }
 
 // Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.

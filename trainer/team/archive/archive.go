@@ -71,7 +71,7 @@ type Settings struct {
 	Agent          string                    // the worker's agent
 	Team           []string                  // all agents, the main agent first
 	Manifest       func(step int64) Manifest // a step's manifest without its agents and results
-	HeldOut        string                    // digest of the held-out questions and of the settings of evaluations
+	HeldOutDigest  string                    // digest of the held-out questions and of the settings of evaluations
 	Keep           int                       // number of newest checkpoints that are kept
 	CPUFeatures    string                    // of this machine
 	Endpoint       *store.Endpoint           // place of a hosted model, whose checkpoints have no files; nil: the model is here
@@ -139,7 +139,7 @@ type state struct {
 func New(s Settings, place Place, e Exchange, p Parameters) *Archive {
 	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, exchange: e, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
-	a.evaluations.HeldOut = s.HeldOut
+	a.evaluations.HeldOutDigest = s.HeldOutDigest
 	return a
 }
 
@@ -189,17 +189,17 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 // since returns the evaluations of a resumed run. Those before the checkpoint are left out if they had other questions or settings.
 func (s Settings) since(before Evaluations) Evaluations {
 	switch {
-	case s.HeldOut == "":
+	case s.HeldOutDigest == "":
 		return before
-	case before.HeldOut == "" || before.HeldOut == s.HeldOut:
-		before.HeldOut = s.HeldOut
+	case before.HeldOutDigest == "" || before.HeldOutDigest == s.HeldOutDigest:
+		before.HeldOutDigest = s.HeldOutDigest
 		return before
 	}
 	if best := before.Best; best != nil && s.Announce {
 		s.Observer.Note(metrics.Warnf(s.Agent, metrics.TopicStart, "the held-out questions, or the settings under eval, have changed: the best version is "+
 			"chosen anew, and version %d (accuracy %.3f) is no longer kept as the best", best.Version, best.Accuracy))
 	}
-	return Evaluations{HeldOut: s.HeldOut}
+	return Evaluations{HeldOutDigest: s.HeldOutDigest}
 }
 
 // restoreMoments restores the moments and the counters. A checkpoint has no moments if the agent had no update yet, or if

@@ -165,7 +165,7 @@ func TestOtherEvaluations(t *testing.T) {
 	} {
 		var seen notes
 		dir := t.TempDir()
-		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOut: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
+		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
 		results := `{"evaluated":4,"best":{"version":2,"accuracy":0.5}}`
 		if c.before != "" {
 			results = `{"held_out":"` + c.before + `",` + results[1:]
