@@ -67,9 +67,9 @@ func retryCauseOf(err error, start, reached int64) retryCause {
 // mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
 func (c retryCause) mayRetry(before retryCause) bool { return c != retryCause{} && c != before }
 
-// lostGPU returns err. It records the loss of a GPU in the run's folder. If the previous process also lost one of the agent's GPUs
+// recordLostGPU returns err. It records the loss of a GPU in the run's folder. If the previous process also lost one of the agent's GPUs
 // at this version, the returned error states that another process will not help, and it is not a LostError.
-func lostGPU(dir, name string, version int64, err error) error {
+func recordLostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError
 	if !errors.As(err, &own) && !(errors.As(err, &follower) && follower.GPU) {
@@ -100,8 +100,8 @@ func (t *team) recordCause(agent string, err error) retryCause {
 	return t.cause
 }
 
-// memoryFull adds a remedy to an agent's error if memory ran out.
-func memoryFull(cfg *config.Config, name string, err error) error {
+// withMemoryRemedy adds a remedy to an agent's error if memory ran out.
+func withMemoryRemedy(cfg *config.Config, name string, err error) error {
 	if !launch.OutOfMemory(err) {
 		return err
 	}

@@ -68,7 +68,7 @@ func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Mani
 		return nil, nil, nil
 	}
 	if len(steps)+len(stopped) > 0 {
-		if notes, err = checkResume(cfg, filepath.Join(dir, configFile)); err != nil {
+		if notes, err = keepSavedSettings(cfg, filepath.Join(dir, configFile)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -151,9 +151,9 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 	return cmp.Or(old.Run.Date, today), nil
 }
 
-// checkResume refuses changes to settings that a resumed run must keep. Its notes list settings that keep their values
-// although run.steps was raised. It sets the decay steps of schedules that keep their last step.
-func checkResume(cfg *config.Config, path string) (notes []metrics.Note, err error) {
+// keepSavedSettings refuses changes to settings that a resumed run must keep. It changes cfg: schedules that keep their last step
+// get the saved decay steps. Its notes list settings that keep their values although run.steps was raised.
+func keepSavedSettings(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("resuming: reading the saved configuration of the run: %w", err)

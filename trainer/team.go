@@ -244,11 +244,11 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 
 // withRemedy returns the error of an agent that has reached a version, with a remedy.
 func (t *team) withRemedy(name string, version int64, err error) error {
-	err = memoryFull(t.Config, name, err)
+	err = withMemoryRemedy(t.Config, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
-	return lostGPU(t.Dir, name, version, err)
+	return recordLostGPU(t.Dir, name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.

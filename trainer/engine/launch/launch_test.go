@@ -143,10 +143,10 @@ func TestOrders(t *testing.T) {
 // TestAgree: a follower whose weights differ from rank 0's ends the group.
 func TestAgree(t *testing.T) {
 	c := start(t, "obeys")
-	if err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
+	if err := c.EndUnlessEqual(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
 		t.Errorf("equal weights: got errors %v and %v", err, c.Err())
 	}
-	err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 3}})
+	err := c.EndUnlessEqual(2, []Reply{{Digest: 2}, {Digest: 3}})
 	if want := "rank 2 of obeys on cpu: has other weights (00000003) than rank 0 (00000002)"; err == nil || err.Error() != want || c.Err() != err {
 		t.Errorf("different weights: got error %v, want %s", err, want)
 	}

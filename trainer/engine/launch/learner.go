@@ -110,7 +110,7 @@ func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64
 	if err != nil {
 		return err
 	}
-	return l.Agree(ctx, replies)
+	return l.EndUnlessEqual(ctx, replies)
 }
 
 // Release frees the buffers that all ranks need for training. The followers may continue to sample.
@@ -165,8 +165,8 @@ func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequ
 	return r, err
 }
 
-// Agree compares the digests of the followers' weights with rank 0's.
-func (l *RankedLearner) Agree(ctx context.Context, replies []Reply) error {
+// EndUnlessEqual returns an error and ends the group if a follower's weights differ from rank 0's.
+func (l *RankedLearner) EndUnlessEqual(ctx context.Context, replies []Reply) error {
 	if len(replies) == 0 {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (l *RankedLearner) Agree(ctx context.Context, replies []Reply) error {
 	if err != nil {
 		return err
 	}
-	return l.group.Agree(digest, replies)
+	return l.group.EndUnlessEqual(digest, replies)
 }
 
 // RankedParams is the set of rank 0's trained parameters. Restoring them also restores the followers'.

@@ -185,8 +185,8 @@ func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.
 	return replies, nil
 }
 
-// Agree returns an error if a follower's digest differs from rank 0's.
-func (g *RankGroup) Agree(digest uint32, replies []Reply) error {
+// EndUnlessEqual returns an error and ends the group if a follower's digest differs from rank 0's.
+func (g *RankGroup) EndUnlessEqual(digest uint32, replies []Reply) error {
 	for i, r := range replies {
 		if r.Digest != digest {
 			return g.end(&FailedError{Follower: g.followers[i].name(), Reason: fmt.Sprintf("has other weights (%08x) than rank 0 (%08x)", r.Digest, digest)})

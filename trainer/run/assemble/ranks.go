@@ -51,7 +51,7 @@ func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent
 	if err != nil {
 		return err
 	}
-	return p.Learner.Agree(ctx, replies)
+	return p.Learner.EndUnlessEqual(ctx, replies)
 }
 
 // configOf returns the configuration of a follower, whose agent has the follower's device only.
@@ -90,9 +90,9 @@ func (p *Parts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent
 	return p.group.Sampler(s, p.Model.Config), nil
 }
 
-// Compare returns an error if a follower of an agent that does not learn samples with weights that differ from rank 0's.
-// Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained weights themselves.
-func (p *Parts) Compare(ctx context.Context) error {
+// CheckFollowerWeights returns an error and ends the followers if one of an agent that does not learn samples with weights that
+// differ from rank 0's. Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained weights themselves.
+func (p *Parts) CheckFollowerWeights(ctx context.Context) error {
 	if p.group == nil || p.Learner != nil {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (p *Parts) Compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.group.Agree(digest, replies)
+	return p.group.EndUnlessEqual(digest, replies)
 }
 
 // digest returns a checksum of the weights used for sampling.

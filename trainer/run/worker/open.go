@@ -54,7 +54,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	if err = w.Parts.Compare(ctx); err != nil || s.NoTraining {
+	if err = w.Parts.CheckFollowerWeights(ctx); err != nil || s.NoTraining {
 		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
