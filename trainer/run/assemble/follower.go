@@ -104,14 +104,14 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 	if err = SelfTest(ctx, cfg, a, func(string) {}); err != nil { // rank 0 reports the kernels of this machine
 		return err
 	}
-	f.spec = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
-	if !o.NoTraining {
+	f.spec = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: o.Learns, Process: &Process{Agents: []string{o.Agent}}}
+	if o.Learns {
 		f.spec.rank, f.spec.size, f.spec.gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
 	f.parts = &Parts{}
 	err = f.parts.load(ctx, f.spec, a)
-	if err != nil || !o.NoTraining || o.Weights == "" {
+	if err != nil || o.Learns || o.Weights == "" {
 		return err
 	}
 	params := f.parts.Params

@@ -29,7 +29,7 @@ func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent
 	}
 	open := func(rank int) launch.Order {
 		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(spec, a, all[rank]), Agent: a.Name, Weights: spec.Weights,
-			NoTraining: !spec.Learns, Gathered: spec.gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
+			Learns: spec.Learns, Gathered: spec.gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
 	}
 	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, spec, a) }); err != nil || !spec.Learns {
 		return err
