@@ -29,10 +29,10 @@ func (e *LostError) Error() string {
 
 // FailedError reports an order that a follower could not execute.
 type FailedError struct {
-	Follower string // rank, agent and device
-	Reason   string
-	Memory   bool // an allocation failed
-	Alone    bool // another rank was lost
+	Follower    string // rank, agent and device
+	Reason      string
+	OutOfMemory bool // an allocation failed
+	OtherLost   bool // another rank was lost
 }
 
 func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, e.Reason) }
@@ -60,8 +60,8 @@ func (e *AbsentError) Error() string {
 
 // Failed returns the reply for an order or a request that failed.
 func Failed(err error) Reply {
-	var alone *torch.GroupError
-	return Reply{Error: err.Error(), Memory: OutOfMemory(err), Alone: errors.As(err, &alone), Missing: errors.Is(err, fs.ErrNotExist)}
+	var group *torch.GroupError
+	return Reply{Error: err.Error(), OutOfMemory: OutOfMemory(err), OtherLost: errors.As(err, &group), Missing: errors.Is(err, fs.ErrNotExist)}
 }
 
 // OutOfMemory reports whether an allocation failed, here or at a follower.
@@ -70,5 +70,5 @@ func OutOfMemory(err error) bool {
 	var kernel *kernels.Error
 	var follower *FailedError
 	return errors.As(err, &op) && op.OutOfMemory() || errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory ||
-		errors.As(err, &follower) && follower.Memory
+		errors.As(err, &follower) && follower.OutOfMemory
 }

@@ -60,7 +60,7 @@ func (f *followerHandle) failed(r Reply) *FailedError {
 	if r.Missing && f.machine != "" {
 		r.Error += fmt.Sprintf("; all machines of %s need its files and run.dir under the same paths, on a file system that they share", f.agent)
 	}
-	return &FailedError{f.name(), r.Error, r.Memory, r.Alone}
+	return &FailedError{f.name(), r.Error, r.OutOfMemory, r.OtherLost}
 }
 
 func (f *followerHandle) lost(how string) *LostError {
@@ -73,7 +73,7 @@ func (g *RankGroup) handleReplies(f *followerHandle) {
 	err := g.listen(f)
 	var failed *FailedError
 	switch {
-	case errors.As(err, &failed) && failed.Memory: // rank 0 learns this in the same exchange, without a remedy
+	case errors.As(err, &failed) && failed.OutOfMemory: // rank 0 learns this in the same exchange, without a remedy
 		_ = g.end(err)
 	case err != nil:
 		_ = g.endAfter(context.Background(), err)

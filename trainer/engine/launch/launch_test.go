@@ -57,23 +57,23 @@ func follow(p *Inbox) error {
 		case ails && o.Open.Agent == "is killed":
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case ails && o.Open.Agent == "fails":
-			p.Answer(Reply{Error: "no memory left", Memory: true})
+			p.Answer(Reply{Error: "no memory left", OutOfMemory: true})
 		case ails && o.Open.Agent == "misses":
 			p.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
 		case ails && o.Open.Agent == "fails slowly": // replies after rank 0 has returned an error
 			time.Sleep(200 * time.Millisecond)
-			p.Answer(Reply{Error: "no memory left", Memory: true})
+			p.Answer(Reply{Error: "no memory left", OutOfMemory: true})
 		case o.Open.Agent == "hangs": // rank 2 never replies, so rank 1's sum times out
 			if ails {
 				select {}
 			}
-			p.Answer(Reply{Error: "rank 2 did not answer in time", Alone: true})
+			p.Answer(Reply{Error: "rank 2 did not answer in time", OtherLost: true})
 		case o.Open.Agent == "dies slowly": // rank 1 replies with an error before rank 2 dies
 			if ails {
 				time.Sleep(200 * time.Millisecond)
 				syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			}
-			p.Answer(Reply{Error: "connection closed by peer", Alone: true})
+			p.Answer(Reply{Error: "connection closed by peer", OtherLost: true})
 		case ails && o.Open.Agent == "raves":
 			p.replies.Write([]byte("Segmentation fault in thread 7"))
 		case ails && o.Open.Agent == "chatters":
@@ -135,7 +135,7 @@ func TestOrders(t *testing.T) {
 			t.Errorf("%s still runs after Close: got error %v, want ESRCH", f.name(), err)
 		}
 	}
-	if _, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { t.Error("rank 0's part ran after Close"); return nil }); !errors.Is(err, errEnded) {
+	if _, err := c.Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(context.Context) error { t.Error("rank 0's part ran after Close"); return nil }); !errors.Is(err, errEnded) {
 		t.Errorf("an order after Close: got error %v, want %v", err, errEnded)
 	}
 }
@@ -168,7 +168,7 @@ func TestLost(t *testing.T) {
 	} {
 		t.Run(agent, func(t *testing.T) {
 			c := start(t, agent)
-			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
+			_, err := c.Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(ctx context.Context) error {
 				<-ctx.Done() // like a collective that waits for the lost rank
 				return errors.New("connection closed by peer")
 			})
@@ -178,7 +178,7 @@ func TestLost(t *testing.T) {
 			var lost *LostError
 			var failed *FailedError
 			if agent == "fails" {
-				if !errors.As(err, &failed) || !failed.Memory {
+				if !errors.As(err, &failed) || !failed.OutOfMemory {
 					t.Errorf("got %#v, want a FailedError with Memory set", err)
 				}
 			} else if !errors.As(err, &lost) || lost.GPU != (agent == "has no GPU") {
@@ -208,20 +208,20 @@ func TestFollowerStartsNone(t *testing.T) {
 // TestOwnError: if no follower failed, an order returns the error of rank 0's part, or the cause for which the context was cancelled.
 func TestOwnError(t *testing.T) {
 	own := errors.New("own")
-	if _, err := start(t, "obeys").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return own }); err != own {
+	if _, err := start(t, "obeys").Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(context.Context) error { return own }); err != own {
 		t.Errorf("rank 0's part failed: got error %v, want %v", err, own)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	if _, err := start(t, "obeys").Do(ctx, Order{Kind: Reset}, nil, func(context.Context) error { cancel(own); return ctx.Err() }); err != own {
+	if _, err := start(t, "obeys").Do(ctx, Order{Kind: ResetOptimizer}, nil, func(context.Context) error { cancel(own); return ctx.Err() }); err != own {
 		t.Errorf("the context was cancelled: got error %v, want %v", err, own)
 	}
 }
 
 // TestNoMemory: the order returns a follower's error about memory, also if rank 0's own part failed before it because of the same follower.
 func TestNoMemory(t *testing.T) {
-	_, err := start(t, "fails slowly").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return errors.New("learner: rank 2: no memory left") })
+	_, err := start(t, "fails slowly").Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(context.Context) error { return errors.New("learner: rank 2: no memory left") })
 	var failed *FailedError
-	if !errors.As(err, &failed) || !failed.Memory {
+	if !errors.As(err, &failed) || !failed.OutOfMemory {
 		t.Errorf("got error %v, want a FailedError with Memory set", err)
 	}
 }
@@ -272,7 +272,7 @@ func TestSequences(t *testing.T) {
 // TestHostileOrders: an order that rank 0 would never send is refused.
 func TestHostileOrders(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"kind":"reset"}`:                                                  "",
+		`{"kind":"reset_optimizer"}`:                                        "",
 		`{"kind":"prepare","batch":3}`:                                      "",
 		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:                    "",
 		`{"kind":"sample"}`:                                                 "",
@@ -280,14 +280,14 @@ func TestHostileOrders(t *testing.T) {
 		`{"kind":"read"}`:                                                   "does not have a valid range of weights",
 		`{"kind":"read","span":{"from":-1,"n":2}}`:                          "does not have a valid range of weights",
 		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:         "does not have a valid range of weights",
-		`{"kind":"gather","span":{"from":3,"n":2}}`:                         "has a field of another kind",
+		`{"kind":"copy_state","span":{"from":3,"n":2}}`:                     "has a field of another kind",
 		`{"kind":"update_weights","version":3}`:                             "",
 		`{"kind":"update_weights","version":-1}`:                            "version -1",
 		`{"kind":"release","version":3}`:                                    "has a field of another kind",
 		`{"kind":"rm -rf"}`:                                                 "unknown order",
-		`{"kind":"reset","batch":3}`:                                        "has a field of another kind",
-		`{"kind":"reset","shell":"sh"}`:                                     "unknown field",
-		`{"kind":"reset"}{}`:                                                "more than one value",
+		`{"kind":"reset_optimizer","batch":3}`:                              "has a field of another kind",
+		`{"kind":"reset_optimizer","shell":"sh"}`:                           "unknown field",
+		`{"kind":"reset_optimizer"}{}`:                                      "more than one value",
 		`{"kind":"prepare","batch":-1}`:                                     "invalid number of sequences: -1",
 		`{"kind":"prepare","batch":1e8}`:                                    "cannot unmarshal",
 		`{"kind":"prepare","batch":100000000}`:                              "invalid number of sequences: 100000000",

@@ -72,13 +72,13 @@ func (l *RankedLearner) SetAdam(a learner.Adam) {
 
 // ResetOptimizer calls State.Reset of the learners of all ranks.
 func (l *RankedLearner) ResetOptimizer(ctx context.Context) error {
-	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Rank0.State.Reset)
+	_, err := l.group.Do(ctx, Order{Kind: ResetOptimizer}, nil, l.Rank0.State.Reset)
 	return err
 }
 
 // Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
 func (l *RankedLearner) Copy(ctx context.Context, master, m, v []float32) error {
-	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Rank0.State.Copy(ctx, master, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: CopyState}, nil, func(ctx context.Context) error { return l.Rank0.State.Copy(ctx, master, m, v) })
 	return err
 }
 
@@ -100,13 +100,13 @@ func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (lo
 
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreMoments(ctx, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: RestoreMoments}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreMoments(ctx, m, v) })
 	return err
 }
 
 // RestoreWeights gives all ranks new weights. read fills dst with the values that begin at index `from`.
 func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
-	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreWeights(ctx, read) })
+	replies, err := l.group.Do(ctx, Order{Kind: RestoreWeights}, nil, func(ctx context.Context) error { return l.Rank0.State.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
 	}
@@ -143,17 +143,17 @@ func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequ
 		_, err = l.Rank0.Update(ctx, minibatch, o.AdamW.LR)
 	case ColdStartUpdate:
 		_, err = l.Rank0.ColdStartUpdate(ctx, batch, o.AdamW.LR)
-	case Reset:
+	case ResetOptimizer:
 		err = l.Rank0.State.Reset(ctx)
-	case Gather:
+	case CopyState:
 		err = l.Rank0.State.Copy(ctx, nil, nil, nil)
 	case Read:
 		err = l.Rank0.State.Read(ctx, o.Span.From, o.Span.N, nil)
 	case JoinForward:
 		err = l.Rank0.JoinForward(ctx)
-	case Restore:
+	case RestoreMoments:
 		err = l.Rank0.State.RestoreMoments(ctx, nil, nil)
-	case SetWeights:
+	case RestoreWeights:
 		if err = l.Rank0.State.RestoreWeights(ctx, nil); err == nil {
 			r.Digest, err = l.Rank0.State.Digest(ctx)
 		}

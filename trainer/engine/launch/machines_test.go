@@ -132,7 +132,7 @@ func TestMachineFollowerLost(t *testing.T) {
 			w := listen(t, agent)
 			w.serveMachine(t, w.machine1())
 			c := w.start(t)
-			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
+			_, err := c.Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(ctx context.Context) error {
 				<-ctx.Done()
 				return errors.New("connection closed by peer")
 			})
@@ -184,7 +184,7 @@ func TestMachinesRefuse(t *testing.T) {
 	if _, err := io.ReadAll(silent); err != nil {
 		t.Errorf("a connection without a handshake: got error %v, want a closed connection", err)
 	}
-	if replies, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return nil }); err != nil || len(replies) != 3 {
+	if replies, err := c.Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(context.Context) error { return nil }); err != nil || len(replies) != 3 {
 		t.Errorf("an order after the refusals: got replies %v, want 3; error %v", replies, err)
 	}
 	for _, want := range []string{"does not prove that it has the key of obeys's machines: remote error: tls: bad certificate", "machine 2 at 127.0.0.1 is refused"} {

@@ -22,12 +22,12 @@ const (
 	Prepare         OrderKind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
 	Update          OrderKind = "update"            // learner.Update of the sequences Which of that batch
 	ColdStartUpdate OrderKind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
-	Reset           OrderKind = "reset"             // State.Reset
-	Gather          OrderKind = "gather"            // State.Copy, to rank 0
+	ResetOptimizer  OrderKind = "reset_optimizer"   // State.Reset
+	CopyState       OrderKind = "copy_state"        // State.Copy, to rank 0
 	Read            OrderKind = "read"              // State.Read of Span, to rank 0
 	JoinForward     OrderKind = "join_forward"      // learner.JoinForward: join a forward pass of rank 0
-	Restore         OrderKind = "restore"           // State.RestoreMoments, from rank 0
-	SetWeights      OrderKind = "set_weights"       // State.RestoreWeights, from rank 0
+	RestoreMoments  OrderKind = "restore_moments"   // State.RestoreMoments, from rank 0
+	RestoreWeights  OrderKind = "restore_weights"   // State.RestoreWeights, from rank 0
 	LoadReference   OrderKind = "load_reference"    // load the reference weights of the KL term from Folder
 	Sample          OrderKind = "sample"            // open the engine, and answer requests for turns from now on
 	DigestWeights   OrderKind = "digest_weights"    // reply with the digest of a frozen agent's weights
@@ -83,11 +83,11 @@ type Rendezvous struct {
 
 // Reply is a follower's reply to an order after executing it.
 type Reply struct {
-	Error   string `json:"error,omitempty"`   // reason why the order failed
-	Memory  bool   `json:"memory,omitempty"`  // an allocation failed
-	Alone   bool   `json:"alone,omitempty"`   // another rank was lost
-	Missing bool   `json:"missing,omitempty"` // a file does not exist
-	Digest  uint32 `json:"digest,omitempty"`  // digest of the weights
+	Error       string `json:"error,omitempty"`         // reason why the order failed
+	OutOfMemory bool   `json:"out_of_memory,omitempty"` // an allocation failed
+	OtherLost   bool   `json:"other_lost,omitempty"`    // another rank was lost
+	Missing     bool   `json:"missing,omitempty"`       // a file does not exist
+	Digest      uint32 `json:"digest,omitempty"`        // digest of the weights
 }
 
 // short returns the reply with a long error cut.
@@ -131,7 +131,7 @@ func (o Order) check() error {
 		want.Folder = o.Folder
 	case UpdateWeights:
 		want.Version = o.Version
-	case Reset, Gather, JoinForward, Restore, SetWeights, Sample, DigestWeights, Release:
+	case ResetOptimizer, CopyState, JoinForward, RestoreMoments, RestoreWeights, Sample, DigestWeights, Release:
 	default:
 		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
 	}

@@ -95,7 +95,7 @@ func (p *RankedPolicy) ask(ctx context.Context, f *followerHandle, r policy.Requ
 		return policy.Completion{Finish: policy.FinishCancelled}, p.group.Err()
 	}
 	if t.Error != "" {
-		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: t.Error, Memory: t.Memory}
+		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: t.Error, OutOfMemory: t.OutOfMemory}
 	}
 	if err := p.check(ctx, r, t, from); err != nil {
 		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: err.Error()}

@@ -78,8 +78,8 @@ const GPULost = 75
 // exitReport describes how a follower's process ended.
 type exitReport struct {
 	How    string `json:"how"`
-	Output string `json:"said,omitempty"` // the end of its output
-	GPU    bool   `json:"gpu,omitempty"`  // a CUDA failure took its GPU
+	Output string `json:"output,omitempty"` // the end of its output
+	GPU    bool   `json:"gpu,omitempty"`    // a CUDA failure took its GPU
 }
 
 // finish kills the process, if it still runs, and waits until it is gone.

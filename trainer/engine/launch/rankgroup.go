@@ -208,7 +208,7 @@ func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	wait := lossTimeout
 	var own *torch.GroupError
 	var theirs *FailedError
-	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {
+	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.OtherLost {
 		err = &LostError{Follower: "a rank of " + g.followers[0].agent, How: "was lost to the others: " + err.Error()}
 		wait *= 2
 	}

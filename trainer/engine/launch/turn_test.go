@@ -52,7 +52,7 @@ func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Reque
 		case "stops over a turn":
 			syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 		case "has no memory":
-			return Turn{Reply: Reply{Error: "no memory left", Memory: true}}
+			return Turn{Reply: Reply{Error: "no memory left", OutOfMemory: true}}
 		case "invents turns":
 			p.answerTurn(1<<40, t)
 		case "raves over a turn":
@@ -120,7 +120,7 @@ func ask(rollout int, tokens ...int32) policy.Request {
 func TestTurns(t *testing.T) {
 	c, o, p := samplers(t, "samples")
 	var all sync.WaitGroup
-	_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error {
+	_, err := c.Do(t.Context(), Order{Kind: ResetOptimizer}, nil, func(context.Context) error {
 		for rollout := range 60 {
 			all.Go(func() {
 				r, shown := ask(rollout, 1, 2, 3), []int32{}
@@ -217,7 +217,7 @@ func TestLostTurn(t *testing.T) {
 			}
 			var fault *FailedError
 			if errors.As(failed[0], &fault) {
-				if fault.Memory != (agent == "has no memory") {
+				if fault.OutOfMemory != (agent == "has no memory") {
 					t.Errorf("got %#v, want Memory %v", fault, agent == "has no memory")
 				}
 				return
@@ -246,7 +246,7 @@ func TestTurnFrames(t *testing.T) {
 	for _, want := range []Turn{
 		{Completion: policy.Completion{Tokens: []int32{1}, LogProbs: []float32{float32(inf)}, Finish: policy.FinishStop, Version: 3,
 			Routes: []uint16{1, 65535}}, Stats: policy.Stats{Passes: 4, Batches: map[int]int64{2: 3}}},
-		{Reply: Reply{Error: "no", Memory: true}},
+		{Reply: Reply{Error: "no", OutOfMemory: true}},
 	} {
 		arrives(t, answer{9, want})
 	}
