@@ -77,7 +77,7 @@ func (p *Parts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) erro
 		}
 		of.read = saved.read
 	}
-	adapted, err := p.hold(ctx, of)
+	adapted, err := p.newAdapters(ctx, of)
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (p *Parts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) erro
 	return nil
 }
 
-// hold creates adapters of the base, which are freed together with the base.
-func (p *Parts) hold(ctx context.Context, of adapters) (*model.Adapters, error) {
+// newAdapters creates adapters of the base, which are freed together with the base.
+func (p *Parts) newAdapters(ctx context.Context, of adapters) (*model.Adapters, error) {
 	adapted, err := model.Adapt(ctx, p.base.model, of.config, of.layout, of.read)
 	if err == nil {
 		p.frees = append(p.frees, adapted.Close)
@@ -100,7 +100,7 @@ func (p *Parts) loadAdapterReference(ctx context.Context, folder string) error {
 	if err != nil {
 		return err
 	}
-	adapted, err := p.hold(ctx, of)
+	adapted, err := p.newAdapters(ctx, of)
 	if err != nil {
 		return err
 	}

@@ -16,15 +16,15 @@ import (
 // checkPatience is the longest time that a hosted model may take for its first reply.
 const checkPatience = 2 * time.Minute
 
-// host builds an agent with a hosted model and asks the model for a turn. So a wrong address,
+// openHosted builds an agent with a hosted model and asks the model for a turn. So a wrong address,
 // key or name is an error here and not in the middle of a run.
-func host(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (*hosted.Model, *play.Player, error) {
+func openHosted(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (*hosted.Model, *play.Player, error) {
 	e := a.Model.Endpoint
 	m, err := hosted.Open(openai.Settings{URL: e.URL, KeyEnv: e.KeyEnv, Timeout: e.Timeout, Retries: e.Retries}, e.Name)
 	if err != nil {
 		return nil, nil, cfg.Fault("agents."+a.Name+".model", err)
 	}
-	s, err := playing(ctx, cfg, a, t, note)
+	s, err := openPlayerSettings(ctx, cfg, a, t, note)
 	if err != nil {
 		return nil, nil, errors.Join(err, m.Close(ctx))
 	}

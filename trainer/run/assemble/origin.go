@@ -33,8 +33,8 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
 			o.arch, err = shapeConfig(a.Model.Shape, o.tokenizer)
 		}
-		var task *config.Error // a mistake in the task, whose vocabulary is the model's
-		if err != nil && !errors.As(err, &task) {
+		var fault *config.Error // a mistake in the task, whose vocabulary is the model's
+		if err != nil && !errors.As(err, &fault) {
 			err = cfg.Fault("agents."+a.Name+".model", err)
 		}
 		return o, err
@@ -143,7 +143,7 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 // prompts leave the agent no room for an answer; the length of a hosted model's prompts is unknown.
 func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
-		m, player, err := host(ctx, cfg, a, t, nil)
+		m, player, err := openHosted(ctx, cfg, a, t, nil)
 		if err != nil {
 			return nil, err
 		}

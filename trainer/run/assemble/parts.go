@@ -82,7 +82,7 @@ func (p *Parts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) 
 	}
 	err := p.load(ctx, spec, a)
 	if err == nil && spec.Learns {
-		err = p.learns(ctx, spec, a, ranks.Solo{})
+		err = p.addLearner(ctx, spec, a, ranks.Solo{})
 	}
 	return err
 }
@@ -99,7 +99,7 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
 		}
 	}()
 	if a.Model.Endpoint != nil {
-		m, player, err := host(ctx, cfg, a, spec.Task, spec.Note)
+		m, player, err := openHosted(ctx, cfg, a, spec.Task, spec.Note)
 		if err != nil {
 			return p, err
 		}
@@ -194,8 +194,8 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 	return read
 }
 
-// learns adds the learner, and the weights of the KL term unless they are the weights after a cold start.
-func (p *Parts) learns(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
+// addLearner adds the learner, and the weights of the KL term unless they are the weights after a cold start.
+func (p *Parts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
 	cfg := spec.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,

@@ -20,7 +20,7 @@ import (
 // OpenPlayer returns the player of an agent: it opens the agent's tools and reads its prompt. The caller sets its Policy.
 // note, if set, is called when a step takes long.
 func OpenPlayer(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
-	s, err := playing(ctx, cfg, a, t, note)
+	s, err := openPlayerSettings(ctx, cfg, a, t, note)
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +28,8 @@ func OpenPlayer(ctx context.Context, cfg *config.Config, a *config.Agent, t task
 	return play.New(s)
 }
 
-// playing returns the settings of a player, without the source of its turns. Its tools are open.
-func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
+// openPlayerSettings returns the settings of a player, without the source of its turns. It opens the tools.
+func openPlayerSettings(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
 	s = play.Settings{
 		Role: task.AgentRole{Agent: a.Name, Main: a.IsMain(), Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),

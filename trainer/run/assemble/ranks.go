@@ -149,5 +149,5 @@ func (p *Parts) join(ctx context.Context, spec AgentSpec, g launch.Rendezvous) e
 	if err != nil {
 		return err
 	}
-	return p.learns(ctx, spec, spec.Config.Agent(spec.Agent), group)
+	return p.addLearner(ctx, spec, spec.Config.Agent(spec.Agent), group)
 }
