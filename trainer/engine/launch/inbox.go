@@ -29,8 +29,8 @@ type received struct {
 }
 
 // Follower returns the inbox of a process that StartGroup started, and nil in any other process. From then on the
-// process ends when rank 0 ends, even in the middle of a computation. It ignores the signals with which a terminal or a
-// service manager requests an end, because rank 0 receives them, too.
+// process ends when rank 0 ends, even in the middle of a computation. It ignores SIGINT, SIGTERM and SIGHUP, which a
+// service manager sends to all processes: rank 0 receives them, too, and ends its followers in order.
 func Follower() *Inbox {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))
 	if err != nil || lease < heartbeatsPerLease {

@@ -12,11 +12,11 @@ import (
 
 // scales holds the factors of the blocks of a matrix, or of stacked matrices.
 type scales struct {
-	factors        tensor // one number for each block: [gridRows, gridCols] for each of the stacked matrices
-	rows, cols     int64  // size of a block; the last blocks may be smaller
-	gridRows, grid int64  // number of blocks in a column of a matrix, and in a row
-	stacked        int64  // number of rows of one matrix
-	first          int64  // first row of the tensor, counted among the rows of all stacked matrices
+	factors            tensor // one number for each block: [gridRows, gridCols] for each of the stacked matrices
+	rows, cols         int64  // size of a block; the last blocks may be smaller
+	gridRows, gridCols int64  // number of blocks in a column of a matrix, and in a row
+	stacked            int64  // number of rows of one matrix
+	first              int64  // first row of the tensor, counted among the rows of all stacked matrices
 }
 
 // readScaled widens rows of a matrix, beginning with row `from` of the tensor, and multiplies them in float32 by the
@@ -28,13 +28,13 @@ func (t tensor) readScaled(from int64, dst []float32) error {
 	}
 	e, s := encodings[t.dtype], t.scales
 	rowBytes := e.bytes(cols)
-	factors, held := make([]float32, s.grid), int64(-1)
+	factors, held := make([]float32, s.gridCols), int64(-1)
 	for i := int64(0); i < int64(len(dst))/cols; i++ {
 		row, values := from+i, dst[i*cols:(i+1)*cols]
 		e.decode(values, t.data[row*rowBytes:(row+1)*rowBytes])
 		matrix, within := (s.first+row)/s.stacked, (s.first+row)%s.stacked
 		if at := matrix*s.gridRows + within/s.rows; at != held {
-			s.factors.dtype.Decode(factors, s.factors.bytes(at*s.grid, s.grid))
+			s.factors.dtype.Decode(factors, s.factors.bytes(at*s.gridCols, s.gridCols))
 			held = at
 		}
 		for b, factor := range factors {
@@ -196,7 +196,7 @@ func newScaled(m, factors tensor, q *arch.Quantisation) (tensor, error) {
 		return tensor{}, fmt.Errorf("scales of shape %v do not fit a matrix of %v: they must be one number, one for each row, or one for each block",
 			factors.shape, m.shape)
 	}
-	s.gridRows, s.grid = blocksIn(rows, s.rows), blocksIn(cols, s.cols)
+	s.gridRows, s.gridCols = blocksIn(rows, s.rows), blocksIn(cols, s.cols)
 	s.rows, s.cols = max(s.rows, 1), max(s.cols, 1)
 	m.scales = s
 	return m, nil

@@ -194,7 +194,7 @@ func TestStackedScales(t *testing.T) {
 	for i := range data {
 		data[i] = 0x38 // 1
 	}
-	s := &scales{factors: tensor{dtype: F32, data: encodeAs(nil, F32, factors)}, rows: block, cols: block, gridRows: 3, grid: 2, stacked: rows}
+	s := &scales{factors: tensor{dtype: F32, data: encodeAs(nil, F32, factors)}, rows: block, cols: block, gridRows: 3, gridCols: 2, stacked: rows}
 	all := tensor{shape: []int64{experts, rows, cols}, dtype: F8_E4M3, data: data, scales: s}
 	one, err := all.matrix(2*rows+1, []int64{3, cols}) // rows 1 to 3 of the last expert
 	if err != nil {
