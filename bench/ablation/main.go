@@ -60,9 +60,10 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	b.results, err = open(Results{
-		What:     "M-GRPO on the built-in research task: arms at equal rollout tokens",
-		Commit:   measure.Commit(ctx),
-		Machine:  Machine{CPU: measure.Processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()},
+		What:   "M-GRPO on the built-in research task: arms at equal rollout tokens",
+		Commit: measure.Commit(ctx),
+		Machine: Machine{CPU: measure.Processor(), Cores: cgroup.UsableCores().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(),
+			Go: runtime.Version()},
 		Settings: Settings{b.tokens, b.every, b.samples, b.final, b.set},
 	}, b.unfinished(), out)
 	if err != nil {

@@ -40,7 +40,7 @@ func (c *chaos) report(took time.Duration) report {
 		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
 		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.team.options.steps),
 		Settings: settings{c.team.options.seed, c.team.options.agents, c.team.steps, c.team.options.every, c.team.options.shared},
-		Machine:  fmt.Sprintf("%d cores, %s/%s", cgroup.Count().N, runtime.GOOS, runtime.GOARCH),
+		Machine:  fmt.Sprintf("%d cores, %s/%s", cgroup.UsableCores().N, runtime.GOOS, runtime.GOARCH),
 	}
 	for _, k := range c.kills {
 		if r.Targets[k.Target] == nil {

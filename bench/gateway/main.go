@@ -54,7 +54,7 @@ func run(ctx context.Context) (err error) {
 	flag.IntVar(&r.Width, "width", 256, "width of the model")
 	pairs := flag.Int("pairs", 5, "runs of each kind")
 	flag.Parse()
-	threads := cgroup.Count().N
+	threads := cgroup.UsableCores().N
 	if r.Machine, err = measure.Examine(measure.Commit(ctx), "cpu", threads); err != nil {
 		return err
 	}

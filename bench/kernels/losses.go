@@ -191,7 +191,7 @@ func policyLossFromLogits(d *deviceTensors, n dims) *measure.Native {
 // sum returns the sum of share(i) over rows 0 to n-1, computed on all cores.
 func sum(n int64, share func(i int64) float64) (total float64) {
 	parts := make([]float64, n)
-	measure.Share(int(n), cgroup.Count().N, func(i, j int) {
+	measure.Share(int(n), cgroup.UsableCores().N, func(i, j int) {
 		for ; i < j; i++ {
 			parts[i] = share(int64(i))
 		}

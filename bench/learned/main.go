@@ -110,7 +110,7 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	threads := cmp.Or(cfg.Run.Threads, cgroup.Count().N)
+	threads := cmp.Or(cfg.Run.Threads, cgroup.UsableCores().N)
 	if r.Machine, err = measure.Examine(o.commit, "cpu", threads); err != nil {
 		return err
 	}

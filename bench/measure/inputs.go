@@ -22,7 +22,7 @@ func Hash(stream, i uint32) uint32 {
 
 // Uniform fills v with a stream's numbers in [-scale, scale).
 func Uniform(v []float32, stream uint32, scale float32) {
-	Share(len(v), cgroup.Count().N, func(from, to int) {
+	Share(len(v), cgroup.UsableCores().N, func(from, to int) {
 		for i := from; i < to; i++ {
 			v[i] = scale * (float32(Hash(stream, uint32(i))>>8)*0x1p-23 - 1)
 		}

@@ -38,7 +38,7 @@ type Machine struct {
 // Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
-		CPU: Processor(), Cores: cgroup.Count().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
+		CPU: Processor(), Cores: cgroup.UsableCores().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
 		L3Bytes: l3Bytes(), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
 		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}

@@ -74,7 +74,7 @@ type Results struct {
 func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.LoadAverage(), Settings: redisserver.Durable}
 	var err error
-	if r.Machine, err = measure.Examine(o.Commit, "cpu", cgroup.Count().N); err != nil {
+	if r.Machine, err = measure.Examine(o.Commit, "cpu", cgroup.UsableCores().N); err != nil {
 		return r, err
 	}
 	for _, withTLS := range []bool{false, true} {
@@ -107,7 +107,7 @@ func loads(withTLS, quick bool) (all []Load) {
 		workers, rates, seconds = 4, []float64{50, 100}, 1
 	}
 	for _, rate := range rates {
-		l := Load{TLS: withTLS, Workers: workers, Clients: 2, Threads: cgroup.Count().N, Rate: rate, Seconds: seconds,
+		l := Load{TLS: withTLS, Workers: workers, Clients: 2, Threads: cgroup.UsableCores().N, Rate: rate, Seconds: seconds,
 			PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
 		if rate < slices.Max(rates) {
 			l.Seconds /= 3

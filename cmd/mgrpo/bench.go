@@ -50,7 +50,7 @@ type benchFlags struct {
 // options returns the flags with their defaults filled in.
 func (f benchFlags) options() measure.Options {
 	if f.Threads == 0 {
-		f.Threads = cgroup.Count().N
+		f.Threads = cgroup.UsableCores().N
 	}
 	if f.Device == "cuda" {
 		f.Device = "cuda:0"

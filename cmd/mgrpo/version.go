@@ -25,7 +25,7 @@ func printVersion(w io.Writer) error {
 		gpus = fmt.Sprintf("driver %s, %d devices", cuda.Driver(), len(devices))
 	}
 	_, err = fmt.Fprintf(w, "mgrpo     %s\nLibTorch  %s\nGo        %s %s/%s\nCPU       %s, %s\nCUDA      %s\n",
-		version, torch.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, cgroup.Count(), torch.CPUFeatures(), gpus)
+		version, torch.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, cgroup.UsableCores(), torch.CPUFeatures(), gpus)
 	for _, d := range devices {
 		fmt.Fprintf(w, "          %v\n", d)
 	}

@@ -29,8 +29,8 @@ type Totals struct {
 	Empty      int `json:"empty"`
 }
 
-// Count returns the number of normalised groups of each kind.
-func Count(groups []GroupAdvantage) (t Totals) {
+// CountGroups returns the number of normalised groups of each kind.
+func CountGroups(groups []GroupAdvantage) (t Totals) {
 	for _, g := range groups {
 		switch {
 		case g.Empty:

@@ -64,7 +64,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	}
 	threads := opt.Threads
 	if threads == 0 {
-		threads = cgroup.Count().N
+		threads = cgroup.UsableCores().N
 	}
 	if p.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err

@@ -131,7 +131,7 @@ redis.call('ZADD', phases, step, phase)
 		Old: `	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.CountGroups(advantages.Groups))
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop before the next step
 		return err
 	}
@@ -145,7 +145,7 @@ redis.call('ZADD', phases, step, phase)
 	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.CountGroups(advantages.Groups))
 	s.observer.Report(record)
 `,
 		Suite: training("TestLedgerBeforeVersion"),

@@ -51,7 +51,7 @@ func run(ctx context.Context, only string, tested bool) error {
 	}
 	errs := make([]error, len(tried))
 	var tests errgroup.Group
-	tests.SetLimit(cgroup.Count().N)
+	tests.SetLimit(cgroup.UsableCores().N)
 	for i, b := range tried {
 		if b.Suite.Chaos == nil {
 			tests.Go(func() error { errs[i] = b.report(ctx); return nil })

@@ -19,11 +19,12 @@ type Cores struct {
 	Group    string  // folder of the control group with the quota
 }
 
-// Count counts the cores of this process.
-func Count() Cores { return count("/", runtime.NumCPU()) }
+// UsableCores returns the cores of this process.
+func UsableCores() Cores { return usableCores("/", runtime.NumCPU()) }
 
-// count counts the cores below another root. affinity is the number of cores on which the process may run.
-func count(root string, affinity int) Cores {
+// usableCores does the work of UsableCores, with the kernel's files below another root. affinity is the number of
+// cores on which the process may run.
+func usableCores(root string, affinity int) Cores {
 	c := Cores{N: affinity, Machine: max(online(filepath.Join(root, "sys/devices/system/cpu/online")), affinity), Affinity: affinity}
 	for _, g := range groups(root, "cpu") {
 		if quota := g.cores(); quota > 0 && (c.Quota == 0 || quota < c.Quota) {

@@ -64,16 +64,16 @@ func TestCores(t *testing.T) {
 		for path, text := range c.files {
 			files[path] = text
 		}
-		got := count(tree(t, files), c.affinity)
+		got := usableCores(tree(t, files), c.affinity)
 		if got.N != c.want || !strings.Contains(got.String(), c.says) {
 			t.Errorf("%s: %d, %q; want %d, %q", name, got.N, got.String(), c.want, c.says)
 		}
 	}
 }
 
-// TestCount: without cgroup limits on the way, the count is between 1 and the affinity that Go reports.
-func TestCount(t *testing.T) {
-	if c := Count(); c.N < 1 || c.N > runtime.NumCPU() || c.Machine < runtime.NumCPU() {
+// TestUsableCores: without cgroup limits on the way, the count is between 1 and the affinity that Go reports.
+func TestUsableCores(t *testing.T) {
+	if c := UsableCores(); c.N < 1 || c.N > runtime.NumCPU() || c.Machine < runtime.NumCPU() {
 		t.Errorf("%+v", c)
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// Machine is host memory in bytes.
-type Machine struct {
+// Memory is host memory in bytes.
+type Memory struct {
 	Total     int64
 	Available int64 // memory that this process can still get: free memory, and caches that the kernel can drop
 }
 
-// Host returns the machine's memory, or the limit of a control group around this process if it is lower.
-func Host() (Machine, error) { return host("/") }
+// HostMemory returns the machine's memory, or the limit of a control group around this process if it is lower.
+func HostMemory() (Memory, error) { return hostMemory("/") }
 
-// host does the work of Host, with the kernel's files below another root.
-func host(root string) (Machine, error) {
+// hostMemory does the work of HostMemory, with the kernel's files below another root.
+func hostMemory(root string) (Memory, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return m, err
@@ -33,16 +33,16 @@ func host(root string) (Machine, error) {
 	return m, nil
 }
 
-func machineMemory(path string) (Machine, error) {
+func machineMemory(path string) (Memory, error) {
 	fields, err := numbers(path, ":")
 	if err != nil {
-		return Machine{}, err
+		return Memory{}, err
 	}
 	total, available := fields["MemTotal"], fields["MemAvailable"]
 	if total <= 0 {
-		return Machine{}, fmt.Errorf("%s has no MemTotal", path)
+		return Memory{}, fmt.Errorf("%s has no MemTotal", path)
 	}
-	return Machine{total << 10, available << 10}, nil // given in KiB
+	return Memory{total << 10, available << 10}, nil // given in KiB
 }
 
 // limits returns the limit of a control group and the memory that is left; without a limit both are math.MaxInt64. The

@@ -263,7 +263,7 @@ func computeType(a *config.Agent) torch.DType {
 
 // threads divides the cores: every device on the CPU has its own threads.
 func threads(cfg *config.Config, devices int) int {
-	return max(cmp.Or(cfg.Run.Threads, cgroup.Count().N)/max(devices, 1), 1)
+	return max(cmp.Or(cfg.Run.Threads, cgroup.UsableCores().N)/max(devices, 1), 1)
 }
 
 // devices counts the devices on this machine that the agents of this process use, including their followers' devices.

@@ -110,7 +110,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		if err != nil {
 			return o, err
 		}
-		o.tools, o.most = one(c, python), cgroup.Count().N
+		o.tools, o.most = one(c, python), cgroup.UsableCores().N
 	case *config.Search:
 		set := search.CorpusConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {

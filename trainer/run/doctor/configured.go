@@ -323,7 +323,7 @@ func sizeOf(dir string) (size int64) {
 // available returns the free bytes of each device. Devices whose free memory is unknown are absent.
 func available() map[string]int64 {
 	out := map[string]int64{}
-	if m, err := cgroup.Host(); err == nil {
+	if m, err := cgroup.HostMemory(); err == nil {
 		out["cpu"] = m.Available
 	}
 	for index, free := range seeGPUs().free {

@@ -25,7 +25,7 @@ func libTorch() Finding { return Finding{OK, "LibTorch", torch.Version(), ""} }
 
 func processor() Finding {
 	isa := kernels.ISA()
-	f := Finding{OK, "CPU", fmt.Sprintf("%s, %s; kernels use %s", cgroup.Count(), torch.CPUFeatures(), isa), ""}
+	f := Finding{OK, "CPU", fmt.Sprintf("%s, %s; kernels use %s", cgroup.UsableCores(), torch.CPUFeatures(), isa), ""}
 	if isa == "portable" {
 		f.Status, f.Advice = Warn, "without AVX2 training on this CPU is many times slower"
 		if os.Getenv("MGRPO_CPU_ISA") != "" {
@@ -76,7 +76,7 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 }
 
 func hostMemory() Finding {
-	m, err := cgroup.Host()
+	m, err := cgroup.HostMemory()
 	if err != nil {
 		return Finding{Warn, "memory", "unknown: " + err.Error(), "the agents' needs cannot be compared with the memory of this machine"}
 	}

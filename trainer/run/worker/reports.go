@@ -43,7 +43,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		kept += len(o)
 	}
 	r.Values["rollouts_removed"] = float64(len(s.outcomes) - kept)
-	totals := mgrpo.Count(s.advantages.Groups)
+	totals := mgrpo.CountGroups(s.advantages.Groups)
 	r.Values["trajectories_stale"] = float64(s.exp.stale)
 	var lag score.Mean
 	for _, t := range s.exp.trajectories {

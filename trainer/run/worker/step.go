@@ -96,7 +96,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.archive.AppendLedger(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.CountGroups(advantages.Groups))
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop before the next step
 		return err
 	}
