@@ -77,23 +77,23 @@ func (c *chatCmd) withModel(ctx context.Context, terminal chat.Terminal, interru
 	if err != nil {
 		return err
 	}
-	p, err := c.open(ctx, c.Context)
+	checkpoint, err := c.open(ctx, c.Context)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	if p.Tokenizer == nil {
-		return p.NoTokenizer()
+	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
+	if checkpoint.Tokenizer == nil {
+		return checkpoint.NoTokenizerError()
 	}
-	sampling.StopIDs = p.StopIDs()
-	engine, err := p.Engine(ctx, 1)
+	sampling.StopIDs = checkpoint.StopIDs()
+	engine, err := checkpoint.OpenEngine(ctx, 1)
 	if err != nil {
 		return err
 	}
 	signal.Notify(interrupts, os.Interrupt)
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
 	defer stop()
-	s := chat.Session{Terminal: terminal, Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed}
+	s := chat.Session{Terminal: terminal, Engine: engine, Tokenizer: checkpoint.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed}
 	return s.Run(ctx)
 }
 

@@ -34,16 +34,16 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := c.open(ctx, c.Context)
+	checkpoint, err := c.open(ctx, c.Context)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	if len(sampling.StopStrings) > 0 && p.Tokenizer == nil {
-		return p.NoTokenizer()
+	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
+	if len(sampling.StopStrings) > 0 && checkpoint.Tokenizer == nil {
+		return checkpoint.NoTokenizerError()
 	}
-	sampling.StopIDs = p.StopIDs()
-	engine, err := p.Engine(ctx, c.Slots)
+	sampling.StopIDs = checkpoint.StopIDs()
+	engine, err := checkpoint.OpenEngine(ctx, c.Slots)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
-		tally, err := standalone.Generate(ctx, p, engine, opt, r, w)
+		tally, err := standalone.Generate(ctx, checkpoint, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

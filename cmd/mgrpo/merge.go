@@ -22,10 +22,10 @@ changed weight, W + scale B A, is computed in float32 and rounded once.
 }
 
 func (c *mergeCmd) Run(ctx context.Context) (err error) {
-	p, err := standalone.Open(ctx, c.Model, standalone.Options{Device: "cpu", DType: "fp32", Adapter: c.Adapter})
+	checkpoint, err := standalone.Open(ctx, c.Model, standalone.Options{Device: "cpu", DType: "fp32", Adapter: c.Adapter})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	return p.Merge(ctx, c.Out)
+	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
+	return checkpoint.Merge(ctx, c.Out)
 }

@@ -33,7 +33,7 @@ type optionalModelFlags struct {
 }
 
 // open checks the kernels of the device and loads the checkpoint.
-func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
+func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.Checkpoint, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context must be 0 or more")
 	}
@@ -44,14 +44,15 @@ func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.P
 	for _, r := range left {
 		fmt.Fprintln(os.Stderr, "warning:", r.LeftOut())
 	}
-	p, err := standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter})
+	opt := standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter}
+	checkpoint, err := standalone.Open(ctx, f.Model, opt)
 	if err != nil {
 		return nil, err
 	}
-	for _, note := range p.Notes {
+	for _, note := range checkpoint.Notes {
 		fmt.Fprintln(os.Stderr, "note:", note)
 	}
-	return p, nil
+	return checkpoint, nil
 }
 
 // samplingFlags are the settings for drawing tokens.

@@ -29,16 +29,16 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 	if !(c.Temperature > 0 && c.Temperature <= 1e6) || c.BatchTokens < 1 {
 		return errors.New("--temperature must be above 0 and --batch-tokens at least 1")
 	}
-	p, err := c.open(ctx, 0)
+	checkpoint, err := c.open(ctx, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
 	progress := standalone.StartProgress(os.Stderr, "scored", progressAfter)
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
-		tally, err := standalone.Score(ctx, p, opt, r, w)
+		tally, err := standalone.Score(ctx, checkpoint, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

@@ -101,19 +101,19 @@ func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Se
 // serveModel serves one model until ctx ends.
 func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready func(string, []trainer.ServedAgent)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
-	p, err := flags.open(ctx, c.Context)
+	checkpoint, err := flags.open(ctx, c.Context)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	if p.Tokenizer == nil {
-		return p.NoTokenizer()
+	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
+	if checkpoint.Tokenizer == nil {
+		return checkpoint.NoTokenizerError()
 	}
-	engine, err := p.Engine(ctx, c.Slots)
+	engine, err := checkpoint.OpenEngine(ctx, c.Slots)
 	if err != nil {
 		return err
 	}
-	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
+	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: checkpoint.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
 	g.Server.BeginRound(gateway.Round{Open: true, Token: g.Token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})

@@ -36,17 +36,17 @@ func Export(ctx context.Context, path, adapter, file string, dtype weights.DType
 	}
 	read := func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }
 	if adapter != "" {
-		p, err := Open(ctx, path, Options{Device: "cpu", DType: "fp32", Adapter: adapter})
+		c, err := Open(ctx, path, Options{Device: "cpu", DType: "fp32", Adapter: adapter})
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-		read = p.merged(ctx)
+		defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
+		read = c.merged(ctx)
 	}
 	return weights.WriteGGUF(file, cfg, meta, read, dtype)
 }
 
 // merged returns a function that reads a tensor of the model with the adapter merged into it.
-func (p *Policy) merged(ctx context.Context) func(name string, dst []float32) error {
-	return p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
+func (c *Checkpoint) merged(ctx context.Context) func(name string, dst []float32) error {
+	return c.adapter.Reader(ctx, func(from int64, dst []float32) error { return c.adapter.Master().Read(ctx, from, dst) })
 }

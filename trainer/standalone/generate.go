@@ -32,12 +32,12 @@ type completion struct {
 // "finish_reason"} of the sampled tokens. The ids include a stop token; the text omits all special tokens. A line's "id" is
 // copied to its reply. A reply depends on the line number, the seed and the prompt alone. Generate returns an error if
 // reading, writing or the engine fails; the Tally counts refused lines.
-func Generate(ctx context.Context, p *Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Generate(ctx context.Context, c *Checkpoint, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	defer stop()
-	g := generator{p, engine, opt}
+	g := generator{c, engine, opt}
 	lines, ended := readLines(ctx, r, 0)
 	pending := make(chan chan answer, max(opt.InFlight-1, 1))
 	calls.Go(func() {
@@ -94,14 +94,14 @@ type answer struct {
 }
 
 type generator struct {
-	policy *Policy
-	engine policy.Sampler
-	opt    GenerateOptions
+	checkpoint *Checkpoint
+	engine     policy.Sampler
+	opt        GenerateOptions
 }
 
 func (g generator) answer(ctx context.Context, in input) answer {
 	a := answer{line: in.number}
-	q, err := parseRequest(g.policy, in, true)
+	q, err := parseRequest(g.checkpoint, in, true)
 	a.id, a.err = q.id, err
 	if err != nil {
 		return a
@@ -118,7 +118,7 @@ func (g generator) answer(ctx context.Context, in input) answer {
 		return a
 	}
 	a.completion = completion{ID: q.id, IDs: c.Tokens, LogProbs: c.LogProbs, FinishReason: c.Finish}
-	if t := g.policy.Tokenizer; t != nil {
+	if t := g.checkpoint.Tokenizer; t != nil {
 		ids := c.Tokens
 		if n := len(ids) - 1; n >= 0 && slices.Contains(g.opt.Sampling.StopIDs, ids[n]) {
 			ids = ids[:n]

@@ -14,15 +14,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-func generate(t *testing.T, p *Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
+func generate(t *testing.T, c *Checkpoint, slots, inFlight int, seed uint64, in string) (string, Tally) {
 	t.Helper()
-	engine, err := p.Engine(context.Background(), slots)
+	engine, err := c.OpenEngine(context.Background(), slots)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: p.StopIDs()}, Seed: seed, InFlight: inFlight}
+	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: c.StopIDs()}, Seed: seed, InFlight: inFlight}
 	var out strings.Builder
-	tally, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &out)
+	tally, err := Generate(context.Background(), c, engine, opt, strings.NewReader(in), &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,17 +32,17 @@ func generate(t *testing.T, p *Policy, slots, inFlight int, seed uint64, in stri
 // TestGenerateInOrder: the bytes of the answers do not depend on the number of lines in flight.
 // A bad line does not change the other answers.
 func TestGenerateInOrder(t *testing.T) {
-	p := openTiny(t, true)
+	c := openTiny(t, true)
 	var in strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&in, "{\"id\":%d,\"ids\":[%d,%d,5]}\n", i, i%7, 30+i%3)
 	}
 	in.WriteString("\n{\"ids\":[1,5,9]}\n{\"ids\":[1,5,9]}\n")
-	one, tally := generate(t, p, 1, 1, 3, in.String())
+	one, tally := generate(t, c, 1, 1, 3, in.String())
 	if tally.Lines != 42 || tally.Failed != 0 {
 		t.Fatalf("tally %+v", tally)
 	}
-	many, _ := generate(t, p, 6, 24, 3, in.String())
+	many, _ := generate(t, c, 6, 24, 3, in.String())
 	if one != many {
 		t.Error("answers differ between 1 and 24 lines in flight")
 	}
@@ -54,7 +54,7 @@ func TestGenerateInOrder(t *testing.T) {
 			t.Errorf("answer %d ends with %q after %v", i, r.FinishReason, r.IDs)
 		}
 	}
-	if other, _ := generate(t, p, 6, 24, 4, in.String()); other == many {
+	if other, _ := generate(t, c, 6, 24, 4, in.String()); other == many {
 		t.Error("another seed gives the same answers")
 	}
 	last := strings.Split(strings.TrimSpace(many), "\n")[40:]
@@ -64,7 +64,7 @@ func TestGenerateInOrder(t *testing.T) {
 
 	lines := strings.SplitAfter(in.String(), "\n")
 	lines[3] = "not json\n"
-	spoilt, tally := generate(t, p, 6, 24, 3, strings.Join(lines, ""))
+	spoilt, tally := generate(t, c, 6, 24, 3, strings.Join(lines, ""))
 	got, want := replies(t, spoilt), replies(t, many)
 	if tally.Failed != 1 || !strings.Contains(tally.Err().Error(), "1 of 42 lines failed, the first: line 4: ") || got[3].Error == "" {
 		t.Errorf("tally %v, answer %+v", tally.Err(), got[3])
@@ -79,16 +79,16 @@ func TestGenerateInOrder(t *testing.T) {
 // TestGenerateText: a line with text or messages has the same answer as a line with the ids of
 // its tokens. The text of an answer does not have the stop token.
 func TestGenerateText(t *testing.T) {
-	p := openTiny(t, true)
-	for _, c := range []struct{ in, same string }{
+	c := openTiny(t, true)
+	for _, line := range []struct{ in, same string }{
 		{`{"text":"w7 w8"}`, `{"ids":[7,8]}`},
 		{`{"messages":[{"role":"user","content":"w7 w8"}]}`, `{"ids":[3,7,8,4]}`},
 		{`{"messages":[{"role":"user","content":"w7 w8"}],"add_generation_prompt":false}`, `{"ids":[3,7,8]}`},
 	} {
-		got, _ := generate(t, p, 1, 1, 0, c.in)
-		want, _ := generate(t, p, 1, 1, 0, c.same)
+		got, _ := generate(t, c, 1, 1, 0, line.in)
+		want, _ := generate(t, c, 1, 1, 0, line.same)
 		if got != want {
-			t.Errorf("%s: got %s\nwant %s, the answer to %s", c.in, got, want, c.same)
+			t.Errorf("%s: got %s\nwant %s, the answer to %s", line.in, got, want, line.same)
 		}
 		r := replies(t, got)[0]
 		var words []string
@@ -104,7 +104,7 @@ func TestGenerateText(t *testing.T) {
 }
 
 func TestGenerateRefusesLines(t *testing.T) {
-	p := openTiny(t, true)
+	c := openTiny(t, true)
 	lines := hostile[:len(hostile):len(hostile)]
 	lines = append(lines, struct{ line, want string }{`{"messages":[{"role":"user","content":` + strings.Repeat(" ", 3) + `null}]}`, ""},
 		struct{ line, want string }{`{"messages":{}}`, `"messages" is of type dict`},
@@ -113,7 +113,7 @@ func TestGenerateRefusesLines(t *testing.T) {
 	for _, l := range lines {
 		in.WriteString(l.line + "\n")
 	}
-	out, tally := generate(t, p, 2, 4, 0, in.String()+`{"ids":[1]}`)
+	out, tally := generate(t, c, 2, 4, 0, in.String()+`{"ids":[1]}`)
 	got := replies(t, out)
 	if len(got) != len(lines)+1 || tally.Lines != len(got) {
 		t.Fatalf("got %d answers to %d lines, tally %+v", len(got), len(lines)+1, tally)
@@ -137,9 +137,9 @@ func TestGenerateRefusesLines(t *testing.T) {
 
 // TestLongLine: a line that is too long is refused, and the next line is read.
 func TestLongLine(t *testing.T) {
-	p := openTiny(t, false)
+	c := openTiny(t, false)
 	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
-	out, tally := generate(t, p, 1, 1, 0, in)
+	out, tally := generate(t, c, 1, 1, 0, in)
 	got := replies(t, out)
 	if len(got) != 3 || tally.Failed != 1 || !strings.Contains(got[1].Error, "longer than 16 MiB") || got[2].Error != "" {
 		t.Errorf("answers %+v", got)
@@ -148,8 +148,8 @@ func TestLongLine(t *testing.T) {
 
 // TestGenerateAnswersAtOnce: a program that writes one line and waits for its answer before it writes the next gets the answer.
 func TestGenerateAnswersAtOnce(t *testing.T) {
-	p := openTiny(t, false)
-	engine, err := p.Engine(context.Background(), 4)
+	c := openTiny(t, false)
+	engine, err := c.OpenEngine(context.Background(), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestGenerateAnswersAtOnce(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 3}, InFlight: 16}
-		_, err := Generate(context.Background(), p, engine, opt, asked, said)
+		_, err := Generate(context.Background(), c, engine, opt, asked, said)
 		said.Close()
 		done <- err
 	}()
@@ -190,15 +190,15 @@ func (b *broken) Write(p []byte) (int, error) {
 
 // TestGenerateEnds: if the reader of the answers ends or the caller cancels, all requests in flight end.
 func TestGenerateEnds(t *testing.T) {
-	p := openTiny(t, false)
-	engine, err := p.Engine(context.Background(), 4)
+	c := openTiny(t, false)
+	engine, err := c.OpenEngine(context.Background(), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer engine.Close(context.Background())
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
 	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
-	if _, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := Generate(context.Background(), c, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a broken pipe: got error %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -208,7 +208,7 @@ func TestGenerateEnds(t *testing.T) {
 		w.Write([]byte(in[:28]))
 		cancel()
 	}()
-	if _, err := Generate(ctx, p, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
+	if _, err := Generate(ctx, c, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled context: got error %v", err)
 	}
 }
@@ -218,9 +218,9 @@ func FuzzParseRequest(f *testing.F) {
 		f.Add(h.line)
 	}
 	f.Add(`{"messages":[{"role":"user","content":"w1"}],"tools":null,"id":[1,{"a":"b"}]}`)
-	p := openTiny(f, true)
+	c := openTiny(f, true)
 	f.Fuzz(func(t *testing.T, line string) {
-		q, err := parseRequest(p, input{number: 1, data: []byte(line)}, true)
+		q, err := parseRequest(c, input{number: 1, data: []byte(line)}, true)
 		if err == nil && len(q.ids) == 0 {
 			t.Error("a request without tokens was accepted")
 		}

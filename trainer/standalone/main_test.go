@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const vocabulary = 320 // of llama-tiny
 
 // openTiny loads llama-tiny. If words is set, it has a word-level tokenizer with the words w0, w1, ... and a chat template.
-func openTiny(t testing.TB, words bool) *Policy {
+func openTiny(t testing.TB, words bool) *Checkpoint {
 	t.Helper()
 	dir := filepath.Join(testdata, "models", "llama-tiny")
 	if words {

@@ -19,7 +19,7 @@ type request struct {
 // parseRequest reads {"ids"}, {"text"} or, if chat is true, {"messages", ...} with the other inputs of a chat template.
 // Text gets the tokens that the tokenizer's post-processor adds, such as a beginning-of-text token. Messages end with
 // the template's generation prompt unless the line sets add_generation_prompt: false. Other keys are ignored.
-func parseRequest(p *Policy, in input, chat bool) (q request, err error) {
+func parseRequest(c *Checkpoint, in input, chat bool) (q request, err error) {
 	if in.err != nil {
 		return q, in.err
 	}
@@ -38,7 +38,7 @@ func parseRequest(p *Policy, in input, chat bool) (q request, err error) {
 		}
 		q.id = json.RawMessage(text)
 	}
-	q.ids, q.text, err = tokens(p, row, chat)
+	q.ids, q.text, err = tokens(c, row, chat)
 	if err != nil {
 		return q, err
 	}
@@ -46,14 +46,14 @@ func parseRequest(p *Policy, in input, chat bool) (q request, err error) {
 		return q, errors.New("no tokens: at least one is needed")
 	}
 	for i, id := range q.ids {
-		if int(id) >= p.Model.Config.VocabSize {
-			return q, fmt.Errorf("ids[%d] is %d, outside the vocabulary of %d", i, id, p.Model.Config.VocabSize)
+		if int(id) >= c.Model.Config.VocabSize {
+			return q, fmt.Errorf("ids[%d] is %d, outside the vocabulary of %d", i, id, c.Model.Config.VocabSize)
 		}
 	}
 	return q, nil
 }
 
-func tokens(p *Policy, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
+func tokens(c *Checkpoint, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
 	keys := []string{"ids", "text"}
 	if chat {
 		keys = append(keys, "messages")
@@ -71,24 +71,24 @@ func tokens(p *Policy, row *ordered.Object, chat bool) (ids []int32, text bool, 
 		ids, err = lines.ReadIDs(row)
 		return ids, false, err
 	}
-	if p.Tokenizer == nil {
-		return nil, true, p.NoTokenizer()
+	if c.Tokenizer == nil {
+		return nil, true, c.NoTokenizerError()
 	}
 	if given[0] == "messages" {
 		if _, ok := row.Get("add_generation_prompt"); !ok {
 			row.Set("add_generation_prompt", true)
 		}
-		c, err := lines.ReadChat(row)
+		conversation, err := lines.ReadChat(row)
 		if err != nil {
 			return nil, true, err
 		}
-		prompt, err := p.Tokenizer.Render(c)
-		return p.Tokenizer.Encode(prompt), true, err
+		prompt, err := c.Tokenizer.Render(conversation)
+		return c.Tokenizer.Encode(prompt), true, err
 	}
 	v, _ := row.Get("text")
 	s, ok := v.(string)
 	if !ok {
 		return nil, true, fmt.Errorf(`"text" is of type %s, want str`, ordered.TypeName(v))
 	}
-	return p.Tokenizer.EncodeWithSpecial(s), true, nil
+	return c.Tokenizer.EncodeWithSpecial(s), true, nil
 }

@@ -32,11 +32,11 @@ const headRows = 512
 // they are its log-prob under softmax(logits / temperature) given the ids before it, and the entropy of
 // that distribution, in nats. Lines that have already arrived share a forward pass, packed without
 // padding. Score returns an error if reading, writing or the device fails; the Tally counts refused lines.
-func Score(ctx context.Context, p *Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Score(ctx context.Context, c *Checkpoint, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines, ended := readLines(ctx, r, 64)
-	s := scorer{policy: p, opt: opt}
+	s := scorer{checkpoint: c, opt: opt}
 	out := newOutput(w)
 	for in, ok := receive(ctx, lines); ok; in, ok = receive(ctx, lines) {
 		batch := s.gather(in, lines)
@@ -68,8 +68,8 @@ type scored struct {
 }
 
 type scorer struct {
-	policy *Policy
-	opt    ScoreOptions
+	checkpoint *Checkpoint
+	opt        ScoreOptions
 }
 
 // gather makes a batch of first and of the lines that have already arrived, up to opt.BatchTokens.
@@ -94,8 +94,8 @@ func (s *scorer) gather(first input, lines <-chan input) []*scored {
 
 func (s *scorer) parse(in input) *scored {
 	l := &scored{number: in.number}
-	l.request, l.err = parseRequest(s.policy, in, false)
-	if limit := s.policy.Model.MaxPosition(); l.err == nil && len(l.ids) > limit {
+	l.request, l.err = parseRequest(s.checkpoint, in, false)
+	if limit := s.checkpoint.Model.MaxPosition(); l.err == nil && len(l.ids) > limit {
 		l.err = fmt.Errorf("%d tokens are more than the context of %d", len(l.ids), limit)
 	}
 	if l.err != nil {
@@ -144,11 +144,11 @@ func (s *scorer) pass(ctx context.Context, packed []*scored) error {
 	}
 	logp, entropy := make([]float32, len(row)), make([]float32, len(row))
 	if len(row) > 0 {
-		err := s.policy.Model.Device.Do(ctx, func(sc *torch.Scope) error {
+		err := s.checkpoint.Model.Device.Do(ctx, func(sc *torch.Scope) error {
 			t, n := int64(len(ids)), int64(len(row))
 			in := model.Packed{IDs: sc.FromInt32(ids, t), Pos: sc.FromInt32(pos, t), Cu: sc.FromInt32(cu, int64(len(cu)))}
-			hidden := s.policy.Model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
-			lp, en := torch.HeadLogProb(hidden, s.policy.Model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
+			hidden := s.checkpoint.Model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
+			lp, en := torch.HeadLogProb(hidden, s.checkpoint.Model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
 			lp.Float32s(logp)
 			en.Float32s(entropy)
 			return nil

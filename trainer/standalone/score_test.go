@@ -13,10 +13,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-func scores(t *testing.T, p *Policy, temperature float64, batch int, in string) ([]reply, Tally) {
+func scores(t *testing.T, c *Checkpoint, temperature float64, batch int, in string) ([]reply, Tally) {
 	t.Helper()
 	var out strings.Builder
-	tally, err := Score(context.Background(), p, ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
+	tally, err := Score(context.Background(), c, ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,18 +28,18 @@ func TestScoreGoldens(t *testing.T) {
 	folders := golden.Computed(golden.Models(t, arch.Families()))
 	for _, dir := range folders {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			p, err := Open(context.Background(), golden.Checkpoint(dir), Options{Device: "cpu", Threads: 2, DType: "fp32"})
+			c, err := Open(context.Background(), golden.Checkpoint(dir), Options{Device: "cpu", Threads: 2, DType: "fp32"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.Close(context.Background())
-			compareScores(t, p, dir, golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
+			defer c.Close(context.Background())
+			compareScores(t, c, dir, golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
 		})
 	}
 	golden.CountModels("score", folders, 2)
 }
 
-func compareScores(t *testing.T, p *Policy, dir string, want golden.Tensors) {
+func compareScores(t *testing.T, c *Checkpoint, dir string, want golden.Tensors) {
 	ids, lengths := want["input_ids"], want["lengths"].Int32s()
 	width := int(ids.Shape[1])
 	var in strings.Builder
@@ -50,7 +50,7 @@ func compareScores(t *testing.T, p *Policy, dir string, want golden.Tensors) {
 	for _, temperature := range []float64{1, 0.7} {
 		suffix := fmt.Sprintf("_t%.1f", temperature)
 		logp, entropy := want["logprobs"+suffix].Data, want["entropy"+suffix].Data
-		got, _ := scores(t, p, temperature, 4096, in.String())
+		got, _ := scores(t, c, temperature, 4096, in.String())
 		tolLogp, tolEntropy := golden.Tolerance(t, dir, "logprobs"+suffix+"_max_abs", 5e-5), golden.Tolerance(t, dir, "entropy"+suffix+"_max_abs", 5e-5)
 		for r, n := range lengths {
 			if len(got[r].LogProbs) != int(n)-1 || len(got[r].Entropy) != int(n)-1 {
@@ -70,7 +70,7 @@ func compareScores(t *testing.T, p *Policy, dir string, want golden.Tensors) {
 
 // TestScorePacking: a line's scores have the same bits with any other lines in its forward pass.
 func TestScorePacking(t *testing.T) {
-	p := openTiny(t, true)
+	c := openTiny(t, true)
 	var in strings.Builder
 	for i := range 30 {
 		ids := make([]string, 1+i%11)
@@ -79,9 +79,9 @@ func TestScorePacking(t *testing.T) {
 		}
 		fmt.Fprintf(&in, "{\"id\":\"%d\",\"ids\":[%s]}\n", i, strings.Join(ids, ","))
 	}
-	alone, _ := scores(t, p, 1, 1, in.String())
+	alone, _ := scores(t, c, 1, 1, in.String())
 	for _, batch := range []int{10, 64, 4096} {
-		got, tally := scores(t, p, 1, batch, in.String())
+		got, tally := scores(t, c, 1, batch, in.String())
 		if tally.Lines != 30 || tally.Failed != 0 {
 			t.Fatalf("tally %+v", tally)
 		}
@@ -94,15 +94,15 @@ func TestScorePacking(t *testing.T) {
 	if len(alone[0].LogProbs) != 0 || alone[0].LogProbs == nil {
 		t.Errorf("a line with one id: got log-probs %v", alone[0].LogProbs)
 	}
-	text, _ := scores(t, p, 1, 64, `{"text":"w5 w6 w7"}`)
-	ids, _ := scores(t, p, 1, 64, `{"ids":[5,6,7]}`)
+	text, _ := scores(t, c, 1, 64, `{"text":"w5 w6 w7"}`)
+	ids, _ := scores(t, c, 1, 64, `{"ids":[5,6,7]}`)
 	if !slices.Equal(text[0].LogProbs, ids[0].LogProbs) || !slices.Equal(text[0].IDs, []int32{5, 6, 7}) || ids[0].IDs != nil {
 		t.Errorf("got %+v for a text and %+v for its ids, want equal ones", text[0], ids[0])
 	}
 }
 
 func TestScoreRefusesLines(t *testing.T) {
-	p := openTiny(t, true)
+	c := openTiny(t, true)
 	lines := slices.Clone(hostile)
 	lines = append(lines, struct{ line, want string }{`{"messages":[]}`, "exactly one of"},
 		struct{ line, want string }{`{"ids":[` + strings.Repeat("1,", 5000) + `1]}`, "more than the context"})
@@ -110,7 +110,7 @@ func TestScoreRefusesLines(t *testing.T) {
 	for _, l := range lines {
 		in.WriteString(l.line + "\n" + `{"ids":[1,2]}` + "\n")
 	}
-	got, tally := scores(t, p, 1, 64, in.String())
+	got, tally := scores(t, c, 1, 64, in.String())
 	if len(got) != 2*len(lines) || tally.Failed != len(lines) {
 		t.Fatalf("got %d answers, tally %+v", len(got), tally)
 	}

@@ -1,6 +1,6 @@
 // Package standalone uses one checkpoint without a run. It loads the weights onto a device, and the tokenizer, if there is
-// one. A Policy then samples (Engine), continues and scores JSON lines (Generate, Score), and writes checkpoints (Merge,
-// Export).
+// one. A Checkpoint then samples (OpenEngine), continues and scores JSON lines (Generate, Score), and writes checkpoints
+// (Merge, Export).
 package standalone
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Options are the device and the precision of a policy.
+// Options are the device and the precision of a checkpoint's model.
 type Options struct {
 	Device  string // "cpu", "cuda" or "cuda:N"
 	Threads int    // number of CPU threads; 0 means one per core
@@ -30,8 +30,9 @@ type Options struct {
 	Adapter string // folder of a LoRA adapter in PEFT's format; "": none
 }
 
-// Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
-type Policy struct {
+// Checkpoint is a loaded checkpoint: a model ready to generate and to score, with its tokenizer. Its methods may be called from
+// several goroutines.
+type Checkpoint struct {
 	Model     *model.Model         // with the adapter, if there is one
 	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint does not have a readable one; then input and output are token ids
 	Notes     []string             // sentences about parts of the checkpoint that are ignored
@@ -46,8 +47,8 @@ type Policy struct {
 }
 
 // Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in the
-// local cache. If the checkpoint does not have a readable tokenizer, the policy has none; NoTokenizer returns the reason.
-func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
+// local cache. If the checkpoint does not have a readable tokenizer, Tokenizer is nil, and NoTokenizerError returns the reason.
+func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return nil, err
 	}
@@ -56,56 +57,56 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 		return nil, err
 	}
 	defer src.Close()
-	p = &Policy{path: path, dtype: src.DType()}
+	c = &Checkpoint{path: path, dtype: src.DType()}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) || exists(filepath.Join(path, "tokenizer.model")) {
-		if p.Tokenizer, p.unread = TokenizerOf(path, src); p.unread != nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", p.unread))
+		if c.Tokenizer, c.unread = TokenizerOf(path, src); c.unread != nil {
+			c.Notes = append(c.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", c.unread))
 		}
 	}
 	threads := opt.Threads
 	if threads == 0 {
 		threads = cgroup.UsableCores().N
 	}
-	if p.device, err = torch.Open(opt.Device, threads); err != nil {
+	if c.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err
 	}
-	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
-	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
-		return nil, errors.Join(err, p.device.Close())
+	modelOptions := model.Options{Compute: computeType(opt.DType, c.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
+	if c.base, err = model.Load(ctx, c.device, src, modelOptions); err != nil {
+		return nil, errors.Join(err, c.device.Close())
 	}
-	p.Model, p.Notes = p.base, append(src.Notes(), p.Notes...)
+	c.Model, c.Notes = c.base, append(src.Notes(), c.Notes...)
 	if opt.Adapter != "" {
-		if err = p.adapt(ctx, opt.Adapter); err != nil {
-			return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+		if err = c.adapt(ctx, opt.Adapter); err != nil {
+			return nil, errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 		}
 	}
-	return p, nil
+	return c, nil
 }
 
-func (p *Policy) adapt(ctx context.Context, folder string) error {
-	read, err := weights.ReadAdapter(folder, p.base.Config)
+func (c *Checkpoint) adapt(ctx context.Context, folder string) error {
+	read, err := weights.ReadAdapter(folder, c.base.Config)
 	if err != nil {
 		return err
 	}
-	if p.adapter, err = model.Adapt(ctx, p.base, read.Config, read.Layout, read.Fill); err != nil {
+	if c.adapter, err = model.Adapt(ctx, c.base, read.Config, read.Layout, read.Fill); err != nil {
 		return err
 	}
-	p.Model = p.adapter.Model()
+	c.Model = c.adapter.Model()
 	return nil
 }
 
 // Merge writes a Hugging Face folder of the model with the adapter merged. Every changed weight
 // is W + scale·B A, computed in float32 and rounded once to the type of the checkpoint. dir
 // must not exist. It also writes the tokenizer, so it returns an error if that cannot be read.
-func (p *Policy) Merge(ctx context.Context, dir string) error {
-	if p.unread != nil {
-		return p.unread
+func (c *Checkpoint) Merge(ctx context.Context, dir string) error {
+	if c.unread != nil {
+		return c.unread
 	}
 	var files map[string][]byte
-	if p.Tokenizer != nil {
-		files = p.Tokenizer.Files()
+	if c.Tokenizer != nil {
+		files = c.Tokenizer.Files()
 	}
-	return p.base.HF(p.merged(ctx)).WriteFolder(dir, p.dtype, files)
+	return c.base.HF(c.merged(ctx)).WriteFolder(dir, c.dtype, files)
 }
 
 func exists(path string) bool {
@@ -155,15 +156,15 @@ func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error)
 	return tokenizer.Parse(files)
 }
 
-// Engine starts a rollout engine with the given number of slots on the policy's weights. Close also closes it.
-func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
+// OpenEngine starts a rollout engine with the given number of slots on the checkpoint's weights. Close also closes it.
+func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (*local.Tenant, error) {
 	var tenantOpt local.TenantOptions
-	if p.Tokenizer != nil {
-		tenantOpt.TokenBytes = p.Tokenizer.TokenBytes
+	if c.Tokenizer != nil {
+		tenantOpt.TokenBytes = c.Tokenizer.TokenBytes
 	}
-	engine, err := local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, tenantOpt)
+	engine, err := local.New(ctx, c.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, c.Model.MaxPosition())}, tenantOpt)
 	if err == nil {
-		p.engines = append(p.engines, engine)
+		c.engines = append(c.engines, engine)
 	}
 	return engine, err
 }
@@ -183,31 +184,31 @@ func cacheTokens(slots, limit int) int {
 }
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
-func (p *Policy) StopIDs() []int32 {
-	ids := slices.Clone(p.Model.Config.EOS)
-	if p.Tokenizer != nil {
-		ids = append(ids, p.Tokenizer.StopIDs()...)
+func (c *Checkpoint) StopIDs() []int32 {
+	ids := slices.Clone(c.Model.Config.EOS)
+	if c.Tokenizer != nil {
+		ids = append(ids, c.Tokenizer.StopIDs()...)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// NoTokenizer is the error for text input to a policy without a tokenizer.
-func (p *Policy) NoTokenizer() error {
-	if p.unread != nil {
-		return fmt.Errorf("the tokenizer cannot be read: give token ids: %w", p.unread)
+// NoTokenizerError returns the error for text input to a checkpoint without a tokenizer.
+func (c *Checkpoint) NoTokenizerError() error {
+	if c.unread != nil {
+		return fmt.Errorf("the tokenizer cannot be read: give token ids: %w", c.unread)
 	}
-	return fmt.Errorf("%s does not contain tokenizer.json: give token ids, or put the tokenizer's files next to the weights", p.path)
+	return fmt.Errorf("%s does not contain tokenizer.json: give token ids, or put the tokenizer's files next to the weights", c.path)
 }
 
 // Close ends the engines, and frees the weights and the device.
-func (p *Policy) Close(ctx context.Context) error {
+func (c *Checkpoint) Close(ctx context.Context) error {
 	var err error
-	for _, e := range p.engines {
+	for _, e := range c.engines {
 		err = errors.Join(err, e.Close(ctx))
 	}
-	if p.adapter != nil {
-		err = errors.Join(err, p.adapter.Close(ctx))
+	if c.adapter != nil {
+		err = errors.Join(err, c.adapter.Close(ctx))
 	}
-	return errors.Join(err, p.base.Close(ctx), p.device.Close())
+	return errors.Join(err, c.base.Close(ctx), c.device.Close())
 }

@@ -13,34 +13,34 @@ import (
 
 var testdata = filepath.Join("..", "..", "testdata")
 
-func open(t testing.TB, path string, opt Options) *Policy {
+func open(t testing.TB, path string, opt Options) *Checkpoint {
 	t.Helper()
-	p, err := Open(context.Background(), path, opt)
+	c, err := Open(context.Background(), path, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Close(context.Background()); err != nil {
+		if err := c.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return p
+	return c
 }
 
 // TestWeightsAlone: a folder with weights and without a tokenizer is enough for requests with token ids.
 func TestWeightsAlone(t *testing.T) {
 	dir := filepath.Join(testdata, "models", "qwen3-untied-bf16")
-	p := open(t, dir, Options{Device: "cpu", Threads: 1, DType: "auto", Context: 20})
-	if p.Tokenizer != nil || !strings.Contains(p.NoTokenizer().Error(), dir) {
-		t.Errorf("got tokenizer %v, error %v", p.Tokenizer, p.NoTokenizer())
+	c := open(t, dir, Options{Device: "cpu", Threads: 1, DType: "auto", Context: 20})
+	if c.Tokenizer != nil || !strings.Contains(c.NoTokenizerError().Error(), dir) {
+		t.Errorf("got tokenizer %v, error %v", c.Tokenizer, c.NoTokenizerError())
 	}
-	if got := p.Model.MaxPosition(); got != 20 {
+	if got := c.Model.MaxPosition(); got != 20 {
 		t.Errorf("got context %d, want 20", got)
 	}
-	if got := p.Model.Compute.DType(); got != torch.Float32 {
+	if got := c.Model.Compute.DType(); got != torch.Float32 {
 		t.Errorf("default on a CPU: got weights in %v", got)
 	}
-	if got := p.StopIDs(); !slices.Equal(got, []int32{2}) {
+	if got := c.StopIDs(); !slices.Equal(got, []int32{2}) {
 		t.Errorf("got stop ids %v, want config.json's", got)
 	}
 	if got := open(t, dir, Options{Device: "cpu", DType: "bf16"}).Model.Compute.DType(); got != torch.BFloat16 {
@@ -51,9 +51,9 @@ func TestWeightsAlone(t *testing.T) {
 // TestUnreadTokenizer: weights with a tokenizer that cannot be read are enough for requests with token ids.
 func TestUnreadTokenizer(t *testing.T) {
 	for _, name := range []string{"sentencepiece.gguf", "bare.gguf"} {
-		p := open(t, filepath.Join("testdata", name), Options{Device: "cpu", Threads: 1})
-		if p.Tokenizer != nil || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], name) || !strings.Contains(p.NoTokenizer().Error(), "tokenizer.ggml.") {
-			t.Errorf("%s: got notes %q, error %v", name, p.Notes, p.NoTokenizer())
+		c := open(t, filepath.Join("testdata", name), Options{Device: "cpu", Threads: 1})
+		if c.Tokenizer != nil || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], name) || !strings.Contains(c.NoTokenizerError().Error(), "tokenizer.ggml.") {
+			t.Errorf("%s: got notes %q, error %v", name, c.Notes, c.NoTokenizerError())
 		}
 	}
 }
@@ -74,11 +74,11 @@ func TestTokenizerFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := open(t, dir, Options{Device: "cpu"})
-	if err := p.NoTokenizer(); p.Tokenizer != nil || !strings.Contains(err.Error(), "tokenizer.json") || !strings.Contains(err.Error(), "cannot be read") {
+	c := open(t, dir, Options{Device: "cpu"})
+	if err := c.NoTokenizerError(); c.Tokenizer != nil || !strings.Contains(err.Error(), "tokenizer.json") || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("a broken tokenizer: got error %v", err)
 	}
-	if err := p.Merge(context.Background(), filepath.Join(dir, "merged")); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	if err := c.Merge(context.Background(), filepath.Join(dir, "merged")); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
 		t.Errorf("a merge with a broken tokenizer: got error %v", err)
 	}
 	if tok, err := LoadTokenizer(filepath.Join(testdata, "tokenizer", "smollm2")); err != nil || tok.VocabSize() != 49152 {
