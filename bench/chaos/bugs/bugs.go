@@ -244,8 +244,8 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "keys and values of old weights are reused while their sequence is in flight",
 		File: "trainer/engine/policy/local/pages.go",
-		Old:  "l.owner != owner || l.stale ||", New: "l.owner != owner ||",
-		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestStaleLinesAreNotReused"},
+		Old:  "seq.owner != owner || seq.stale ||", New: "seq.owner != owner ||",
+		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestStaleKeysAreNotReused"},
 	}, {
 		Name: "a TorchScript module continues from a state of old weights",
 		File: "trainer/model/module.go",

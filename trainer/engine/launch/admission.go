@@ -37,7 +37,7 @@ func (m *Machines) accept() {
 // admit authenticates a connection.
 func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
-	l := &deviceConn{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
+	d := &deviceConn{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
 	const toProve = 5 * time.Second
 	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(min(m.settings.Lease, toProve))))
 	var content []byte
@@ -50,7 +50,7 @@ func (m *Machines) admit(conn net.Conn) {
 		m.noteRefusal(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		return
 	}
-	if _, content, err = readFrame(l.in, handshakeFrame); err == nil {
+	if _, content, err = readFrame(d.in, handshakeFrame); err == nil {
 		h, err = decodeHandshake(content)
 	}
 	if err != nil {
@@ -62,16 +62,16 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if why := h.refusal(m.settings, m.program); why != "" {
 		m.noteRefusal(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
-		l.dismiss(control{Refused: why})
+		d.dismiss(control{Refused: why})
 		return
 	}
-	if why := m.addressMismatch(l.here, h.Address); why != "" {
+	if why := m.addressMismatch(d.here, h.Address); why != "" {
 		m.noteRefusal(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
-		l.dismiss(control{Refused: why})
+		d.dismiss(control{Refused: why})
 		return
 	}
-	l.machine, l.device, l.address, l.rank = h.Machine, h.Devices[h.Device], h.Address, h.Machine*len(h.Devices)+h.Device
-	m.enter(l)
+	d.machine, d.device, d.address, d.rank = h.Machine, h.Devices[h.Device], h.Address, h.Machine*len(h.Devices)+h.Device
+	m.enter(d)
 }
 
 // addressMismatch returns the reason why ranks cannot use the addresses at the two ends of a connection to reach each
@@ -109,22 +109,22 @@ func (m *Machines) noteRefusal(text string) {
 }
 
 // enter keeps a connection for the next round, unless the run is over.
-func (m *Machines) enter(l *deviceConn) {
+func (m *Machines) enter(d *deviceConn) {
 	m.mu.Lock()
-	other, over := m.conns[l.rank], m.runEnd
+	other, over := m.conns[d.rank], m.runEnd
 	enters := other == nil && over == nil
-	if enters && writeFrame(l.conn, controlFrame, control{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
-		m.conns[l.rank], m.unnotified[l.machine] = l, true
+	if enters && writeFrame(d.conn, controlFrame, control{Entered: true}) == nil && d.conn.SetDeadline(time.Time{}) == nil {
+		m.conns[d.rank], m.unnotified[d.machine] = d, true
 		close(m.changed)
 		m.changed = make(chan struct{})
 	}
 	m.mu.Unlock()
 	switch {
 	case enters:
-		go l.await()
+		go d.await()
 	case over != nil:
-		m.dismiss(l, *over)
+		m.dismiss(d, *over)
 	default:
-		l.dismiss(control{Taken: true, Refused: fmt.Sprintf("machine %d is already connected, from %s", other.machine, other.address)})
+		d.dismiss(control{Taken: true, Refused: fmt.Sprintf("machine %d is already connected, from %s", other.machine, other.address)})
 	}
 }

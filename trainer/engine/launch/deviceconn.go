@@ -26,33 +26,33 @@ type deviceConn struct {
 
 // await notices if a machine is gone before it belongs to a group. Until then a machine may only forward a request to
 // stop.
-func (l *deviceConn) await() {
+func (d *deviceConn) await() {
 	var first []byte
-	for l.broken == nil {
-		if first, l.broken = l.in.Peek(1); l.broken != nil || frameKind(first[0]) != stopFrame {
+	for d.broken == nil {
+		if first, d.broken = d.in.Peek(1); d.broken != nil || frameKind(first[0]) != stopFrame {
 			break
 		}
-		if _, _, l.broken = readFrame(l.in, stopFrame); l.broken == nil {
-			l.machines.settings.Stop(l.machine)
+		if _, _, d.broken = readFrame(d.in, stopFrame); d.broken == nil {
+			d.machines.settings.Stop(d.machine)
 		}
 	}
-	if l.broken != nil {
-		l.kill()
+	if d.broken != nil {
+		d.kill()
 	}
-	close(l.ready)
+	close(d.ready)
 }
 
 // Write and Read exchange data with the follower. After either fails the connection has ended.
-func (l *deviceConn) Write(b []byte) (int, error) { return l.conn.Write(b) }
+func (d *deviceConn) Write(b []byte) (int, error) { return d.conn.Write(b) }
 
-func (l *deviceConn) Read(b []byte) (int, error) {
-	<-l.ready
-	if l.broken != nil {
+func (d *deviceConn) Read(b []byte) (int, error) {
+	<-d.ready
+	if d.broken != nil {
 		return 0, io.EOF
 	}
-	n, err := l.in.Read(b)
+	n, err := d.in.Read(b)
 	if err != nil && n == 0 {
-		l.broken = err
+		d.broken = err
 		err = io.EOF
 	}
 	return n, err
@@ -60,25 +60,25 @@ func (l *deviceConn) Read(b []byte) (int, error) {
 
 // kill closes the connection, which makes the machine kill the follower. It sends no TLS close message, which would
 // block if the other end does not read.
-func (l *deviceConn) kill() {
-	l.machines.remove(l)
-	_ = l.conn.NetConn().Close()
+func (d *deviceConn) kill() {
+	d.machines.remove(d)
+	_ = d.conn.NetConn().Close()
 }
 
-func (l *deviceConn) finish() exitReport {
-	l.kill()
+func (d *deviceConn) finish() exitReport {
+	d.kill()
 	how := "has lost its connection"
-	if l.broken != nil && !errors.Is(l.broken, io.EOF) {
-		how += " (" + l.broken.Error() + ")"
+	if d.broken != nil && !errors.Is(d.broken, io.EOF) {
+		how += " (" + d.broken.Error() + ")"
 	}
 	return exitReport{How: how}
 }
 
-func (l *deviceConn) lastOutput() string { return "" }
+func (d *deviceConn) lastOutput() string { return "" }
 
 // dismiss sends a last control message.
-func (l *deviceConn) dismiss(w control) {
-	_ = l.conn.SetWriteDeadline(time.Now().Add(l.machines.settings.Lease))
-	_ = writeFrame(l.conn, controlFrame, w)
-	_ = l.conn.Close()
+func (d *deviceConn) dismiss(message control) {
+	_ = d.conn.SetWriteDeadline(time.Now().Add(d.machines.settings.Lease))
+	_ = writeFrame(d.conn, controlFrame, message)
+	_ = d.conn.Close()
 }

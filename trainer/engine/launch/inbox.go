@@ -38,14 +38,14 @@ func Follower() *Inbox {
 	}
 	os.Unsetenv(followerEnv) // processes that this one starts are not followers
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	p := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
-	go p.heartbeat(lease / heartbeatsPerLease)
-	go p.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
-	return p
+	inbox := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
+	go inbox.heartbeat(lease / heartbeatsPerLease)
+	go inbox.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
+	return inbox
 }
 
 // receive reads orders and requests, and calls gone when rank 0 has closed the pipe.
-func (p *Inbox) receive(in io.Reader, gone func()) {
+func (inbox *Inbox) receive(in io.Reader, gone func()) {
 	for {
 		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
 		r := received{err: err}
@@ -57,12 +57,12 @@ func (p *Inbox) receive(in io.Reader, gone func()) {
 		case kind == orderFrame:
 			r = receiveOrder(content, in)
 		case kind == requestFrame:
-			r.err = p.begin(content)
+			r.err = inbox.begin(content)
 		case kind == cancelFrame:
-			r.err = p.turns.cancel(content)
+			r.err = inbox.turns.cancel(content)
 		}
 		if kind == orderFrame || r.err != nil {
-			p.orders <- r
+			inbox.orders <- r
 		}
 		if r.err != nil {
 			return
@@ -89,34 +89,34 @@ func receiveOrder(content []byte, in io.Reader) (r received) {
 }
 
 // Next waits for an order. A malformed order is an error, after which no order follows.
-func (p *Inbox) Next() (Order, []*learner.Sequence, error) {
-	r := <-p.orders
+func (inbox *Inbox) Next() (Order, []*learner.Sequence, error) {
+	r := <-inbox.orders
 	return r.order, r.batch, r.err
 }
 
 // heartbeat sends heartbeats.
-func (p *Inbox) heartbeat(interval time.Duration) {
-	for p.send(aliveFrame, nil) == nil {
+func (inbox *Inbox) heartbeat(interval time.Duration) {
+	for inbox.send(aliveFrame, nil) == nil {
 		time.Sleep(interval)
 	}
 }
 
 // Answer reports to rank 0 that an order was executed, or the reason why it failed.
-func (p *Inbox) Answer(r Reply) error {
+func (inbox *Inbox) Answer(r Reply) error {
 	content, err := json.Marshal(r.short())
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
-	return p.send(replyFrame, content)
+	return inbox.send(replyFrame, content)
 }
 
-func (p *Inbox) send(kind frameKind, content []byte) error {
+func (inbox *Inbox) send(kind frameKind, content []byte) error {
 	b, err := frame(kind, content)
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, err = p.replies.Write(b)
+	inbox.mu.Lock()
+	defer inbox.mu.Unlock()
+	_, err = inbox.replies.Write(b)
 	return err
 }

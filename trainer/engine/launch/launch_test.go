@@ -21,32 +21,32 @@ import (
 // TestMain runs a follower if a test started this binary as one, and the tests otherwise. The
 // agent's name selects how the follower behaves.
 func TestMain(m *testing.M) {
-	if p := Follower(); p != nil {
+	if inbox := Follower(); inbox != nil {
 		fmt.Println("said on the\nstandard output")
-		fmt.Fprintln(os.Stderr, follow(p))
+		fmt.Fprintln(os.Stderr, follow(inbox))
 		os.Exit(3)
 	}
 	os.Exit(m.Run())
 }
 
-func follow(p *Inbox) error {
-	o, _, err := p.Next()
+func follow(inbox *Inbox) error {
+	o, _, err := inbox.Next()
 	if err != nil {
 		return err
 	}
 	ails := o.Open.Rank == 2
-	if err := p.Answer(Reply{Digest: uint32(o.Open.Rank)}); err != nil {
+	if err := inbox.Answer(Reply{Digest: uint32(o.Open.Rank)}); err != nil {
 		return err
 	}
 	for {
-		next, batch, err := p.Next()
+		next, batch, err := inbox.Next()
 		switch {
 		case err != nil:
 			return err
 		case next.Kind == Sample:
-			p.Sample(sampled)
+			inbox.Sample(sampled)
 			if ails {
-				p.Sample(misbehaves(p, o.Open.Agent))
+				inbox.Sample(misbehaves(inbox, o.Open.Agent))
 			}
 		case ails && o.Open.Agent == "stops":
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -57,35 +57,35 @@ func follow(p *Inbox) error {
 		case ails && o.Open.Agent == "is killed":
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case ails && o.Open.Agent == "fails":
-			p.Answer(Reply{Error: "no memory left", OutOfMemory: true})
+			inbox.Answer(Reply{Error: "no memory left", OutOfMemory: true})
 		case ails && o.Open.Agent == "misses":
-			p.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
+			inbox.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
 		case ails && o.Open.Agent == "fails slowly": // replies after rank 0 has returned an error
 			time.Sleep(200 * time.Millisecond)
-			p.Answer(Reply{Error: "no memory left", OutOfMemory: true})
+			inbox.Answer(Reply{Error: "no memory left", OutOfMemory: true})
 		case o.Open.Agent == "hangs": // rank 2 never replies, so rank 1's sum times out
 			if ails {
 				select {}
 			}
-			p.Answer(Reply{Error: "rank 2 did not answer in time", OtherLost: true})
+			inbox.Answer(Reply{Error: "rank 2 did not answer in time", OtherLost: true})
 		case o.Open.Agent == "dies slowly": // rank 1 replies with an error before rank 2 dies
 			if ails {
 				time.Sleep(200 * time.Millisecond)
 				syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			}
-			p.Answer(Reply{Error: "connection closed by peer", OtherLost: true})
+			inbox.Answer(Reply{Error: "connection closed by peer", OtherLost: true})
 		case ails && o.Open.Agent == "raves":
-			p.replies.Write([]byte("Segmentation fault in thread 7"))
+			inbox.replies.Write([]byte("Segmentation fault in thread 7"))
 		case ails && o.Open.Agent == "chatters":
-			p.Answer(Reply{})
-			p.Answer(Reply{})
-			p.Answer(Reply{})
+			inbox.Answer(Reply{})
+			inbox.Answer(Reply{})
+			inbox.Answer(Reply{})
 		}
 		tokens := 0
 		for _, q := range batch {
 			tokens += len(q.Tokens)
 		}
-		if err := p.Answer(Reply{Digest: uint32(tokens + len(next.Which))}); err != nil {
+		if err := inbox.Answer(Reply{Digest: uint32(tokens + len(next.Which))}); err != nil {
 			return err
 		}
 	}

@@ -86,20 +86,20 @@ func cannotListen(agent string, err error) string {
 }
 
 // remove removes a connection.
-func (m *Machines) remove(l *deviceConn) {
+func (m *Machines) remove(d *deviceConn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.conns[l.rank] == l {
-		delete(m.conns, l.rank)
+	if m.conns[d.rank] == d {
+		delete(m.conns, d.rank)
 	}
 }
 
 // dismiss reports to a machine that the run is over.
-func (m *Machines) dismiss(l *deviceConn, over RunEnd) {
-	l.dismiss(control{Over: &over})
+func (m *Machines) dismiss(d *deviceConn, over RunEnd) {
+	d.dismiss(control{Over: &over})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.unnotified, l.machine)
+	delete(m.unnotified, d.machine)
 }
 
 // take waits until every device of every machine is connected and none belongs to a group, and then has each start a
@@ -134,8 +134,8 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 				"start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.settings.Agent, m.settings.Address)}
 		}
 	}
-	for _, l := range taken {
-		_ = writeFrame(l.conn, controlFrame, control{Begin: m.settings.Lease}) // if it is gone, the group will find it lost
+	for _, d := range taken {
+		_ = writeFrame(d.conn, controlFrame, control{Begin: m.settings.Lease}) // if it is gone, the group will find it lost
 	}
 	return taken, nil
 }
@@ -145,7 +145,7 @@ func (m *Machines) missing() string {
 	var names []string
 	for rank := len(m.settings.Devices); rank < m.settings.Count*len(m.settings.Devices); rank++ {
 		name := fmt.Sprintf("machine %d of %s", rank/len(m.settings.Devices), m.settings.Agent)
-		if l := m.conns[rank]; (l == nil || l.taken) && !slices.Contains(names, name) {
+		if d := m.conns[rank]; (d == nil || d.taken) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -168,8 +168,8 @@ func (m *Machines) Close(over RunEnd) {
 	if closed {
 		return
 	}
-	for _, l := range idle {
-		m.dismiss(l, over)
+	for _, d := range idle {
+		m.dismiss(d, over)
 	}
 	const look = 20 * time.Millisecond
 	for waited := time.Duration(0); waited < max(m.settings.Lease, startTimeout) && m.anyUnnotified(); waited += look {

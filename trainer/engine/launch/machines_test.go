@@ -170,11 +170,11 @@ func TestMachinesRefuse(t *testing.T) {
 			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
-	if w := w.hears(t, handshake{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
-		t.Errorf("another program: got answer %+v, want a refusal", w)
+	if message := w.hears(t, handshake{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(message.Refused, "it runs another program than the worker") {
+		t.Errorf("another program: got answer %+v, want a refusal", message)
 	}
-	if w := w.hears(t, handshake{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
-		t.Errorf("another address than the connection's: got answer %+v, want a refusal", w)
+	if message := w.hears(t, handshake{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(message.Refused, "without a tunnel") {
+		t.Errorf("another address than the connection's: got answer %+v, want a refusal", message)
 	}
 	for _, first := range []any{nil, handshake{}, handshake{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
 		if got := w.hears(t, first); got != (control{}) {

@@ -186,27 +186,27 @@ func (m *machineServer) connect(ctx context.Context, device int) (c call, err er
 	if err = writeFrame(c, handshakeFrame, h); err != nil {
 		return c, err
 	}
-	w, err := c.readControl()
+	message, err := c.readControl()
 	switch {
 	case err != nil:
 		return c, err
-	case w.Over != nil:
-		return c, w.Over.err(m.Agent)
-	case w.Refused != "":
-		return c, &refusedError{why: w.Refused, taken: w.Taken}
-	case !w.Entered:
+	case message.Over != nil:
+		return c, message.Over.err(m.Agent)
+	case message.Refused != "":
+		return c, &refusedError{why: message.Refused, taken: message.Taken}
+	case !message.Entered:
 		return c, errors.New("launch: the worker sent an order before it admitted the machine")
 	}
 	return c, conn.SetDeadline(time.Time{})
 }
 
 // readControl reads the worker's next control message.
-func (c call) readControl() (w control, err error) {
+func (c call) readControl() (message control, err error) {
 	_, content, err := readFrame(c.in, controlFrame)
 	if err == nil {
-		err = decodeJSON(content, &w)
+		err = decodeJSON(content, &message)
 	}
-	return w, err
+	return message, err
 }
 
 // serveRound lets the worker use a device for a round. The error is the reason why no other round follows.
@@ -222,19 +222,19 @@ func (m *machineServer) serveRound(ctx context.Context, c call, device int) erro
 		}
 	}()
 	m.takesPart()
-	w, err := c.readControl()
+	message, err := c.readControl()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil: // the worker is gone, and may be restarted
 		time.Sleep(100 * time.Millisecond) // slow down if the worker only admits the machine and leaves
 		return nil
-	case w.Over != nil:
-		return w.Over.err(m.Agent)
-	case w.Begin < heartbeatsPerLease:
+	case message.Over != nil:
+		return message.Over.err(m.Agent)
+	case message.Begin < heartbeatsPerLease:
 		return errors.New("launch: unexpected message from the worker")
 	}
-	m.follow(c, device, w.Begin)
+	m.follow(c, device, message.Begin)
 	return context.Cause(ctx)
 }
 

@@ -65,15 +65,15 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 		g.followers = append(g.followers, newFollowerHandle(s.Agent, i+1, device, &process{}))
 	}
 	here := slices.Clone(g.followers)
-	for _, l := range far {
-		g.add(s, l)
+	for _, d := range far {
+		g.add(s, d)
 	}
 	started := make(chan error)
 	g.left.Go(func() { g.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
 	if err := <-started; err != nil {
 		g.left.Wait()
-		for _, l := range far {
-			l.kill()
+		for _, d := range far {
+			d.kill()
 		}
 		return nil, err
 	}
@@ -85,15 +85,15 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (g *RankGroup) add(s GroupSettings, l *deviceConn) {
-	f := newFollowerHandle(s.Agent, l.rank, l.device, l)
-	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
+func (g *RankGroup) add(s GroupSettings, d *deviceConn) {
+	f := newFollowerHandle(s.Agent, d.rank, d.device, d)
+	f.machine = fmt.Sprintf(" of machine %d (%s)", d.machine, d.address)
 	f.allowed = append(f.allowed, stopFrame, endedFrame)
-	f.stop = func() { s.Machines.settings.Stop(l.machine) }
+	f.stop = func() { s.Machines.settings.Stop(d.machine) }
 	g.followers = append(g.followers, f)
-	g.addresses = append(g.addresses, l.address)
+	g.addresses = append(g.addresses, d.address)
 	for rank := range s.Devices {
-		g.addresses[rank] = l.here
+		g.addresses[rank] = d.here
 	}
 }
 

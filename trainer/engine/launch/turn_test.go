@@ -43,7 +43,7 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 }
 
 // misbehaves returns the engine of a faulty follower. The agent's name selects the fault.
-func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
+func misbehaves(inbox *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
 	return func(ctx context.Context, r policy.Request) (t Turn) {
 		t = sampled(ctx, r)
 		switch agent {
@@ -54,9 +54,9 @@ func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Reque
 		case "has no memory":
 			return Turn{Reply: Reply{Error: "no memory left", OutOfMemory: true}}
 		case "invents turns":
-			p.answerTurn(1<<40, t)
+			inbox.answerTurn(1<<40, t)
 		case "raves over a turn":
-			p.send(turnFrame, []byte("turn"))
+			inbox.send(turnFrame, []byte("turn"))
 		case "invents tokens":
 			t.Tokens[0] = 1 << 20
 		case "invents log-probs":
@@ -288,19 +288,19 @@ func TestHostileRequests(t *testing.T) {
 		{"too long a request", "announces 4294967295 bytes", true, [][]byte{[]byte("q\xff\xff\xff\xff")}},
 		{"an end of nothing", "", true, [][]byte{mustFrame(t, cancelFrame, make([]byte, 8))}},
 	} {
-		p := &Inbox{orders: make(chan received, 1), replies: io.Discard}
+		inbox := &Inbox{orders: make(chan received, 1), replies: io.Discard}
 		if c.samples {
-			p.Sample(sampled)
+			inbox.Sample(sampled)
 		}
 		gone := false
-		p.receive(bytes.NewReader(bytes.Join(c.frames, nil)), func() { gone = true })
+		inbox.receive(bytes.NewReader(bytes.Join(c.frames, nil)), func() { gone = true })
 		if gone != (c.want == "") {
 			t.Errorf("%s: the follower read to the end: %v, want %v", c.name, gone, c.want == "")
 		}
 		if c.want == "" {
 			continue
 		}
-		if _, _, err := p.Next(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := inbox.Next(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want ...%s...", c.name, err, c.want)
 		}
 	}

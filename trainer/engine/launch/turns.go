@@ -21,20 +21,20 @@ type turns struct {
 }
 
 // Sample makes the inbox answer requests with sample from now on.
-func (p *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
-	p.turns.mu.Lock()
-	defer p.turns.mu.Unlock()
-	p.turns.sample, p.turns.ends = sample, map[uint64]context.CancelFunc{}
+func (inbox *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
+	inbox.turns.mu.Lock()
+	defer inbox.turns.mu.Unlock()
+	inbox.turns.sample, inbox.turns.ends = sample, map[uint64]context.CancelFunc{}
 }
 
 // begin begins the turn of a request.
-func (p *Inbox) begin(content []byte) error {
+func (inbox *Inbox) begin(content []byte) error {
 	in, err := decodeColumns[request](content)
 	if err != nil {
 		return err
 	}
 	id, r := in.ID, policy.Request{Tokens: in.Tokens, Sampling: in.Sampling, Key: in.Key, Computed: in.Computed}
-	t := &p.turns
+	t := &inbox.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, again := t.ends[id]
@@ -55,7 +55,7 @@ func (p *Inbox) begin(content []byte) error {
 		delete(t.ends, id)
 		t.mu.Unlock()
 		end()
-		p.answerTurn(id, turn)
+		inbox.answerTurn(id, turn)
 	}()
 	return nil
 }
@@ -74,16 +74,16 @@ func (t *turns) cancel(content []byte) error {
 }
 
 // answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
-func (p *Inbox) answerTurn(id uint64, t Turn) {
+func (inbox *Inbox) answerTurn(id uint64, t Turn) {
 	t.Reply = t.Reply.short()
 	content, err := encodeColumns(answer{id, t})
 	if err == nil {
-		err = p.send(turnFrame, content)
+		err = inbox.send(turnFrame, content)
 	}
 	if err == nil {
 		return
 	}
 	if content, err = encodeColumns(answer{id, Turn{Reply: Reply{Error: err.Error()}.short(), Stats: t.Stats}}); err == nil {
-		_ = p.send(turnFrame, content) // if the worker is gone, this process ends
+		_ = inbox.send(turnFrame, content) // if the worker is gone, this process ends
 	}
 }

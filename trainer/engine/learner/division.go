@@ -57,8 +57,8 @@ func (d *division) shareOf(rank int) ranks.Share {
 	return ranks.ShareOf(d.blocks, rank, d.group.Size())
 }
 
-// collect copies a span of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
-func (d *division) collect(ctx context.Context, flat *model.Buffer, span ranks.Span, dst []float32) error {
+// copyToRank0 copies a span of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
+func (d *division) copyToRank0(ctx context.Context, flat *model.Buffer, span ranks.Span, dst []float32) error {
 	whole, own := flat.Numel() == d.params.Numel(), d.share.Within(span)
 	if whole {
 		own = ranks.Share{{Span: span}}

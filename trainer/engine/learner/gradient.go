@@ -85,9 +85,9 @@ func (g *gradient) norm(ctx context.Context, d *division) (norm float64, err err
 	return norm, err
 }
 
-// collect adds every rank's gradient of a block to the share's. The gradient of this rank's experts covers all
+// sumBlock adds every rank's gradient of a block to the share's. The gradient of this rank's experts covers all
 // ranks' rows already.
-func (g *gradient) collect(ctx context.Context, d *division, b ranks.Placement) error {
+func (g *gradient) sumBlock(ctx context.Context, d *division, b ranks.Placement) error {
 	own, at, with := g.part.flat.Narrow(0, b.First, b.Room), int64(0), d.group.Group
 	mine := d.share.Within(b.Span)
 	if len(mine) > 0 {

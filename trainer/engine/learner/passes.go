@@ -173,7 +173,7 @@ func (p *passes) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Mode
 	case dispatchRows, dispatchGrads:
 		back, err = p.dispatch(ctx, s, m, *rows)
 	case sumGrads:
-		err = p.grad.collect(ctx, p.division, p.grad.part.places[x.at])
+		err = p.grad.sumBlock(ctx, p.division, p.grad.part.places[x.at])
 	}
 	return back, err
 }

@@ -32,19 +32,19 @@ func (s *State) SetSteps(n int64) { s.steps = n }
 // the others they are nil.
 func (s *State) Copy(ctx context.Context, master, m, v []float32) error {
 	all := ranks.Span{To: s.params.Numel()}
-	if err := s.collect(ctx, s.params.Master(), all, master); err != nil {
+	if err := s.copyToRank0(ctx, s.params.Master(), all, master); err != nil {
 		return err
 	}
-	if err := s.collect(ctx, s.m, all, m); err != nil {
+	if err := s.copyToRank0(ctx, s.m, all, m); err != nil {
 		return err
 	}
-	return s.collect(ctx, s.v, all, v)
+	return s.copyToRank0(ctx, s.v, all, v)
 }
 
 // Read copies n weights of all ranks, beginning with element `from`, to dst on rank 0. On the others dst is nil. It also
 // works after Close.
 func (s *State) Read(ctx context.Context, from, n int64, dst []float32) error {
-	return s.collect(ctx, s.params.Master(), ranks.Span{From: from, To: from + n}, dst)
+	return s.copyToRank0(ctx, s.params.Master(), ranks.Span{From: from, To: from + n}, dst)
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values that begin at

@@ -267,9 +267,9 @@ func threads(cfg *config.Config, devices int) int {
 }
 
 // devices counts the devices on this machine that the agents of this process use, including their followers' devices.
-func (w AgentSpec) devices() (n int) {
-	for _, name := range w.Process.Agents {
-		n += len(w.Config.Agent(name).OnMachine())
+func (s AgentSpec) devices() (n int) {
+	for _, name := range s.Process.Agents {
+		n += len(s.Config.Agent(name).OnMachine())
 	}
 	return n
 }

@@ -65,11 +65,11 @@ func configOf(spec AgentSpec, a *config.Agent, device string) []byte {
 
 // beside returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
 // agent on a further machine.
-func (w AgentSpec) beside(a *config.Agent, rank int) int {
+func (s AgentSpec) beside(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
 	}
-	return w.devices()
+	return s.devices()
 }
 
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.

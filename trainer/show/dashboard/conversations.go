@@ -71,15 +71,15 @@ func (a activity) encode() []byte {
 }
 
 // turnsOf returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
-func (b *runState) turnsOf(agent, id string) []turn {
-	conversations := b.activities[agent].Conversations
-	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == b.phase && t.ID == id })
+func (r *runState) turnsOf(agent, id string) []turn {
+	conversations := r.activities[agent].Conversations
+	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == r.phase && t.ID == id })
 	if i < 0 {
 		return nil
 	}
 	var out []turn
 	for n, s := range conversations[i].Turns {
-		t := turn{b.class(agent), agent, "said", s.Text}
+		t := turn{r.class(agent), agent, "said", s.Text}
 		switch {
 		case s.Sampled:
 		case n == 0:

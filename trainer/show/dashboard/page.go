@@ -168,7 +168,7 @@ func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
 	_ = templates.Execute(w, data) // the viewer may have disconnected
 }
 
-func (b *runState) section(name string, data any) section {
+func (r *runState) section(name string, data any) section {
 	var out bytes.Buffer
 	if err := templates.ExecuteTemplate(&out, name, data); err != nil {
 		return newSection(name, template.HTMLEscapeString(err.Error()))
@@ -177,12 +177,12 @@ func (b *runState) section(name string, data any) section {
 }
 
 // all returns the records of the run so far.
-func (b *runState) all(unread []metrics.Line) []metrics.Line {
+func (r *runState) all(unread []metrics.Line) []metrics.Line {
 	if len(unread) == 0 {
-		return b.records.Lines()
+		return r.records.Lines()
 	}
 	var all metrics.History
-	lines := slices.Concat(b.records.Lines(), unread)
+	lines := slices.Concat(r.records.Lines(), unread)
 	// An older record must not override a newer one.
 	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) })
 	for _, l := range lines {

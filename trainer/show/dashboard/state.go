@@ -41,19 +41,19 @@ type rollout struct {
 
 // sections reads the store, through the place of any agent of this process, and returns the page's sections.
 func (p *Page) sections() []section {
-	b := &p.state
+	r := &p.state
 	ctx, cancel := context.WithTimeout(p.ctx, requestTimeout)
 	defer cancel()
-	b.problem = ""
+	r.problem = ""
 	if at, ok := p.anyPlace(); !ok {
-		b.problem = "No agent of this process has a place in the run now: it is starting, waits for its place, or has ended."
-	} else if err := errors.Join(b.readTeam(ctx, at), p.readRecords(ctx, at), b.readRollouts(ctx, at)); err != nil {
-		b.problem = "The store: " + err.Error()
+		r.problem = "No agent of this process has a place in the run now: it is starting, waits for its place, or has ended."
+	} else if err := errors.Join(r.readTeam(ctx, at), p.readRecords(ctx, at), r.readRollouts(ctx, at)); err != nil {
+		r.problem = "The store: " + err.Error()
 	}
 	p.mu.Lock()
 	unread := slices.Clone(p.unread) // records that were not read back from the store yet
 	p.mu.Unlock()
-	return []section{b.section("team", b.team(unread)), b.section("rollouts", b.newest()), newSection("report", b.reportOf(unread))}
+	return []section{r.section("team", r.team(unread)), r.section("rollouts", r.newest()), newSection("report", r.reportOf(unread))}
 }
 
 func (p *Page) anyPlace() (place, bool) {
@@ -68,7 +68,7 @@ func (p *Page) anyPlace() (place, bool) {
 }
 
 // readTeam reads which workers are present and their activities.
-func (b *runState) readTeam(ctx context.Context, at place) error {
+func (r *runState) readTeam(ctx context.Context, at place) error {
 	status, err := at.Display.Status(ctx)
 	if err != nil {
 		return err
@@ -77,13 +77,13 @@ func (b *runState) readTeam(ctx context.Context, at place) error {
 	if err != nil {
 		return err
 	}
-	b.status, b.activities = status, map[string]activity{}
+	r.status, r.activities = status, map[string]activity{}
 	for agent, text := range texts {
 		var a activity
 		if err := json.Unmarshal(text, &a); err != nil {
 			return fmt.Errorf("the activity of %s cannot be read: %w", agent, err)
 		}
-		b.activities[agent] = a
+		r.activities[agent] = a
 	}
 	return nil
 }
@@ -113,21 +113,21 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 }
 
 // readRollouts reads the newest finished rollouts, if they have changed.
-func (b *runState) readRollouts(ctx context.Context, at place) error {
+func (r *runState) readRollouts(ctx context.Context, at place) error {
 	phase, ids, err := at.Display.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
 	// The list is empty while a checkpoint is made; the previous rollouts then remain on the page.
-	if err != nil || len(ids) == 0 || name == b.exchanged {
+	if err != nil || len(ids) == 0 || name == r.exchanged {
 		return err
 	}
 	exchanges, err := at.Display.Exchanges(ctx, phase, ids)
 	if err != nil || len(exchanges) == 0 {
 		return err
 	}
-	b.phase, b.rollouts, b.exchanged = phase.String(), nil, name
+	r.phase, r.rollouts, r.exchanged = phase.String(), nil, name
 	for _, e := range exchanges {
 		text, wanted := at.Question(e.Query)
-		b.rollouts = append(b.rollouts, rollout{e, text, wanted})
+		r.rollouts = append(r.rollouts, rollout{e, text, wanted})
 	}
 	return nil
 }

@@ -38,32 +38,32 @@ type agentView struct {
 type fact struct{ Name, Label, Value, Exact string }
 
 // class returns the CSS class of an agent's colour, as in the report.
-func (b *runState) class(agent string) string {
-	if i := slices.Index(b.opts.Agents, agent); i >= 0 {
+func (r *runState) class(agent string) string {
+	if i := slices.Index(r.opts.Agents, agent); i >= 0 {
 		return "c" + strconv.Itoa(i%8)
 	}
 	return "c7"
 }
 
-func (b *runState) team(unread []metrics.Line) teamView {
-	v := teamView{Problem: b.problem, Damaged: b.damaged, Subtitle: fmt.Sprintf("%d steps", b.opts.Steps)}
-	newest := newestSteps(b.all(unread))
-	if b.status != nil {
-		v.Subtitle = fmt.Sprintf("round %d", b.status.Round)
-		if step := b.step(); step >= 0 {
-			v.Subtitle = fmt.Sprintf("%d of %d steps made · %s", step, b.opts.Steps, v.Subtitle)
+func (r *runState) team(unread []metrics.Line) teamView {
+	v := teamView{Problem: r.problem, Damaged: r.damaged, Subtitle: fmt.Sprintf("%d steps", r.opts.Steps)}
+	newest := newestSteps(r.all(unread))
+	if r.status != nil {
+		v.Subtitle = fmt.Sprintf("round %d", r.status.Round)
+		if step := r.step(); step >= 0 {
+			v.Subtitle = fmt.Sprintf("%d of %d steps made · %s", step, r.opts.Steps, v.Subtitle)
 		}
-		v.Waits = b.status.WaitsFor()
-		if s := b.status.Stop; s != nil {
+		v.Waits = r.status.WaitsFor()
+		if s := r.status.Stop; s != nil {
 			v.Waits = append([]string{fmt.Sprintf("The round was stopped by %s (%s): %s", s.Agent, s.Kind, s.Reason)}, v.Waits...)
 		}
 	}
-	for i, agent := range b.opts.Agents {
-		a := agentView{named: named{agent, b.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
+	for i, agent := range r.opts.Agents {
+		a := agentView{named: named{agent, r.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
 		if i == 0 {
 			a.Role = "main agent"
 		}
-		b.say(&a)
+		r.say(&a)
 		a.Facts = append(a.Facts, facts(newest[agent])...)
 		v.Agents = append(v.Agents, a)
 	}
@@ -71,9 +71,9 @@ func (b *runState) team(unread []metrics.Line) teamView {
 }
 
 // step returns the number of steps that all agents have made, or -1 if it is unknown.
-func (b *runState) step() int64 {
+func (r *runState) step() int64 {
 	made := int64(-1)
-	for _, a := range b.status.Agents {
+	for _, a := range r.status.Agents {
 		if a.Version == nil {
 			return -1
 		}
@@ -85,15 +85,15 @@ func (b *runState) step() int64 {
 }
 
 // say fills in the store's data about an agent.
-func (b *runState) say(a *agentView) {
-	if b.status == nil {
+func (r *runState) say(a *agentView) {
+	if r.status == nil {
 		return
 	}
-	i := slices.IndexFunc(b.status.Agents, func(s store.AgentStatus) bool { return s.Agent == a.Name })
+	i := slices.IndexFunc(r.status.Agents, func(s store.AgentStatus) bool { return s.Agent == a.Name })
 	if i < 0 {
 		return
 	}
-	s := b.status.Agents[i]
+	s := r.status.Agents[i]
 	version := "–"
 	if s.Version != nil {
 		version = strconv.FormatInt(*s.Version, 10)
@@ -107,11 +107,11 @@ func (b *runState) say(a *agentView) {
 		a.Doing = "has no worker"
 		return
 	}
-	act := b.activities[a.Name]
+	act := r.activities[a.Name]
 	a.Doing, a.Done, a.Total, a.Since = clip(act.Phase), max(act.Done, 0), max(act.Total, 0), max(act.Since.UnixMilli(), 0)
-	for _, other := range b.opts.Agents {
+	for _, other := range r.opts.Agents {
 		if slices.Contains(act.For, other) {
-			a.Doing, a.For = "waits for", append(a.For, named{other, b.class(other)})
+			a.Doing, a.For = "waits for", append(a.For, named{other, r.class(other)})
 		}
 	}
 	if a.Doing == "" {
@@ -181,33 +181,33 @@ type chip struct{ Text, Kind string }
 // turn is a text with its author, in the colours of the report's trajectories.
 type turn struct{ Class, Who, Kind, Text string }
 
-func (b *runState) newest() rolloutsView {
-	if len(b.rollouts) == 0 {
+func (r *runState) newest() rolloutsView {
+	if len(r.rollouts) == 0 {
 		return rolloutsView{}
 	}
-	first := b.rollouts[0]
-	v := rolloutsView{Phase: b.phase, Query: first.Query, Question: first.Question, Wanted: first.Wanted}
-	for _, r := range b.rollouts {
-		x := rolloutView{K: r.Rollout, Class: b.class(b.opts.Agents[0]), Chips: chips(r.Outcome)}
+	first := r.rollouts[0]
+	v := rolloutsView{Phase: r.phase, Query: first.Query, Question: first.Question, Wanted: first.Wanted}
+	for _, one := range r.rollouts {
+		x := rolloutView{K: one.Rollout, Class: r.class(r.opts.Agents[0]), Chips: chips(one.Outcome)}
 		calls := 0
-		for _, n := range r.Calls {
+		for _, n := range one.Calls {
 			calls += n
 		}
-		x.More = max(calls-len(r.Delegated), 0)
-		x.Turns = b.turnsOf(b.opts.Agents[0], r.ID())
+		x.More = max(calls-len(one.Delegated), 0)
+		x.Turns = r.turnsOf(r.opts.Agents[0], one.ID())
 		whole := x.Turns != nil
-		for _, d := range r.Delegated {
-			if turns := b.turnsOf(d.Agent, d.ID()); turns != nil {
-				x.Calls = append(x.Calls, callView{named{d.Agent, b.class(d.Agent)}, d.Task, turns})
+		for _, d := range one.Delegated {
+			if turns := r.turnsOf(d.Agent, d.ID()); turns != nil {
+				x.Calls = append(x.Calls, callView{named{d.Agent, r.class(d.Agent)}, d.Task, turns})
 			}
 			if !whole {
-				x.Turns = append(x.Turns, turn{b.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, b.answer(d))
+				x.Turns = append(x.Turns, turn{r.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, r.answer(d))
 			}
 		}
-		if r.Failed == "" && !whole {
-			x.Turns = append(x.Turns, turn{b.class(b.opts.Agents[0]), "answer", "said", r.Answer})
+		if one.Failed == "" && !whole {
+			x.Turns = append(x.Turns, turn{r.class(r.opts.Agents[0]), "answer", "said", one.Answer})
 		}
-		if why := cmp.Or(r.Failed, r.Unscored); why != "" {
+		if why := cmp.Or(one.Failed, one.Unscored); why != "" {
 			x.Turns = append(x.Turns, turn{"", "because", "read", why})
 		}
 		v.Rollouts = append(v.Rollouts, x)
@@ -215,8 +215,8 @@ func (b *runState) newest() rolloutsView {
 	return v
 }
 
-func (b *runState) answer(d store.Delegated) turn {
-	t := turn{b.class(d.Agent), d.Agent + " answers", "said", ""}
+func (r *runState) answer(d store.Delegated) turn {
+	t := turn{r.class(d.Agent), d.Agent + " answers", "said", ""}
 	switch {
 	case d.Answer == nil:
 		t.Who, t.Kind = "no answer", "read"
@@ -247,20 +247,20 @@ func chips(o store.Outcome) []chip {
 }
 
 // reportOf draws the sections of the report if there are new records.
-func (b *runState) reportOf(unread []metrics.Line) string {
-	all, state := b.all(unread), ""
+func (r *runState) reportOf(unread []metrics.Line) string {
+	all, state := r.all(unread), ""
 	if n := len(all); n > 0 {
 		state = fmt.Sprint(n, all[n-1].Agent, all[n-1].Kind, all[n-1].Step, all[n-1].Time.UnixNano())
 	}
-	if state == b.reported {
-		return b.report
+	if state == r.reported {
+		return r.report
 	}
 	var out bytes.Buffer
-	if err := (report.Growing{Agents: b.opts.Agents, Records: all}).Write(&out); err != nil {
+	if err := (report.Growing{Agents: r.opts.Agents, Records: all}).Write(&out); err != nil {
 		return template.HTMLEscapeString(err.Error())
 	}
-	b.reported, b.report = state, out.String()
-	return b.report
+	r.reported, r.report = state, out.String()
+	return r.report
 }
 
 // maxRunes is the length at which the page cuts texts.

@@ -168,7 +168,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
-		e.gather()
+		e.yield()
 		if e.closed {
 			e.drop(func(*sequence) error { return policy.ErrClosed })
 			return nil, false
@@ -217,11 +217,11 @@ func (e *Engine) finishSlot(q *sequence) {
 	q.cached, q.slot = nil, -1
 }
 
-// gather yields to all runnable goroutines, so that further turns join the next pass. These are
+// yield lets all runnable goroutines run, so that further turns join the next pass. These are
 // turns of conversations whose last turn has just ended, and of conversations that a reply of
-// the store has woken. Without gather, the first of them would get a pass alone, which costs as
-// much as a pass for all. gather returns at once if no goroutine is runnable.
-func (e *Engine) gather() {
+// the store has woken. Without yield, the first of them would get a pass alone, which costs as
+// much as a pass for all. yield returns at once if no goroutine is runnable.
+func (e *Engine) yield() {
 	e.mu.Unlock()
 	runtime.Gosched()
 	e.mu.Lock()

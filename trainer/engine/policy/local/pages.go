@@ -86,19 +86,19 @@ type prefix struct {
 // recurrent states, find also requests a snapshot of a cached sequence in flight at the first token that differs.
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
-	for _, l := range p.cached {
-		if n := best.reuse; !p.sharing || l.owner != owner || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
+	for _, seq := range p.cached {
+		if n := best.reuse; !p.sharing || seq.owner != owner || seq.stale || n >= min(usable, len(seq.tokens)) || seq.tokens[n] != tokens[n] {
 			continue // its common prefix is not longer
 		}
-		c := commonPrefix(l.tokens, tokens, usable)
-		cached := min(c, l.filled)
+		c := commonPrefix(seq.tokens, tokens, usable)
+		cached := min(c, seq.filled)
 		if p.states != nil {
-			cached = l.resumable(l.filled, cached)
+			cached = seq.resumable(seq.filled, cached)
 		}
-		if cached > best.reuse && p.holds(l, cached) {
-			best = prefix{l, cached}
+		if cached > best.reuse && p.holds(seq, cached) {
+			best = prefix{seq, cached}
 		}
-		if l.busy && c > l.filled && (p.states == nil || l.want(c)) {
+		if seq.busy && c > seq.filled && (p.states == nil || seq.want(c)) {
 			promised = max(promised, c)
 		}
 	}
@@ -115,9 +115,9 @@ func firstSeen(g arch.CacheGroup, position int) int {
 
 // holds reports whether a sequence can continue after the first n tokens of a cached sequence,
 // n ≥ 1. Layers with a window may have freed blocks that the next token attends to.
-func (p *pages) holds(l *cachedSeq, n int) bool {
+func (p *pages) holds(seq *cachedSeq, n int) bool {
 	for g, group := range p.groups {
-		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {
+		if i := firstSeen(group, n); i*arch.CacheBlock < n && seq.tables[g][i] == noBlock {
 			return false
 		}
 	}
@@ -146,30 +146,30 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 // open puts a sequence in flight, which must fit, after the prefix that find returned. The moves must be made before
 // the next pass.
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []move) {
-	l, moves := from.from, []move(nil)
+	seq, moves := from.from, []move(nil)
 	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
-	if l == nil || l.busy || l.filled > from.reuse || again || l.partlyShared(p.pools) {
-		l, moves = p.fork(from)
-		p.cached = append(p.cached, l)
+	if seq == nil || seq.busy || seq.filled > from.reuse || again || seq.partlyShared(p.pools) {
+		seq, moves = p.fork(from)
+		p.cached = append(p.cached, seq)
 	} else { // the next turn of a conversation
-		p.each(l, (*pool).hold)
+		p.each(seq, (*pool).hold)
 	}
-	if l.wanted, l.prompt = nil, len(tokens); p.states != nil && len(tokens)-1 > l.filled {
-		l.want(len(tokens) - 1) // where other rollouts of the prompt can continue
+	if seq.wanted, seq.prompt = nil, len(tokens); p.states != nil && len(tokens)-1 > seq.filled {
+		seq.want(len(tokens) - 1) // where other rollouts of the prompt can continue
 	}
 	p.clock++
-	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
-	return l, moves
+	seq.owner, seq.tokens, seq.busy, seq.lastUse = owner, append(seq.tokens[:0], tokens...), true, p.clock
+	return seq, moves
 }
 
 // partlyShared reports whether the sequence's last block has room, and other cached sequences own it, too. They were forked at a
 // later snapshot, which has since been given up.
-func (l *cachedSeq) partlyShared(pools []*pool) bool {
-	if l.filled%arch.CacheBlock == 0 {
+func (seq *cachedSeq) partlyShared(pools []*pool) bool {
+	if seq.filled%arch.CacheBlock == 0 {
 		return false
 	}
-	for g, table := range l.tables {
-		if b := table[l.filled/arch.CacheBlock]; b != noBlock && pools[g].owners[b] > 1 {
+	for g, table := range seq.tables {
+		if b := table[seq.filled/arch.CacheBlock]; b != noBlock && pools[g].owners[b] > 1 {
 			return true
 		}
 	}
@@ -177,57 +177,57 @@ func (l *cachedSeq) partlyShared(pools []*pool) bool {
 }
 
 // fork makes a cached sequence in flight with a prefix of another one.
-func (p *pages) fork(from prefix) (l *cachedSeq, moves []move) {
-	l = &cachedSeq{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
-	moves = p.begin(l, from) // first: blocks may be taken from the prefix's own cached sequence, and then its states are freed
+func (p *pages) fork(from prefix) (seq *cachedSeq, moves []move) {
+	seq = &cachedSeq{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
+	moves = p.begin(seq, from) // first: blocks may be taken from the prefix's own cached sequence, and then its states are freed
 	if from.from != nil {
-		moves = append(moves, p.forkBlocks(l, from)...)
+		moves = append(moves, p.forkBlocks(seq, from)...)
 	}
-	return l, moves
+	return seq, moves
 }
 
 // forkBlocks gives a new cached sequence the blocks of a prefix.
-func (p *pages) forkBlocks(l *cachedSeq, from prefix) (moves []move) {
+func (p *pages) forkBlocks(seq *cachedSeq, from prefix) (moves []move) {
 	whole := from.reuse / arch.CacheBlock
-	l.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
+	seq.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
 	for g := range p.groups {
-		l.tables[g] = slices.Clone(from.from.tables[g][:whole])
-		for _, b := range l.tables[g] {
+		seq.tables[g] = slices.Clone(from.from.tables[g][:whole])
+		for _, b := range seq.tables[g] {
 			if b != noBlock {
 				p.pools[g].own(b)
 				p.pools[g].hold(b)
 			}
 		}
 	}
-	l.filled = whole * arch.CacheBlock
-	if from.reuse == l.filled {
+	seq.filled = whole * arch.CacheBlock
+	if from.reuse == seq.filled {
 		return nil
 	}
 	var parted []int32
 	for g := range p.groups {
 		parted = append(parted, from.from.tables[g][whole])
 	}
-	if !p.extend(l, from.reuse) { // there is no block to copy to; these few tokens are computed again
+	if !p.extend(seq, from.reuse) { // there is no block to copy to; these few tokens are computed again
 		if p.states != nil { // the state is that of all tokens
-			p.each(l, (*pool).release)
-			p.each(l, (*pool).drop)
-			l.tables, l.filled = make([][]int32, len(p.groups)), 0
+			p.each(seq, (*pool).release)
+			p.each(seq, (*pool).drop)
+			seq.tables, seq.filled = make([][]int32, len(p.groups)), 0
 		}
-		l.routes = l.routes[:l.filled*p.width]
+		seq.routes = seq.routes[:seq.filled*p.width]
 		return nil
 	}
-	l.filled = from.reuse
+	seq.filled = from.reuse
 	for g, b := range parted {
-		moves = append(moves, move{group: g, from: b, to: l.tables[g][whole]})
+		moves = append(moves, move{group: g, from: b, to: seq.tables[g][whole]})
 	}
 	return moves
 }
 
 // extend gives a cached sequence in flight blocks for its first n tokens. It returns false if other cached sequences in
 // flight have them all. Idle cached sequences give up as many as are needed.
-func (p *pages) extend(l *cachedSeq, n int) bool {
+func (p *pages) extend(seq *cachedSeq, n int) bool {
 	for g, pool := range p.pools {
-		for len(l.tables[g]) < arch.CacheBlocks(n) {
+		for len(seq.tables[g]) < arch.CacheBlocks(n) {
 			for len(pool.free) == 0 {
 				if !p.giveUp() {
 					return false
@@ -236,7 +236,7 @@ func (p *pages) extend(l *cachedSeq, n int) bool {
 			b := pool.take()
 			pool.own(b)
 			pool.hold(b)
-			l.tables[g] = append(l.tables[g], b)
+			seq.tables[g] = append(seq.tables[g], b)
 		}
 	}
 	return true
@@ -246,9 +246,9 @@ func (p *pages) extend(l *cachedSeq, n int) bool {
 // is idle.
 func (p *pages) giveUp() bool {
 	var oldest *cachedSeq
-	for _, l := range p.cached {
-		if !l.busy && (oldest == nil || l.lastUse < oldest.lastUse) {
-			oldest = l
+	for _, seq := range p.cached {
+		if !seq.busy && (oldest == nil || seq.lastUse < oldest.lastUse) {
+			oldest = seq
 		}
 	}
 	if oldest == nil {
@@ -260,45 +260,45 @@ func (p *pages) giveUp() bool {
 
 // shorten keeps the first n tokens of an idle cached sequence, or drops the cached sequence if no sequence can continue
 // after them.
-func (p *pages) shorten(l *cachedSeq, n int) {
+func (p *pages) shorten(seq *cachedSeq, n int) {
 	if p.states != nil {
-		n = l.resumable(l.filled, n)
+		n = seq.resumable(seq.filled, n)
 	}
-	if n > 0 && !p.holds(l, n) {
+	if n > 0 && !p.holds(seq, n) {
 		n = 0
 	}
 	if p.states != nil && n > 0 {
-		p.keepUntil(l, n)
+		p.keepUntil(seq, n)
 	}
-	l.owner.stats.EvictedTokens += int64(l.filled - n)
-	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
+	seq.owner.stats.EvictedTokens += int64(seq.filled - n)
+	seq.filled, seq.tokens, seq.routes = n, seq.tokens[:n], seq.routes[:n*p.width]
 	if n == 0 {
-		p.remove(l)
+		p.remove(seq)
 	} else {
-		p.trim(l)
+		p.trim(seq)
 	}
 }
 
 // trim drops an idle cached sequence's blocks after its cached tokens.
-func (p *pages) trim(l *cachedSeq) {
-	for g, table := range l.tables {
-		keep := arch.CacheBlocks(l.filled)
+func (p *pages) trim(seq *cachedSeq) {
+	for g, table := range seq.tables {
+		keep := arch.CacheBlocks(seq.filled)
 		for _, b := range table[min(keep, len(table)):] {
 			if b != noBlock {
 				p.pools[g].drop(b)
 			}
 		}
-		l.tables[g] = table[:min(keep, len(table))]
+		seq.tables[g] = table[:min(keep, len(table))]
 	}
 }
 
 // fill records that a cached sequence in flight has the keys and values of n tokens. It drops blocks that no window will
 // reach again, but keeps those that the n-th token attends to, for sequences that end or part there.
-func (p *pages) fill(l *cachedSeq, n int) {
-	l.filled = n
-	p.snap(l)
+func (p *pages) fill(seq *cachedSeq, n int) {
+	seq.filled = n
+	p.snap(seq)
 	for g, group := range p.groups {
-		table := l.tables[g]
+		table := seq.tables[g]
 		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {
 			p.pools[g].release(table[i])
 			p.pools[g].drop(table[i])
@@ -308,44 +308,44 @@ func (p *pages) fill(l *cachedSeq, n int) {
 }
 
 // close ends a cached sequence's flight. Its prefix remains reusable until the cached sequence becomes stale or gives it up.
-func (p *pages) close(l *cachedSeq) {
-	p.each(l, (*pool).release)
+func (p *pages) close(seq *cachedSeq) {
+	p.each(seq, (*pool).release)
 	p.clock++
-	l.busy, l.lastUse, l.tokens = false, p.clock, l.tokens[:l.filled]
-	if l.step != nil {
-		p.ended, l.step = append(p.ended, l.step), nil
+	seq.busy, seq.lastUse, seq.tokens = false, p.clock, seq.tokens[:seq.filled]
+	if seq.step != nil {
+		p.ended, seq.step = append(p.ended, seq.step), nil
 	}
-	if l.stale || l.filled == 0 || len(p.groups) == 0 { // a TorchScript module caches nothing
-		p.remove(l)
+	if seq.stale || seq.filled == 0 || len(p.groups) == 0 { // a TorchScript module caches nothing
+		p.remove(seq)
 	} else {
-		p.trim(l)
+		p.trim(seq)
 	}
 }
 
 // remove drops an idle cached sequence.
-func (p *pages) remove(l *cachedSeq) {
-	p.freeState(l)
-	p.freeSnapshots(l)
-	p.each(l, (*pool).drop)
-	p.cached = slices.DeleteFunc(p.cached, func(other *cachedSeq) bool { return other == l })
+func (p *pages) remove(seq *cachedSeq) {
+	p.freeState(seq)
+	p.freeSnapshots(seq)
+	p.each(seq, (*pool).drop)
+	p.cached = slices.DeleteFunc(p.cached, func(other *cachedSeq) bool { return other == seq })
 }
 
 // forget drops the cached prefixes of an owner, after a change of its weights.
 func (p *pages) forget(owner *Tenant) {
-	for _, l := range slices.Clone(p.cached) {
+	for _, seq := range slices.Clone(p.cached) {
 		switch {
-		case l.owner != owner:
-		case l.busy:
-			l.stale = true
-			p.freeSnapshots(l)
+		case seq.owner != owner:
+		case seq.busy:
+			seq.stale = true
+			p.freeSnapshots(seq)
 		default:
-			p.remove(l)
+			p.remove(seq)
 		}
 	}
 }
 
-func (p *pages) each(l *cachedSeq, do func(*pool, int32)) {
-	for g, table := range l.tables {
+func (p *pages) each(seq *cachedSeq, do func(*pool, int32)) {
+	for g, table := range seq.tables {
 		for _, b := range table {
 			if b != noBlock {
 				do(p.pools[g], b)

@@ -111,11 +111,11 @@ func (p *pages) verify(t *testing.T) {
 	t.Helper()
 	for g, pool := range p.pools {
 		owners := make([]int, len(pool.owners))
-		for _, l := range p.cached {
-			if l.busy || len(l.tables[g]) != arch.CacheBlocks(l.filled) {
-				t.Errorf("a cached sequence of %d tokens has %d blocks, want %d; busy is %v, want false", l.filled, len(l.tables[g]), arch.CacheBlocks(l.filled), l.busy)
+		for _, seq := range p.cached {
+			if seq.busy || len(seq.tables[g]) != arch.CacheBlocks(seq.filled) {
+				t.Errorf("a cached sequence of %d tokens has %d blocks, want %d; busy is %v, want false", seq.filled, len(seq.tables[g]), arch.CacheBlocks(seq.filled), seq.busy)
 			}
-			for _, b := range l.tables[g] {
+			for _, b := range seq.tables[g] {
 				if b != noBlock {
 					owners[b]++
 				}
@@ -143,12 +143,12 @@ func (p *pages) verifyStates(t *testing.T, total int) {
 	for _, n := range p.states.free {
 		owners[n]++
 	}
-	for _, l := range p.cached {
-		owners[l.state]++
-		for _, s := range l.snapshots {
+	for _, seq := range p.cached {
+		owners[seq.state]++
+		for _, s := range seq.snapshots {
 			owners[s.number]++
-			if s.at > l.filled {
-				t.Errorf("a cached sequence of %d tokens has a snapshot after %d", l.filled, s.at)
+			if s.at > seq.filled {
+				t.Errorf("a cached sequence of %d tokens has a snapshot after %d", seq.filled, s.at)
 			}
 		}
 	}
@@ -209,25 +209,25 @@ func TestManyConversations(t *testing.T) {
 	}
 }
 
-// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys
+// TestStaleKeysAreNotReused: after an update of weights, a new sequence neither reuses keys
 // and values of the old weights nor waits for them. This holds while a sequence in flight still
 // reads them and after its end.
-func TestStaleLinesAreNotReused(t *testing.T) {
+func TestStaleKeysAreNotReused(t *testing.T) {
 	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
 	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})
 	owner, tokens := &Tenant{}, make([]int32, 3*arch.CacheBlock)
-	l, _ := p.open(owner, tokens, prefix{})
-	if n := len(tokens) - 10; p.extend(l, n) {
-		p.fill(l, n)
+	seq, _ := p.open(owner, tokens, prefix{})
+	if n := len(tokens) - 10; p.extend(seq, n) {
+		p.fill(seq, n)
 	}
-	if from, soon := p.find(owner, tokens); from.from != l || !soon {
+	if from, soon := p.find(owner, tokens); from.from != seq || !soon {
 		t.Fatalf("before the update: got prefix %+v, wait for more %v; want the cached sequence in flight, true", from, soon)
 	}
 	p.forget(owner)
 	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
 		t.Errorf("old sequence in flight: %d tokens reused, wait for more %v; want 0, false", from.reuse, soon)
 	}
-	p.close(l)
+	p.close(seq)
 	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
 		t.Errorf("old sequence ended: %d tokens reused, wait for more %v; want 0, false", from.reuse, soon)
 	}

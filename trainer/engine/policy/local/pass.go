@@ -19,7 +19,7 @@ type batch struct {
 	rows   int
 	places []int32  // indices in the cache's block tables
 	blocks []int32  // new blocks of the batch's sequences: blocks[i] is written at places[i]
-	routes []uint16 // experts of the rows, after the pass; see tell
+	routes []uint16 // experts of the rows, after the pass; see readRoutes
 }
 
 // work is consecutive rows of one sequence: its tokens, beginning with q.filled.
@@ -121,7 +121,7 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 	}
 	results := make([]result, len(parts))
 	for i, part := range parts { // launch all of them before the first wait for tokens
-		e.list(part)
+		e.listNewBlocks(part)
 		if results[i], err = e.launchPart(s, part); err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 		}
 		sampled = append(sampled, of...)
 	}
-	b.become(parts)
+	b.merge(parts)
 	return sampled, nil
 }
 
@@ -174,8 +174,8 @@ func (b *batch) parts() (parts []*batch) {
 	return parts
 }
 
-// become merges the parts again, in their order.
-func (b *batch) become(parts []*batch) {
+// merge makes b the whole of its parts again, in their order.
+func (b *batch) merge(parts []*batch) {
 	whole := batch{moves: b.moves, rows: b.rows}
 	for _, part := range parts {
 		whole.work = append(whole.work, part.work...)
@@ -185,8 +185,8 @@ func (b *batch) become(parts []*batch) {
 	*b = whole
 }
 
-// list finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
-func (e *Engine) list(b *batch) {
+// listNewBlocks finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
+func (e *Engine) listNewBlocks(b *batch) {
 	for _, w := range b.work {
 		for g, blocks := range w.q.cached.tables {
 			for i := w.q.listed[g]; i < len(blocks); i++ {
@@ -220,7 +220,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 		e.cache.List(on[1], on[2])
 	}
 	hidden := e.hidden(s, on[0].View(inputsOfRow, -1), chosen)
-	b.tell(chosen)
+	b.readRoutes(chosen)
 	switch len(b.ready) {
 	case 0:
 		return nil

@@ -63,7 +63,7 @@ func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) 
 	r.in.SetInt32s(in)
 	r.graph.Replay()
 	return func() ([]token, error) {
-		b.tell(r.chosen)
+		b.readRoutes(r.chosen)
 		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.allows != nil }) { // recorded sampling does not apply constraints
 			return sample(s, r.logits.Narrow(0, 0, int64(b.rows)), b.ready)
 		}

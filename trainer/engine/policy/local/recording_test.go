@@ -55,7 +55,7 @@ func TestPartsOfAPass(t *testing.T) {
 		t.Errorf("part of prompts: got %+v", parts[1])
 	}
 	parts[0].routes, parts[1].routes = []uint16{1, 2}, []uint16{3, 4}
-	plan.become(parts)
+	plan.merge(parts)
 	if plan.rows != 12 || !slices.Equal(plan.ready, []*sequence{b, a, short}) || !slices.Equal(plan.routes, []uint16{1, 2, 3, 4}) ||
 		!slices.Equal(plan.work, []work{{b, 1}, {a, 1}, {short, 3}, {long, 7}}) {
 		t.Errorf("joined parts: got %+v", plan)

@@ -14,9 +14,9 @@ func routes(s *torch.Scope, c *arch.Config, n int) *torch.Tensor {
 	return s.Empty(torch.Int32, int64(c.RoutedLayers()), int64(n), int64(c.Mixture.PerToken))
 }
 
-// tell copies the experts of the batch's rows to the host; buffer may have more rows. The experts of row r are
+// readRoutes copies the experts of the batch's rows to the host; buffer may have more rows. The experts of row r are
 // b.routes[r*width:][:width].
-func (b *batch) tell(buffer *torch.Tensor) {
+func (b *batch) readRoutes(buffer *torch.Tensor) {
 	if buffer == nil {
 		return
 	}

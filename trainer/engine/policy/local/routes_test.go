@@ -118,7 +118,7 @@ func trainingRoutes(t *testing.T, m *model.Model, ids []int32) []uint16 {
 		}
 		chosen := routes(s, &m.Config, len(ids))
 		m.Forward(s, model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2), Routes: &model.Routes{Chosen: chosen}})
-		b.tell(chosen)
+		b.readRoutes(chosen)
 		return nil
 	})
 	if err != nil {

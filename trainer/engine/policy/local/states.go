@@ -91,17 +91,17 @@ func (p *pages) takeState(except int32) int32 {
 func (p *pages) giveUpState(except int32) {
 	var of *cachedSeq
 	at, oldest := 0, int64(0)
-	consider := func(l *cachedSeq, i int, number int32, lastUse int64) {
+	consider := func(seq *cachedSeq, i int, number int32, lastUse int64) {
 		if number != except && number != noState && (of == nil || lastUse < oldest) {
-			of, at, oldest = l, i, lastUse
+			of, at, oldest = seq, i, lastUse
 		}
 	}
-	for _, l := range p.cached {
-		for i, s := range l.snapshots {
-			consider(l, i, s.number, s.lastUse)
+	for _, seq := range p.cached {
+		for i, s := range seq.snapshots {
+			consider(seq, i, s.number, s.lastUse)
 		}
-		if !l.busy {
-			consider(l, len(l.snapshots), l.state, l.lastUse)
+		if !seq.busy {
+			consider(seq, len(seq.snapshots), seq.state, seq.lastUse)
 		}
 	}
 	switch {
@@ -116,16 +116,16 @@ func (p *pages) giveUpState(except int32) {
 
 // keepUntil makes the state after the first n tokens of an idle cached sequence its own, and frees the states after later
 // ones. n must be resumable.
-func (p *pages) keepUntil(l *cachedSeq, n int) {
-	if n == l.filled && l.state != noState {
+func (p *pages) keepUntil(seq *cachedSeq, n int) {
+	if n == seq.filled && seq.state != noState {
 		return
 	}
-	p.freeState(l)
-	for last := len(l.snapshots) - 1; last >= 0 && l.snapshots[last].at >= n; last-- {
-		s := l.snapshots[last]
-		l.snapshots = l.snapshots[:last]
+	p.freeState(seq)
+	for last := len(seq.snapshots) - 1; last >= 0 && seq.snapshots[last].at >= n; last-- {
+		s := seq.snapshots[last]
+		seq.snapshots = seq.snapshots[:last]
 		if s.at == n {
-			l.state, l.lastUse = s.number, max(l.lastUse, s.lastUse)
+			seq.state, seq.lastUse = s.number, max(seq.lastUse, s.lastUse)
 			return
 		}
 		p.states.free = append(p.states.free, s.number)
@@ -133,24 +133,24 @@ func (p *pages) keepUntil(l *cachedSeq, n int) {
 }
 
 // freeState frees the state that a cached sequence's passes advance.
-func (p *pages) freeState(l *cachedSeq) {
-	if l.state != noState {
-		p.states.free = append(p.states.free, l.state)
+func (p *pages) freeState(seq *cachedSeq) {
+	if seq.state != noState {
+		p.states.free = append(p.states.free, seq.state)
 	}
-	l.state = noState
+	seq.state = noState
 }
 
 // freeSnapshots frees a cached sequence's snapshots. No more are taken.
-func (p *pages) freeSnapshots(l *cachedSeq) {
-	for _, s := range l.snapshots {
+func (p *pages) freeSnapshots(seq *cachedSeq) {
+	for _, s := range seq.snapshots {
 		p.states.free = append(p.states.free, s.number)
 	}
-	l.snapshots, l.wanted, l.prompt = nil, nil, 0
+	seq.snapshots, seq.wanted, seq.prompt = nil, nil, 0
 }
 
 // begin gives a new cached sequence a state: a copy of the state after the prefix, or any state if there is no prefix,
 // which the pass at position 0 overwrites.
-func (p *pages) begin(l *cachedSeq, from prefix) (moves []move) {
+func (p *pages) begin(seq *cachedSeq, from prefix) (moves []move) {
 	if p.states == nil {
 		return nil
 	}
@@ -166,22 +166,22 @@ func (p *pages) begin(l *cachedSeq, from prefix) (moves []move) {
 			panic("policy: a prefix without a recurrent state")
 		}
 	}
-	if l.state = p.takeState(source); source != noState {
-		moves = append(moves, move{group: stateGroup, from: source, to: l.state})
+	if seq.state = p.takeState(source); source != noState {
+		moves = append(moves, move{group: stateGroup, from: source, to: seq.state})
 	}
 	return moves
 }
 
 // snap takes a snapshot of a cached sequence in flight if one is wanted after its filled tokens.
-func (p *pages) snap(l *cachedSeq) {
-	for len(l.wanted) > 0 && l.wanted[0] <= l.filled {
-		at := l.wanted[0]
-		if l.wanted = l.wanted[1:]; at < l.filled || slices.ContainsFunc(l.snapshots, func(s snapshot) bool { return s.at == at }) {
+func (p *pages) snap(seq *cachedSeq) {
+	for len(seq.wanted) > 0 && seq.wanted[0] <= seq.filled {
+		at := seq.wanted[0]
+		if seq.wanted = seq.wanted[1:]; at < seq.filled || slices.ContainsFunc(seq.snapshots, func(s snapshot) bool { return s.at == at }) {
 			continue
 		}
 		p.clock++
-		s := snapshot{at: at, number: p.takeState(l.state), lastUse: p.clock}
-		p.pending = append(p.pending, move{group: stateGroup, from: l.state, to: s.number})
-		l.snapshots = append(l.snapshots, s)
+		s := snapshot{at: at, number: p.takeState(seq.state), lastUse: p.clock}
+		p.pending = append(p.pending, move{group: stateGroup, from: seq.state, to: s.number})
+		seq.snapshots = append(seq.snapshots, s)
 	}
 }

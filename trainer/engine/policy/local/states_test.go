@@ -51,23 +51,23 @@ func prefixes(tokens []int32) []uint64 {
 }
 
 // check compares the cached keys and values of a sequence with its tokens.
-func (c *contents) check(l *cachedSeq) {
+func (c *contents) check(seq *cachedSeq) {
 	c.t.Helper()
-	want := prefixes(l.tokens[:l.filled])
-	for g, table := range l.tables {
-		for at := range l.filled {
+	want := prefixes(seq.tokens[:seq.filled])
+	for g, table := range seq.tables {
+		for at := range seq.filled {
 			if b := table[at/arch.CacheBlock]; b != noBlock && c.blocks[blockOf{g, b}][at%arch.CacheBlock] != want[at+1] {
-				c.t.Fatalf("the key and the value of token %d of %d are another sequence's", at, l.filled)
+				c.t.Fatalf("the key and the value of token %d of %d are another sequence's", at, seq.filled)
 			}
 		}
 	}
 }
 
-// write records the keys and values of the tokens from l.filled on.
-func (c *contents) write(l *cachedSeq, filled int) {
-	of := prefixes(l.tokens[:filled])
-	for g, table := range l.tables {
-		for at := l.filled; at < filled; at++ {
+// write records the keys and values of the tokens from seq.filled on.
+func (c *contents) write(seq *cachedSeq, filled int) {
+	of := prefixes(seq.tokens[:filled])
+	for g, table := range seq.tables {
+		for at := seq.filled; at < filled; at++ {
 			if key := (blockOf{g, table[at/arch.CacheBlock]}); key.block != noBlock {
 				content := c.blocks[key]
 				content[at%arch.CacheBlock] = of[at+1]
@@ -84,44 +84,44 @@ func (c *contents) open(owner *Tenant, tokens []int32) *cachedSeq {
 	if soon {
 		return nil
 	}
-	l, moves := c.p.open(owner, tokens, from)
+	seq, moves := c.p.open(owner, tokens, from)
 	c.move(moves)
-	if l.filled > 0 && !slices.Equal(c.of[l.state], tokens[:l.filled]) {
-		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (it reuses %d)", l.filled, len(c.of[l.state]), from.reuse)
+	if seq.filled > 0 && !slices.Equal(c.of[seq.state], tokens[:seq.filled]) {
+		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (it reuses %d)", seq.filled, len(c.of[seq.state]), from.reuse)
 	}
-	c.check(l)
-	return l
+	c.check(seq)
+	return seq
 }
 
 // pass computes the cached sequence's next tokens, at most rows of them.
-func (c *contents) pass(l *cachedSeq, rows int) {
+func (c *contents) pass(seq *cachedSeq, rows int) {
 	c.t.Helper()
-	filled := l.filled + l.reach(l.filled, min(rows, len(l.tokens)-l.filled))
-	if !c.p.extend(l, filled) {
+	filled := seq.filled + seq.reach(seq.filled, min(rows, len(seq.tokens)-seq.filled))
+	if !c.p.extend(seq, filled) {
 		c.t.Fatal("no block is free")
 	}
 	c.move(nil)
-	if l.filled > 0 && !slices.Equal(c.of[l.state], l.tokens[:l.filled]) {
-		c.t.Fatalf("a pass continues after %d tokens with the state after %d", l.filled, len(c.of[l.state]))
+	if seq.filled > 0 && !slices.Equal(c.of[seq.state], seq.tokens[:seq.filled]) {
+		c.t.Fatalf("a pass continues after %d tokens with the state after %d", seq.filled, len(c.of[seq.state]))
 	}
-	c.check(l)
-	c.write(l, filled)
-	c.of[l.state] = slices.Clone(l.tokens[:filled])
-	c.p.fill(l, filled)
+	c.check(seq)
+	c.write(seq, filled)
+	c.of[seq.state] = slices.Clone(seq.tokens[:filled])
+	c.p.fill(seq, filled)
 }
 
 // play computes a sequence from its prompt up to a length of n tokens, and ends it.
 func (c *contents) play(owner *Tenant, tokens []int32, n int) {
 	c.t.Helper()
-	l := c.open(owner, tokens)
-	for l.filled < n-1 {
-		c.pass(l, n)
-		if l.filled == len(l.tokens) && len(l.tokens) < n {
-			l.tokens = append(l.tokens, 1000+int32(len(l.tokens)))
+	seq := c.open(owner, tokens)
+	for seq.filled < n-1 {
+		c.pass(seq, n)
+		if seq.filled == len(seq.tokens) && len(seq.tokens) < n {
+			seq.tokens = append(seq.tokens, 1000+int32(len(seq.tokens)))
 		}
 	}
 	c.move(nil)
-	c.p.close(l)
+	c.p.close(seq)
 }
 
 // TestForkFromACachedSequenceThatGivesUpItsBlock: a fork needs a block, and the only idle cached sequence that can give
@@ -200,15 +200,15 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 				for range 1 + rng.IntN(20) {
 					tokens = append(tokens, rng.Int32N(3))
 				}
-				if l := at.open(owner, tokens); l != nil {
-					flying = append(flying, l)
+				if seq := at.open(owner, tokens); seq != nil {
+					flying = append(flying, seq)
 				}
 			case len(flying) > 0 && k < 9:
-				l := flying[rng.IntN(len(flying))]
-				if len(l.tokens) < 90 && l.filled == len(l.tokens)-1 || l.filled == len(l.tokens) {
-					l.tokens = append(l.tokens, rng.Int32N(3))
+				seq := flying[rng.IntN(len(flying))]
+				if len(seq.tokens) < 90 && seq.filled == len(seq.tokens)-1 || seq.filled == len(seq.tokens) {
+					seq.tokens = append(seq.tokens, rng.Int32N(3))
 				}
-				at.pass(l, 1+rng.IntN(16))
+				at.pass(seq, 1+rng.IntN(16))
 			case len(flying) > 0:
 				i := rng.IntN(len(flying))
 				histories = append(histories, slices.Clone(flying[i].tokens))
@@ -217,8 +217,8 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 				flying = slices.Delete(flying, i, i+1)
 			}
 		}
-		for _, l := range flying {
-			at.p.close(l)
+		for _, seq := range flying {
+			at.p.close(seq)
 		}
 		at.p.verify(t)
 		at.p.verifyStates(t, arch.RecurrentStates(slots, opt.Conversations))
@@ -240,11 +240,11 @@ func TestUsedSnapshotStays(t *testing.T) {
 		at.play(owner, prompt(first), 11)
 	}
 	for range 3 {
-		l := at.open(owner, prompt(1))
-		if l.filled != 9 {
-			t.Errorf("another rollout of prompt 1 begins after %d tokens, want 9", l.filled)
+		seq := at.open(owner, prompt(1))
+		if seq.filled != 9 {
+			t.Errorf("another rollout of prompt 1 begins after %d tokens, want 9", seq.filled)
 		}
-		at.pass(l, 1)
-		at.p.close(l)
+		at.pass(seq, 1)
+		at.p.close(seq)
 	}
 }
