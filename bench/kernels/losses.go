@@ -110,7 +110,7 @@ type tokens struct {
 	advantage []float32 // one for each trajectory
 	target    *torch.Tensor
 	batch     kernels.LossBatch
-	config    mgrpo.Objective
+	objective mgrpo.Objective
 	totals    kernels.LossTotals
 }
 
@@ -118,8 +118,8 @@ func newTokens(d *deviceTensors, n dims) (*tokens, error) {
 	rows := n["rows"]
 	count := int(rows / trajectoryTokens)
 	t := &tokens{targets: index(2, rows, n["vocab"]), old: make([]float32, rows), advantage: make([]float32, count),
-		config: mgrpo.DefaultObjective()}
-	t.config.EntropyCoef = entropyCoef
+		objective: mgrpo.DefaultObjective()}
+	t.objective.EntropyCoef = entropyCoef
 	measure.Uniform(t.old, 3, 0.3)
 	for i := range t.old {
 		t.old[i] -= float32(math.Log(float64(n["vocab"])))
@@ -138,7 +138,7 @@ func newTokens(d *deviceTensors, n dims) (*tokens, error) {
 	}
 	t.batch.Weight, t.batch.Advantage = all.Weight, all.Advantage
 	var err error
-	t.batch.Coefficient, t.totals, err = kernels.LossCoefficients(t.config, all)
+	t.batch.Coefficient, t.totals, err = kernels.LossCoefficients(t.objective, all)
 	return t, err
 }
 
@@ -148,7 +148,7 @@ func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy
 	ratio := math.Exp(logp - float64(t.old[i]))
 	surrogate := ratio * a
 	dlogp = -surrogate / n
-	if clipped := min(max(ratio, 1-t.config.EpsLow), 1+t.config.EpsHigh) * a; clipped < surrogate {
+	if clipped := min(max(ratio, 1-t.objective.EpsLow), 1+t.objective.EpsHigh) * a; clipped < surrogate {
 		surrogate, dlogp = clipped, 0
 	}
 	return (-surrogate - entropyCoef*entropy) / n, dlogp, -entropyCoef / n
@@ -168,7 +168,7 @@ func policyLossFromLogits(d *deviceTensors, n dims) *measure.Native {
 			if err != nil {
 				return err
 			}
-			sums, err := kernels.PolicyLossFromLogits(on, z, t.target.Ptr(), 1, t.batch, t.config, logp.Ptr(), entropy.Ptr())
+			sums, err := kernels.PolicyLossFromLogits(on, z, t.target.Ptr(), 1, t.batch, t.objective, logp.Ptr(), entropy.Ptr())
 			loss = sums.Stats(t.totals).Loss
 			return err
 		},
@@ -240,7 +240,7 @@ func linearPolicyLoss(d *deviceTensors, n dims) *measure.Native {
 		if err != nil {
 			return nil, err
 		}
-		r, err := torch.LinearPolicyLoss(h, w, sum, t.target, 1, learner.HeadRows(gpu, true), t.batch, t.config)
+		r, err := torch.LinearPolicyLoss(h, w, sum, t.target, 1, learner.HeadRows(gpu, true), t.batch, t.objective)
 		loss = r.Sums.Stats(t.totals).Loss
 		return r.DHidden, err
 	}

@@ -93,7 +93,7 @@ func adamW(d *deviceTensors, n dims) *measure.Native {
 	before, gradient := make([]float32, count), uniform(2, count)
 	measure.Uniform(before, 1, 0.1)
 	p, g, m, v := d.floats(before, count), d.floats(gradient, count), d.keep(d.s.Zeros(torch.Float32, count)), d.keep(d.s.Zeros(torch.Float32, count))
-	c := kernels.AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 1}
+	c := kernels.AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}
 	return &measure.Native{
 		Work: func() error {
 			norm, err := kernels.GradNorm(on, g.Ptr(), count)
@@ -108,7 +108,7 @@ func adamW(d *deviceTensors, n dims) *measure.Native {
 			for _, x := range gradient {
 				squares += float64(x) * float64(x)
 			}
-			scale := min(1, c.MaxNorm/(math.Sqrt(squares)+1e-6))
+			scale := min(1, c.Clip/(math.Sqrt(squares)+1e-6))
 			gotP, gotM, gotV := values(p), values(m), values(v)
 			var ep, em, ev measure.MaxError
 			for i, x := range before {

@@ -147,8 +147,8 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 	}
 	if opt.learner {
 		own, err := learner.New(ctx, a.policy(), a.params(), learner.Options{
-			Loss: mgrpo.DefaultObjective(),
-			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: w.MicroBatch,
+			Objective: mgrpo.DefaultObjective(),
+			Adam:      learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: w.MicroBatch,
 		})
 		if err != nil {
 			return err

@@ -8,7 +8,7 @@ import "unsafe"
 // AdamWConfig is one update's settings.
 type AdamWConfig struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float64
-	MaxNorm                            float64 // the gradient is scaled to at most this norm; 0 = never
+	Clip                               float64 // the gradient is scaled to at most this norm; 0 = never
 	Step                               int64   // the number of this update, from 1
 }
 
@@ -26,7 +26,7 @@ func GradNorm(b Backend, grad unsafe.Pointer, n int64) (float64, error) {
 func AdamW(b Backend, param, m, v, grad, bf16 unsafe.Pointer, n int64, norm float64, config AdamWConfig) error {
 	c := C.mgrpo_adamw_config{
 		lr: C.double(config.LR), beta1: C.double(config.Beta1), beta2: C.double(config.Beta2), eps: C.double(config.Eps),
-		weight_decay: C.double(config.WeightDecay), max_norm: C.double(config.MaxNorm), step: C.int64_t(config.Step),
+		weight_decay: C.double(config.WeightDecay), max_norm: C.double(config.Clip), step: C.int64_t(config.Step),
 	}
 	return failure("adamw", C.adamw(b.c, param, m, v, grad, bf16, C.int64_t(n), C.double(norm), &c))
 }

@@ -20,7 +20,7 @@ func testAdamWStep(t *testing.T, on Backend) {
 	if err != nil || norm != 5 {
 		t.Fatalf("norm %v, %v", norm, err)
 	}
-	config := AdamWConfig{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.5, MaxNorm: 1, Step: 1}
+	config := AdamWConfig{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.5, Clip: 1, Step: 1}
 	if err := AdamW(on, ap.Pointer(), am.Pointer(), av.Pointer(), ag.Pointer(), ab.Pointer(), 2, norm, config); err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ type Trajectories struct {
 
 // LossCoefficients returns the coefficient c_j of every trajectory of an optimizer batch (0 for trajectories that are not read), and the
 // batch's totals. It returns a *mgrpo.Refusal for a bad weight, an empty batch, and an advantage that is not finite.
-func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTotals, error) {
+func LossCoefficients(objective mgrpo.Objective, t Trajectories) ([]float64, LossTotals, error) {
 	var totals LossTotals
-	c, err := encodeObjective(config)
+	c, err := encodeObjective(objective)
 	if err != nil {
 		return nil, totals, err
 	}
@@ -57,8 +57,8 @@ type LossBatch struct {
 // that are not trained, and returns the micro-batch's sums. A nil gradient is not computed; with an entropy term either
 // both are nil or neither is. After a *mgrpo.Refusal the gradients are unspecified; its positions count within this
 // micro-batch.
-func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
-	return batch.Call("policy_loss", config, func(c LossCall) error {
+func PolicyLoss(b Backend, batch LossBatch, objective mgrpo.Objective, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
+	return batch.Call("policy_loss", objective, func(c LossCall) error {
 		return failure("policy_loss", C.policy_loss(b.c, c.Batch, c.Config, dlogpNew, dentropy, c.Sums, c.Refusal))
 	})
 }
@@ -71,10 +71,10 @@ func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, de
 //
 // An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *mgrpo.Refusal is
 // as of PolicyLoss. After either error the arrays are unspecified.
-func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, config mgrpo.Objective,
+func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, objective mgrpo.Objective,
 	logp, entropy unsafe.Pointer) (LossSums, error) {
 	const op = "policy_loss_from_logits"
-	return batch.Call(op, config, func(c LossCall) error {
+	return batch.Call(op, objective, func(c LossCall) error {
 		row := C.int64_t(-1)
 		status := C.policy_loss_from_logits(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab),
 			C.int64_t(z.Stride), targets, C.double(tau), c.Batch, c.Config, logp, entropy, c.Sums, &row, c.Refusal)
@@ -87,8 +87,8 @@ type LossCall struct{ Batch, Config, Sums, Refusal unsafe.Pointer }
 
 // Call passes the batch to a C function, in this or another library, that computes its sums. If the function's
 // error has the status Refused, Call returns the *mgrpo.Refusal that the function has written to Refusal.
-func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) error) (LossSums, error) {
-	c, err := encodeObjective(config)
+func (b LossBatch) Call(op string, objective mgrpo.Objective, call func(LossCall) error) (LossSums, error) {
+	c, err := encodeObjective(objective)
 	if err != nil {
 		return LossSums{}, err
 	}

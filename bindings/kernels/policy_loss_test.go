@@ -85,8 +85,8 @@ func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, 
 }
 
 // evaluate runs a batch in micro-batches of `size` trajectories.
-func evaluate[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Objective, size int) (r result[T], err error) {
-	coefficient, totals, err := LossCoefficients(config, b.trajectories())
+func evaluate[T float](t *testing.T, on Backend, b goldenBatch, objective mgrpo.Objective, size int) (r result[T], err error) {
+	coefficient, totals, err := LossCoefficients(objective, b.trajectories())
 	if err != nil {
 		return r, err
 	}
@@ -97,7 +97,7 @@ func evaluate[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Obj
 	for from := 0; from < len(b.Weight); from += size {
 		batch, begin, end := microBatch[T](m, b, coefficient, from, min(from+size, len(b.Weight)))
 		dlogpNew, dentropy := Put(m, r.dlogpNew[begin:end]), Put(m, r.dentropy[begin:end])
-		part, err := PolicyLoss(on, batch, config, dlogpNew.Pointer(), dentropy.Pointer())
+		part, err := PolicyLoss(on, batch, objective, dlogpNew.Pointer(), dentropy.Pointer())
 		if err != nil {
 			return r, err
 		}
@@ -120,10 +120,10 @@ type goldenLoss struct {
 	Error       *mgrpo.Refusal          `json:"error"`
 }
 
-func compareLoss[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Objective, want goldenLoss, loss, gradient float64) {
+func compareLoss[T float](t *testing.T, on Backend, b goldenBatch, objective mgrpo.Objective, want goldenLoss, loss, gradient float64) {
 	t.Helper()
 	for _, size := range []int{len(b.Weight), 3} {
-		got, err := evaluate[T](t, on, b, config, size)
+		got, err := evaluate[T](t, on, b, objective, size)
 		if want.Error != nil {
 			// Positions count within a micro-batch, so they can be compared only for the whole batch.
 			if size == len(b.Weight) {
@@ -284,13 +284,13 @@ func testGoldenNonFinite(t *testing.T, on Backend) {
 func TestEmptyMicroBatchIsNeutral(t *testing.T) { onEveryBackend(t, testEmptyMicroBatchIsNeutral) }
 
 func testEmptyMicroBatchIsNeutral(t *testing.T, on Backend) {
-	config := mgrpo.DefaultObjective()
+	objective := mgrpo.DefaultObjective()
 	m := arrays(t, on)
 	batch := LossBatch{CuSeqlens: []int64{0, 2}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{0}, DType: Float64,
 		Mask: Put(m, []uint8{0, 0}).Pointer(), LogpNew: Put(m, []float64{math.NaN(), 1}).Pointer(), LogpOld: Put(m, []float64{0, 0}).Pointer()}
 	host := []float64{7, 7}
 	gradient := Put(m, host)
-	empty, err := PolicyLoss(on, batch, config, gradient.Pointer(), nil)
+	empty, err := PolicyLoss(on, batch, objective, gradient.Pointer(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func testEmptyMicroBatchIsNeutral(t *testing.T, on Backend) {
 	}
 	batch.Mask, batch.Coefficient = Put(m, []uint8{0, 1}).Pointer(), []float64{1}
 	batch.LogpNew = Put(m, []float64{0, -1}).Pointer()
-	full, err := PolicyLoss(on, batch, config, gradient.Pointer(), nil)
+	full, err := PolicyLoss(on, batch, objective, gradient.Pointer(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,9 +324,9 @@ func TestObjectiveRefusals(t *testing.T) {
 		"constant":    func(c *mgrpo.Objective) { c.Aggregation = mgrpo.ConstantLength },
 		"eps_low":     func(c *mgrpo.Objective) { c.EpsLow = math.Inf(1) },
 	} {
-		config := mgrpo.DefaultObjective()
-		edit(&config)
-		_, _, err := LossCoefficients(config, Trajectories{Group: []int64{0}, Weight: []float64{1}, Advantage: []float64{1}, Trained: []int64{1}})
+		objective := mgrpo.DefaultObjective()
+		edit(&objective)
+		_, _, err := LossCoefficients(objective, Trajectories{Group: []int64{0}, Weight: []float64{1}, Advantage: []float64{1}, Trained: []int64{1}})
 		if err == nil {
 			t.Errorf("%s: no error", name)
 		}

@@ -23,14 +23,15 @@ type HeadLoss struct {
 //
 // A *kernels.Error with NonFinite names a row of NaN or +Inf logits. A *mgrpo.Refusal names the refused trajectory. The gradients are
 // unspecified then.
-func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
+func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch,
+	objective mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
 	t, kind, limit := head(op, w)
 	s := h.scopeFor(op, t, targets)
 	dw := s.optional(op, sum)
 	var out HeadLoss
 	var err error
-	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {
+	out.Sums, err = batch.Call(op, objective, func(c kernels.LossCall) error {
 		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, t.handle, kind, dw, targets.handle, C.double(tau), C.int64_t(chunk), limit,
 			(*C.mgrpo_loss_batch)(c.Batch), (*C.mgrpo_loss_config)(c.Config),
 			(*C.mgrpo_loss_sums)(c.Sums), (*C.mgrpo_loss_error)(c.Refusal))

@@ -71,8 +71,8 @@ func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (
 		}
 		run := a.Model().ForwardBackward
 		if checkpointed {
-			run = func(s *torch.Scope, in Packed, objective Objective) {
-				_ = a.Model().ForwardBackwardCheckpointed(s, in, objective, untold)
+			run = func(s *torch.Scope, in Packed, loss LossFunc) {
+				_ = a.Model().ForwardBackwardCheckpointed(s, in, loss, untold)
 			}
 		}
 		n := int64(tokens)

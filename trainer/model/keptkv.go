@@ -29,7 +29,7 @@ func (k keptKV) asLeaves(lowest int) keptKV {
 	return leaves
 }
 
-// extend adds the keys and values that layer i has computed again to an objective's outputs, and the gradients of leaves to its grads.
+// extend adds the keys and values that layer i has computed again to a loss's outputs, and the gradients of leaves to its grads.
 func (k keptKV) extend(i int, leaves keptKV, outputs, grads []*torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 	leaf, kept := leaves[i]
 	if !kept {

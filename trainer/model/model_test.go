@@ -207,8 +207,8 @@ func (f *fixture) gradient(t *testing.T, params Params, checkpointed bool) (loss
 		}
 		run := f.m.ForwardBackward
 		if checkpointed {
-			run = func(s *torch.Scope, in Packed, objective Objective) {
-				_ = f.m.ForwardBackwardCheckpointed(s, in, objective, untold)
+			run = func(s *torch.Scope, in Packed, lossOf LossFunc) {
+				_ = f.m.ForwardBackwardCheckpointed(s, in, lossOf, untold)
 			}
 		}
 		run(s, f.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {

@@ -149,8 +149,8 @@ func TestQuantisedAdapters(t *testing.T) {
 			}
 			run := a.Model().ForwardBackward
 			if checkpointed {
-				run = func(s *torch.Scope, in Packed, objective Objective) {
-					_ = a.Model().ForwardBackwardCheckpointed(s, in, objective, untold)
+				run = func(s *torch.Scope, in Packed, loss LossFunc) {
+					_ = a.Model().ForwardBackwardCheckpointed(s, in, loss, untold)
 				}
 			}
 			n := int64(len(ids))

@@ -53,19 +53,19 @@ func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
 
-// Objective computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
+// LossFunc computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
 // them. It is called in grad mode.
-type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
+type LossFunc func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 
-// ForwardBackward accumulates the gradient of an objective into the Grad of the leaves.
-func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) {
+// ForwardBackward accumulates the gradient of a loss into the Grad of the leaves.
+func (m *Model) ForwardBackward(s *torch.Scope, in Packed, loss LossFunc) {
 	s.Grad(true, func() {
 		hidden := m.Forward(s, in)
 		if m.module != nil && !torch.HasHistory(hidden) {
 			panic(&torch.Error{Op: "torchscript", Message: "forward returned hidden states without gradient history, so no parameter but the head, " +
 				m.Config.Module.Head + ", would learn: the module must not detach them or compute them under no_grad"})
 		}
-		outputs, grads := objective(hidden)
+		outputs, grads := loss(hidden)
 		torch.Backward(outputs, grads)
 	})
 }
@@ -94,7 +94,7 @@ func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *tor
 
 // ForwardBackwardCheckpointed does the same as ForwardBackward, with activation checkpointing (Chen et al. 2016). It keeps
 // one hidden state for each layer that gradients reach, and computes each such block again just before its backward pass.
-func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) (err error) {
+func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, loss LossFunc, layers Layers) (err error) {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
 	toInputs := m.inputs != nil && (toEmbedding || m.inputs.trained())
@@ -119,7 +119,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		pass.inputs.RequireGrad(toInputs)
 	}
 	grad := m.backBlock(s, inputs[len(m.layers)], lowest < len(m.layers), func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-		return objective(m.normOf(x, len(m.layers)))
+		return loss(m.normOf(x, len(m.layers)))
 	})
 	for i := len(m.layers) - 1; i >= lowest; i-- {
 		if err := layers.Before(i + 1); err != nil {
@@ -213,7 +213,7 @@ func (m *Model) scopedBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass) (
 
 // backBlock computes one block at x forward and backward, and accumulates into the leaves. It returns the gradient of x, or
 // nil unless wanted is set.
-func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, wanted bool, block Objective) *torch.Tensor {
+func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, wanted bool, block LossFunc) *torch.Tensor {
 	var dx *torch.Tensor
 	s.Scoped(func() {
 		s.Grad(true, func() {

@@ -209,7 +209,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "trajectories without advantage have no entropy term",
 		File: "trainer/engine/learner/loss.go",
-		Old:  "l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:", New: "l.opt.Loss.KLCoef == 0:",
+		Old:  "l.opt.Objective.KLCoef == 0 && l.opt.Objective.EntropyCoef == 0:", New: "l.opt.Objective.KLCoef == 0:",
 		Suite: suite{Package: "trainer/engine/learner", Tests: "TestUpdateAgainstOracle"},
 	}, {
 		Name: "all passes over a step have the same minibatches",

@@ -44,7 +44,7 @@ func (s *State) apply(ctx context.Context, g *gradient, lr float64) (norm float6
 func (s *State) adamW(scope *torch.Scope, g *gradient, norm, lr float64) (err error) {
 	a := s.adam
 	cfg := kernels.AdamWConfig{
-		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: s.steps + 1,
+		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, Clip: a.Clip, Step: s.steps + 1,
 	}
 	pieces := s.share.Without(s.fixed).Cut(min(s.m.Piece, s.params.Master().Piece))
 	if len(pieces) == 0 {

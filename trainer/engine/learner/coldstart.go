@@ -55,12 +55,12 @@ func (l *Learner) coldStartPass(ctx context.Context, micro []*Sequence, total in
 		if b.n == 0 {
 			return nil
 		}
-		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+		lossOf := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			logp, _ := l.head(l.model, hidden.IndexSelect(0, b.source), b)
 			loss = -logp.Detach().Sum().Item() / float64(total)
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
 		}
-		s.Training(func() { err = l.passes.forwardBackward(ctx, s, b.in, objective) })
+		s.Training(func() { err = l.passes.forwardBackward(ctx, s, b.in, lossOf) })
 		return err
 	})
 	return loss, err

@@ -31,7 +31,7 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 	t.Helper()
 	o := mixtureOptions(func(o *Options) {
 		o.Group, o.MicroBatchTokens, o.Recomputed, o.CheckpointActivations, o.HostState = g, 1, true, true, opt.HostMaster
-		o.Loss.KL, o.Loss.KLCoef, o.RouterAuxCoef = mgrpo.KL3, 0.1, 0.05
+		o.Objective.KL, o.Objective.KLCoef, o.RouterAuxCoef = mgrpo.KL3, 0.1, 0.05
 	})
 	opt = withRank(g, opt)
 	opt.Gathered = divided

@@ -19,7 +19,7 @@ import (
 // Options holds the options of a learner. There are no defaults: package assemble fills in the configuration's values.
 type Options struct {
 	Group                 ranks.Group // the processes that train the parameters together; nil: only this process
-	Loss                  mgrpo.Objective
+	Objective             mgrpo.Objective
 	Recomputed            bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature           float64
 	Adam                  Adam

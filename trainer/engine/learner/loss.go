@@ -46,7 +46,7 @@ var errNothingToRead = errors.New("no trajectory of positive weight has a traine
 // newMinibatchLoss computes the coefficients c_j over the whole minibatch, before it is cut into micro-batches.
 func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	t, whole, first := trajectoriesOf(batch)
-	coefficient, totals, err := kernels.LossCoefficients(l.opt.Loss, t)
+	coefficient, totals, err := kernels.LossCoefficients(l.opt.Objective, t)
 	var refused *mgrpo.Refusal
 	if errors.As(err, &refused) && refused.Code == mgrpo.EmptyBatch {
 		return nil, errNothingToRead
@@ -59,7 +59,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 		p.coefficient[q] = coefficient[whole[i]]
 		switch {
 		case p.coefficient[q] == 0 || len(q.trained()) == 0: // one row of a trajectory may have no trained token
-		case q.Advantage == 0 && l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:
+		case q.Advantage == 0 && l.opt.Objective.KLCoef == 0 && l.opt.Objective.EntropyCoef == 0:
 			p.observed = append(p.observed, q)
 		default:
 			p.learning = append(p.learning, q)
@@ -97,13 +97,13 @@ func (p *minibatchLoss) pass(ctx context.Context, micro []*Sequence, learns bool
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := packerOf(l.model).pack(s, micro)
 		count := p.routing.watch(s, &b, micro, learns, &p.Routed)
-		objective := p.lossOfLogProbs
-		if learns && l.opt.Loss.Ratio.TokenLevel() && p.added == nil {
-			objective = p.lossOfHidden
+		lossOf := p.lossOfLogProbs
+		if learns && l.opt.Objective.Ratio.TokenLevel() && p.added == nil {
+			lossOf = p.lossOfHidden
 		}
 		var err error
 		outputsAndGrads := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			outputs, grads, err = objective(s, micro, b, hidden.IndexSelect(0, b.source))
+			outputs, grads, err = lossOf(s, micro, b, hidden.IndexSelect(0, b.source))
 			if err != nil { // a refused micro-batch has gradient 0
 				for i, out := range outputs {
 					grads[i] = s.Zeros(out.DType(), out.Shape()...)
@@ -133,7 +133,7 @@ func (p *minibatchLoss) pass(ctx context.Context, micro []*Sequence, learns bool
 // tokens. It accumulates the head's gradient in the same pass, while the logits are in memory.
 func (p *minibatchLoss) lossOfHidden(s *torch.Scope, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	l := p.learner
-	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.grad.head, b.target, l.opt.Temperature, l.opt.HeadRows, p.lossBatch(s, micro), l.opt.Loss)
+	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.grad.head, b.target, l.opt.Temperature, l.opt.HeadRows, p.lossBatch(s, micro), l.opt.Objective)
 	if err != nil {
 		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
@@ -150,7 +150,7 @@ func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b pack
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
 	batch := p.lossBatch(s, micro)
 	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
-	sums, err := kernels.PolicyLoss(model.Backend(s), batch, p.learner.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
+	sums, err := kernels.PolicyLoss(model.Backend(s), batch, p.learner.opt.Objective, dlogp.Ptr(), dentropy.Ptr())
 	if err != nil {
 		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {

@@ -45,7 +45,7 @@ func testUpdateAgainstOracle(t *testing.T, device string) {
 	for _, c := range objectives {
 		t.Run(c.name, func(t *testing.T) {
 			l := tinyLearner(t, device, func(o *Options) {
-				c.set(&o.Loss)
+				c.set(&o.Objective)
 				o.Recomputed = c.recomputed
 			})
 			if c.reference { // models of one learner live on one device in a run; any will do here
@@ -121,7 +121,7 @@ func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, [
 			current, spread := make([]float32, n), make([]float32, n)
 			logp.Detach().Float32s(current)
 			entropy.Detach().Float32s(spread)
-			out, err = oracle.Loss(l.opt.Loss, oracleBatch(l, batch, current, spread))
+			out, err = oracle.Loss(l.opt.Objective, oracleBatch(l, batch, current, spread))
 			if err != nil {
 				out.DLogProb, out.DEntropy = make([]float64, n), make([]float64, n)
 			}
@@ -171,7 +171,7 @@ func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) orac
 func TestMicroBatchesAddUp(t *testing.T) { cudatest.Each(t, testMicroBatchesAddUp) }
 
 func testMicroBatchesAddUp(t *testing.T, device string) {
-	kl := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
+	kl := func(o *Options) { o.Objective.EntropyCoef = 0.02 }
 	whole := tinyLearner(t, device, kl)
 	batch := tinyBatch(t, whole, 0.6)
 	want, wantReport := gradientOf(t, whole, batch)
@@ -392,8 +392,8 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 		{"advantage", "non_finite_input: advantage", func(_ *Learner, b []*Sequence) { b[3].Advantage = math.Inf(-1) }},
 		{"weight", "bad_weight", func(_ *Learner, b []*Sequence) { b[0].Weight = -1 }},
 		{"probability above 1", "positive_logprob", func(_ *Learner, b []*Sequence) { b[0].Behaviour[b[0].trained()[0]] = 0.1 }},
-		{"derivative beyond float32", "non_finite_value", func(l *Learner, _ []*Sequence) { l.opt.Loss.EntropyCoef = 1e42 }},
-		{"gradient beyond float32", "the gradient's norm is", func(l *Learner, _ []*Sequence) { l.opt.Loss.EntropyCoef = 3e39 }},
+		{"derivative beyond float32", "non_finite_value", func(l *Learner, _ []*Sequence) { l.opt.Objective.EntropyCoef = 1e42 }},
+		{"gradient beyond float32", "the gradient's norm is", func(l *Learner, _ []*Sequence) { l.opt.Objective.EntropyCoef = 3e39 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens = 24 })
@@ -412,7 +412,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 				t.Fatal(r.Refused)
 			}
 			before := [][]float32{readFlat(t, l, l.model.Master.Tensor), readFlat(t, l, l.State.m.Tensor), readFlat(t, l, l.State.v.Tensor)}
-			bad, loss := clone(good), l.opt.Loss
+			bad, objective := clone(good), l.opt.Objective
 			c.spoil(l, bad)
 			r := learn(bad)
 			if r.Refused == nil || r.Skipped {
@@ -421,7 +421,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 			if !strings.Contains(r.Refused.Error(), c.want) {
 				t.Errorf("refused because of: %v; want %s", r.Refused, c.want)
 			}
-			l.opt.Loss = loss
+			l.opt.Objective = objective
 			for i, flat := range []*torch.Tensor{l.model.Master.Tensor, l.State.m.Tensor, l.State.v.Tensor} {
 				if !slices.Equal(readFlat(t, l, flat), before[i]) {
 					t.Errorf("%s changed", []string{"weights", "first moment", "second moment"}[i])
@@ -564,7 +564,7 @@ func TestNonFiniteLogitsAreRefused(t *testing.T) { cudatest.Each(t, testNonFinit
 
 func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
 	ctx := context.Background()
-	l := tinyLearner(t, device, func(o *Options) { o.Loss.Ratio = mgrpo.RatioSequenceGeometric })
+	l := tinyLearner(t, device, func(o *Options) { o.Objective.Ratio = mgrpo.RatioSequenceGeometric })
 	batch := tinyBatch(t, l, 0.3)
 	if err := l.Prepare(ctx, batch); err != nil {
 		t.Fatal(err)

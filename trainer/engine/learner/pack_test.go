@@ -54,7 +54,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 	learnerWith := func(set func(*Options)) *Learner {
 		return tinyLearnerOf(t, tinyModelOf(t, c, "cpu", 1, model.Options{Compute: torch.Float32}), tinyOptions(set))
 	}
-	term := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
+	term := func(o *Options) { o.Objective.EntropyCoef = 0.02 }
 	alone := learnerWith(func(o *Options) { term(o); o.MicroBatchTokens = 1 })
 	batch := groupsOf(t, alone, 6, 24, 1, 17)
 	for i, q := range batch {

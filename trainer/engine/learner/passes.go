@@ -207,10 +207,10 @@ func (p *passes) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in 
 }
 
 // forwardBackward accumulates the gradient of one micro-batch.
-func (p *passes) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
+func (p *passes) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, loss model.LossFunc) error {
 	if p.checkpointed {
-		return p.model.ForwardBackwardCheckpointed(s, in, objective, p.layers(ctx, s, p.model))
+		return p.model.ForwardBackwardCheckpointed(s, in, loss, p.layers(ctx, s, p.model))
 	}
-	p.model.ForwardBackward(s, in, objective)
+	p.model.ForwardBackward(s, in, loss)
 	return nil
 }

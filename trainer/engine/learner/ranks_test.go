@@ -152,7 +152,7 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 	for _, c := range objectives {
 		set := func(g ranks.Group) func(o *Options) {
 			return func(o *Options) {
-				c.set(&o.Loss)
+				c.set(&o.Objective)
 				o.Recomputed, o.Group = c.recomputed, g
 			}
 		}
@@ -242,7 +242,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 		{name: "bf16, layer by layer", layers: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
 	} {
 		learner := func(t *testing.T, g ranks.Group) *Learner {
-			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
+			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Objective.EntropyCoef = g, 1, 0.02 })
 			opt := withRank(g, c.model)
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
 			opt.HostMaster, o.CheckpointActivations = o.HostState, c.layers
@@ -325,7 +325,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 		learner := func(t *testing.T, g ranks.Group, gathered bool) *Learner {
 			o := mixtureOptions(func(o *Options) {
 				o.Group, o.MicroBatchTokens, o.Recomputed, o.CheckpointActivations, o.HostState = g, 1, true, true, c.host
-				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
+				o.Objective.KL, o.Objective.KLCoef = mgrpo.KL3, 0.1
 			})
 			opt := withRank(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
 			l := tinyLearnerOf(t, tinyModelOf(t, c.shape, device, 1, opt), o)

@@ -35,7 +35,7 @@ func TestRowsWeighAsOne(t *testing.T) {
 	for _, aggregation := range []mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean, mgrpo.ConstantLength} {
 		t.Run(string(aggregation), func(t *testing.T) {
 			l := tinyLearner(t, "cpu", func(o *Options) {
-				o.Loss.Aggregation, o.Loss.MaxLength, o.MicroBatchTokens = aggregation, 64, 1 // each row runs alone
+				o.Objective.Aggregation, o.Objective.MaxLength, o.MicroBatchTokens = aggregation, 64, 1 // each row runs alone
 			})
 			batch := tinyBatch(t, l, 0.6)
 			for _, q := range batch {

@@ -126,13 +126,13 @@ func testTermOfLogProbs(t *testing.T, device string) {
 		"one micro-batch":     func(*Options) {},
 		"several":             func(o *Options) { o.MicroBatchTokens = 20 },
 		"checkpointed":        func(o *Options) { o.CheckpointActivations = true },
-		"sequence-wise ratio": func(o *Options) { o.Loss.Ratio = "sequence_geometric" },
+		"sequence-wise ratio": func(o *Options) { o.Objective.Ratio = "sequence_geometric" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			added := reinforce(c)
 			l := tinyLearner(t, device, func(o *Options) { set(o); o.Term = added })
 			want := want
-			if l.opt.Loss.Ratio != plain.opt.Loss.Ratio {
+			if l.opt.Objective.Ratio != plain.opt.Objective.Ratio {
 				other := tinyLearner(t, device, set)
 				of, _ := gradientOf(t, other, batch)
 				want = plus(of, own)

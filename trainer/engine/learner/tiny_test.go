@@ -68,7 +68,7 @@ func tinyLearner(t *testing.T, device string, set func(*Options)) *Learner {
 }
 
 func tinyOptions(set func(*Options)) Options {
-	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
+	o := Options{Objective: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
 		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
 	if set != nil {
 		set(&o)

@@ -198,7 +198,7 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 func (p *Parts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
 	cfg := spec.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
-		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
+		Group: group, Objective: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, CheckpointActivations: a.Engine.CheckpointActivations,
 		HostState: a.State == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
 	})

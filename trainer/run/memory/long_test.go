@@ -41,7 +41,7 @@ func testLongTrajectory(t *testing.T, cfg arch.Config, least float64) {
 	}
 	defer m.Close(ctx)
 	engine := config.Engine{MicroBatchTokens: 2048, CheckpointActivations: true}
-	l, err := learner.New(ctx, m, model.All(m), learner.Options{Loss: mgrpo.DefaultObjective(), Temperature: 1,
+	l, err := learner.New(ctx, m, model.All(m), learner.Options{Objective: mgrpo.DefaultObjective(), Temperature: 1,
 		MicroBatchTokens: engine.MicroBatchTokens, CheckpointActivations: engine.CheckpointActivations,
 		Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, Clip: 1}})
 	if err != nil {

@@ -361,14 +361,14 @@ func gradNorm(t *trial) error {
 
 func adamW(t *trial) error {
 	n := 4099 * t.rows
-	c := kernels.AdamWConfig{LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 1, Step: 3}
+	c := kernels.AdamWConfig{LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, Clip: 1, Step: 3}
 	p, m1, v, g := uniform(1, n), uniform(2, n), uniform(3, n), uniform(4, n)
 	half := make([]uint16, n)
 	norm := 2.5
 	var wantP, wantM, wantV []float64
 	for i := range p {
 		v[i] = v[i] * v[i]
-		scaled := float64(g[i]) * c.MaxNorm / norm
+		scaled := float64(g[i]) * c.Clip / norm
 		first, second := c.Beta1*float64(m1[i])+(1-c.Beta1)*scaled, c.Beta2*float64(v[i])+(1-c.Beta2)*scaled*scaled
 		step := first / (1 - math.Pow(c.Beta1, float64(c.Step))) / (math.Sqrt(second/(1-math.Pow(c.Beta2, float64(c.Step)))) + c.Eps)
 		wantP, wantM, wantV = append(wantP, float64(p[i])*(1-c.LR*c.WeightDecay)-c.LR*step), append(wantM, first), append(wantV, second)
