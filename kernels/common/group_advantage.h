@@ -42,6 +42,10 @@ MGRPO_HOST_DEVICE inline bool equal_rewards(double min_reward, double max_reward
   return equal_rewards<T>(min_reward, max_reward, fmax(fabs(min_reward), fabs(max_reward)));
 }
 
+// Reports whether a group has at most one unit of weight, up to the rounding of its weights, which may have been float32: nine times 1/9
+// is more than 1.
+MGRPO_HOST_DEVICE inline bool at_most_one_unit(double weight_sum) { return weight_sum <= 1 + 0x1p-20; }
+
 struct GroupMoments {
   double weight_sum;  // W, the sum over members with w > 0
   double mean;        // the smallest reward if all rewards are equal
@@ -54,7 +58,7 @@ struct GroupMoments {
 MGRPO_HOST_DEVICE inline mgrpo_group_stats group_stats(const mgrpo_convention &c, const GroupMoments &g) {
   const bool empty = g.weight_sum == 0;
   const bool needs_two = c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN;
-  const bool degenerate = g.equal || g.std_population() < c.sigma_min || (needs_two && g.weight_sum <= 1);
+  const bool degenerate = g.equal || g.std_population() < c.sigma_min || (needs_two && at_most_one_unit(g.weight_sum));
   return {empty ? 0 : g.mean, g.equal ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate), (uint8_t)empty};
 }
 

@@ -191,7 +191,7 @@ struct GroupQuad {
     empty = w == 0.0;
     sigma = root(squares / w);
     degenerate = ~differ | (sigma < c.sigma_min);
-    if (c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN) degenerate |= w <= 1.0;
+    if (c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN) degenerate |= w <= 1 + 0x1p-20;  // at_most_one_unit()
     scale = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT ? w / (w - 1.0) : splat_quad(1.0);
     if (c.std == MGRPO_STD_POPULATION) scale /= sigma + c.eps;
     if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;

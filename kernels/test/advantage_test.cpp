@@ -190,6 +190,26 @@ TEST_P(Advantage, SmallSpreadsAreNotRounding) {
   }
 }
 
+// Nine weights of 1/9 are one unit, although their float64 sum is more than 1.
+TEST_P(Advantage, WeightsOfOneUnitHaveNobodyToCompareWith) {
+  const mgrpo_convention leave_one_out{MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0}, sample{MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-4, 0};
+  for (const mgrpo_convention &c : {leave_one_out, sample})
+    for (size_t n : {3, 8, 9, 11, 18, 21, 25, 100}) {
+      Groups in;
+      std::vector<double> rewards(n);
+      rewards[0] = 1;
+      const double weight = 1.0 / static_cast<double>(n);
+      for (int g = 0; g < 3; g++) {
+        in.add(rewards, std::vector<double>(n, weight));
+        in.add(rewards, std::vector<double>(n, static_cast<float>(weight)));
+      }
+      const Result r = run(backend(), in, c);
+      ASSERT_EQ(r.status, MGRPO_OK);
+      for (const mgrpo_group_stats &s : r.stats) EXPECT_EQ(s.degenerate, 1) << n;
+      for (double a : r.advantages) EXPECT_EQ(a, 0) << n;
+    }
+}
+
 TEST_P(Advantage, LeaveOneOutStdDividesByNoRounding) {
   const mgrpo_convention convention{MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0};
   Groups in;

@@ -37,7 +37,7 @@ func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvan
 		return mgrpo.GroupAdvantage{}, err
 	}
 	g := mgrpo.GroupAdvantage{GroupStats: groupStatistics(rewards, weights, 0), Advantage: make([]float64, len(rewards))}
-	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0 || (needsTwo(c) && g.WeightSum <= 1)))
+	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0 || (needsTwo(c) && atMostOneUnit(g.WeightSum))))
 	if g.Empty || g.Degenerate {
 		return g, nil
 	}
@@ -51,6 +51,9 @@ func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvan
 	}
 	return g, nil
 }
+
+// atMostOneUnit reports whether a total weight is at most 1, up to the rounding of its weights: nine times 1/9 is more.
+func atMostOneUnit(weightSum float64) bool { return weightSum <= 1+0x1p-20 }
 
 // needsTwo reports whether a convention divides by W - 1 or compares a member with the others. It then needs a total
 // weight W above 1.
@@ -136,7 +139,7 @@ func leaveOneOutStd(c mgrpo.Convention, rewards, weights []float64, i int) float
 	copy(others, weights)
 	others[i] = 0
 	o := groupStatistics(rewards, others, math.Abs(rewards[i]))
-	if o.Degenerate || o.WeightSum <= 1 {
+	if o.Degenerate || atMostOneUnit(o.WeightSum) {
 		return rewards[i] - o.Mean
 	}
 	return (rewards[i] - o.Mean) / (o.Std*math.Sqrt(o.WeightSum/(o.WeightSum-1)) + c.Eps)

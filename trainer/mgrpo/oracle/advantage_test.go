@@ -183,6 +183,30 @@ func TestRoundingIsNoSpread(t *testing.T) {
 	golden.Near(t, "the best", got[0].Advantage[0], 0.3, 1e-12)
 }
 
+// TestOneUnitOfWeight: nine weights of 1/9 are one unit, although their float64 sum is more than 1.
+func TestOneUnitOfWeight(t *testing.T) {
+	for _, name := range []string{"rloo", "trl"} {
+		c, err := mgrpo.ConventionByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{3, 8, 9, 11, 18, 21, 25, 100} {
+			rewards, weights := make([]float64, n), make([]float64, n)
+			rewards[0] = 1
+			for i := range weights {
+				weights[i] = 1 / float64(n)
+			}
+			got, err := Normalise(c, []mgrpo.RewardGroup{{Rewards: rewards, Weights: weights}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got[0].Degenerate || slices.ContainsFunc(got[0].Advantage, func(a float64) bool { return a != 0 }) {
+				t.Errorf("%s: %d members: %+v", name, n, got[0])
+			}
+		}
+	}
+}
+
 func TestAdvantageRefusals(t *testing.T) {
 	loo, _ := mgrpo.ConventionByName("nemo_rl")
 	_, err := Normalise(loo, []mgrpo.RewardGroup{{Rewards: []float64{1}}, {Rewards: []float64{0, 1}, Weights: []float64{1, 2}}})
