@@ -140,8 +140,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestAgree: a follower whose weights differ from rank 0's ends the group.
-func TestAgree(t *testing.T) {
+// TestEndUnlessEqual: a follower whose weights differ from rank 0's ends the group.
+func TestEndUnlessEqual(t *testing.T) {
 	c := start(t, "obeys")
 	if err := c.EndUnlessEqual(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
 		t.Errorf("equal weights: got errors %v and %v", err, c.Err())

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// TestHeldOutDigest: the digest depends on the held-out questions and on the settings of evaluations, and not on the training questions or on
-// the place of the files.
+// TestHeldOutDigest: the digest depends on the held-out questions and on the settings of evaluations, and not on the training questions
+// or on the place of the files.
 func TestHeldOutDigest(t *testing.T) {
 	digest := func(train, eval string, sets ...string) string {
 		t.Helper()

@@ -27,7 +27,7 @@ type Record struct {
 
 	HeldOutDigest string  `json:"held_out,omitempty"` // digest of an evaluation's questions and settings, in the main agent's record
 	Unknown       string  `json:"unknown,omitempty"`  // reason why an evaluation has no accuracy
-	Scores        []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts, in the main agent's record
+	Scores        []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts; in the main agent's
 }
 
 // Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.
