@@ -36,7 +36,7 @@ type Agent struct {
 	LoRA LoRA `yaml:"lora"`
 
 	// false: the agent takes part with frozen weights. A hosted model is always frozen.
-	Train bool `yaml:"train" default:"true"`
+	Train bool `yaml:"train" default:"true" off:"false"`
 
 	// main: the sub-agents that it may call. Absent: all sub-agents.
 	Delegates []string `yaml:"delegates" common:"true"`
@@ -68,10 +68,10 @@ type Agent struct {
 	Align AgentAlign `yaml:"align" inherits:"grpo.align"`
 
 	// Weights of the KL reference, named as in model. Absent: see grpo.reference.
-	Reference Path `yaml:"reference" hub:"true"`
+	Reference Path `yaml:"reference" hub:"true" applies:"grpo.kl!=none"`
 
 	// AdamW of the training.
-	Optimizer Optimizer `yaml:"optimizer" change:"resume"`
+	Optimizer Optimizer `yaml:"optimizer" applies:"train" change:"resume"`
 
 	// Where AdamW's moments are stored: 8 bytes per trained parameter, plus 4 bytes for the fp32 weights if the agent
 	// computes in bf16. host: in the memory of the GPU's machine; during an update the GPU holds one piece at a time.
@@ -84,7 +84,7 @@ type Agent struct {
 	Shard string `yaml:"shard" default:"optimizer" enum:"optimizer|full" change:"worker"`
 
 	// Cold start of this agent.
-	ColdStart Supervised `yaml:"cold_start" inherits:"cold_start"`
+	ColdStart Supervised `yaml:"cold_start" inherits:"cold_start" applies:"cold_start.demonstrations!=none"`
 
 	// The engine that samples the agent's turns; memory and batching.
 	Engine Engine `yaml:"engine" change:"worker"`
@@ -176,13 +176,13 @@ type Engine struct {
 
 	// vllm, sglang: base addresses of one or more servers for the agent's model, such as ["http://127.0.0.1:8000"]. No
 	// other program may use them during the run.
-	URL []string `yaml:"url"`
+	URL []string `yaml:"url" applies:"kind=vllm|sglang"`
 
 	// vllm, sglang: environment variable with the servers' API key.
-	KeyEnv string `yaml:"key_env"`
+	KeyEnv string `yaml:"key_env" applies:"kind=vllm|sglang"`
 
 	// vllm, sglang: how the servers get the agent's weights.
-	Weights EngineWeights `yaml:"weights"`
+	Weights EngineWeights `yaml:"weights" applies:"kind=vllm|sglang"`
 
 	// Sequences that sample at once on each device; for a hosted model, conversations at once. 0: as many as a step
 	// can use, at most 128.
@@ -195,11 +195,11 @@ type Engine struct {
 	// Tokens of all conversations whose keys and values are cached on each device; at least one conversation must fit.
 	// Waiting conversations make room for sampling ones and are computed again later. 0: slots × the longest
 	// conversation.
-	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0"`
+	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0" applies:"kind=local"`
 
 	// On a GPU, decode passes are recorded once and replayed, as CUDA graphs. If that fails, they run without graphs,
 	// and a message reports it. false: never use graphs.
-	CUDAGraphs bool `yaml:"cuda_graphs" default:"true"`
+	CUDAGraphs bool `yaml:"cuda_graphs" default:"true" applies:"kind=local"`
 
 	// Tokens packed into one forward and backward pass; a common prefix of sequences counts once.
 	MicroBatchTokens int `yaml:"micro_batch_tokens" default:"4096" min:"1"`
@@ -209,12 +209,12 @@ type Engine struct {
 
 	// Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy that is refreshed after each
 	// update (with train: false it is the only copy); log-probs then differ from the trainer's (grpo.gap_warn).
-	DType string `yaml:"dtype" default:"auto" enum:"auto|bf16"`
+	DType string `yaml:"dtype" default:"auto" enum:"auto|bf16" applies:"kind=local"`
 
 	// Keys and values of sampled sequences. auto: bf16 with dtype: bf16, or on a GPU that computes in bf16; else fp32.
 	// bf16: on the CPU, half the memory, and faster turns in long conversations; log-probs then differ from the
 	// trainer's, as with dtype.
-	CacheDType string `yaml:"cache_dtype" default:"auto" enum:"auto|bf16"`
+	CacheDType string `yaml:"cache_dtype" default:"auto" enum:"auto|bf16" applies:"kind=local"`
 }
 
 // EngineWeights configures how servers get an agent's weights, and how exactly they must compute with them.

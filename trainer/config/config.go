@@ -21,6 +21,9 @@
 //	hub        "true": for a path: it may be a model's name on the Hugging Face Hub, like an agent's model
 //	single     "true": for a list: one text may stand for a list with one element
 //	inherits   the section whose keys with the same name are the defaults
+//	applies    the condition under which the key, or the section, has an effect: KEY=VALUE|VALUE, KEY!=VALUE or KEY (it is given),
+//	           joined by " and " and " or "; KEY is in the same section or starts from the top
+//	off        the value with which the key switches others off: these may then be given without effect
 //
 // Load reads a file, reports all unknown keys and bad values with file, line and column, and fills in the defaults.
 // This package opens no model, data set or socket; Config.Find checks whether a model exists.
@@ -46,7 +49,7 @@ type Config struct {
 	Eval Eval `yaml:"eval" change:"resume"`
 
 	// Supervised training on demonstrations before the first step of M-GRPO.
-	ColdStart ColdStart `yaml:"cold_start"`
+	ColdStart ColdStart `yaml:"cold_start" applies:"cold_start.demonstrations!=none"`
 
 	// The team, in this order: exactly one main agent and any number of sub-agents.
 	Agents []Agent `yaml:"agents" keyed:"true" required:"true"`
@@ -241,10 +244,10 @@ type Gateway struct {
 
 	// URL at which programs and other workers reach this process, such as https://node3:8443. Absent: http://HOST:PORT
 	// of listen.
-	Advertise string `yaml:"advertise"`
+	Advertise string `yaml:"advertise" applies:"listen or task.program.command or task.program.elsewhere"`
 
 	// Environment variable with the token, of at least 16 bytes, that programs elsewhere need to request rollouts.
-	TokenEnv string `yaml:"token_env"`
+	TokenEnv string `yaml:"token_env" applies:"listen or task.program.command or task.program.elsewhere"`
 
 	// PEM file of this server's certificate. Absent: HTTP without TLS. Without allow_insecure, listen must then be an
 	// address that only this machine can reach.
@@ -254,7 +257,7 @@ type Gateway struct {
 	Key Path `yaml:"key"`
 
 	// PEM file of the authorities that sign other workers' certificates. Absent: the system's.
-	CA Path `yaml:"ca"`
+	CA Path `yaml:"ca" applies:"listen or task.program.command or task.program.elsewhere"`
 
 	// Must be the words 'anyone may read and write' to listen without TLS on an address that other machines can reach.
 	AllowInsecure string `yaml:"allow_insecure" enum:"|anyone may read and write"`

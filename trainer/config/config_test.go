@@ -130,7 +130,7 @@ agents:
   help: {role: sub, model: b, align: {d: 3}}
   aide: {role: sub, model: b}
 grpo: {align: {d: 4}}
-cold_start: {steps: 7, batch: 9, optimizer: {warmup: 2}}
+cold_start: {demonstrations: task, steps: 7, batch: 9, optimizer: {warmup: 2}}
 `
 	c := mustParse(t, text, "grpo.align.d=6")
 	if d := []int{c.Agents[0].Align.D, c.Agents[1].Align.D, c.Agents[2].Align.D}; !slices.Equal(d, []int{6, 3, 6}) {

@@ -133,6 +133,8 @@ func TestErrorsOfAgents(t *testing.T) {
 				"f.yaml:3:48: agents.a.delegates[1]: \"a\" is not a sub-agent; valid are solver\n" +
 				"f.yaml:3:60: agents.a.tools[0]: \"calculater\" is not a tool; did you mean calculator?\n" +
 				"f.yaml:4:33: agents.solver.delegates: only the main agent delegates"},
+		{name: "no delegates", text: team, sets: []string{"agents.a.delegates=[]"},
+			want: "--set agents.a.delegates=[]: agents.a.delegates: is empty, so b would never take part; name sub-agents, or remove this key"},
 		{name: "device", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: gpu}, b: {role: sub, model: m, device: \"cuda:0,cuda:1\"}, c: {role: sub, model: m, dtype: bf16}}\n",
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:2:75: agents.b.device: must be one device; give several as a list under devices, such as [cuda:0, cuda:1]\n" +
@@ -171,17 +173,17 @@ func TestErrorsOfAgents(t *testing.T) {
 		{name: "half cache on a GPU, and on a server", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cuda, engine: {cache_dtype: bf16}}\n" +
 			"  b: {role: sub, model: m, engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}, cache_dtype: bf16}}\n",
 			want: "f.yaml:3:52: agents.a.engine.cache_dtype: on a GPU keys and values have the type of the model; remove this key, or set dtype: bf16\n" +
-				"f.yaml:4:90: agents.b.engine.cache_dtype: only an engine of kind local has this key; this one is vllm, whose server has its own cache"},
+				"f.yaml:4:90: agents.b.engine.cache_dtype: has an effect only with agents.b.engine.kind local; set that, or remove this key"},
 		{name: "engines", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, engine: {url: [\"http://h\"], key_env: K, weights: {path: w, dtype: fp32, tolerance: 1}}}\n" +
 			"  b: {role: sub, model: m, engine: {kind: vllm, dtype: bf16, key_env: \"s3 cret\"}}\n  c: {role: sub, model: m, engine: {kind: sglang, url: [h, \"http://x\", \"http://x\"], weights: {path: w}}}\n",
-			want: "f.yaml:3:38: agents.a.engine.url: only an engine of kind vllm or sglang has this key; this one is local\n" +
-				"f.yaml:3:57: agents.a.engine.key_env: only an engine of kind vllm or sglang has this key; this one is local\n" +
-				"f.yaml:3:79: agents.a.engine.weights.path: only an engine of kind vllm or sglang has this key; this one is local\n" +
-				"f.yaml:3:88: agents.a.engine.weights.dtype: only an engine of kind vllm or sglang has this key; this one is local\n" +
-				"f.yaml:3:101: agents.a.engine.weights.tolerance: only an engine of kind vllm or sglang has this key; this one is local\n" +
+			want: "f.yaml:3:38: agents.a.engine.url: has an effect only with agents.a.engine.kind vllm or sglang; set that, or remove this key\n" +
+				"f.yaml:3:57: agents.a.engine.key_env: has an effect only with agents.a.engine.kind vllm or sglang; set that, or remove this key\n" +
+				"f.yaml:3:79: agents.a.engine.weights.path: has an effect only with agents.a.engine.kind vllm or sglang; set that, or remove this key\n" +
+				"f.yaml:3:88: agents.a.engine.weights.dtype: has an effect only with agents.a.engine.kind vllm or sglang; set that, or remove this key\n" +
+				"f.yaml:3:101: agents.a.engine.weights.tolerance: has an effect only with agents.a.engine.kind vllm or sglang; set that, or remove this key\n" +
 				"f.yaml:4:28: agents.b.engine.url: missing; an engine of kind vllm needs the address of a server\n" +
 				"f.yaml:4:28: agents.b.engine.weights.path: missing; an engine of kind vllm needs a folder to read weights from\n" +
-				"f.yaml:4:49: agents.b.engine.dtype: only an engine of kind local has this key; this one is vllm, with the type that the server was started with\n" +
+				"f.yaml:4:49: agents.b.engine.dtype: has an effect only with agents.b.engine.kind local; set that, or remove this key\n" +
 				"f.yaml:4:62: agents.b.engine.key_env: must be the name of an environment variable, not the key itself\n" +
 				"f.yaml:5:57: agents.c.engine.url[0]: must start with http:// or https://\n" +
 				"f.yaml:5:72: agents.c.engine.url[2]: is given twice"},
@@ -200,6 +202,7 @@ func TestErrorsOfAgents(t *testing.T) {
 			want: "f.yaml:4:18: agents.b.train: the model of b is hosted: it cannot be trained; remove this key\n" +
 				"f.yaml:4:31: agents.b.device: the model of b is hosted, so this key does not apply; remove this key\n" +
 				"f.yaml:4:45: agents.b.dtype: the model of b is hosted, so this key does not apply; remove this key\n" +
+				"f.yaml:4:58: agents.b.reference: has an effect only with grpo.kl other than none; set that, or remove this key\n" +
 				"f.yaml:4:58: agents.b.reference: the model of b is hosted, so this key does not apply; remove this key\n" +
 				"f.yaml:4:85: agents.b.cold_start.steps: the model of b is hosted: it cannot have a cold start; remove this key\n" +
 				"f.yaml:4:96: agents.b.model: the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k\n" +
@@ -229,7 +232,7 @@ func TestErrorsOfOtherSections(t *testing.T) {
 			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
 				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
 				"f.yaml:3:31: grpo.convention: leave_one_out_std needs trajectories of weight 1, but grpo.align.mode draw gives other weights; set it to none\n" +
-				"f.yaml:3:62: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
+				"f.yaml:3:62: grpo.kl_coef: has an effect only with grpo.kl other than none; set that, or remove this key\n" +
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
 				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true"},
@@ -245,7 +248,7 @@ func TestErrorsOfOtherSections(t *testing.T) {
 			want: "f.yaml:3:16: grpo.reference: is cold_start, but a has no cold start: set auto, or agents.a.reference\n" +
 				"f.yaml:3:16: grpo.reference: is cold_start, but b has no cold start: set auto, or agents.b.reference"},
 		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
-			want: "f.yaml:3:8: task.verifier: the task research scores answers by itself; remove this key"},
+			want: "f.yaml:3:19: task.verifier.kind: has an effect only with task.kind jsonl or gsm8k; set that, or remove this key"},
 		{name: "temperatures", text: team + "eval: {temperature: 1e-9}\n",
 			want: "f.yaml:3:8: eval.temperature: must be 0, which is greedy, or at least 1e-6"},
 		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",
@@ -254,31 +257,31 @@ func TestErrorsOfOtherSections(t *testing.T) {
 				"f.yaml:3:61: task.verifier.pattern: error parsing regexp: missing closing ): `(`"},
 		{name: "parts", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: parts}, expert: {kind: numeric, overlap: 0.5}}\n",
 			want: "f.yaml:3:51: task.verifier.kind: parts scores only sub-agents' answers; set task.expert.kind: parts, and here a kind that compares answers\n" +
-				"f.yaml:3:89: task.expert.overlap: only a verifier of kind parts has this key; this one is numeric"},
+				"f.yaml:3:89: task.expert.overlap: has an effect only with task.expert.kind parts; set that, or remove this key"},
 		{name: "parts of nothing", text: team + "task: {kind: gsm8k, train: a, eval: b, expert: {kind: parts}}\ncold_start: {demonstrations: parts, steps: 1}\n",
 			want: "f.yaml:3:49: task.expert.kind: the rows of gsm8k have no parts; use task.kind: jsonl\n" +
 				"f.yaml:4:14: cold_start.demonstrations: the queries of the task gsm8k have no parts; use task.kind: jsonl, or demonstrations: task"},
 		{name: "sloppiness", text: team + "cold_start: {sloppiness: {misred: 0.5, skip: 2}}\n",
 			want: "f.yaml:3:27: cold_start.sloppiness.misred: unknown key; did you mean misread?\nf.yaml:3:46: cold_start.sloppiness.skip: must be at most 1; found 2"},
 		{name: "layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: musique, fields: {answer: a}}\n",
-			want: "f.yaml:3:57: task.fields: given in addition to task.layout, which determines the names; keep one"},
+			want: "f.yaml:3:66: task.fields.answer: has an effect only with task.kind jsonl and task.layout rows; set that, or remove this key"},
 		{name: "evaluation sets", text: team + "task: {eval_sets: {hard: {path: h, layout: row}, \"a b\": {}}}\n",
 			want: "f.yaml:3:44: task.eval_sets.hard.layout: \"row\" is not possible; did you mean rows?\nf.yaml:3:50: task.eval_sets.a b: not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores"},
 		{name: "evaluation sets of a task", text: team + "task: {eval_sets: {hard: {path: h}}}\n",
-			want: "f.yaml:3:8: task.eval_sets: only the task jsonl has this key; this one is research"},
+			want: "f.yaml:3:8: task.eval_sets: has an effect only with task.kind jsonl; set that, or remove this key"},
 		{name: "curriculum", text: team + "task: {curriculum: {easy: {steps: 2, min_parts: 3, max_parts: 2}}}\n",
-			want: "f.yaml:3:8: task.curriculum: only the task jsonl has this key; this one is research\n" +
+			want: "f.yaml:3:8: task.curriculum: has an effect only with task.kind jsonl; set that, or remove this key\n" +
 				"f.yaml:3:52: task.curriculum.easy.max_parts: must be at least min_parts, 3"},
 		{name: "a stage without steps", text: team + "task: {kind: jsonl, train: a, eval: b, curriculum: {easy: {kind: hop}}}\n",
 			want: "f.yaml:3:53: task.curriculum.easy.steps: missing, but required\nf.yaml:3:60: task.curriculum.easy.kind: unknown key; did you mean kinds?"},
 		{name: "layout of a task", text: team + "task: {layout: gaia, verifier: {relative: 0.1}}\n",
-			want: "f.yaml:3:8: task.layout: only the task jsonl has this key; this one is research\nf.yaml:3:22: task.verifier: the task research scores answers by itself; remove this key"},
+			want: "f.yaml:3:8: task.layout: has an effect only with task.kind jsonl; set that, or remove this key\nf.yaml:3:33: task.verifier.relative: has an effect only with task.kind jsonl or gsm8k; set that, or remove this key"},
 		{name: "an unknown layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: hotpotq}\n",
 			want: "f.yaml:3:48: task.layout: \"hotpotq\" is not possible; did you mean hotpotqa?"},
 		{name: "verifiers", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: program}, expert: {kind: torchscript, path: s.pt, command: [x]}}\n",
 			want: "f.yaml:3:40: task.verifier.command: missing; a verifier of kind program needs it\n" +
 				"f.yaml:3:67: task.expert.tokenizer: missing; a verifier of kind torchscript needs it\n" +
-				"f.yaml:3:107: task.expert.command: only a verifier of kind program has this key; this one is torchscript"},
+				"f.yaml:3:107: task.expert.command: has an effect only with task.expert.kind program; set that, or remove this key"},
 		{name: "optimizer_state", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, optimizer_state: host}\n  b: {role: sub, model: m, device: cuda, optimizer_state: host}\n",
 			want: "f.yaml:3:29: agents.a.optimizer_state: an agent on the CPU keeps all optimizer state in the host's memory; remove this key"},
 		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",

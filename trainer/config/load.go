@@ -53,6 +53,7 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	d.section("", root, d.root)
 	if len(d.errs) == 0 {
 		c.freezeHosted(&d)
+		d.refuseAllIdle()
 		c.fill(&d)
 		c.validate(&d)
 	}

@@ -66,15 +66,23 @@ func meaningOf(meanings map[string]string, t reflect.Type, f field) string {
 func reference() []row {
 	var out []row
 	meanings := meanings()
-	var walk func(t reflect.Type, path, change, inherits string)
-	walk = func(t reflect.Type, path, change, inherits string) {
-		for _, f := range fields(t) {
+	var walk func(t reflect.Type, path, change, inherits, applies string) // the first row has the condition of the section
+	walk = func(t reflect.Type, path, change, inherits, applies string) {
+		for i, f := range fields(t) {
 			if inlined := t.Field(f.index[0]).Type; len(f.index) > 1 && inlined == reflect.TypeFor[ToolBase]() {
 				continue // of every kind
 			}
 			r := row{key: join(path, f.key), doc: meaningOf(meanings, t, f), change: change, common: f.tag.Get("common") == "true"}
 			if own := f.tag.Get("change"); own != "" && change != "worker" {
 				r.change = own
+			}
+			if i == 0 && applies != "" && strings.Contains(path, ".") {
+				r.doc += " All keys of " + path + applies
+			}
+			with := ""
+			if own := f.tag.Get("applies"); own != "" {
+				with = " only with " + describe(own, func(key string) string { return fullKey(t, path, key) }) + "."
+				r.doc += strings.Replace(with, " only", " Only", 1)
 			}
 			from := inherits
 			if from != "" {
@@ -90,23 +98,23 @@ func reference() []row {
 			out = append(out, r)
 			switch {
 			case keyed && f.typ.Elem() == toolType:
-				walk(reflect.TypeFor[ToolBase](), r.key+".NAME", r.change, "")
+				walk(reflect.TypeFor[ToolBase](), r.key+".NAME", r.change, "", "")
 				for _, k := range toolKinds {
 					out = append(out, row{key: r.key + ".NAME", section: true, tool: k.name, doc: meanings["config."+k.settings.Name()]})
-					walk(k.settings, r.key+".NAME", r.change, "")
+					walk(k.settings, r.key+".NAME", r.change, "", "")
 				}
 			case keyed:
-				walk(f.typ.Elem(), r.key+".NAME", r.change, "")
+				walk(f.typ.Elem(), r.key+".NAME", r.change, "", "")
 			case f.typ == modelType:
 				for _, section := range modelTypes {
-					walk(section, r.key, r.change, "")
+					walk(section, r.key, r.change, "", "")
 				}
 			case r.section:
-				walk(f.typ, r.key, r.change, from)
+				walk(f.typ, r.key, r.change, from, with)
 			}
 		}
 	}
-	walk(reflect.TypeFor[Config](), "", "", "")
+	walk(reflect.TypeFor[Config](), "", "", "", "")
 	return out
 }
 

@@ -9,46 +9,46 @@ type Task struct {
 	Kind string `yaml:"kind" common:"true" default:"research" enum:"research|jsonl|gsm8k|go"`
 
 	// File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k).
-	Train Path `yaml:"train" common:"true"`
+	Train Path `yaml:"train" common:"true" applies:"kind=jsonl|gsm8k"`
 
 	// File of held-out queries, in the same formats (jsonl, gsm8k).
-	Eval Path `yaml:"eval" common:"true" change:"resume"`
+	Eval Path `yaml:"eval" common:"true" applies:"kind=jsonl|gsm8k" change:"resume"`
 
 	// jsonl: further sets of held-out queries, by name. Evaluations report each set; only eval decides which version
 	// is best.
-	EvalSets []EvalSet `yaml:"eval_sets" keyed:"true" change:"resume"`
+	EvalSets []EvalSet `yaml:"eval_sets" keyed:"true" applies:"kind=jsonl" change:"resume"`
 
 	// jsonl: stages of the training, by name, one after another from step 1 on. Each stage trains on some of the rows
 	// for its steps; after the last stage, training uses all rows.
-	Curriculum []Stage `yaml:"curriculum" keyed:"true"`
+	Curriculum []Stage `yaml:"curriculum" keyed:"true" applies:"kind=jsonl"`
 
 	// jsonl: names of the fields in the files. rows: as set in fields. Others: the published form of that benchmark,
 	// or the form of that framework's rows (docs/verifiers.md).
-	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt"`
+	Layout string `yaml:"layout" default:"rows" applies:"kind=jsonl" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt"`
 
 	// Names of the fields of a row, with layout rows. Dots select within objects and lists, as in
 	// reward_model.ground_truth or answers.0.text; a column with exactly this name takes precedence. The verifier
 	// receives all fields.
-	Fields Fields `yaml:"fields"`
+	Fields Fields `yaml:"fields" applies:"kind=jsonl and layout=rows"`
 
 	// Queries of one step (Q).
 	QueriesPerStep int `yaml:"queries_per_step" common:"true" default:"16" min:"1" max:"65536" change:"resume"`
 
 	// How the main agent's answer is scored (jsonl, gsm8k).
-	Verifier Verifier `yaml:"verifier"`
+	Verifier Verifier `yaml:"verifier" applies:"kind=jsonl|gsm8k"`
 
 	// How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier.
-	Expert Verifier `yaml:"expert"`
+	Expert Verifier `yaml:"expert" applies:"kind=jsonl|gsm8k and expert.kind!=auto"`
 
 	// The model that scores answers if a verifier's kind is judge.
-	Judge Judge `yaml:"judge"`
+	Judge Judge `yaml:"judge" applies:"verifier.kind=judge or expert.kind=judge or kind=go"`
 
 	// The program that plays the rollouts, in place of the main agent's own conversation. It calls the agents through
 	// the gateway (docs/programs.md).
 	Program Program `yaml:"program"`
 
 	// The generated task: its knowledge bases and the mistakes in its demonstrations.
-	Research Research `yaml:"research"`
+	Research Research `yaml:"research" applies:"kind=research"`
 }
 
 // EvalSet is a further set of held-out queries.
@@ -124,38 +124,38 @@ type Verifier struct {
 	Kind string `yaml:"kind" common:"true" default:"auto" verifier:"true"`
 
 	// regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer.
-	Pattern string `yaml:"pattern"`
+	Pattern string `yaml:"pattern" applies:"kind=regex"`
 
 	// numeric, quantity: greatest absolute difference that still counts as equal.
-	Tolerance float64 `yaml:"tolerance" default:"0" min:"0"`
+	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" applies:"kind=numeric|quantity or kind=auto and task.kind=gsm8k"`
 
 	// numeric, quantity: the same limit as a fraction of the reference answer. The larger of the two limits applies.
-	Relative float64 `yaml:"relative" default:"0" min:"0"`
+	Relative float64 `yaml:"relative" default:"0" min:"0" applies:"kind=numeric|quantity or kind=auto and task.kind=gsm8k"`
 
 	// parts, only for expert: smallest fraction of a part's words that a sub-task must contain to ask for it. See
 	// docs/verifiers.md.
-	Overlap float64 `yaml:"overlap" default:"1" above:"0" max:"1"`
+	Overlap float64 `yaml:"overlap" default:"1" above:"0" max:"1" applies:"kind=parts"`
 
 	// program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line
 	// with its score.
-	Command []string `yaml:"command"`
+	Command []string `yaml:"command" applies:"kind=program"`
 
 	// program: working folder. Absent: the folder of this file.
 	Dir Path `yaml:"dir" default:"." change:"worker"`
 
 	// program: longest wait for one score.
-	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" change:"worker"`
+	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" applies:"kind=program" change:"worker"`
 
 	// torchscript: the module, as torch.jit.save writes it. Loading it runs its code, so use only files from people
 	// you trust.
-	Path Path `yaml:"path"`
+	Path Path `yaml:"path" applies:"kind=torchscript"`
 
 	// torchscript: folder with the tokenizer.json that the module was trained with, and its chat template if it has
 	// one.
-	Tokenizer Path `yaml:"tokenizer"`
+	Tokenizer Path `yaml:"tokenizer" applies:"kind=torchscript"`
 
 	// torchscript: largest number of tokens of a question with its answer; a longer one gets no score.
-	MaxTokens int `yaml:"max_tokens" default:"4096" min:"1"`
+	MaxTokens int `yaml:"max_tokens" default:"4096" min:"1" applies:"kind=torchscript"`
 }
 
 // Program plays rollouts through the gateway.
@@ -171,14 +171,14 @@ type Program struct {
 	Dir Path `yaml:"dir" default:"." change:"worker"`
 
 	// Commands that run at once.
-	Parallel int `yaml:"parallel" default:"8" min:"1" max:"4096" change:"worker"`
+	Parallel int `yaml:"parallel" default:"8" min:"1" max:"4096" applies:"command" change:"worker"`
 
 	// Time limit of a program. If a program takes longer, its rollout has failed.
-	Timeout time.Duration `yaml:"timeout" default:"10m" above:"0s" change:"worker"`
+	Timeout time.Duration `yaml:"timeout" default:"10m" above:"0s" applies:"command or elsewhere" change:"worker"`
 
 	// Programs elsewhere: if a program does not renew its rollout for this long, another program gets it as the next
 	// attempt.
-	Lease time.Duration `yaml:"lease" default:"1m" min:"1s" change:"worker"`
+	Lease time.Duration `yaml:"lease" default:"1m" min:"1s" applies:"elsewhere" change:"worker"`
 }
 
 // Judge is an OpenAI-compatible model that scores answers.

@@ -91,7 +91,7 @@ type MCP struct {
 
 	// Names of environment variables passed on to command. Values of 8 bytes or more are treated as secrets and
 	// replaced in the server's output.
-	Env []string `yaml:"env"`
+	Env []string `yaml:"env" applies:"command"`
 
 	// Prefix of the names of the server's tools, such as github_, in case two servers have a tool with the same name.
 	Prefix string `yaml:"prefix"`

@@ -22,17 +22,17 @@ type GRPO struct {
 	Convention string `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std"`
 
 	// Added to the standard deviation (population, sample).
-	StdEps float64 `yaml:"std_eps" default:"0" min:"0"`
+	StdEps float64 `yaml:"std_eps" default:"0" min:"0" applies:"convention=population|sample"`
 
 	// A population group with a standard deviation below this is degenerate: its advantages are 0. Under every
 	// convention, a group whose rewards are equal up to rounding is degenerate, too.
-	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0"`
+	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" applies:"convention=population"`
 	mgrpo.Objective `yaml:",inline"`
 
 	// KL reference of agents without their own reference. start: the weights at the start of the run. cold_start: the
 	// weights after the cold start, which the run stores in run.dir. auto: cold_start for an agent with a cold start,
 	// otherwise start.
-	Reference string `yaml:"reference" default:"auto" enum:"auto|start|cold_start"`
+	Reference string `yaml:"reference" default:"auto" enum:"auto|start|cold_start" applies:"kl!=none"`
 
 	// Old log-probs. behaviour: the sampler's. recomputed: from another forward pass of the trainer. If this key and
 	// tis_cap are absent and an agent's engine is vllm or sglang: recomputed.
@@ -141,13 +141,13 @@ type Eval struct {
 type ColdStart struct {
 	// none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries.
 	// Otherwise the path of a file of chats: JSON lines, a JSON array, or Parquet.
-	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts"`
+	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" off:"none"`
 
 	// Number of queries with demonstrations.
 	Queries int `yaml:"queries" default:"3072" min:"1"`
 
 	// Demonstrations made from parts: probabilities of mistakes that training should unlearn.
-	Sloppiness Sloppiness `yaml:"sloppiness"`
+	Sloppiness Sloppiness `yaml:"sloppiness" applies:"demonstrations=parts"`
 	Supervised Supervised `yaml:",inline"`
 }
 
@@ -205,17 +205,17 @@ type Optimizer struct {
 	Warmup int64 `yaml:"warmup" default:"0" min:"0"`
 
 	// How the rate falls after the plateau (hold).
-	Schedule string `yaml:"schedule" default:"constant" enum:"constant|linear|cosine"`
+	Schedule string `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" off:"constant"`
 
 	// Fraction of lr at the end of linear and cosine.
-	Floor float64 `yaml:"floor" default:"0.1" min:"0" max:"1"`
+	Floor float64 `yaml:"floor" default:"0.1" min:"0" max:"1" applies:"schedule=linear|cosine"`
 
 	// Fraction of decay_steps during which the rate stays at lr.
-	Hold float64 `yaml:"hold" default:"0" min:"0" max:"1"`
+	Hold float64 `yaml:"hold" default:"0" min:"0" max:"1" applies:"schedule=linear|cosine"`
 
 	// Step at which the rate reaches the floor, where it then stays. 0: run.steps at the start of the run; if --resume
 	// adds steps, the schedule keeps its end unless this key is given.
-	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0"`
+	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" applies:"schedule=linear|cosine"`
 
 	EndsWithRun bool `yaml:"-"` // decay_steps was not given
 }

@@ -151,20 +151,9 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 }
 
 func (e *Engine) validate(d *decoder, key string) {
-	for _, k := range []struct {
-		key   string
-		given bool
-	}{
-		{"url", len(e.URL) > 0}, {"key_env", e.KeyEnv != ""}, {"weights.path", e.Weights.Path != ""},
-		{"weights.dtype", e.Weights.DType != "bf16"}, {"weights.tolerance", e.Weights.Tolerance != 0},
-	} {
-		d.refuseIf(k.given && !e.Remote(), key+"."+k.key, "only an engine of kind vllm or sglang has this key; this one is %s", e.Kind)
-	}
 	if !e.Remote() {
 		return
 	}
-	d.refuseIf(e.CacheTokens != 0, key+".cache_tokens", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
-	d.refuseIf(!e.CUDAGraphs, key+".cuda_graphs", "only an engine of kind local has this key; this one is %s, whose server decides this itself", e.Kind)
 	d.refuseIf(len(e.URL) == 0, key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
 	for i, u := range e.URL {
 		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
@@ -177,9 +166,6 @@ func (e *Engine) validate(d *decoder, key string) {
 	}
 	d.refuseIf(e.Weights.Path == "", key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
 	d.secretEnv(key+".key_env", e.KeyEnv, "key")
-	d.refuseIf(e.DType != "auto", key+".dtype",
-		"only an engine of kind local has this key; this one is %s, with the type that the server was started with", e.Kind)
-	d.refuseIf(e.CacheDType != "auto", key+".cache_dtype", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
 }
 
 // validateTemplate refuses variables that a conversation sets itself, and variables for the template of a hosted model.

@@ -8,10 +8,7 @@ func (c *Config) validateGRPO(d *decoder) {
 		validateRemoval(c, d)
 	}
 	d.refuseIf(g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0, "grpo.max_length", "missing; aggregation constant divides by it")
-	d.refuseIf(g.KL == mgrpo.KLNone && g.KLCoef > 0, "grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
 	d.refuseIf(g.TISCap != nil && g.Old != "recomputed", "grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
-	d.refuseIf(g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample", "grpo.std_eps",
-		"convention %s does not add it; only population and sample do", g.Convention)
 	d.refuseIf(g.Minibatches > c.Task.QueriesPerStep, "grpo.minibatches",
 		"must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {

@@ -1,9 +1,6 @@
 package config
 
-import (
-	"reflect"
-	"regexp"
-)
+import "regexp"
 
 func (e *Eval) validate(d *decoder) {
 	d.refuseIf(e.Temperature > 0 && e.Temperature < 1e-6, "eval.temperature", "must be 0, which is greedy, or at least 1e-6")
@@ -14,39 +11,16 @@ func (c *Config) validateTask(d *decoder) {
 	if t.Kind == "jsonl" || t.Kind == "gsm8k" {
 		d.refuseIf(t.Train == "", "task.train", "missing; the task %s reads its training queries from this file", t.Kind)
 		d.refuseIf(t.Eval == "", "task.eval", "missing; the task %s reads its held-out queries from this file", t.Kind)
-	} else {
-		for key, file := range map[string]Path{"task.train": t.Train, "task.eval": t.Eval} {
-			d.refuseIf(file != "", key, "the task %s reads no file; set task.kind: jsonl to use this one", t.Kind)
-		}
-		for key, v := range map[string]*Verifier{"task.verifier": &t.Verifier, "task.expert": &t.Expert} {
-			d.refuseIf(v.given(), key, "the task %s scores answers by itself; remove this key", t.Kind)
-		}
 	}
 	d.refuseIf(t.Verifier.Kind == "parts", "task.verifier.kind",
 		"parts scores only sub-agents' answers; set task.expert.kind: parts, and here a kind that compares answers")
 	d.refuseIf(t.Expert.Kind == "parts" && t.Kind == "gsm8k", "task.expert.kind", "the rows of gsm8k have no parts; use task.kind: jsonl")
-	d.refuseIf(len(t.EvalSets) > 0 && t.Kind != "jsonl", "task.eval_sets", "only the task jsonl has this key; this one is %s", t.Kind)
-	d.refuseIf(len(t.Curriculum) > 0 && t.Kind != "jsonl", "task.curriculum", "only the task jsonl has this key; this one is %s", t.Kind)
 	for _, s := range t.Curriculum {
 		d.refuseIf(s.MaxParts > 0 && s.MaxParts < s.MinParts, "task.curriculum."+s.Name+".max_parts", "must be at least min_parts, %d", s.MinParts)
 	}
-	d.refuseIf(t.Layout != "rows" && t.Kind != "jsonl", "task.layout", "only the task jsonl has this key; this one is %s", t.Kind)
-	d.refuseIf(t.Layout != "rows" && t.Fields != defaultFields(), "task.fields", "given in addition to task.layout, which determines the names; keep one")
 	t.Verifier.validate(d, "task.verifier", &t.Judge)
 	t.Expert.validate(d, "task.expert", &t.Judge)
 	d.secretEnv("task.judge.key_env", t.Judge.KeyEnv, "key")
-}
-
-// defaultFields returns the fields of a configuration that names no fields.
-func defaultFields() (f Fields) {
-	setDefaults(reflect.ValueOf(&f).Elem())
-	return f
-}
-
-// given reports whether the configuration contains settings for this verifier.
-func (v *Verifier) given() bool {
-	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || v.Relative != 0 || len(v.Command) > 0 || v.Path != "" ||
-		v.Tokenizer != ""
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {
@@ -64,10 +38,8 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 		{"path", "torchscript", v.Path != ""},
 		{"tokenizer", "torchscript", v.Tokenizer != ""},
 	} {
-		d.refuseIf(k.given && v.Kind != k.kind, key+"."+k.key, "only a verifier of kind %s has this key; this one is %s", k.kind, v.Kind)
 		d.refuseIf(!k.given && v.Kind == k.kind, key+"."+k.key, "missing; a verifier of kind %s needs it", k.kind)
 	}
-	d.refuseIf(v.Overlap != 1 && v.Kind != "parts", key+".overlap", "only a verifier of kind parts has this key; this one is %s", v.Kind)
 	if _, err := regexp.Compile(v.Pattern); v.Kind == "regex" && err != nil {
 		d.failAt(key+".pattern", "%v", err)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 func (c *Config) validateTeam(d *decoder) {
@@ -36,6 +37,10 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 		if other.Role == "sub" {
 			subs = append(subs, other.Name)
 		}
+	}
+	_, given := d.at[key]
+	if plays := a.IsMain() && c.Run.Arm != "single" && !c.PlayedByProgram(); plays && given && len(a.Delegates) == 0 && len(subs) > 0 {
+		d.failAt(key, "is empty, so %s would never take part; name sub-agents, or remove this key", strings.Join(subs, ", "))
 	}
 	for i, name := range a.Delegates {
 		item := fmt.Sprintf("%s[%d]", key, i)

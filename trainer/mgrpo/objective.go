@@ -35,19 +35,19 @@ type Objective struct {
 	Ratio Ratio `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo"`
 
 	// Lower clip: ratio at least 1 - eps_low.
-	EpsLow float64 `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1"`
+	EpsLow float64 `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1" applies:"ratio!=cispo"`
 
 	// Upper clip: ratio at most 1 + eps_high.
-	EpsHigh float64 `json:"eps_high" yaml:"eps_high" default:"0.28" min:"0"`
+	EpsHigh float64 `json:"eps_high" yaml:"eps_high" default:"0.28" min:"0" applies:"ratio!=cispo"`
 
 	// Second clip of negative advantages (3 is usual).
-	DualClip *float64 `json:"dual_clip" yaml:"dual_clip" default:"none" above:"1"`
+	DualClip *float64 `json:"dual_clip" yaml:"dual_clip" default:"none" above:"1" applies:"ratio!=cispo"`
 
 	// Lower clip of cispo; none: lower bound 0.
-	CISPOLow *float64 `json:"cispo_low" yaml:"cispo_low" default:"none" min:"0" max:"1"`
+	CISPOLow *float64 `json:"cispo_low" yaml:"cispo_low" default:"none" min:"0" max:"1" applies:"ratio=cispo"`
 
 	// Upper clip of cispo: ratio at most 1 + cispo_high.
-	CISPOHigh float64 `json:"cispo_high" yaml:"cispo_high" default:"4" min:"0"`
+	CISPOHigh float64 `json:"cispo_high" yaml:"cispo_high" default:"4" min:"0" applies:"ratio=cispo"`
 
 	// Bound on the exponent of the ratio, and on the difference of log-probs in the KL term.
 	LogRatioClamp *float64 `json:"log_ratio_clamp" yaml:"log_ratio_clamp" default:"20" above:"0" max:"88"`
@@ -56,13 +56,13 @@ type Objective struct {
 	Aggregation Aggregation `json:"aggregation" yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant"`
 
 	// Divisor of aggregation constant, which needs it.
-	MaxLength int64 `json:"max_length" yaml:"max_length" default:"0" min:"0"`
+	MaxLength int64 `json:"max_length" yaml:"max_length" default:"0" min:"0" applies:"aggregation=constant"`
 
 	// KL estimator against the reference weights.
 	KL KL `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3"`
 
 	// Weight of the KL term.
-	KLCoef float64 `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0"`
+	KLCoef float64 `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0" applies:"kl!=none"`
 
 	// Weight of the entropy bonus.
 	EntropyCoef float64 `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0"`
