@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -293,11 +294,30 @@ func setDefaults(v reflect.Value) {
 		case isSection(f.typ):
 			setDefaults(target)
 		case ok:
-			d := decoder{at: map[string]position{}}
-			d.value(f.key, parse("default", []byte(text), &d.errs), target, f.tag)
-			if len(d.errs) > 0 {
-				panic("config: bad default in a tag: " + d.errs.Error())
-			}
+			target.Set(defaultOf(f, text))
 		}
 	}
+}
+
+// parsedDefaults holds a reflect.Value for each kind of default.
+var parsedDefaults sync.Map
+
+// defaultOf returns the value of a field's tag "default". Values are shared: they are replaced, not changed.
+func defaultOf(f field, text string) reflect.Value {
+	type key struct {
+		typ reflect.Type
+		tag reflect.StructTag
+	}
+	k := key{f.typ, f.tag}
+	if v, ok := parsedDefaults.Load(k); ok {
+		return v.(reflect.Value)
+	}
+	v := reflect.New(f.typ).Elem()
+	d := decoder{at: map[string]position{}}
+	d.value(f.key, parse("default", []byte(text), &d.errs), v, f.tag)
+	if len(d.errs) > 0 {
+		panic("config: bad default in a tag: " + d.errs.Error())
+	}
+	parsedDefaults.Store(k, v)
+	return v
 }

@@ -154,7 +154,7 @@ func (c *Config) Dump(dir string) []byte {
 
 // Shared returns the values of the keys on which the workers of a team must agree. It omits keys marked "worker".
 func (c *Config) Shared() map[string]string {
-	return c.values(func(p Path, _ bool) Path { return p }, func(change string) bool { return change != "worker" })
+	return c.values(asWritten, func(change string) bool { return change != "worker" })
 }
 
 // Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. It omits

@@ -36,32 +36,41 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	c := &Config{dir: dir}
-	d := decoder{root: reflect.ValueOf(c).Elem(), at: map[string]position{}}
-	root := parse(path, text, &d.errs)
+	var bad Errors
+	root := parse(path, text, &bad)
 	if root == nil {
-		return nil, d.errs
+		return nil, bad
 	}
 	if root.kind == nullKind {
 		root.kind = mapKind
 	}
+	if len(sets) > 0 && len(bad) == 0 {
+		root = forgetDerived(root, dir)
+	}
 	for _, s := range sets {
-		override(root, s, &d.errs)
+		override(root, s, &bad)
 	}
-	setDefaults(d.root)
-	d.at[""] = root.pos
-	d.section("", root, d.root)
-	if len(d.errs) == 0 {
-		c.freezeHosted(&d)
-		d.refuseAllIdle()
-		c.fill(&d)
-		c.validate(&d)
-	}
+	c, d := decode(root, dir, bad...)
 	if err := d.errs.Err(); err != nil {
 		return nil, err
 	}
 	c.at = d.at
 	return c, nil
+}
+
+// decode makes a Config from the tree of a file in the folder dir. The decoder has its mistakes, after the known ones.
+func decode(root *node, dir string, known ...*Error) (*Config, *decoder) {
+	c := &Config{dir: dir}
+	d := &decoder{root: reflect.ValueOf(c).Elem(), at: map[string]position{"": root.pos}, errs: known}
+	setDefaults(d.root)
+	d.section("", root, d.root)
+	if len(d.errs) == 0 {
+		c.freezeHosted(d)
+		d.refuseAllIdle()
+		c.fill(d)
+		c.validate(d)
+	}
+	return c, d
 }
 
 // overrides is the beginning of an override's source.

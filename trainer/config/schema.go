@@ -3,6 +3,7 @@ package config
 import (
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -19,6 +20,9 @@ type field struct {
 // fields lists the keys of a section in the struct's order. Keys of inlined structs appear at the place of the inlined
 // struct.
 func fields(t reflect.Type) []field {
+	if known, ok := fieldsOf.Load(t); ok {
+		return known.([]field)
+	}
 	var out []field
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -33,8 +37,12 @@ func fields(t reflect.Type) []field {
 			out = append(out, field{name, []int{i}, f.Type, f.Tag})
 		}
 	}
+	fieldsOf.Store(t, out)
 	return out
 }
+
+// fieldsOf holds the result of fields for each type.
+var fieldsOf sync.Map
 
 func keyNames(fs []field) []string {
 	names := make([]string, len(fs))

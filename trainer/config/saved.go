@@ -1,0 +1,144 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// A run saves its configuration with all keys, also those that it derived from others. If such a file is read again, an override must reach
+// the derived keys as it does in the file that the user wrote.
+
+// forgetDerived returns a saved configuration without the keys that its other keys imply, and any other configuration as it is. A file
+// with at least nine tenths of all keys counts as saved.
+func forgetDerived(root *node, dir string) *node {
+	c, d := decode(root, dir)
+	if len(d.errs) > 0 {
+		return root // the caller reports them, unless an override mends them
+	}
+	given, values := 0, c.values(asWritten, all)
+	for key := range values {
+		if _, ok := d.at[key]; ok {
+			given++
+		}
+	}
+	if given*10 < len(values)*9 {
+		return root
+	}
+	p := pruner{root: root, dir: dir, values: values, drop: map[*node]bool{}}
+	p.prune(leaves("", root))
+	return root.without(p.drop)
+}
+
+// pruner finds values that a configuration implies.
+type pruner struct {
+	root   *node
+	dir    string
+	values map[string]string // of the configuration, which must stay the same
+	drop   map[*node]bool
+}
+
+// place is a value that is not a mapping, and its key.
+type place struct {
+	key   string
+	value *node
+}
+
+// prune drops the values without which the configuration is the same. It drops all values, and restores those that change by it until
+// nothing changes. Then it drops each restored value that the others imply, the last one first, because a file has most values before
+// those that are derived from them.
+func (p *pruner) prune(values []place) {
+	for _, v := range values {
+		p.drop[v.value] = true
+	}
+	var restored []place
+	for changed := p.changed(); len(changed) > 0; changed = p.changed() {
+		before := len(restored)
+		for _, v := range values {
+			if p.drop[v.value] && slices.ContainsFunc(changed, func(key string) bool { return isPart(v.key, key) }) {
+				delete(p.drop, v.value)
+				restored = append(restored, v)
+			}
+		}
+		if len(restored) == before { // the mistake is that of a restored key, which has no effect without a dropped one
+			clear(p.drop)
+			restored = values
+		}
+	}
+	for again := true; again; { // grpo.old can be dropped once grpo.tis_cap is
+		again = false
+		for _, v := range slices.Backward(restored) {
+			if p.drop[v.value] {
+				continue
+			}
+			p.drop[v.value] = true
+			if len(p.changed()) > 0 {
+				delete(p.drop, v.value)
+			} else {
+				again = true
+			}
+		}
+	}
+}
+
+// changed returns the keys whose values are others without the dropped ones, or have mistakes.
+func (p *pruner) changed() (keys []string) {
+	c, d := decode(p.root.without(p.drop), p.dir)
+	for _, e := range d.errs {
+		key, _, _ := strings.Cut(e.Key, "[")
+		for !p.has(key) { // such as the width of a model without its key kind
+			key = key[:max(0, strings.LastIndexByte(key, '.'))]
+		}
+		keys = append(keys, key)
+	}
+	values := c.values(asWritten, all)
+	for key, value := range p.values {
+		if now, ok := values[key]; !ok || now != value {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// has reports whether the configuration has a value at a key or below it.
+func (p *pruner) has(key string) bool {
+	for k := range p.values {
+		if isPart(k, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// isPart reports whether a key is another key or below it. All keys are below "".
+func isPart(key, of string) bool { return of == "" || key == of || strings.HasPrefix(key, of+".") }
+
+// leaves returns the values of a tree's mappings that are not mappings themselves, for a tree at a key.
+func leaves(key string, n *node) (out []place) {
+	for _, e := range n.keys {
+		if path := join(key, e.key); e.value.kind == mapKind {
+			out = append(out, leaves(path, e.value)...)
+		} else {
+			out = append(out, place{path, e.value})
+		}
+	}
+	return out
+}
+
+// without returns a copy of a tree without some values of mappings.
+func (n *node) without(drop map[*node]bool) *node {
+	if n.kind != mapKind {
+		return n
+	}
+	out := *n
+	out.keys = nil
+	for _, e := range n.keys {
+		if !drop[e.value] {
+			out.keys = append(out.keys, entry{e.key, e.pos, e.value.without(drop)})
+		}
+	}
+	return &out
+}
+
+func asWritten(p Path, _ bool) Path { return p }
+
+func all(string) bool { return true }
