@@ -138,11 +138,11 @@ type Limits struct {
 	MaxCallsPerTurn int `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000"`
 
 	// Sampled tokens of a turn.
-	MaxNewTokens int `yaml:"max_new_tokens" default:"512" min:"1"`
+	MaxNewTokens int `yaml:"max_new_tokens" default:"512" min:"1" max:"1e9"`
 
 	// Tokens of a conversation, including prompt and observations, since it was last folded; the model's limit may be
 	// lower. For a hosted model: as its server counts them, if it does.
-	MaxTokens int `yaml:"max_tokens" common:"true" default:"4096" min:"1"`
+	MaxTokens int `yaml:"max_tokens" common:"true" default:"4096" min:"1" max:"1e9"`
 
 	// Time of a conversation, including waits for sub-agents and tools.
 	WallTime time.Duration `yaml:"wall_time" default:"10m" above:"0s"`
@@ -156,7 +156,7 @@ type Fold struct {
 	// Once a conversation, with the results of its newest turn, has this number of tokens, the agent writes a summary
 	// and continues from its prompt, the question and the summary. The summary is trained. It has at most
 	// max_new_tokens and does not count towards max_turns. 0: never.
-	At int `yaml:"at" default:"0" min:"0"`
+	At int `yaml:"at" default:"0" min:"0" max:"1e9"`
 
 	// Number of last turns that follow the summary with their results, token by token, as far as they fit below at.
 	Keep int `yaml:"keep" default:"0" min:"0" max:"10000"`
@@ -195,14 +195,14 @@ type Engine struct {
 	// Tokens of all conversations whose keys and values are cached on each device; at least one conversation must fit.
 	// Waiting conversations make room for sampling ones and are computed again later. 0: slots × the longest
 	// conversation.
-	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0" applies:"kind=local"`
+	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0" max:"1e9" applies:"kind=local"`
 
 	// On a GPU, decode passes are recorded once and replayed, as CUDA graphs. If that fails, they run without graphs,
 	// and a message reports it. false: never use graphs.
 	CUDAGraphs bool `yaml:"cuda_graphs" default:"true" applies:"kind=local"`
 
 	// Tokens packed into one forward and backward pass; a common prefix of sequences counts once.
-	MicroBatchTokens int `yaml:"micro_batch_tokens" default:"4096" min:"1"`
+	MicroBatchTokens int `yaml:"micro_batch_tokens" default:"4096" min:"1" max:"1e9"`
 
 	// Recompute activations in the backward pass: less memory, about a third more time.
 	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false"`

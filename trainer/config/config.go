@@ -88,15 +88,15 @@ type Run struct {
 	Seed uint64 `yaml:"seed" default:"0"`
 
 	// Number of training steps, including the steps before a resume.
-	Steps int64 `yaml:"steps" common:"true" default:"100" min:"0" change:"resume"`
+	Steps int64 `yaml:"steps" common:"true" default:"100" min:"0" max:"1e9" change:"resume"`
 
 	// Steps between checkpoints. The last step, and every step with the best evaluation so far, also write one. 0:
 	// only these steps do.
-	CheckpointEvery int64 `yaml:"checkpoint_every" common:"true" default:"20" min:"0" change:"resume"`
+	CheckpointEvery int64 `yaml:"checkpoint_every" common:"true" default:"20" min:"0" max:"1e9" change:"resume"`
 
 	// Number of newest checkpoints to keep. The best checkpoint, and the checkpoint of step 0, which contains the cold
 	// start, are kept in addition.
-	Keep int `yaml:"keep" default:"2" min:"2" change:"resume"`
+	Keep int `yaml:"keep" default:"2" min:"2" max:"1e9" change:"resume"`
 
 	// Type of the weights in a checkpoint's Hugging Face folders. auto: each tensor has the type of the initial
 	// weights if they are bf16, or fp16, with or without some in fp32; else fp32. Training always resumes from fp32:
@@ -180,7 +180,7 @@ type Store struct {
 
 	// An invocation fails after this number of its agent's workers crashed while working on it, because it may be the
 	// cause of the crashes.
-	MaxDeliveries int `yaml:"max_deliveries" default:"5" min:"1"`
+	MaxDeliveries int `yaml:"max_deliveries" default:"5" min:"1" max:"1e6"`
 }
 
 // TLS names the certificates for a rediss:// store.

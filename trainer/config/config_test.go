@@ -386,6 +386,15 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 }
 
+// Counts have a largest value, so that none overflows or allocates without end.
+func TestEveryCountHasAMaximum(t *testing.T) {
+	for _, r := range reference() {
+		if strings.HasPrefix(r.kind, "whole number") && !strings.Contains(r.kind, "≤") && !strings.HasSuffix(r.key, "seed") {
+			t.Errorf("%s: %s", r.key, r.kind)
+		}
+	}
+}
+
 func TestLoadReportsMissingFile(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
 	if !errors.Is(err, os.ErrNotExist) {

@@ -81,6 +81,9 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:68: grpo.log_ratio_clamp: must be at most 88; found 90\n" +
 				"f.yaml:4:16: store.lease: must be at least 1s; found 10ms\n" +
 				"f.yaml:5:1: run2: unknown key; did you mean run?"},
+		{name: "too many", text: team, sets: []string{"grpo.resample=1000000000000000000", "eval.queries=5000000000"},
+			want: "--set grpo.resample=1000000000000000000: grpo.resample: must be at most 65536; found 1000000000000000000\n" +
+				"--set eval.queries=5000000000: eval.queries: must be at most 1e6; found 5000000000"},
 		{name: "list", text: "run: {name: t}\nagents: {a: {role: main, model: m, optimizer: {betas: [0.9]}, tools: calculator, delegates: [b, 3]}, b: {role: sub, model: m, optimizer: {betas: [0.9, 1]}}}\n",
 			want: "f.yaml:2:55: agents.a.optimizer.betas: must be a list of 2 numbers; found a list of 1\n" +
 				"f.yaml:2:70: agents.a.tools: must be a list such as [a, b]; found the text \"calculator\"\n" +

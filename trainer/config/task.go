@@ -67,7 +67,7 @@ type Stage struct {
 	Name string `yaml:"-"`
 
 	// Training steps of the stage.
-	Steps int64 `yaml:"steps" required:"true" min:"1"`
+	Steps int64 `yaml:"steps" required:"true" min:"1" max:"1e9"`
 
 	// Rows of these kinds (task.fields.kind). Absent: of any kind.
 	Kinds []string `yaml:"kinds"`
@@ -76,10 +76,10 @@ type Stage struct {
 	Levels []string `yaml:"levels"`
 
 	// Rows with at least this number of parts.
-	MinParts int `yaml:"min_parts" default:"0" min:"0"`
+	MinParts int `yaml:"min_parts" default:"0" min:"0" max:"1e6"`
 
 	// Rows with at most this number of parts. 0: any number.
-	MaxParts int `yaml:"max_parts" default:"0" min:"0"`
+	MaxParts int `yaml:"max_parts" default:"0" min:"0" max:"1e6"`
 
 	// Kinds take turns, so that all kinds appear equally often, and a row of a rare kind appears more often than
 	// others.
@@ -155,7 +155,7 @@ type Verifier struct {
 	Tokenizer Path `yaml:"tokenizer" applies:"kind=torchscript"`
 
 	// torchscript: largest number of tokens of a question with its answer; a longer one gets no score.
-	MaxTokens int `yaml:"max_tokens" default:"4096" min:"1" applies:"kind=torchscript"`
+	MaxTokens int `yaml:"max_tokens" default:"4096" min:"1" max:"1e9" applies:"kind=torchscript"`
 }
 
 // Program plays rollouts through the gateway.

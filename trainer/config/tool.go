@@ -74,11 +74,11 @@ type ToolBase struct {
 	Retries int `yaml:"retries" default:"0" min:"0" max:"100"`
 
 	// Bytes of output shown to the model; the rest is cut off.
-	MaxOutput int `yaml:"max_output" default:"4096" min:"1"`
+	MaxOutput int `yaml:"max_output" default:"4096" min:"1" max:"1e12"`
 
 	// Calls in one conversation: a rollout of the main agent, an invocation of a sub-agent. Further calls are refused.
 	// 0: any number.
-	MaxCalls int `yaml:"max_calls" default:"0" min:"0"`
+	MaxCalls int `yaml:"max_calls" default:"0" min:"0" max:"1e9"`
 
 	// Concurrent attempts of one agent. 0: any number.
 	Parallel int `yaml:"parallel" default:"0" min:"0" max:"65536" change:"worker"`

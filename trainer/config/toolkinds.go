@@ -72,10 +72,10 @@ type Python struct {
 	Interpreter string `yaml:"interpreter" default:"python3" change:"worker"`
 
 	// Bytes of address space of a program.
-	MaxMemory int64 `yaml:"max_memory" default:"536870912" min:"67108864"`
+	MaxMemory int64 `yaml:"max_memory" default:"536870912" min:"67108864" max:"1e15"`
 
 	// Bytes that a program may store in /tmp, its only writable folder. /tmp is removed when the program ends.
-	MaxFiles int64 `yaml:"max_files" default:"16777216" min:"4096"`
+	MaxFiles int64 `yaml:"max_files" default:"16777216" min:"4096" max:"1e15"`
 }
 
 // MCP offers the tools of any MCP server: a program on stdio, or a server over HTTP.

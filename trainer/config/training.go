@@ -50,7 +50,7 @@ type GRPO struct {
 	// Largest age of a trajectory, in policy versions, relative to the weights that it trains. This number of steps is
 	// rolled out ahead. A value above 0 needs old: recomputed and tis_cap, and the run is then deterministic only with
 	// exact_lag.
-	MaxLag int64 `yaml:"max_lag" default:"0" min:"0"`
+	MaxLag int64 `yaml:"max_lag" default:"0" min:"0" max:"65536"`
 
 	// Train only when max_lag steps, or all steps before the next evaluation, are rolled out ahead. A trajectory's age
 	// then depends only on its step, and an uninterrupted run is deterministic. A resumed run begins with young
@@ -64,7 +64,7 @@ type GRPO struct {
 
 	// Largest number of replacement queries of a step. A query whose main group is degenerate, so that the main agent
 	// cannot learn from it, is replaced by another (dynamic sampling).
-	Resample int `yaml:"resample" default:"0" min:"0"`
+	Resample int `yaml:"resample" default:"0" min:"0" max:"65536"`
 
 	// Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats).
 	GapWarn float64 `yaml:"gap_warn" default:"0.05" min:"0"`
@@ -112,10 +112,10 @@ type Align struct {
 // Eval configures held-out evaluation during training. Only evaluation may use truncated sampling.
 type Eval struct {
 	// Steps between evaluations. The last step is always followed by an evaluation. 0: only the last step.
-	Every int64 `yaml:"every" common:"true" default:"20" min:"0"`
+	Every int64 `yaml:"every" common:"true" default:"20" min:"0" max:"1e9"`
 
 	// Number of held-out queries, or all queries if the task has fewer.
-	Queries int `yaml:"queries" common:"true" default:"200" min:"1"`
+	Queries int `yaml:"queries" common:"true" default:"200" min:"1" max:"1e6"`
 
 	// Rollouts of each query.
 	Samples int `yaml:"samples" default:"4" min:"1" max:"4096"`
@@ -124,7 +124,7 @@ type Eval struct {
 	Temperature float64 `yaml:"temperature" default:"1" min:"0"`
 
 	// Sample from the k most likely tokens; 0: all.
-	TopK int `yaml:"top_k" default:"0" min:"0"`
+	TopK int `yaml:"top_k" default:"0" min:"0" max:"1e9"`
 
 	// Sample from the smallest set of tokens with this probability.
 	TopP float64 `yaml:"top_p" default:"1" above:"0" max:"1"`
@@ -144,7 +144,7 @@ type ColdStart struct {
 	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" off:"none"`
 
 	// Number of queries with demonstrations.
-	Queries int `yaml:"queries" default:"3072" min:"1"`
+	Queries int `yaml:"queries" default:"3072" min:"1" max:"1e6"`
 
 	// Demonstrations made from parts: probabilities of mistakes that training should unlearn.
 	Sloppiness Sloppiness `yaml:"sloppiness" applies:"demonstrations=parts"`
@@ -172,10 +172,10 @@ type Sloppiness struct {
 // Supervised sets the steps, batch and optimizer of an agent's cold start.
 type Supervised struct {
 	// Optimizer updates. 0: the agent has no cold start.
-	Steps int64 `yaml:"steps" common:"true" default:"0" min:"0"`
+	Steps int64 `yaml:"steps" common:"true" default:"0" min:"0" max:"1e9"`
 
 	// Trajectories of one update.
-	Batch int `yaml:"batch" default:"32" min:"1"`
+	Batch int `yaml:"batch" default:"32" min:"1" max:"65536"`
 
 	// AdamW of the cold start, separate from training's AdamW.
 	Optimizer Optimizer `yaml:"optimizer"`
@@ -202,7 +202,7 @@ type Optimizer struct {
 	Clip float64 `yaml:"clip" default:"1" min:"0"`
 
 	// Steps over which the rate rises linearly to lr.
-	Warmup int64 `yaml:"warmup" default:"0" min:"0"`
+	Warmup int64 `yaml:"warmup" default:"0" min:"0" max:"1e9"`
 
 	// How the rate falls after the plateau (hold).
 	Schedule string `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" off:"constant"`
@@ -215,7 +215,7 @@ type Optimizer struct {
 
 	// Step at which the rate reaches the floor, where it then stays. 0: run.steps at the start of the run; if --resume
 	// adds steps, the schedule keeps its end unless this key is given.
-	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" applies:"schedule=linear|cosine"`
+	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" max:"1e9" applies:"schedule=linear|cosine"`
 
 	EndsWithRun bool `yaml:"-"` // decay_steps was not given
 }

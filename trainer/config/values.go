@@ -74,43 +74,43 @@ type Shape struct {
 	Family string `yaml:"family" default:"qwen3" family:"true"`
 
 	// Hidden size.
-	Width int `yaml:"width" required:"true" min:"1"`
+	Width int `yaml:"width" required:"true" min:"1" max:"1e6"`
 
 	// Decoder layers.
 	Layers int `yaml:"layers" required:"true" min:"1" max:"1000"`
 
 	// Query heads.
-	Heads int `yaml:"heads" required:"true" min:"1"`
+	Heads int `yaml:"heads" required:"true" min:"1" max:"65536"`
 
 	// Key and value heads, a divisor of heads. 0: heads.
-	KVHeads int `yaml:"kv_heads" default:"0" min:"0"`
+	KVHeads int `yaml:"kv_heads" default:"0" min:"0" max:"65536"`
 
 	// Size of a head, even. 0: width / heads.
-	HeadDim int `yaml:"head_dim" default:"0" min:"0"`
+	HeadDim int `yaml:"head_dim" default:"0" min:"0" max:"1e6"`
 
 	// Inner size of the feed-forward part.
-	FFN int `yaml:"ffn" required:"true" min:"1"`
+	FFN int `yaml:"ffn" required:"true" min:"1" max:"1e7"`
 
 	// Experts of each layer, in families with a mixture of experts. These families also need the next two keys.
-	Experts int `yaml:"experts" default:"0" min:"0"`
+	Experts int `yaml:"experts" default:"0" min:"0" max:"65536"`
 
 	// Experts that each token goes through.
-	PerToken int `yaml:"experts_per_token" default:"0" min:"0"`
+	PerToken int `yaml:"experts_per_token" default:"0" min:"0" max:"65536"`
 
 	// Inner size of an expert.
-	ExpertFFN int `yaml:"expert_ffn" default:"0" min:"0"`
+	ExpertFFN int `yaml:"expert_ffn" default:"0" min:"0" max:"1e7"`
 
 	// Embedding and output head share their weights.
 	Tied bool `yaml:"tied" default:"true"`
 
 	// Rows of the embedding. 0: the tokenizer's.
-	Vocab int `yaml:"vocab" default:"0" min:"0"`
+	Vocab int `yaml:"vocab" default:"0" min:"0" max:"1e8"`
 
 	// task: the task's own vocabulary. Otherwise a folder with tokenizer.json, or a model on the Hub.
 	Tokenizer Path `yaml:"tokenizer" default:"task" words:"task" hub:"true"`
 
 	// Longest sequence.
-	MaxPositions int `yaml:"max_positions" default:"1024" min:"1"`
+	MaxPositions int `yaml:"max_positions" default:"1024" min:"1" max:"1e9"`
 
 	// Base of the rotary embedding.
 	RopeTheta float64 `yaml:"rope_theta" default:"10000" above:"0"`

@@ -56,7 +56,7 @@ type Objective struct {
 	Aggregation Aggregation `json:"aggregation" yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant"`
 
 	// Divisor of aggregation constant, which needs it.
-	MaxLength int64 `json:"max_length" yaml:"max_length" default:"0" min:"0" applies:"aggregation=constant"`
+	MaxLength int64 `json:"max_length" yaml:"max_length" default:"0" min:"0" max:"1e9" applies:"aggregation=constant"`
 
 	// KL estimator against the reference weights.
 	KL KL `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3"`

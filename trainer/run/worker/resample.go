@@ -33,7 +33,7 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(ro.cfg.ConversationsAtOnce(ro.agent))
-	ended := make(chan []store.Outcome, len(queries)+bound) // the outcomes of one query
+	ended := make(chan []store.Outcome, len(queries)) // the outcomes of one query; a replacement begins when another has been received
 	begin := func(q task.Query) {
 		outcomes := make([]store.Outcome, plan.Rollouts)
 		var left atomic.Int64
