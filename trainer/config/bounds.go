@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,6 +15,10 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 		for i := range v.Len() {
 			d.check(fmt.Sprintf("%s[%d]", key, i), n.items[i], v.Index(i), tag)
 		}
+		return
+	}
+	if v.Type() == pathType {
+		d.checkPath(key, n)
 		return
 	}
 	if allowed := enumOf(tag); allowed != nil {
@@ -44,6 +49,13 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 		if ok && !b.holds(bound(text)) {
 			d.errs.add(n.pos, key, "must be %s %s; found %s", b.words, text, n.text)
 		}
+	}
+}
+
+// checkPath refuses a path that a shell would expand, because here it would name a folder such as ./~.
+func (d *decoder) checkPath(key string, path *node) {
+	if path.text == "~" || strings.HasPrefix(path.text, "~/") || strings.Contains(path.text, "$") {
+		d.errs.add(path.pos, key, "%q is not expanded here: write the full path", clip(path.text))
 	}
 }
 

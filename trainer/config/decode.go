@@ -158,6 +158,7 @@ func (d *decoder) inherit(item reflect.Value) {
 func (d *decoder) model(key string, n *node, v reflect.Value) {
 	switch {
 	case n.kind == textKind && n.text != "":
+		d.checkPath(key, n)
 		v.Set(reflect.ValueOf(Model{Path: Path(n.text)}))
 	case n.kind == mapKind:
 		field := "Shape"

@@ -60,6 +60,11 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:1:6: run.name: missing, but required\nf.yaml:2:10: agents.a.model: missing, but required"},
 		{name: "empty file", text: "",
 			want: "f.yaml:1:1: run: missing, but required\nf.yaml:1:1: agents: missing, but required"},
+		{name: "paths of a shell", text: team + "tools: {s: {kind: search, corpus: ~/c}}\n", sets: []string{"run.dir='~'", "agents.a.model=$HOME/m", "cold_start.demonstrations=a/${B}/c"},
+			want: "f.yaml:3:35: tools.s.corpus: \"~/c\" is not expanded here: write the full path\n" +
+				"--set run.dir='~': run.dir: \"~\" is not expanded here: write the full path\n" +
+				"--set cold_start.demonstrations=a/${B}/c: cold_start.demonstrations: \"a/${B}/c\" is not expanded here: write the full path\n" +
+				"--set agents.a.model=$HOME/m: agents.a.model: \"$HOME/m\" is not expanded here: write the full path"},
 		{name: "types", text: team + "grpo:\n  rollouts: 3.5\n  eps_low: low\n  align: 4\n  dual_clip: off\n  temperature: .inf\neval: {before: 1}\nstore: {timeout: 30, url: 5}\n",
 			want: "f.yaml:4:13: grpo.rollouts: must be a whole number; found the number 3.5\n" +
 				"f.yaml:5:12: grpo.eps_low: must be a finite number; found the text \"low\"\n" +

@@ -191,6 +191,7 @@ line, column and the nearest valid key. ` + "`--set KEY=VALUE`" + ` overrides an
 example ` + "`--set run.steps=3`" + `; its value is YAML.
 
 Relative paths start from the folder of the configuration file, wherever the command is run.
+` + "`~` and `$NAME`" + ` are not expanded in paths: such a path is refused.
 
 The file contains no secrets: keys that end in ` + "`_env`" + ` name an environment variable.
 
