@@ -395,6 +395,24 @@ func TestEveryCountHasAMaximum(t *testing.T) {
 	}
 }
 
+// TestLineEnds: a file of Windows is the same configuration, also in texts of several lines.
+func TestLineEnds(t *testing.T) {
+	text := strings.Replace(minimal, "model: models/b", "model: models/b, prompt_text: \"one\n    two\n\n    three\"", 1) // as YAML folds lines: a space, a line break
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	for _, content := range []string{text, strings.ReplaceAll(text, "\n", "\r\n")} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := c.Agent("help").PromptText, "one two\nthree"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestLoadReportsMissingFile(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
 	if !errors.Is(err, os.ErrNotExist) {

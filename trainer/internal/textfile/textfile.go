@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -19,8 +18,14 @@ const mark = "\ufeff"
 // errUTF16 is the error for a text that begins with a byte order mark of UTF-16 or UTF-32.
 var errUTF16 = errors.New("the text is UTF-16: save it as UTF-8")
 
-// Bytes returns a text without its byte order mark. It does not detect encodings other than UTF-8.
-func Bytes(text []byte) []byte { return bytes.TrimPrefix(text, []byte(mark)) }
+// Bytes returns a text without its byte order mark and with line feeds as line ends. It does not detect encodings other than UTF-8.
+func Bytes(text []byte) []byte {
+	text = bytes.TrimPrefix(text, []byte(mark))
+	if crlf := []byte("\r\n"); bytes.Contains(text, crlf) { // ReplaceAll would copy every text
+		text = bytes.ReplaceAll(text, crlf, []byte("\n"))
+	}
+	return text
+}
 
 // Read returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It
 // returns an error if the file is not UTF-8.
@@ -35,7 +40,7 @@ func Read(path string) (string, error) {
 	if !utf8.Valid(raw) {
 		return "", fmt.Errorf("%s: the text is not UTF-8", path)
 	}
-	return strings.ReplaceAll(string(Bytes(raw)), "\r\n", "\n"), nil
+	return string(Bytes(raw)), nil
 }
 
 func inUTF16(text []byte) bool {

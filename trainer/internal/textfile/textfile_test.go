@@ -22,6 +22,9 @@ func TestMarks(t *testing.T) {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
+	if got := string(Bytes([]byte("a\r\nb\rc\n"))); got != "a\nb\rc\n" {
+		t.Errorf("line ends: %q", got)
+	}
 	if _, err := io.ReadAll(NewReader(strings.NewReader("\xff\xfea\x00"))); err == nil || !strings.Contains(err.Error(), "save it as UTF-8") {
 		t.Error(err)
 	}
