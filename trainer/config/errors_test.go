@@ -136,6 +136,8 @@ func TestErrorsOfAgents(t *testing.T) {
 			want: "f.yaml:2:41: agents.b.role: a is main already; a team has one main agent"},
 		{name: "agent name", text: "run: {name: t}\nagents: {a: {role: main, model: m}, \"b c\": {role: sub, model: m}}\n",
 			want: "f.yaml:2:37: agents.b c: not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores"},
+		{name: "a file of checkpoints", text: "run: {name: t}\nagents: {a: {role: main, model: m}, agreed: {role: sub, model: m}}\n",
+			want: "f.yaml:2:37: agents.agreed: a checkpoint has a file of this name where the agent's folder would be; choose another name"},
 		{name: "delegates and tools", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, delegates: [solvr, a], tools: [calculater]}\n  solver: {role: sub, model: m, delegates: [a]}\n",
 			want: "f.yaml:3:41: agents.a.delegates[0]: \"solvr\" is not a sub-agent; did you mean solver?\n" +
 				"f.yaml:3:48: agents.a.delegates[1]: \"a\" is not a sub-agent; valid are solver\n" +

@@ -213,8 +213,8 @@ type Optimizer struct {
 	// Fraction of decay_steps during which the rate stays at lr.
 	Hold float64 `yaml:"hold" default:"0" min:"0" max:"1" applies:"schedule=linear|cosine"`
 
-	// Step at which the rate reaches the floor, where it then stays. 0: run.steps at the start of the run; if --resume
-	// adds steps, the schedule keeps its end unless this key is given.
+	// Step at which the rate reaches the floor, where it then stays. 0: the last step; in a cold start, its own last
+	// step. If --resume adds training steps, the schedule keeps its end unless this key is given.
 	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" max:"1e9" applies:"schedule=linear|cosine"`
 
 	EndsWithRun bool `yaml:"-"` // decay_steps was not given

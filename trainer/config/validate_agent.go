@@ -15,6 +15,7 @@ var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 
 func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
+	d.refuseIf(a.Name == "agreed", key, "a checkpoint has a file of this name where the agent's folder would be; choose another name")
 	c.validateDevices(d, a, key)
 	c.validateMachines(d, a, key+".machines")
 	d.refuseIf(a.DType == "bf16" && a.Device == "cpu", key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
