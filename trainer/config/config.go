@@ -10,6 +10,7 @@
 //	enum       the allowed values, separated by |
 //	family     "true": the allowed values are the families of trainer/model/arch
 //	verifier   "true": the allowed values are verifierKinds
+//	layout     "true": the allowed values are layouts
 //	tool       "true": the allowed values are the names in toolKinds
 //	min, max   the smallest and the largest allowed value
 //	above      the value must be greater than this bound

@@ -136,15 +136,11 @@ func TestErrorsOfAgents(t *testing.T) {
 			want: "f.yaml:2:41: agents.b.role: a is main already; a team has one main agent"},
 		{name: "agent name", text: "run: {name: t}\nagents: {a: {role: main, model: m}, \"b c\": {role: sub, model: m}}\n",
 			want: "f.yaml:2:37: agents.b c: not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores"},
-		{name: "a file of checkpoints", text: "run: {name: t}\nagents: {a: {role: main, model: m}, agreed: {role: sub, model: m}}\n",
-			want: "f.yaml:2:37: agents.agreed: a checkpoint has a file of this name where the agent's folder would be; choose another name"},
 		{name: "delegates and tools", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, delegates: [solvr, a], tools: [calculater]}\n  solver: {role: sub, model: m, delegates: [a]}\n",
 			want: "f.yaml:3:41: agents.a.delegates[0]: \"solvr\" is not a sub-agent; did you mean solver?\n" +
 				"f.yaml:3:48: agents.a.delegates[1]: \"a\" is not a sub-agent; valid are solver\n" +
 				"f.yaml:3:60: agents.a.tools[0]: \"calculater\" is not a tool; did you mean calculator?\n" +
 				"f.yaml:4:33: agents.solver.delegates: only the main agent delegates"},
-		{name: "no delegates", text: team, sets: []string{"agents.a.delegates=[]"},
-			want: "--set agents.a.delegates=[]: agents.a.delegates: is empty, so b would never take part; name sub-agents, or remove this key"},
 		{name: "device", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: gpu}, b: {role: sub, model: m, device: \"cuda:0,cuda:1\"}, c: {role: sub, model: m, dtype: bf16}}\n",
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:2:75: agents.b.device: must be one device; give several as a list under devices, such as [cuda:0, cuda:1]\n" +
@@ -229,6 +225,16 @@ func TestErrorsOfAgents(t *testing.T) {
 			want: "f.yaml:3:71: agents.a.shard: full divides trained weights, but a trains adapters; remove this key"},
 		{name: "shards of whole passes", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m, devices: [cpu, cpu], shard: full, engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}}}}\n",
 			want: "f.yaml:3:57: agents.a.shard: full gathers one layer at a time, which needs passes that run layer by layer; set engine.checkpoint_activations: true"},
+	})
+}
+
+// Agents that cannot take part, or cannot be saved.
+func TestErrorsOfMembers(t *testing.T) {
+	wantErrors(t, []faulty{
+		{name: "no delegates", text: team, sets: []string{"agents.a.delegates=[]"},
+			want: "--set agents.a.delegates=[]: agents.a.delegates: is empty, so b would never take part; name sub-agents, or remove this key"},
+		{name: "a file of checkpoints", text: "run: {name: t}\nagents: {a: {role: main, model: m}, agreed: {role: sub, model: m}}\n",
+			want: "f.yaml:2:37: agents.agreed: a checkpoint has a file of this name where the agent's folder would be; choose another name"},
 	})
 }
 

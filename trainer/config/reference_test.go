@@ -193,6 +193,11 @@ example ` + "`--set run.steps=3`" + `; its value is YAML.
 Relative paths start from the folder of the configuration file, wherever the command is run.
 ` + "`~` and `$NAME`" + ` are not expanded in paths: such a path is refused.
 
+A key that has no effect is refused, unless its value is the default. *Only with* names the condition under which it has one. If
+` + "`cold_start.demonstrations: none`" + `, ` + "`train: false`" + ` or ` + "`schedule: constant`" + ` is given, the keys that it switches off may stay.
+
+An override of a run's ` + "`config.yaml`" + `, which has all keys, also changes the keys that were derived from the old value.
+
 The file contains no secrets: keys that end in ` + "`_env`" + ` name an environment variable.
 
 The column *change* says whether a value may change. Empty: it must stay the same for the whole run. *resume*: it may

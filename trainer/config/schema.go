@@ -79,6 +79,9 @@ func enumOf(tag reflect.StructTag) []string {
 	if tag.Get("verifier") == "true" {
 		return verifierKinds
 	}
+	if tag.Get("layout") == "true" {
+		return layouts
+	}
 	if tag.Get("tool") == "true" {
 		return kindNames("kind") // which every kind has
 	}

@@ -24,7 +24,7 @@ type Task struct {
 
 	// jsonl: names of the fields in the files. rows: as set in fields. Others: the published form of that benchmark,
 	// or the form of that framework's rows (docs/verifiers.md).
-	Layout string `yaml:"layout" default:"rows" applies:"kind=jsonl" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt"`
+	Layout string `yaml:"layout" default:"rows" applies:"kind=jsonl" layout:"true"`
 
 	// Names of the fields of a row, with layout rows. Dots select within objects and lists, as in
 	// reward_model.ground_truth or answers.0.text; a column with exactly this name takes precedence. The verifier
@@ -59,7 +59,7 @@ type EvalSet struct {
 	Path Path `yaml:"path" required:"true"`
 
 	// Names of the fields in the file, as for task.layout.
-	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt"`
+	Layout string `yaml:"layout" default:"rows" layout:"true"`
 }
 
 // Stage is a part of the training that uses some of the training rows.
@@ -111,6 +111,9 @@ type Fields struct {
 	// List of sub-questions, {question, answer}, for the expert of that kind and for demonstrations.
 	Parts string `yaml:"parts" default:"parts"`
 }
+
+// layouts are the allowed values of Task.Layout.
+var layouts = []string{"rows", "hotpotqa", "2wiki", "musique", "frames", "fanoutqa", "webwalkerqa", "gaia", "browsecomp", "verl", "sharegpt"}
 
 // verifierKinds are the allowed values of Verifier.Kind.
 var verifierKinds = []string{"auto", "exact", "normalized", "exact_match", "f1", "quantity", "numeric", "choice", "regex", "parts", "judge", "program",
