@@ -40,6 +40,7 @@ var (
 // time as long as it lives. A record that does not change belongs to a dead process.
 type Lock struct {
 	dir    string
+	made   bool     // this holder made dir
 	file   *os.File // locked with flock; nil if the file system has no flock
 	record string   // path of this holder's record
 	alive  *os.File // the record, locked with flock as long as this holder lives
@@ -72,6 +73,7 @@ func TryLock(f *os.File, s Sharing) (locked bool, err error) {
 // and has taken over the folder.
 func AcquireLock(ctx context.Context, dir string, s Sharing, command string, waiting func(what string), lost func(error)) (*Lock, error) {
 	locks := filepath.Join(dir, lockFolder)
+	_, there := os.Stat(dir)
 	file, err := lockIn(dir, locks, s)
 	if err != nil {
 		return nil, err
@@ -80,7 +82,7 @@ func AcquireLock(ctx context.Context, dir string, s Sharing, command string, wai
 	own := Holder{PID: os.Getpid(), Host: host, Boot: boot(), Command: command, Since: time.Now().Truncate(time.Second), Sharing: s}
 	own.path = filepath.Join(locks, fmt.Sprintf("%s.%d.%s", host, own.PID, rand.Text()[:8]))
 	beating, stop := context.WithCancel(context.Background())
-	l := &Lock{dir: dir, file: file, record: own.path, stop: stop}
+	l := &Lock{dir: dir, made: errors.Is(there, fs.ErrNotExist), file: file, record: own.path, stop: stop}
 	if l.alive, err = writeRecord(own); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), l.Release())
 	}
@@ -217,7 +219,8 @@ func (l *Lock) beat(ctx context.Context, lost func(error)) {
 	}
 }
 
-// Release gives the folder up. The last holder removes the lock's files, and the folder if it is otherwise empty.
+// Release gives the folder up. The last holder removes the lock's files. If it made the folder, it also removes the folder,
+// unless there is something else in it.
 func (l *Lock) Release() error {
 	l.stop()
 	l.beats.Wait()
@@ -242,8 +245,8 @@ func (l *Lock) Release() error {
 		}
 	}
 	err := l.file.Close()
-	if os.Remove(locks) == nil { // fails as long as the folder is not empty
-		_ = os.Remove(l.dir)
+	if syscall.Rmdir(locks) == nil && l.made { // fails as long as the folder is not empty
+		_ = syscall.Rmdir(l.dir) // os.Remove would remove a link to the folder
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -110,17 +111,19 @@ func TestLockOfOtherProcess(t *testing.T) {
 // killed, and nothing else.
 func TestLockLeavesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	kill(t, other(t, dir, "a run"))
 	var locks []*Lock
-	for range 3 {
+	for i := range 3 {
+		if i == 1 { // the first of these made the folder
+			kill(t, other(t, dir, "a run"))
+		}
 		l, err := AcquireLock(t.Context(), dir, "a run", "this one", func(string) {}, func(error) {})
 		if err != nil {
 			t.Fatal(err)
 		}
 		locks = append(locks, l)
 	}
-	for i, l := range locks {
-		if i == 2 {
+	for i, l := range slices.Backward(locks) {
+		if i == 0 {
 			heldBy(t, hold(t, dir, Exclusive), os.Getpid())
 		}
 		if err := l.Release(); err != nil {
@@ -143,6 +146,27 @@ func TestLockLeavesNothing(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "config.yaml" {
 		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// TestLockKeepsFolderOfOthers checks that a folder that existed before, and a link to it, remain when the lock is released.
+func TestLockKeepsFolderOfOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	link := dir + "-link"
+	if err := errors.Join(os.Mkdir(dir, 0o777), os.Symlink(dir, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, dir} {
+		l, err := AcquireLock(t.Context(), path, Exclusive, "this one", func(string) {}, func(error) {})
+		if err == nil {
+			err = l.Release()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left, err := os.ReadDir(link); err != nil || len(left) > 0 {
+			t.Errorf("after the release of %s its folder holds %v: %v", path, left, err)
+		}
 	}
 }
 
