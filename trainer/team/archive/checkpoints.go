@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
@@ -287,20 +288,48 @@ func (c Checkpoints) Listing() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// steps returns the steps that have a folder, ascending. If c.Dir does not exist, the list is empty.
+// steps returns the steps that have a folder or a link to a folder, ascending. If c.Dir does not exist, the list is empty. A link
+// whose folder cannot be reached is an error, since its step is not lost: its disk may be mounted later.
 func (c Checkpoints) steps() ([]int64, error) {
+	if err := reachable(c.Dir); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	var steps []int64
 	for _, e := range entries {
-		if step, rest, ok := parseStep(e.Name()); ok && rest == "" && e.IsDir() {
-			steps = append(steps, step)
+		step, rest, ok := parseStep(e.Name())
+		if !ok || rest != "" {
+			continue
 		}
+		if e.Type() == fs.ModeSymlink {
+			if err := reachable(c.StepDir(step)); err != nil {
+				return nil, err
+			}
+		} else if !e.IsDir() {
+			continue
+		}
+		steps = append(steps, step)
 	}
 	slices.Sort(steps)
 	return steps, nil
+}
+
+// reachable returns an error for a link that does not lead to a folder.
+func reachable(path string) error {
+	if link, err := os.Lstat(path); err != nil || link.Mode().Type() != fs.ModeSymlink {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
+		err = syscall.ENOTDIR
+	}
+	if _, gone := os.Lstat(path); err != nil && gone == nil { // otherwise another worker has just renamed or removed the link
+		return fmt.Errorf("checkpoint: %s is a link to a folder that cannot be reached: %w: mount its disk, or correct or remove the link", path, err)
+	}
+	return nil
 }
 
 // parseStep splits the name of a step's folder: step-000020 and, after a dot, the rest.

@@ -136,6 +136,40 @@ func TestSaveAndLoad(t *testing.T) {
 	mustBe(t, c, 20)
 }
 
+// TestLinkedSteps checks that checkpoints which were moved to another disk and linked count, and that a link to nowhere, of a step or of
+// all checkpoints, is an error and not an empty folder.
+func TestLinkedSteps(t *testing.T) {
+	elsewhere := t.TempDir()
+	c := Checkpoints{Dir: filepath.Join(t.TempDir(), "checkpoints")}
+	mustSave(t, c, 5, 20)
+	whole, err := c.Summaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := filepath.Join(elsewhere, "moved")
+	if err := errors.Join(os.Rename(c.StepDir(20), moved), os.Symlink(moved, c.StepDir(20))); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, c, 20)
+	if linked, err := c.Summaries(); err != nil || !reflect.DeepEqual(linked, whole) {
+		t.Errorf("summaries %+v, %v; want %+v", linked, err, whole)
+	}
+	_, err = c.save(testManifest(20), testAgents(20))
+	golden.WantError(t, err, "step 20", "already complete")
+	all := filepath.Join(elsewhere, "all")
+	if err := errors.Join(os.Rename(c.Dir, all), os.Symlink(all, c.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, c, 20)
+	for _, gone := range []string{moved, all} {
+		if err := os.Rename(gone, gone+"-unmounted"); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.List()
+		golden.WantError(t, err, "is a link to a folder that cannot be reached", "mount its disk")
+	}
+}
+
 func TestOptimizerRoundTrip(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 9)

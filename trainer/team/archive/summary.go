@@ -39,7 +39,7 @@ func (c Checkpoints) summary(step int64) Summary {
 	}
 	entries, _ := os.ReadDir(dir) // a folder that cannot be read counts as empty
 	for _, e := range entries {
-		if e.IsDir() && e.Name()[0] != '.' {
+		if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil && info.IsDir() && e.Name()[0] != '.' {
 			s.Agents = append(s.Agents, e.Name())
 		}
 	}
@@ -49,6 +49,9 @@ func (c Checkpoints) summary(step int64) Summary {
 		}
 	}
 	slices.Sort(s.Agents)
+	if at, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = at // WalkDir does not follow a link
+	}
 	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			if info, err := e.Info(); err == nil {
