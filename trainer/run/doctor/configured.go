@@ -30,7 +30,7 @@ func Preflight(cfg *config.Config, agents []string) (plan string, err error) {
 	}
 	f := room(cfg, needs)
 	if f.Status == Fail {
-		return "", fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
+		return "", fmt.Errorf("%s: %s", f.Found, f.Advice)
 	}
 	one, most := checkpointBytes(cfg, needs)
 	return plan + fmt.Sprintf("checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most)), nil
@@ -68,7 +68,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	if noTask != nil && err.Error() != noTask.Error() { // with a task, each agent's finding contains it
 		out = append(out, Finding{Fail, "models", oneLine(err), ""})
 	}
-	return append(out, disk(cfg.RunDir(), 0))
+	return append(out, runDisk(cfg, 0, 0))
 }
 
 // opened checks how answers are scored, and assembles the parts of each agent.
@@ -153,8 +153,8 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	const serverTimeout = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
-		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path),
+	if err := writable(cfg.Resolve(a.Engine.Weights.Path)); a.Engine.Remote() && err != nil {
+		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %v", a.Name, err),
 			fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
 	answers, err := assemble.DescribeServers(ctx, cfg, a)
@@ -252,8 +252,22 @@ func together(cfg *config.Config, needs []memory.Need, free map[string]int64, er
 // ones.
 func room(cfg *config.Config, needs []memory.Need) Finding {
 	one, most := checkpointBytes(cfg, needs)
-	f := disk(cfg.RunDir(), most-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
-	f.Found += "; a checkpoint has " + memory.Size(one)
+	return runDisk(cfg, most-sizeOf(archive.CheckpointsDir(cfg.RunDir())), one)
+}
+
+// runDisk checks that the run can write its files, and compares the free space of the checkpoints' disk with the needed bytes. The
+// folder of the checkpoints may be a link to another disk. one is the size of a checkpoint; 0: it is unknown.
+func runDisk(cfg *config.Config, needed, one int64) Finding {
+	checkpoints := archive.CheckpointsDir(cfg.RunDir())
+	for _, dir := range []string{cfg.RunDir(), checkpoints} {
+		if err := writable(dir); err != nil {
+			return Finding{Fail, "disk", "run.dir: " + err.Error(), "choose another run.dir, or change who may write there"}
+		}
+	}
+	f := disk(checkpoints, needed)
+	if one > 0 {
+		f.Found += "; a checkpoint has " + memory.Size(one)
+	}
 	return f
 }
 
@@ -300,6 +314,9 @@ func written(cfg *config.Config) int64 {
 // does not exist.
 func sizeOf(dir string) (size int64) {
 	seen := map[uint64]bool{}
+	if at, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = at // WalkDir does not follow a link
+	}
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return nil

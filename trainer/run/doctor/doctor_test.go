@@ -337,6 +337,39 @@ func TestDisk(t *testing.T) {
 	}
 }
 
+// TestRunDisk checks that a folder in which the run could not write is a failure with its own reason, and that checkpoints behind a link
+// count on their own disk.
+func TestRunDisk(t *testing.T) {
+	dir := t.TempDir()
+	file, closed, nowhere, linked := filepath.Join(dir, "file"), filepath.Join(dir, "closed"), filepath.Join(dir, "nowhere"), filepath.Join(dir, "linked")
+	if err := errors.Join(os.WriteFile(file, nil, 0o666), os.Mkdir(closed, 0o555), os.Symlink(filepath.Join(dir, "x"), nowhere), os.Mkdir(linked, 0o777),
+		os.Symlink("/proc", filepath.Join(linked, "checkpoints"))); err != nil {
+		t.Fatal(err)
+	}
+	reasons := map[string]string{file: "not a directory", file + "/run": "not a directory", nowhere: "a link to a folder that does not exist"}
+	if os.Getuid() != 0 {
+		reasons[closed], reasons[closed+"/run"], reasons[linked] = "permission denied", "permission denied", "permission denied"
+	}
+	for at, reason := range reasons {
+		cfg := quickstart(t)
+		cfg.Run.Dir = config.Path(at)
+		if f := runDisk(cfg, 1<<20, 0); f.Status != Fail || !strings.Contains(f.Found, "run.dir: "+at) || !strings.Contains(f.Found, reason) {
+			t.Errorf("%s: %+v", at, f)
+		}
+		if _, err := Preflight(cfg, nil); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "too small") {
+			t.Errorf("%s: Preflight: %v", at, err)
+		}
+	}
+	if f := disk(filepath.Join(linked, "checkpoints"), 1); f.Status != Fail || !strings.Contains(f.Found, "too small: 0 B free") { // /proc has no space
+		t.Errorf("checkpoints on a disk without space: %+v", f)
+	}
+	cfg := quickstart(t)
+	cfg.Run.Dir = config.Path(filepath.Join(dir, "new", "run"))
+	if f := runDisk(cfg, 1<<20, 0); f.Status != OK {
+		t.Errorf("a new folder: %+v", f)
+	}
+}
+
 // TestCheckpointBytes: a short run has fewer checkpoints, an agent that is not trained has one
 // file for all checkpoints, and a checkpoint without moments is a third as large.
 func TestCheckpointBytes(t *testing.T) {

@@ -86,8 +86,8 @@ func hostMemory() Finding {
 // disk compares the free space of the disk of dir, which may not exist yet, with the needed bytes.
 func disk(dir string, needed int64) Finding {
 	var stat syscall.Statfs_t
-	if err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
-		return Finding{Fail, "disk", fmt.Sprintf("%s: %v", dir, err), "choose another run.dir"}
+	if at, err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
+		return Finding{Fail, "disk", fmt.Sprintf("the free space of %s is unknown: %s: %v", dir, at, err), "choose another run.dir"}
 	}
 	free := int64(stat.Bavail) * stat.Bsize
 	f := Finding{OK, "disk", fmt.Sprintf("%s free for %s", memory.Size(free), dir), ""}
@@ -95,25 +95,41 @@ func disk(dir string, needed int64) Finding {
 		f.Found += fmt.Sprintf("; checkpoints take up to %s", memory.Size(needed))
 	}
 	if free < needed {
-		f.Status, f.Advice = Fail, "free some space, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
+		f.Status, f.Found = Fail, "the disk of run.dir is too small: "+f.Found
+		f.Advice = "free some space, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
 	}
 	return f
 }
 
-// writable reports whether a folder can be written to.
-func writable(dir string) bool {
-	const write = 2 // W_OK
-	return nearest(dir, func(at string) error { return syscall.Access(at, write) }) == nil
+// writable returns an error if files cannot be written in a folder, which may not exist yet.
+func writable(dir string) error {
+	const write = 2 | 1 // W_OK | X_OK
+	at, err := nearest(dir, func(at string) error {
+		info, err := os.Stat(at)
+		if err == nil && !info.IsDir() {
+			return syscall.ENOTDIR
+		}
+		if err != nil {
+			return errors.Unwrap(err) // without the operation and the path
+		}
+		return syscall.Access(at, write)
+	})
+	if err != nil {
+		return fmt.Errorf("%s cannot be written to: %s: %w", dir, at, err)
+	}
+	return nil
 }
 
-// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for the first existing parent.
-func nearest(dir string, ask func(at string) error) error {
-	err := ask(dir)
-	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {
-		dir = filepath.Dir(dir)
-		err = ask(dir)
+// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for the first existing parent. It returns the last
+// folder for which it called ask. A link to a folder that does not exist is an error.
+func nearest(dir string, ask func(at string) error) (at string, err error) {
+	for at, err = dir, ask(dir); errors.Is(err, syscall.ENOENT) && filepath.Dir(at) != at; err = ask(at) {
+		if _, link := os.Lstat(at); link == nil {
+			return at, errors.New("it is a link to a folder that does not exist")
+		}
+		at = filepath.Dir(at)
 	}
-	return err
+	return at, err
 }
 
 // oneLine puts the text of an error that spans several lines, such as a list of mistakes, on one line.
