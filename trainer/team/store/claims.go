@@ -97,7 +97,7 @@ func (in *Invocations) Claim(ctx context.Context, p Phase, n int) (vs []Invocati
 		return nil, fmt.Errorf("store: cannot claim %d invocations", n)
 	}
 	since := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, in.at.opts.Timeout)
+	ctx, cancel := in.at.withTimeout(ctx)
 	defer cancel()
 	awaited := func() ([]string, string) {
 		return in.at.agents.main(), "an invocation of " + in.at.agent + " in " + p.String() + ", or the phase's end"

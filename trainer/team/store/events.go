@@ -122,7 +122,7 @@ func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, erro
 func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error),
 	awaited func() (agents []string, what string)) error {
 	since := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	var last error
 	for {

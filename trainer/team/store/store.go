@@ -65,6 +65,7 @@ type Store struct {
 	topics   topics
 	messages messages
 	agents   agents
+	awake    awake
 
 	ctx    context.Context // ends with the run, or with Close
 	cancel context.CancelCauseFunc
@@ -111,6 +112,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	s.batches.rdb = s.rdb
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.wg.Go(func() { s.awake.watch(s.ctx) })
 	if err := s.awaitServer(ctx, o, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
@@ -166,7 +168,7 @@ func (s *Store) key(parts ...string) string {
 // retry repeats an idempotent operation while the server cannot be reached, up to the store's timeout.
 func (s *Store) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	since := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	var last error
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

@@ -401,3 +401,35 @@ func TestWaitsAreTold(t *testing.T) {
 	stop()
 	<-written
 }
+
+// TestSuspendedProcess checks that time for which this process did not run does not end a wait, and that the wait still ends after that.
+func TestSuspendedProcess(t *testing.T) {
+	s, err := Open(t.Context(), Options{Run: "alone", Timeout: time.Second})
+	must(t, err)
+	closeAfter(t, s)
+	suspend := func(d time.Duration) { // as if the process had been stopped
+		s.awake.lostTime()
+		s.awake.mu.Lock()
+		defer s.awake.mu.Unlock()
+		s.awake.last = s.awake.last.Add(-d)
+	}
+	look := func(context.Context) (bool, error) { return false, nil }
+	awaited := func() ([]string, string) { return nil, "nothing" }
+	began := time.Now()
+	ended := make(chan error)
+	go func() { ended <- s.wait(t.Context(), look, awaited, "topic") }()
+	time.Sleep(time.Second / 2)
+	suspend(4 * time.Second)
+	var late *TimeoutError
+	if err := <-ended; !errors.As(err, &late) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got error %v, want a TimeoutError", err)
+	}
+	if waited := time.Since(began); waited < 4*time.Second {
+		t.Errorf("the wait ended after %v, although the process did not run for 3 s or more", waited)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.wait(ctx, look, awaited, "topic"); err != context.Canceled {
+		t.Errorf("cancelled: %v", err)
+	}
+}
