@@ -51,6 +51,7 @@ type roundState struct {
 	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end
 	machines map[string]*launch.Machines // further machines with devices for agents, by agent
+	files    map[string]string           // digests of the run's inputs when the process started; nil after the first round
 }
 
 // ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
@@ -113,8 +114,12 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 			return err
 		}
 	}
+	files, err := assemble.InputFiles(cfg)
+	if err != nil {
+		return err
+	}
 	playing = true
-	err = trainRounds(locked, cfg, opt, roundState{machines: machines})
+	err = trainRounds(locked, cfg, opt, roundState{machines: machines, files: files})
 	playing = false
 	return err
 }
@@ -134,7 +139,7 @@ func trainRounds(ctx context.Context, cfg *config.Config, opt TrainOptions, stat
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
-		opt.Resume, state.again = true, true
+		opt.Resume, state.again, state.files = true, true, nil
 	}
 }
 
@@ -154,7 +159,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 	cfg = &own
 	s := teamSpecOf(cfg, opt, state)
 	s.offers.read = func() ([]archive.Manifest, []metrics.Note, error) {
-		points, notes, err := startingPoints(cfg, opt)
+		points, notes, err := startingPoints(cfg, opt, state.files)
 		if state.again { // the first round has reported the notes
 			notes = nil
 		}
@@ -176,7 +181,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		return team.cause, err
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
-	if err := durable.ReplaceFile(filepath.Join(s.Dir, configFile), cfg.Dump(s.Dir)); err != nil {
+	err = durable.ReplaceFile(filepath.Join(s.Dir, configFile), cfg.Dump(s.Dir))
+	if err = errors.Join(err, saveInputs(s.Dir, state.files)); err != nil {
 		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
 	err = team.forEachWorker(ctx, (*worker.Worker).Run)

@@ -49,8 +49,8 @@ func (o *offeredCheckpoints) renew(dir string) error {
 
 // startingPoints returns the checkpoints from which a worker of this process can continue, newest first, and notes on settings
 // for a run that continues. The list is empty in a fresh run. A run never starts over in a folder with checkpoints, and a
-// resumed run keeps its settings.
-func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Manifest, notes []metrics.Note, err error) {
+// resumed run keeps its settings. files holds the digests of the run's inputs; nil: they were compared.
+func startingPoints(cfg *config.Config, opt TrainOptions, files map[string]string) (points []archive.Manifest, notes []metrics.Note, err error) {
 	dir := cfg.RunDir()
 	checkpoints := archive.CheckpointsOf(dir, agentsOf(cfg, opt.Agents)...)
 	steps, err := checkpoints.List()
@@ -68,7 +68,7 @@ func startingPoints(cfg *config.Config, opt TrainOptions) (points []archive.Mani
 		return nil, nil, nil
 	}
 	if len(steps)+len(stopped) > 0 {
-		if notes, err = keepSavedSettings(cfg, filepath.Join(dir, configFile)); err != nil {
+		if notes, err = keepSavedSettings(cfg, dir, files); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -152,11 +152,19 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 }
 
 // keepSavedSettings refuses changes to settings that a resumed run must keep. It changes cfg: schedules that keep their last step
-// get the saved decay steps. Its notes list settings that keep their values although run.steps was raised.
-func keepSavedSettings(cfg *config.Config, path string) (notes []metrics.Note, err error) {
+// get the saved decay steps. Its notes list settings that keep their values although run.steps was raised, and changed files.
+func keepSavedSettings(cfg *config.Config, dir string, files map[string]string) (notes []metrics.Note, err error) {
+	path := filepath.Join(dir, configFile)
 	old, err := config.Load(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("resuming: reading the saved configuration of the run: %w", err)
+	}
+	saved, err := readInputs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("resuming: %w", err)
+	}
+	if notes, err = saved.compare(files); err != nil {
+		return nil, err
 	}
 	if given, original := cfg.Run.Date, old.Run.Date; given != "" && original != "" && given != original {
 		return nil, fmt.Errorf("resuming: run.date is %s, but in %s the run's date is %s: remove it", given, path, original)
@@ -164,7 +172,11 @@ func keepSavedSettings(cfg *config.Config, path string) (notes []metrics.Note, e
 	if err := keepDecaySteps(cfg, old); err != nil {
 		return nil, err
 	}
-	if keys := cfg.DiffForResume(old); len(keys) > 0 {
+	keys := cfg.DiffForResume(old)
+	if moved := old.In(saved.Dir); len(keys) > 0 && saved.Dir != "" && len(cfg.DiffForResume(moved)) == 0 { // the run's folder was moved alone
+		old, keys = moved, nil
+	}
+	if len(keys) > 0 {
 		return nil, fmt.Errorf("resuming: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
 			path, strings.Join(keys, ", "), whyFixed)
 	}

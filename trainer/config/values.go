@@ -152,6 +152,13 @@ func (c *Config) onHub(p Path) bool {
 	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
 }
 
+// In returns the configuration of the same file in another folder: relative paths start from dir.
+func (c *Config) In(dir string) *Config {
+	moved := *c
+	moved.dir = dir
+	return &moved
+}
+
 // from returns a pathWriter that rewrites paths for a configuration file in the folder dir. It keeps absolute paths,
 // except dir itself, because a run's folder may be moved together with the configuration in it.
 func (c *Config) from(dir string) pathWriter {
