@@ -119,6 +119,9 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 		case "master_name":
 			opts.MasterName = values[0]
 		case "cluster":
+			if values[0] != "true" && values[0] != "false" {
+				return nil, fmt.Errorf("cluster is %q: want true or false", values[0])
+			}
 			opts.IsClusterMode = values[0] == "true"
 		default:
 			return nil, fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
@@ -126,6 +129,9 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	}
 	if opts.MasterName != "" && opts.IsClusterMode {
 		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
+	}
+	if clustered := opts.IsClusterMode || len(opts.Addrs) > 1 && opts.MasterName == ""; clustered && opts.DB != 0 {
+		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", opts.DB)
 	}
 	return opts, nil
 }
@@ -152,6 +158,53 @@ func addCertificates(c *tls.Config, o Options) error {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return nil
+}
+
+// checkTLS returns an error if the first server in the URL uses TLS and the URL does not, or the other way round. A server that does
+// not answer is no error.
+func checkTLS(ctx context.Context, opts *redis.UniversalOptions) error {
+	addr := opts.Addrs[0]
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil { // the path of a socket
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
+	defer cancel()
+	plain := answersPlainly(ctx, addr)
+	switch {
+	case plain && opts.TLSConfig != nil:
+		return fmt.Errorf("%s answers without TLS: write redis:// in store.url instead of rediss://, or name the server's TLS port", addr)
+	case !plain && opts.TLSConfig == nil && answersTLS(ctx, addr, host):
+		return fmt.Errorf("%s wants TLS: write rediss:// in store.url instead of redis://", addr)
+	}
+	return nil
+}
+
+// answersPlainly reports whether a server answers a request in the protocol of Redis without TLS.
+func answersPlainly(ctx context.Context, addr string) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	answer := make([]byte, 1)
+	if _, err = conn.Write([]byte("PING\r\n")); err == nil {
+		_, err = conn.Read(answer)
+	}
+	return err == nil && (answer[0] == '+' || answer[0] == '-')
+}
+
+// answersTLS reports whether a server answers the beginning of TLS. Its certificate may be refused.
+func answersTLS(ctx context.Context, addr, host string) bool {
+	conn, err := (&tls.Dialer{Config: &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}}).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		_ = conn.Close()
+		return true
+	}
+	var certificate *tls.CertificateVerificationError
+	var alert *net.OpError
+	return errors.As(err, &certificate) || errors.As(err, &alert) && alert.Op == "remote error"
 }
 
 // The oldest version of Redis that has exclusive ranges (XRANGE) and ACL rules for channels.

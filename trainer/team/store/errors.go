@@ -122,7 +122,7 @@ type advised struct{ error }
 
 func (a advised) Unwrap() error { return a.error }
 
-// advise completes the error of a user that the server refused: it adds the user and states what to do.
+// advise completes the error of a user or of a key that the server refused: it adds the user or the server, and states what to do.
 func (s *Store) advise(err error) error {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
@@ -137,6 +137,8 @@ func (s *Store) advise(err error) error {
 	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
 		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
 			err, strings.Join(opts.Addrs, ", "), user)}
+	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
+		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(opts.Addrs, ", "))}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
 		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
 			"of each user",

@@ -113,7 +113,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.wg.Go(func() { s.awake.watch(s.ctx) })
-	if err := s.awaitServer(ctx, o, check); err != nil {
+	if err := s.awaitServer(ctx, opts, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
 	}
@@ -121,13 +121,33 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	return nil
 }
 
+// firstAnswer is the time that a server has to answer before checkTLS looks for the reason.
+const firstAnswer = 3 * time.Second
+
 // awaitServer waits until the server answers, and checks it. A server that is still starting has one minute.
-func (s *Store) awaitServer(ctx context.Context, o Options, check bool) error {
-	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, time.Minute))
+func (s *Store) awaitServer(ctx context.Context, opts *redis.UniversalOptions, check bool) error {
+	ctx, cancel := context.WithTimeout(ctx, min(s.opts.Timeout, time.Minute))
 	defer cancel()
 	if check {
+		checked := func(ctx context.Context) error {
+			if err := checkServer(ctx, s.rdb, s.opts.AllowVolatile); err != nil {
+				return err
+			}
+			return s.Ping(ctx) // a node of a cluster refuses keys that are on another node
+		}
+		first := true
 		if err := s.retry(ctx, "the version and settings of the server", func(ctx context.Context) error {
-			return checkServer(ctx, s.rdb, o.AllowVolatile)
+			if !first {
+				return checked(ctx)
+			}
+			first = false
+			short, cancel := context.WithTimeout(ctx, firstAnswer)
+			defer cancel()
+			err := checked(short)
+			if err != nil && transient(err) {
+				return cmp.Or(checkTLS(ctx, opts), err)
+			}
+			return err
 		}); err != nil {
 			return err
 		}

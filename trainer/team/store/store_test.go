@@ -259,6 +259,12 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 		{Options{URL: "http://127.0.0.1"}, false},
 		{Options{URL: "redis://127.0.0.1/0?evict=yes"}, false},
 		{Options{URL: "redis://127.0.0.1/x"}, false},
+		{Options{URL: "redis://127.0.0.1/0?cluster=true"}, true},
+		{Options{URL: "redis://127.0.0.1/3?cluster=false"}, true},
+		{Options{URL: "redis://127.0.0.1?cluster=yes"}, false},
+		{Options{URL: "redis://127.0.0.1?cluster=1"}, false},
+		{Options{URL: "redis://127.0.0.1/3?cluster=true"}, false},
+		{Options{URL: "redis://127.0.0.1:7000/3?addr=127.0.0.1:7001"}, false},
 	} {
 		if _, err := clientOptions(test.o); (err == nil) != test.ok {
 			t.Errorf("%+v: got error %v, want none: %v", test.o, err, test.ok)
@@ -359,6 +365,31 @@ func TestTLSAndACL(t *testing.T) {
 			t.Errorf("the error contains the password: %v", err)
 		}
 		cancel()
+	}
+}
+
+// TestWrongURLIsNamed checks that a URL with or without TLS for a server of the other kind, and one of a single node for a cluster, end
+// with a sentence that names the correction, and not with a timeout.
+func TestWrongURLIsNamed(t *testing.T) {
+	named := func(url, want string) {
+		t.Helper()
+		began := time.Now()
+		s, err := Open(t.Context(), Options{Run: "test", URL: url, AllowInsecure: true, Timeout: time.Hour})
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got error %v after %v, want %q in it", url, err, time.Since(began), want)
+		}
+	}
+	plain, secure := startServer(t), startRedis(t, redisserver.StartTLS, "--appendonly", "yes")
+	named("rediss://"+plain.Addr(), plain.Addr()+" answers without TLS: write redis://")
+	named("redis://"+secure.Addr(), secure.Addr()+" wants TLS: write rediss://")
+	cluster.backend(t)
+	for _, p := range cluster.processes {
+		if p.Addr() != cluster.owner {
+			named(p.URL(), p.Addr()+" is a node of a cluster: add ?cluster=true to store.url")
+		}
 	}
 }
 
