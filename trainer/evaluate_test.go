@@ -54,6 +54,26 @@ func TestEvaluationTable(t *testing.T) {
 	}
 }
 
+// TestEvaluationThatCannotBeSaved checks that the table does not name a folder into which the trajectories could not be written.
+func TestEvaluationThatCannotBeSaved(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, append(noColdStart, "run.steps=1", "run.checkpoint_every=1")...)
+	mustTrain(t, cfg, TrainOptions{})
+	first, err := Evaluate(t.Context(), cfg, EvaluateOptions{})
+	if err != nil || !strings.Contains(first.String(), "trajectories  "+first.Dir) {
+		t.Fatalf("%v\n%s", err, first)
+	}
+	trajectories := archive.TrajectoriesDir(first.Dir)
+	if err := errors.Join(os.RemoveAll(trajectories), os.WriteFile(trajectories, nil, 0o600)); err != nil { // a file: also root cannot write in it
+		t.Fatal(err)
+	}
+	seen := &recorder{}
+	again, err := Evaluate(t.Context(), cfg, EvaluateOptions{Observer: seen})
+	if err != nil || !strings.Contains(seen.String(), "are not saved") || !strings.Contains(again.String(), "trajectories  could not be saved") {
+		t.Errorf("%v, notes %s\n%s", err, seen, again)
+	}
+}
+
 // TestEvaluationDirs checks that evaluations with different settings do not overwrite each other's files.
 func TestEvaluationDirs(t *testing.T) {
 	dir := t.TempDir()

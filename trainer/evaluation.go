@@ -16,7 +16,7 @@ import (
 // Evaluation is the result of Evaluate.
 type Evaluation struct {
 	Checkpoint string           // the folder of the checkpoint
-	Dir        string           // the folder of the trajectories
+	Dir        string           // the folder of the trajectories; "": some could not be saved, as a note has reported
 	Records    []metrics.Record // one for each agent, the main agent first
 	Samples    int              // rollouts of each query
 	Answers    []score.Answers  // nil if some rollouts have no score, or if the main agent runs elsewhere
@@ -160,6 +160,10 @@ func (e Evaluation) String() string {
 	if tokens, seconds, known := e.costs(); known {
 		fmt.Fprintf(&b, "\na question took %.0f tokens and %.2f seconds, summed over its samples\n", tokens, seconds)
 	}
-	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
+	if e.Dir == "" {
+		fmt.Fprintf(&b, "\ntrajectories  could not be saved\n")
+	} else {
+		fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
+	}
 	return b.String()
 }
