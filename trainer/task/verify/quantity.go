@@ -24,11 +24,14 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 		if !ok || want.named {
 			return texts(reference, c)
 		}
-		got, ok := parseQuantity(conclusion(c.Attempt.Answer))
-		if !ok {
-			return false, nil
+		var got quantity
+		for _, text := range conclusions(c.Attempt.Answer) {
+			if got, ok = parseQuantity(text); ok {
+				break
+			}
 		}
 		switch {
+		case !ok:
 		case got.dimension == want.dimension:
 			return within.near(got.in(want), want.written), nil
 		case got.dimension == "" || want.dimension == "":

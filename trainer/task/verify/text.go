@@ -125,18 +125,19 @@ func sameChoice(reference string, c Case) (bool, error) {
 	if m := called.FindStringSubmatch(answer); m != nil {
 		answer = m[1]
 	}
-	got, ok := chosen(conclusion(answer), c.Choices)
-	return ok && got == want, nil
+	for _, text := range conclusions(answer) {
+		if got, ok := chosen(text, c.Choices); ok || doubtful(withoutNoun(text)) {
+			return ok && got == want, nil
+		}
+	}
+	return false, nil
 }
 
 var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
 	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
-	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
-	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
-	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
-	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice|letter)\b(?:\s+is\b)?[:\s]*`)
 
 	// as in "So option B is correct."
 	called = regexp.MustCompile(`(?i)^\W*(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:option|choice)\s+)?(\(?[a-z]\)?)\s+is\s+` +
@@ -149,8 +150,14 @@ var (
 
 var (
 	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // as in "(A) or (B)"
-	negated = regexp.MustCompile(`(?i)^[\s*_]*not\s+(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
+	negated = regexp.MustCompile(`(?i)^[\s*_]*(?:(?:should|would|must|can|could|will)\s+)?not\s+(?:be\s+)?(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 )
+
+// doubtful reports whether a text begins with two letters, or excludes one.
+func doubtful(text string) bool { return hedged.MatchString(text) || negated.MatchString(text) }
+
+// withoutNoun returns a text without the words "the option" and similar at its beginning.
+func withoutNoun(text string) string { return text[len(optionWord.FindString(text)):] }
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two letters, or excludes one.
 func chosen(text string, choices []string) (int, bool) {
@@ -158,8 +165,7 @@ func chosen(text string, choices []string) (int, bool) {
 	if i := optionOf(text, choices); i >= 0 {
 		return i, true
 	}
-	text = text[len(optionWord.FindString(text)):]
-	if hedged.MatchString(text) || negated.MatchString(text) {
+	if text = withoutNoun(text); doubtful(text) {
 		return 0, false
 	}
 	n := len(choices)
@@ -208,55 +214,4 @@ func withReason(text string, n int) int {
 func optionOf(text string, choices []string) int {
 	text = normalize(text)
 	return slices.IndexFunc(choices, func(choice string) bool { return text != "" && text == normalize(choice) })
-}
-
-// conclusion returns the part of an answer that states its result. It is the content of the last <answer> tag, or the last \boxed{} or
-// ####, otherwise the text after the last "answer is" or "answer:". Without these it is the text before
-// "is the answer" or after the word "answer" at the beginning, and otherwise the whole answer.
-func conclusion(answer string) string {
-	if at := strings.LastIndex(answer, "<answer>"); at >= 0 {
-		answer, _, _ = strings.Cut(answer[at+len("<answer>"):], "</answer>")
-	}
-	if marked, ok := marked(answer); ok {
-		return marked
-	}
-	if at := announced.FindAllStringIndex(answer, -1); len(at) > 0 {
-		return answer[at[len(at)-1][1]:]
-	}
-	if at := stated.FindStringIndex(answer); at != nil {
-		return answer[:at[0]]
-	}
-	return answer[len(titled.FindString(answer)):]
-}
-
-// marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
-func marked(s string) (string, bool) {
-	boxed, hashes := strings.LastIndex(s, `\boxed{`), lastHashes(s)
-	switch {
-	case boxed < 0 && hashes < 0:
-		return "", false
-	case hashes > boxed:
-		line, _, _ := strings.Cut(strings.TrimLeft(s[hashes:], "#"), "\n")
-		return line, true
-	}
-	content, _ := group(s[boxed+len(`\boxed{`):])
-	return content, true // a mark whose brace is never closed has no readable content
-}
-
-// heading matches a Markdown heading of level 4 to 6 that begins with a word, with text below it.
-var heading = regexp.MustCompile(`^#{4,6}[ \t]+[*_]*(?:\d{1,2}[.)][ \t]+[*_]*)?\pL[^\n]*\n\s*\S`)
-
-// lastHashes returns the index of the last #### that does not begin a heading, or -1.
-func lastHashes(s string) int {
-	for end := len(s); ; {
-		i := strings.LastIndex(s[:end], "####")
-		if i < 0 {
-			return -1
-		}
-		begin := len(strings.TrimRight(s[:i], "#"))
-		if begin > 0 && s[begin-1] != '\n' || !heading.MatchString(s[begin:]) {
-			return i
-		}
-		end = begin
-	}
 }

@@ -147,6 +147,26 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestChoiceConclusions reads the words before a conclusion as lighteval and the multilingual patterns of simple-evals do. The article
+// "A", a hedge, an exclusion and a text about the answer name no option.
+func TestChoiceConclusions(t *testing.T) {
+	var cases []verdict
+	for _, answer := range []string{"**Answer**: B", "*Answer*: B", "__Answer__: B", "**Final Answer**: B", "**Correct Answer**: B", "**Answer**\n\nB", "**Final Answer**\nB", "## Final Answer\n\n**B**",
+		"The answer should be B.", "The answer would be B.", "The answer must be B.", "The answer is therefore B.", "The answer is clearly B.", "The answer is, therefore, B.", "The best option is B", "My choice is B.",
+		"Thus, the correct choice is **B**.", "Therefore, B.", "Hence, option B.", "So **B**.", "I choose B.", "I'd go with B.", "Conclusion: B", "Ans: B", `{"answer": "B"}`, `{"reasoning": "A is cold", "answer": "B", "sure": true}`,
+		"```json\n{\"answer\": \"\\\\boxed{B}\"}\n```", "<final_answer>B</final_answer>", "the <answer> tag: <answer>B</answer>", "Antwort: B", "Respuesta: B", "Réponse : B", "答案：B", "正确答案是B，因为它热",
+		"It is \\boxed{v \\ll c}.\n\n**Answer: B**", "#### Answer: B"} {
+		cases = append(cases, verdict{"B", "A and C are cold.\n\n" + answer, 1})
+	}
+	for _, answer := range []string{"The answer should be considered. A good approach is this.", "A good approach is to think.", "Therefore, A planet with rings.", "So A planet.", "Conclusion: A detailed look is needed.", "I choose a planet.",
+		"The best option is a planet.", "The answer should not be (A).", "So the correct choice is not (A).", "The best option is A or B.", "**Answer**\n\nA planet with rings", `{"answer": "A or B"}`, "\\boxed{A or B}\n\nAnswer: A",
+		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like."} {
+		cases = append(cases, verdict{"A", answer, 0})
+	}
+	cases = append(cases, verdict{"B", "The answer is B.\n\nConclusion: A planet like Venus is hot.", 1}, verdict{"B", "B) Venus. Conclusion: a hot planet.", 1})
+	check(t, Settings{Kind: Choice}, []string{"Mercury", "Venus", "Earth", "A big Mars"}, cases)
+}
+
 func TestRegex(t *testing.T) {
 	check(t, Settings{Kind: Regex, Pattern: `ANSWER\[(.*?)\]`}, nil, []verdict{
 		{"x", "ANSWER[x]", 1}, {"x", "ANSWER[ x ]", 1}, {"x", "ANSWER[y] ANSWER[x]", 1}, {"x", "ANSWER[x] ANSWER[y]", 0}, {"x", "x", 0}, {"", "no match", 0},

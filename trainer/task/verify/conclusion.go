@@ -1,0 +1,119 @@
+package verify
+
+import (
+	"regexp"
+	"strings"
+)
+
+// The pieces of the patterns for the words before a conclusion.
+const (
+	answerNoun = `(?:(?:^|[^\pL\pN])(?:answer|ans\.?|antwort|respuesta|resposta|risposta|réponse|jawaban)|答案|答え|回答|정답)`
+	wordMarks  = "[*_`\"']*" // emphasis and quotes after a word
+	verb       = `\s+(?:is|ist|es|est|(?:should|would|must|will|has\s+to)\s+be)\b(?:,?\s+(?:therefore|thus|hence|then|clearly|obviously|` +
+		`definitely|simply|indeed|(?:most\s+)?likely|probably)\b,?)?`
+	rank = `(?:my|(?:the\s+)?(?:final|correct|right|best|only|most\s+(?:likely|suitable|appropriate)))`
+)
+
+var (
+	// announced matches "answer is", "answer:" and a line that only has the title "Answer".
+	announced = regexp.MustCompile(`(?im)` + answerNoun + wordMarks + `(?:` + verb + `\s*[:=]?|\s*[:=：→]|\s*[是为為は])\s*|` +
+		`^[^\pL\n]*(?:(?-i:Answer|ANSWER)|(?:the|` + rank + `)(?:\s+` + rank + `)?\s+answer)[*_]*[ \t]*\n\s*`)
+	// concluded matches other words before a conclusion.
+	concluded = regexp.MustCompile(`(?i)(?:^|[^\pL\pN])(?:` + rank + `\s+(?:option|choice)` + wordMarks + `(?:` + verb + `\s*:?|\s*:)|` +
+		`I(?:['’](?:d|ll)|\s+would|\s+will)?\s+(?:choose|pick|select|go\s+with)\b|conclusion` + wordMarks + `\s*:)\s*`)
+	// therefore matches an answer that ends with a letter, as in "Therefore, B."
+	therefore = regexp.MustCompile(`(?i)(?:^|[^\pL\pN])(?:therefore|thus|hence|so)[,:]?\s+((?:(?:option|choice)\s+)?[*_(]*(?-i:[A-Z])[)*_]*)[.!]?[*_]*\s*$`)
+	titled    = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:` + rank + `\s+)?answer` + wordMarks + `\s+`) // as in "Answer B"
+	stated    = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+
+	answerOpen  = regexp.MustCompile(`(?i)<(?:final_)?answer>`)
+	answerClose = regexp.MustCompile(`(?i)</(?:final_)?answer>`)
+	answerKey   = regexp.MustCompile(`(?i)"(?:final_?)?answer"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(-?\d[\d.eE+-]*))`)
+	jsonEscapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
+)
+
+// tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer.
+func tagged(answer string) string {
+	if tags := answerOpen.FindAllStringIndex(answer, -1); len(tags) > 0 {
+		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0]
+	}
+	if keys := answerKey.FindAllStringSubmatch(answer, -1); len(keys) > 0 {
+		last := keys[len(keys)-1]
+		return jsonEscapes.Replace(last[1]) + last[2]
+	}
+	return answer
+}
+
+// conclusions returns the parts of an answer that may state its result, the surest first. The content of an <answer> tag or of the
+// JSON key "answer" replaces the whole answer. Its last \boxed{} or #### comes first, and then an "answer:" after the box. Without a
+// mark it is the text after the last "answer is" or "answer:". Without these, the text after "the best option is" and similar words
+// comes first, and then the text before "is the answer" or the whole answer.
+func conclusions(answer string) []string {
+	answer = tagged(answer)
+	if mark, ok := marked(answer); ok {
+		if inside, ok := afterAnnounced(mark); ok {
+			mark = inside
+		}
+		if isBoxed(answer) {
+			_, after := group(answer[strings.LastIndex(answer, `\boxed{`)+len(`\boxed{`):])
+			if later, ok := afterAnnounced(after); ok {
+				return []string{mark, later}
+			}
+		}
+		return []string{mark}
+	}
+	if after, ok := afterAnnounced(answer); ok {
+		return []string{after}
+	}
+	var texts []string
+	if at := concluded.FindAllStringIndex(answer, -1); len(at) > 0 {
+		texts = append(texts, answer[at[len(at)-1][1]:])
+	} else if m := therefore.FindStringSubmatch(answer); m != nil {
+		texts = append(texts, m[1])
+	}
+	if at := stated.FindStringIndex(answer); at != nil {
+		return append(texts, answer[:at[0]])
+	}
+	return append(texts, answer[len(titled.FindString(answer)):])
+}
+
+// afterAnnounced returns the text after the last "answer is" or "answer:".
+func afterAnnounced(text string) (string, bool) {
+	at := announced.FindAllStringIndex(text, -1)
+	if len(at) == 0 {
+		return "", false
+	}
+	return text[at[len(at)-1][1]:], true
+}
+
+// marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
+func marked(s string) (string, bool) {
+	boxed, hashes := strings.LastIndex(s, `\boxed{`), lastHashes(s)
+	switch {
+	case boxed < 0 && hashes < 0:
+		return "", false
+	case hashes > boxed:
+		line, _, _ := strings.Cut(strings.TrimLeft(s[hashes:], "#"), "\n")
+		return line, true
+	}
+	content, _ := group(s[boxed+len(`\boxed{`):])
+	return content, true // a mark whose brace is never closed has no readable content
+}
+
+// heading matches a Markdown heading of level 4 to 6 that begins with a word, with text below it.
+var heading = regexp.MustCompile(`^#{4,6}[ \t]+[*_]*(?:\d{1,2}[.)][ \t]+[*_]*)?\pL[^\n]*\n\s*\S`)
+
+// lastHashes returns the index of the last #### that does not begin a heading, or -1.
+func lastHashes(s string) int {
+	for end := len(s); ; {
+		i := strings.LastIndex(s[:end], "####")
+		if i < 0 {
+			return -1
+		}
+		begin := len(strings.TrimRight(s[:i], "#"))
+		if begin > 0 && s[begin-1] != '\n' || !heading.MatchString(s[begin:]) {
+			return i
+		}
+		end = begin
+	}
+}
