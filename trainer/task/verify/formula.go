@@ -25,7 +25,7 @@ var (
 	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
 		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
-		`\bmod(?:ulo)?[ \t]*$|(?:[±∓]|\+/-)[ \t]*$`)
+		`\bmod(?:ulo)?[ \t]*$|(?:[±∓]|\+/-|分[之の])[ \t]*$`)
 	// bounded matches the text before a figure that is a bound, and not a value.
 	bounded = regexp.MustCompile(`(?:^|[^=\-<>])(?:[<>]=?|[≤≥≠])[ \t]*[-$({]*$`)
 	tag     = regexp.MustCompile(`</?\pL[^<>]*>[ \t]*$`)

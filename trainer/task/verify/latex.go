@@ -69,11 +69,30 @@ func plain(s string) string {
 	s = zeros.ReplaceAllStringFunc(s, func(m string) string { return strings.ReplaceAll(m, " ", "") })
 	s = unitPowers(s)
 	s = repeating.ReplaceAllStringFunc(s, repeated)
-	s = fractions(s)
+	s = separated(fractions(s))
 	s = scientific.ReplaceAllString(s, "${1}e$2$3")
 	s = tenTo.ReplaceAllString(s, "${1}${2}1e$3$4")
 	s = afterWord.ReplaceAllString(s, "${1}${2}1e$3$4")
 	return andFraction.ReplaceAllStringFunc(spacedSlash.ReplaceAllString(s, "$1/$2"), mixed)
+}
+
+var (
+	commandFigure  = regexp.MustCompile(`\\[a-zA-Z]+[.\d]`)
+	wordPoint      = regexp.MustCompile(`(^|[^\pL\\])(\pL+\.)(\d)`) // as in Rs.500 and No.5
+	currencyFigure = regexp.MustCompile(`(^|[^\pL\pN\\])(-?)(USD|EUR|GBP|JPY|CNY|RMB|INR|CAD|AUD|NZD|SGD|HKD|CHF|SEK|NOK|DKK|KRW|MXN|BRL|ZAR|PKR|` +
+		`IDR|MYR|THB|VND|[Rr]s|RM|[Kk]r)(\d)`)
+)
+
+// separated puts a space between a figure and the command, the abbreviation or the currency before it. Functions and symbols of a
+// formula stay joined.
+func separated(s string) string {
+	s = commandFigure.ReplaceAllStringFunc(s, func(m string) string {
+		if end := len(m) - 1; !symbolic.MatchString(m[:end]) {
+			return m[:end] + " " + m[end:]
+		}
+		return m
+	})
+	return currencyFigure.ReplaceAllString(wordPoint.ReplaceAllString(s, "$1$2 $3"), "$1$3 $2$4")
 }
 
 // mixed writes "2 and 1/2" as "2 1/2". Other numbers with a fraction after "and" stay two numbers.

@@ -31,6 +31,20 @@ func TestNumericLaTeX(t *testing.T) {
 	})
 }
 
+// TestNumericAfterLetters has figures directly after words, currencies and commands. Only names in Latin, Greek or Cyrillic letters contain
+// digits. The expected values are those of math-verify and of verl's flexible rule for gsm8k, which takes the last number.
+func TestNumericAfterLetters(t *testing.T) {
+	check(t, Settings{Kind: Numeric}, nil, []verdict{
+		{"18", "答案是18", 1}, {"答案是18", "The answer is 18.", 1}, {"18", "因此，他一共需要支付18元。", 1}, {"18", "答えは18です。", 1}, {"18", "총18개", 1}, {"18", `\boxed{约18}`, 1}, {"18", "3个篮子，共18个", 1}, {"3", "3个篮子，共18个", 0}, {"0.5", `\boxed{约\frac12}`, 1},
+		{"-5", "答案是-5", 1}, {"5", "答案是-5", 0}, {"-5", "答案是负5", 1}, {"5", "答案是负5", 0}, {"1", "3分之1", 0}, {"18", "一共18万", 0}, {"18", "一共18千克", 1},
+		{"500", "2 tickets cost USD500", 1}, {"2", "2 tickets cost USD500", 0}, {"500", "RM500", 1}, {"500", "Rs500", 1}, {"500", "Rs.500", 1}, {"0.5", "Rs.500", 0}, {"500", "kr500", 1}, {"500", "EUR500", 1}, {"-500", "-USD500", 1}, {"500", "-USD500", 0}, {"5", "10-USD5", 1},
+		{"500", "approx.500", 1}, {"500", "No.500", 1}, {"0.5", "it is .5", 1}, {"0.5", `x=.5`, 1}, {"0.5", `\approx.5`, 1}, {"5", `\approx5`, 1},
+		{"1/2", `\approx\frac{1}{2}`, 1}, {"1/2", `\implies\frac{1}{2}`, 1}, {"1/2", `\boxed{\displaystyle\frac{1}{2}}`, 1}, {"1/2", `\boxed{\textstyle\frac12}`, 1}, {"1/2", `\boxed{\large\frac12}`, 1}, {"1/2", `\boxed{\bf\frac12}`, 1},
+		// names, functions and products
+		{"2", "H2O", 0}, {"2", "θ2", 0}, {"3", "MP3", 0}, {"2", `\boxed{2\times3}`, 0}, {"3", `\boxed{2\times3}`, 0}, {"3", `2\cdot3`, 0}, {"2", `\log2`, 0}, {"1/2", `\boxed{x\frac{1}{2}}`, 0}, {"1/2", `\pi\frac{1}{2}`, 0}, {"1/2", `\boxed{\sqrt\frac{1}{2}}`, 0}, {"2", `\boxed{\sqrt2}`, 0},
+	})
+}
+
 // TestQuantityPowers distinguishes areas and volumes from lengths.
 func TestQuantityPowers(t *testing.T) {
 	check(t, Settings{Kind: Quantity}, nil, []verdict{

@@ -112,7 +112,7 @@ var (
 	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content
 	emphasis     = regexp.MustCompile(`(?:^|[\s(:])_{1,3}$`)   // Markdown's, before a figure
 	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
-	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_(?:\d|\{\s*[\pL\d(])|[xX×]\d|[½¼¾⅓⅔⅛⅜⅝⅞])`)
+	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_(?:\d|\{\s*[\pL\d(])|[xX×]\d|\s*[万萬亿億만억]|[½¼¾⅓⅔⅛⅜⅝⅞])`)
 )
 
 // scanNumbers returns the numbers of a plain text in order. The Figure of an unreadable number is nil. The last
@@ -123,7 +123,7 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 		before, after := s[:at[0]], s[at[1]:]
 		r, _ := utf8.DecodeLastRuneInString(before)
 		open := strings.TrimRight(before, "{ ")
-		if unicode.IsLetter(r) || r == '_' && !emphasis.MatchString(before) || strings.HasSuffix(open, "_") && open != before {
+		if inName(r) || r == '_' && !emphasis.MatchString(before) || strings.HasSuffix(open, "_") && open != before {
 			continue // part of a name, as in H2O and x_{12}
 		}
 		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
@@ -140,6 +140,10 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 	return found
 }
 
+// inName reports whether a figure directly after the letter r belongs to a name. Chinese, Japanese, Korean and other scripts write figures
+// directly after words.
+func inName(r rune) bool { return unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic) }
+
 // signWord matches text that ends with a sign as a word: "negative", or a "minus" that does not follow an operand.
 var signWord = regexp.MustCompile(`(?i)(?:(?:^|[^\pL-])negative|` +
 	`(?:^|[=:({,.\n]|\b(?:is|was|are|were|be|equals?|of|to|at|about|around|approximately|than|answer|reads?|gives?))[ \t*_$"]*minus)[ \t]+[$€£¥₹({]*$`)
@@ -149,6 +153,9 @@ func endsInSignWord(before string) bool {
 	text := strings.TrimRight(before, " \t$€£¥₹({")
 	ends := func(word string) bool {
 		return len(text) >= len(word) && strings.EqualFold(text[len(text)-len(word):], word)
+	}
+	if ends("负") || ends("負") || ends("マイナス") {
+		return true
 	}
 	return (ends("minus") || ends("negative")) && signWord.MatchString(before[max(0, len(before)-maxFigure):])
 }
@@ -170,7 +177,7 @@ func negative(before string) (minus, clear bool) {
 	bare = strings.TrimRight(line, currencies)
 	r, _ := utf8.DecodeLastRuneInString(bare)
 	if !spaced {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != ')' && r != '-', true
+		return !inName(r) && !unicode.IsDigit(r) && r != ')' && r != '-', true
 	}
 	bare = strings.TrimRight(bare, " ")
 	switch {

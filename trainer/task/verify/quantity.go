@@ -202,7 +202,7 @@ func unitTable() map[string]unit {
 		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"},
 		{"kg", "oz ounce", "0.028349523125"},
 		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
-		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rupee", "1"},
+		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rs rupee", "1"},
 	} {
 		size, _ := new(big.Rat).SetString(u.size) // the table's own sizes can be read
 		for name := range strings.FieldsSeq(u.names) {
