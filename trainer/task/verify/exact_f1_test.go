@@ -102,7 +102,7 @@ func TestQuantity(t *testing.T) {
 		{"-$5 million", "$5 million", 0, 0, 0}, {"-$5 million", "-5 million dollars", 0, 0, 1}, {"-$5", "$-5", 0, 0, 1}, {".5 km", "500 m", 0, 0, 1}, {"5", "1e9999", 0, 0, 0},
 		{"5", "minus 5", 0, 0, 0}, {"-5 °C", "minus 5 °C", 0, 0, 1}, {"10 Downing Street", "10", 0, 0, 0}, {"10 Downing Street", "10 downing street", 0, 0, 1}, {"5 Square Miles", "5 sq mi", 0, 0, 1},
 		{"20th Century Fox", "20", 0, 0, 0}, {"20th Century Fox", "20th century fox", 0, 0, 1}, {"1st Infantry Division", "1", 0, 0, 0}, {"5th", "5", 0, 0, 1}, {"5th", "5th.", 0, 0, 1}, {"5'", "5\"", 0, 0, 0},
-		{"5 km", "It has 2 lanes and 3 bridges.\n\n**Answer**: 5 km", 0, 0, 1}, {"5 km", "It has 2 lanes.\n\n**Final Answer**\n\n5 km", 0, 0, 1}, {"5 km", "It has 2 lanes. {\"answer\": \"5 km\"}", 0, 0, 1}, {"$500", "USD500", 0, 0, 1}, {"₹500", "Rs.500", 0, 0, 1}, {"5 km", "答案：5 km", 0, 0, 1}, {"2 lanes", "It has 2 lanes.\n\n**Answer**: 5 km", 0, 0, 0},
+		{"5 km", "It has 2 lanes and 3 bridges.\n\n**Answer**: 5 km", 0, 0, 1}, {"5 km", "It has 2 lanes.\n\n**Final Answer**\n\n5 km", 0, 0, 1}, {"5 km", "It has 2 lanes. {\"answer\": \"5 km\"}", 0, 0, 1}, {"$500", "USD500", 0, 0, 1}, {"₹500", "Rs.500", 0, 0, 1}, {"5 km", "答案：5 km", 0, 0, 1}, {"5 km", `$5\ \mathrm{km}$`, 0, 0, 1}, {"5 km", "The answer is $5$ km.", 0, 0, 1}, {"5 km", `\(5\) km`, 0, 0, 1}, {"5 km", "$5", 0, 0, 0}, {"$5", "5 km", 0, 0, 0}, {"2 lanes", "It has 2 lanes.\n\n**Answer**: 5 km", 0, 0, 0},
 	} {
 		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
 		if err != nil {

@@ -58,7 +58,7 @@ func (q quantity) in(o quantity) *big.Rat {
 // parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
 // without a number or with several numbers.
 func parseQuantity(text string) (q quantity, ok bool) {
-	text = unquoted(plain(text))
+	text = unquoted(plain(withoutMath(text)))
 	at := figure.FindAllStringIndex(text, -1)
 	if len(at) != 1 || len(text) > maxFigure {
 		return q, false

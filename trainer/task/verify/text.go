@@ -3,7 +3,6 @@ package verify
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -161,10 +160,10 @@ func withoutNoun(text string) string { return text[len(optionWord.FindString(tex
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two letters, or excludes one.
 func chosen(text string, choices []string) (int, bool) {
-	text = norm.NFKC.String(latexText.ReplaceAllString(text, " $1 "))
 	if i := optionOf(text, choices); i >= 0 {
 		return i, true
 	}
+	text = norm.NFKC.String(latexText.ReplaceAllString(withoutMath(text), " $1 "))
 	if text = withoutNoun(text); doubtful(text) {
 		return 0, false
 	}
@@ -208,10 +207,4 @@ func withReason(text string, n int) int {
 		}
 	}
 	return int(text[m[2]] - 'A')
-}
-
-// optionOf returns the index of the option with this text, or -1.
-func optionOf(text string, choices []string) int {
-	text = normalize(text)
-	return slices.IndexFunc(choices, func(choice string) bool { return text != "" && text == normalize(choice) })
 }

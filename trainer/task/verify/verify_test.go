@@ -167,6 +167,29 @@ func TestChoiceConclusions(t *testing.T) {
 	check(t, Settings{Kind: Choice}, []string{"Mercury", "Venus", "Earth", "A big Mars"}, cases)
 }
 
+// TestChoiceOptions distinguishes options that differ only in punctuation, and reads options with LaTeX's delimiters.
+func TestChoiceOptions(t *testing.T) {
+	for _, choices := range [][]string{{"[1, 2]", "(1, 2)", "{1, 2}", "1, 2"}, {"a", "!a"}, {"!a", "a"}, {"n", "n!"}, {"x-y", "x/y", "x*y"}, {"2/1", "2:1"}, {"F", "F++", "F#"}, {"pb", "Pb", "PB"}, {"$5", "5%", "5"}, {"x²", "2x"}} {
+		for i, right := range choices {
+			letter := string(rune('A' + i))
+			for j, other := range choices {
+				want := 0.0
+				if i == j {
+					want = 1
+				}
+				answers := []verdict{{right, other, want}, {right, "The answer is " + other + ".", want}, {letter, other, want}, {right, "(" + string(rune('A'+j)) + ")", want}, {letter, string(rune('A' + j)), want}}
+				check(t, Settings{Kind: Choice}, choices, answers)
+			}
+		}
+	}
+	check(t, Settings{Kind: Choice}, []string{`$\frac{1}{2}$`, `$\frac{3}{4}$`, "$5$", "9", `\(x < 5\)`, "$5 and $10"}, []verdict{
+		{"B", `\boxed{\frac{3}{4}}`, 1}, {"B", `\boxed{\dfrac{3}{4}}`, 1}, {"B", `The answer is $\frac{3}{4}$.`, 1}, {`\frac{3}{4}`, "B", 1}, {`\frac{3}{4}`, "A", 0}, {"B", `\boxed{\frac{1}{2}}`, 0}, {"C", `\boxed{5}`, 1}, {"C", "The answer is 5", 1},
+		{"D", "The answer is $9$.", 1}, {"D", `$$ 9 $$`, 1}, {"D", `\[9\]`, 1}, {"E", "x<5", 1}, {"E", "x>5", 0}, {"F", "$5 and $10", 1}, {"F", "5 and 10", 0}, {"A", "The answer is $B$.", 0},
+	})
+	check(t, Settings{Kind: Choice}, []string{"5 km", "5 km.", "6"}, []verdict{{"B", "5 km.", 1}, {"A", "5 km.", 0}, {"A", "5 KM", 0}}) // the last may be either
+	check(t, Settings{Kind: Choice}, []string{"5", "5", "6"}, []verdict{{"5", "5", 1}, {"A", "5", 1}, {"6", "5", 0}})
+}
+
 func TestRegex(t *testing.T) {
 	check(t, Settings{Kind: Regex, Pattern: `ANSWER\[(.*?)\]`}, nil, []verdict{
 		{"x", "ANSWER[x]", 1}, {"x", "ANSWER[ x ]", 1}, {"x", "ANSWER[y] ANSWER[x]", 1}, {"x", "ANSWER[x] ANSWER[y]", 0}, {"x", "x", 0}, {"", "no match", 0},
