@@ -9,7 +9,7 @@ import (
 // not the answer's number.
 const (
 	// functions are LaTeX's operators and relations that make another value, or no single value, out of the figures after them.
-	functions = `sqrt|log|lg|ln|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|pm|mp|[dt]?binom|choose|gcd|lcm|sum|prod|int|det|[bp]?mod|` +
+	functions = `sqrt|log|lg|ln|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|pm|mp|[dt]?binom|choose|over|gcd|lcm|sum|prod|int|det|[bp]?mod|` +
 		`lfloor|lceil|[lr]?vert|neq?`
 	// symbols are LaTeX's letters and relations that do not belong to one number.
 	symbols  = `pi|infty|theta|alpha|beta|gamma|lambda|phi|varphi|rfloor|rceil|mid|geq?(?:slant)?|leq?(?:slant)?|lt|gt|notin|in|cup|cap`
@@ -22,6 +22,8 @@ var (
 	// operandAfter matches the text before a figure that is the right operand of a sum, a product or a quotient.
 	operandAfter = regexp.MustCompile(`(?:(?:[\d)}\]%]|(?:^|[^\pL\\])\pL)[ \t]*(?:[+*×·÷]|\\(?:times|cdot|div)\b)|` +
 		`[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
+	// subtracted matches the text in \boxed{} before a figure that is subtracted from a variable.
+	subtracted = regexp.MustCompile(`(?:^|[^\pL\\])\pL[ \t]*-[ \t]*[({]?$`)
 	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
 		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
@@ -31,7 +33,7 @@ var (
 	tag     = regexp.MustCompile(`</?\pL[^<>]*>[ \t]*$`)
 
 	// ofFormula matches the text after a figure in \boxed{} that is a factor or an argument.
-	ofFormula = regexp.MustCompile(`^(?:!|[ \t]*[*/]?[ \t]*` + variable + `|[ \t]*\|)`)
+	ofFormula = regexp.MustCompile(`^(?:!|[ \t]*[-+*/]?[ \t]*` + variable + `|[ \t]*\|)`)
 )
 
 // isOperand reports whether the figure after this text is an operand of a formula.
@@ -48,3 +50,39 @@ func isBound(before string) bool {
 
 // isBoxed reports whether the content that marked returns is that of \boxed{}.
 func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > lastHashes(s) }
+
+var (
+	relation    = regexp.MustCompile(`=|≈|\\approx(?:eq)?`)
+	roundGroups = regexp.MustCompile(`\([^()]*\)|\[[^\[\]]*\]`)
+	braceGroups = regexp.MustCompile(`\{[^{}]*\}`)
+	// notOne matches the left side of a relation next to another relation, and again a middle part of two equations, as in x=5 y=6.
+	notOne = regexp.MustCompile(`[;<>≤≥≠或和]|\\\\|\b(?:and|or)\b|\\(?:[lg]eq?(?:slant)?|lt|gt|neq?|l?or|land|vee|wedge|q?quad)(?:[^a-zA-Z]|$)`)
+	again  = regexp.MustCompile(`\d\s+\pL[\pL\d_{}]*\s*$`)
+	digit  = regexp.MustCompile(`(?:^|[^\^_.\d])\d`) // not an exponent or an index
+)
+
+// rightSide returns the text after the last "=" of an equation, or after an \approx without a number before it. Other texts, such as two
+// equations, stay as they are.
+func rightSide(s string) string {
+	outer := blanked(s, roundGroups)
+	top := blanked(outer, braceGroups)
+	all := relation.FindAllStringIndex(top, -1)
+	if len(all) == 0 {
+		return s
+	}
+	begin, end := all[len(all)-1][0], all[len(all)-1][1]
+	if strings.ContainsAny(top[max(0, begin-1):begin], "<>!:=") || strings.ContainsAny(top[end:min(end+1, len(s))], ">=") ||
+		strings.Contains(top[:begin], ",") || notOne.MatchString(outer[:begin]) || len(all) > 1 && again.MatchString(top[:begin]) ||
+		s[begin:end] != "=" && digit.MatchString(s[:begin]) {
+		return s
+	}
+	return s[end:]
+}
+
+// blanked replaces the groups that a pattern matches, and the groups around them, with spaces.
+func blanked(s string, groups *regexp.Regexp) string {
+	for range 4 {
+		s = groups.ReplaceAllStringFunc(s, func(m string) string { return strings.Repeat(" ", len(m)) })
+	}
+	return s
+}

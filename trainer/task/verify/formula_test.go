@@ -19,3 +19,21 @@ func TestNumericFormulas(t *testing.T) {
 		{"101", `\boxed{101_{\text{two}}}`, 0}, {"101", `\boxed{101_{(2)}}`, 0}, {"5", "_5_ apples", 1},
 	})
 }
+
+// TestNumericEquations has marked equations, whose right side is the answer's number, as in math-verify.
+func TestNumericEquations(t *testing.T) {
+	check(t, Settings{Kind: Numeric}, nil, []verdict{
+		{"18", `\boxed{f(2)=18}`, 1}, {"0.5", `\boxed{P(X=2)=0.5}`, 1}, {"60", `\boxed{\theta = 60^{\circ}}`, 1}, {"1024", `\boxed{2^{10} = 1024}`, 1}, {"10", `\boxed{\binom{5}{2}=10}`, 1}, {"120", `\boxed{5! = 120}`, 1}, {"5", `\boxed{2+3=5}`, 1},
+		{"3", `\boxed{\log_2 8 = 3}`, 1}, {"2", `\boxed{\gcd(4,6)=2}`, 1}, {"78.5", `\boxed{\pi r^2 = 78.5}`, 1}, {"78.5", `\boxed{\pi r^2 \approx 78.5}`, 1}, {"0.5", `\boxed{P(X < 2) = 0.5}`, 1}, {"18", `\boxed{f(2) = 2 \cdot 9 = 18}`, 1}, {"18", `#### 2*9 = 18`, 1},
+		// two values, a bound or a formula
+		{"2", `\boxed{x=1, y=2}`, 0}, {"2", `\boxed{x=1 \text{ or } x=2}`, 0}, {"2", `\boxed{x=1 \quad x=2}`, 0}, {"2", `\boxed{x=1 y=2}`, 0}, {"2", `\boxed{x=1; y=2}`, 0}, {"2", `\boxed{5 (n=2)}`, 0}, {"5", `\boxed{x \le y = 5}`, 0}, {"5", `\boxed{x >= 5}`, 0},
+		{"0.333", `\boxed{\frac13 \approx 0.333}`, 0}, {"5", `\boxed{x = \pm 5}`, 0}, {"1", `\boxed{y = 2x + 1}`, 0}, {"5", `\boxed{y = x + 5}`, 0}, {"5", `\boxed{y = 5 + x}`, 0}, {"5", `\boxed{y = 5x}`, 0}, {"5", `\boxed{x - 5}`, 0}, {"1/2", `\boxed{a-1 \over 2}`, 0}, {"19", `\boxed{\text{covid-19}}`, 1}, {"3", `\boxed{5 = 2+3}`, 0}, {"2", `\boxed{x = \sqrt{2}}`, 0},
+		{"5", `\boxed{5=}`, 0}, {"3", `\boxed{\{x = 3, 4\}}`, 0},
+		// quotients
+		{"1/2", `\boxed{1 \over 2}`, 1}, {"1/2", `\boxed{{1\over 2}}`, 1}, {"1/2", `\boxed{{1}/{2}}`, 1}, {"1/2", `\boxed{\frac{(1)}{(2)}}`, 1}, {"1/2", `\boxed{\frac{{1}}{{2}}}`, 1}, {"1/2", `\boxed{1\div2}`, 1}, {"1/2", `\boxed{1 ÷ 2}`, 1},
+		{"1", `\boxed{1 \over x}`, 0}, {"2", `\boxed{x \over 2}`, 0}, {"1/2", `\boxed{3+1 \over 2}`, 0}, {"3", `\boxed{10^{3}/{2}}`, 0}, {"2", `\boxed{12 \div 3 \div 2}`, 0}, {"2", `\boxed{10 - 6 \div 3}`, 0},
+		// tags
+		{"18", "<answer>18</answer> That took 3 steps.", 1}, {"3", "<answer>18</answer> That took 3 steps.", 0}, {"18", `<answer>\boxed{18}</answer> or 3`, 1}, {"18", "<answer>The answer is 18.</answer>\n3", 1}, {"18", `{"answer": 18, "steps": 3}`, 1}, {"18", `{"answer": "$18", "steps": 3}`, 1},
+		{"3", "3 <answer></answer>", 0},
+	})
+}

@@ -20,7 +20,9 @@ var (
 	degrees     = regexp.MustCompile(`\^\s*\{?\s*\\(?:circ|degree)\b\s*\}?|\\(?:degrees?|textdegree)\b`)
 	ordinals    = regexp.MustCompile(`(\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}`)
 
-	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))`)
+	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*(?:\{\s*[({]?\s*([-+]?[\d.,]+)\s*[)}]?\s*\}|(\d))\s*(?:\{\s*[({]?\s*([-+]?[\d.,]+)\s*[)}]?\s*\}|(\d))`)
+	overFraction  = regexp.MustCompile(`\{?\s*\b([\d.,]+)\s*\\over\s*\{?\s*([\d.,]+)\s*\}?`)
+	braceFraction = regexp.MustCompile(`(^|[^\^_}\])\pL])\{\s*([\d.,]+)\s*\}\s*/\s*\{?\s*([\d.,]+)\s*\}?`)
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
 	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
 	andFraction   = regexp.MustCompile(`\b(\d+) and (?:a )?(\d+)/(\d+)\b`)
@@ -70,6 +72,7 @@ func plain(s string) string {
 	s = unitPowers(s)
 	s = repeating.ReplaceAllStringFunc(s, repeated)
 	s = separated(fractions(s))
+	s = braceFraction.ReplaceAllString(s, "$1$2/$3")
 	s = scientific.ReplaceAllString(s, "${1}e$2$3")
 	s = tenTo.ReplaceAllString(s, "${1}${2}1e$3$4")
 	s = afterWord.ReplaceAllString(s, "${1}${2}1e$3$4")

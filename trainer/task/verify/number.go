@@ -70,7 +70,8 @@ func (n Number) Value() *big.Rat {
 }
 
 // ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, or otherwise
-// the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals, exponents, powers of ten,
+// the last number in the text. It reads only the content of an <answer> tag or of the JSON key "answer", and only the right side of a
+// marked equation. It reads thousands separators, signs, currencies, per cent, decimals, exponents, powers of ten,
 // fractions and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2, belongs to the unit. ok is false
 // for a malformed figure (1,23 or 3-5 or 1/0), and for an operand of a formula (2 + 3, \binom{5}{2}, log(9)). It is also false
 // for a root, for a power or fraction of anything but numbers, and for two numbers, a bound (x > 5) or a symbol after a mark.
@@ -78,12 +79,17 @@ func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
 		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
 	}
+	s = tagged(s)
 	content, isMarked := marked(s)
-	if !isMarked {
+	if isMarked {
+		content = rightSide(content)
+	} else {
 		content = s
 	}
+	content = overFraction.ReplaceAllString(content, `\frac{$1}{$2}`)
 	text := plain(content)
 	if isMarked {
+		text = quotient.ReplaceAllString(text, "$1/$2")
 		text = spacedGroups.ReplaceAllStringFunc(strings.TrimSpace(text), func(s string) string { return strings.ReplaceAll(s, " ", "") })
 		if strings.HasPrefix(text, "- ") {
 			text = "-" + strings.TrimSpace(text[1:]) // a sign, not an item of a list
@@ -109,6 +115,7 @@ var (
 	grouped = regexp.MustCompile(`^(?:\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+|(?:['’]\d{3})+)|\d{1,2}(?:,\d{2})+,\d{3})(?:\.\d+)?$`)
 	percent = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
 
+	quotient     = regexp.MustCompile(`(\d)\s*(?:÷|\\div)\s*(\d)`)
 	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content
 	emphasis     = regexp.MustCompile(`(?:^|[\s(:])_{1,3}$`)   // Markdown's, before a figure
 	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
@@ -129,7 +136,7 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
 		minus, clear := negative(before)
 		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear ||
-			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && ofFormula.MatchString(after)) {
+			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && (ofFormula.MatchString(after) || subtracted.MatchString(before))) {
 			n.Figure = nil
 		}
 		if n.Figure != nil && minus {
