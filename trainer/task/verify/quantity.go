@@ -31,7 +31,7 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 			}
 		}
 		switch {
-		case !ok:
+		case !ok || got.decade != want.decade:
 		case got.dimension == want.dimension:
 			return within.near(got.in(want), want.written), nil
 		case got.dimension == "" || want.dimension == "":
@@ -45,8 +45,9 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 type quantity struct {
 	written   *big.Rat // in the written unit
 	size      *big.Rat // size of that unit, in the unit of the dimension
-	dimension string   // dimension of the unit: m for lengths, or a unit that is not in units; "": no unit
+	dimension string   // dimension of the unit: m for lengths, m/s for speeds, or a unit that is not in units; "": no unit
 	named     bool     // the text is a name with a number: Apollo 11, 20th Century Fox
+	decade    bool     // the text is a decade: 1990s
 }
 
 // in returns q in the unit of o, which must have the same dimension.
@@ -68,13 +69,18 @@ func parseQuantity(text string) (q quantity, ok bool) {
 		return q, false
 	}
 	q.written = numbers[0].Figure
-	before := strings.TrimRight(text[:at[0][0]], " ")
+	before, after := strings.TrimRight(text[:at[0][0]], " "), text[at[0][1]:]
 	before = strings.TrimSuffix(before, "-")
-	q.named = ordinal.MatchString(text[at[0][1]:]) || isTitle(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before),
-		func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
+	if end := decade.FindStringIndex(text[at[0][0]:]); end != nil {
+		q.decade, after = true, text[at[0][0]+end[1]:]
+	}
+	q.named = ordinal.MatchString(after) || isTitle(after) || slices.ContainsFunc(unitWords(before), func(w string) bool {
+		money := units[w].dimension
+		return w != "%" && (money == "" || !strings.Contains(currencies, money))
+	})
 	factor := big.NewRat(1, 1)
 	var names []string
-	for _, w := range unitWords(before + " " + text[at[0][1]:]) {
+	for _, w := range unitWords(before + " " + after) {
 		if n, ok := scales[w]; ok {
 			factor.Mul(factor, n)
 			continue
@@ -106,8 +112,16 @@ func isTitle(after string) bool {
 var powers = map[string]string{"square": "²", "sq": "²", "cubic": "³", "cu": "³"}
 
 // unitOf returns the size and the dimension of the unit that some words name. It is a unit in
-// units, its square or cube, or an unknown unit, which is its own dimension.
+// units, its square or cube, a quotient of two units, or an unknown unit, which is its own dimension.
 func unitOf(names []string) (size *big.Rat, dimension string) {
+	if i := slices.Index(names, "per"); i > 0 && i < len(names)-1 && !slices.Contains(names[i+1:], "per") {
+		above, of := unitOf(names[:i])
+		below, by := unitOf(names[i+1:])
+		return new(big.Rat).Quo(above, below), of + "/" + by
+	}
+	if len(names) == 2 && names[0] == "degree" && units[names[1]].size != nil { // degrees Celsius
+		names = names[1:]
+	}
 	if len(names) == 2 && powers[names[0]] != "" {
 		names = []string{names[1] + powers[names[0]]}
 	}
@@ -137,24 +151,44 @@ func unitOf(names []string) (size *big.Rat, dimension string) {
 // currencies and of per cent are separate words.
 func unitWords(text string) (words []string) {
 	text = strings.ReplaceAll(strings.ToLower(text), "us$", "$")
-	for _, sign := range []string{"$", "€", "£", "¥", "₹", "%"} {
+	for _, sign := range []string{"$", "€", "£", "¥", "₹", "¢", "%"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
-	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
+	text = strings.ReplaceAll(perCent.ReplaceAllString(text, "%"), "/", " per ")
+	for w := range strings.FieldsSeq(text) {
 		w = strings.Trim(w, ".,;:()~≈*_`!?-")
 		if quantityFiller[w] {
 			continue
 		}
-		singular := strings.TrimSuffix(w, "s")
-		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, but not gas
-			w = singular
-		}
-		if w != "" && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
+		if w = singular(w); w != "" && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
 			words = append(words, w)
 		}
 	}
 	return words
 }
+
+// singular returns the singular of a unit, in a form that is the same for both: city and cities become city, movie and movies movy.
+func singular(w string) string {
+	one := strings.TrimSuffix(w, "s")
+	if _, short := units[one]; !strings.HasSuffix(w, "ss") && (len(one) > 2 || len(one) == 2 && short) { // hrs, but not gas
+		w = one
+	}
+	if stem, ok := strings.CutSuffix(w, "ie"); ok && len(w) > 3 {
+		return stem + "y"
+	}
+	if sibilant.MatchString(w) { // boxe, inche
+		return w[:len(w)-1]
+	}
+	return w
+}
+
+var sibilant = regexp.MustCompile(`(?:x|[cs]h|ss|z)e$`)
+
+// decade matches the text from a number on if it names a decade, as in 1990s.
+var decade = regexp.MustCompile(`^[12]\d\d0['’]?s\b`)
+
+// currencies are the dimensions of units that stand before a number. Other words before a number belong to a name, as in Day 5.
+const currencies = "$€£¥₹"
 
 // unquoted returns a text without surrounding marks of emphasis, quotes and ends of sentences.
 func unquoted(text string) string {
@@ -181,8 +215,8 @@ var scales = map[string]*big.Rat{
 	"thousand": big.NewRat(1e3, 1), "million": big.NewRat(1e6, 1), "billion": big.NewRat(1e9, 1), "trillion": big.NewRat(1e12, 1),
 }
 
-// units are the known units of length, mass and time, which are converted, and of money, each its own dimension. The
-// size is in the unit of the dimension.
+// units are the known units of length, mass, time, volume and speed, which are converted, and of money and temperature, each its own
+// dimension. The size is in the unit of the dimension.
 var units = unitTable()
 
 type unit struct {
@@ -198,10 +232,13 @@ func unitTable() map[string]unit {
 	}{
 		{"m", "m metre meter", "1"}, {"m", "km kilometre kilometer", "1000"}, {"m", "cm centimetre centimeter", "1/100"},
 		{"m", "mm millimetre millimeter", "1/1000"},
-		{"m", "mi mile", "1609.344"}, {"m", "ft foot feet", "0.3048"}, {"m", "in inch inche", "0.0254"}, {"m", "yd yard", "0.9144"},
+		{"m", "μm um micrometre micrometer micron", "1/1000000"}, {"m", "nm nanometre nanometer", "1/1000000000"},
+		{"m", "mi mile", "1609.344"}, {"m", "ft foot feet", "0.3048"}, {"m", "in inch", "0.0254"}, {"m", "yd yard", "0.9144"},
 		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"},
 		{"kg", "oz ounce", "0.028349523125"},
 		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
+		{"s", "wk week", "604800"}, {"m³", "l litre liter", "1/1000"}, {"m³", "ml millilitre milliliter", "1/1000000"}, {"m/s", "mph", "0.44704"},
+		{"m/s", "kmh kph", "5/18"}, {"°C", "c celsiu", "1"}, {"°F", "f fahrenheit", "1"}, {"$", "¢ cent", "1/100"},
 		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rs rupee", "1"},
 	} {
 		size, _ := new(big.Rat).SetString(u.size) // the table's own sizes can be read
