@@ -92,7 +92,7 @@ func TestStatedScore(t *testing.T) {
 		// the scale with the score
 		"Score: 6 stars out of 10": 0.6, "Score: 6 on a scale of 0 to 10": 0.6, "Score: 6 [0-10]": 0.6,
 		"Score: 8/10": 0.8, "Score: 8 / 10": 0.8, "**Score: 8/10**": 0.8, "Score: 7 out of 10": 0.7, "Score: 7 (out of 10)": 0.7, "Score: 7 of 10.": 0.7, "Score (0-10): 8": 0.8, "Score (out of 10): 8": 0.8,
-		"Score/10: 8": 0.8, "8/10": 0.8, "**8**": 0.8, "Score: **8**/10": 0.8, "8/10.": 0.8,
+		"Score/10: 8": 0.8, "Score:\u00a08": 0.8, "Score\u202f: 8/10": 0.8, "Score: <b>8</b>": 0.8, "<b>Score:</b> 8": 0.8, "<strong class=\"x\">Score</strong>: 8": 0.8, "Score: 8\u00a0/\u00a010": 0.8, "8/10": 0.8, "**8**": 0.8, "Score: **8**/10": 0.8, "8/10.": 0.8,
 		// its forms
 		"Score: `8`": 0.8, "Score: [8]": 0.8, "Score:\n8": 0.8, "## Score:\n\n**8/10**\n\nGood.": 0.8, "Score：8": 0.8, "Score: .5": 0.05, "Score: 8, as 2 of 3 parts are there.": 0.8, "Score: 8 - good": 0.8, "Score: +8": 0.8,
 		// JSON

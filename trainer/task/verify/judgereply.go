@@ -24,6 +24,12 @@ var (
 	thinkingClose = regexp.MustCompile(`(?i)</(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[/THINK\]|◁/think▷|<\|channel\|>final<\|message\|>`)
 )
 
+// Spaces that do not break, and HTML's emphasis, do not change what a reply states.
+var (
+	thinSpaces = strings.NewReplacer("\u00a0", " ", "\u202f", " ", "\u2007", " ", "\u2009", " ")
+	inlineTag  = regexp.MustCompile(`(?i)</?(?:b|strong|i|em|u|code|mark|span)(?:\s[^<>]*)?>`)
+)
+
 // outsideThinking returns the part of a reply after its thinking. An opening tag counts only at the beginning of a
 // line, because elsewhere the judge may quote the answer. A closing tag counts even without an opening tag, because
 // many templates write the opening tag into the prompt.
@@ -56,6 +62,7 @@ func readScore(reply string, scale float64) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	text = inlineTag.ReplaceAllString(thinSpaces.Replace(text), "")
 	objects, rest := scoresInJSON(text, scale)
 	all := append(objects, scoresInText(rest, scale)...)
 	if m := bareScore.FindStringSubmatch(text); len(all) == 0 && m != nil && (aloneTail.MatchString(m[2]) || strings.TrimSpace(m[2]) == "%") {
