@@ -5,6 +5,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // normaliseAnswer normalises an answer like the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA: lower case, without
@@ -16,7 +19,7 @@ func normaliseAnswer(s string) string {
 			return -1
 		}
 		return r
-	}, strings.ToLower(s))
+	}, cases.Lower(language.Und).String(s))
 	s = wordRun.ReplaceAllStringFunc(s, func(w string) string {
 		if w == "a" || w == "an" || w == "the" {
 			return " "

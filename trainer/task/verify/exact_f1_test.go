@@ -23,6 +23,8 @@ func TestSquadNormalisation(t *testing.T) {
 		"Beyoncé\u00a0Knowles":  "beyoncé knowles",
 		"A_The":                 "athe",
 		"“the”":                 "“ ”",
+		"ΟΔΟΣ ΣΑΣ":              "οδος σας",
+		"İstanbul":              "i\u0307stanbul",
 	} {
 		if got := normaliseAnswer(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)

@@ -58,7 +58,7 @@ func normalize(s string) string {
 			b.WriteRune(r)
 		case strings.ContainsRune("-−–‐‒", r) && signed(i+1) && !word(i-1) && at(i-1) != ')' && at(i-1) != '-':
 			b.WriteRune('-')
-		case unicode.IsPunct(r):
+		case unicode.IsPunct(r), r == '`':
 			b.WriteRune(' ')
 		default:
 			b.WriteRune(r)
