@@ -22,8 +22,8 @@ var (
 	// operandAfter matches the text before a figure that is the right operand of a sum, a product or a quotient.
 	operandAfter = regexp.MustCompile(`(?:(?:[\d)}\]%]|(?:^|[^\pL\\])\pL)[ \t]*(?:[+*×·÷]|\\(?:times|cdot|div)\b)|` +
 		`[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
-	// subtracted matches the text in \boxed{} before a figure that is subtracted from a variable.
-	subtracted = regexp.MustCompile(`(?:^|[^\pL\\])\pL[ \t]*-[ \t]*[({]?$`)
+	// addend matches the text in \boxed{} before a figure that is added to variables or subtracted from them.
+	addend = regexp.MustCompile(`(?:^|[^\pL\\])\pL{1,2}[ \t]*[-+][ \t]*[({]?$`)
 	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
 		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
@@ -48,6 +48,11 @@ func isBound(before string) bool {
 	return bounded.MatchString(before) && !tag.MatchString(before)
 }
 
+// isTerm reports whether the boxed figure between two texts is a factor, an argument or a term next to a variable.
+func isTerm(before, after string) bool {
+	return ofFormula.MatchString(after) || addend.MatchString(before)
+}
+
 // isBoxed reports whether the content that marked returns is that of \boxed{}.
 func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > lastHashes(s) }
 
@@ -57,7 +62,7 @@ var (
 	braceGroups = regexp.MustCompile(`\{[^{}]*\}`)
 	// notOne matches the left side of a relation next to another relation, and again a middle part of two equations, as in x=5 y=6.
 	notOne = regexp.MustCompile(`[;<>≤≥≠或和]|\\\\|\b(?:and|or)\b|\\(?:[lg]eq?(?:slant)?|lt|gt|neq?|l?or|land|vee|wedge|q?quad)(?:[^a-zA-Z]|$)`)
-	again  = regexp.MustCompile(`\d\s+\pL[\pL\d_{}]*\s*$`)
+	again  = regexp.MustCompile(`\d(?:[\s}]|\\[a-zA-Z ,:;])[^=]*\pL[\pL\d_{}]*\s*$`)
 	digit  = regexp.MustCompile(`(?:^|[^\^_.\d])\d`) // not an exponent or an index
 )
 
@@ -76,7 +81,10 @@ func rightSide(s string) string {
 		s[begin:end] != "=" && digit.MatchString(s[:begin]) {
 		return s
 	}
-	return s[end:]
+	if right := s[end:]; strings.ContainsAny(right, "0123456789") { // not 5 = x
+		return right
+	}
+	return s
 }
 
 // blanked replaces the groups that a pattern matches, and the groups around them, with spaces.

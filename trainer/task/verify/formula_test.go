@@ -28,7 +28,7 @@ func TestNumericEquations(t *testing.T) {
 		// two values, a bound or a formula
 		{"2", `\boxed{x=1, y=2}`, 0}, {"2", `\boxed{x=1 \text{ or } x=2}`, 0}, {"2", `\boxed{x=1 \quad x=2}`, 0}, {"2", `\boxed{x=1 y=2}`, 0}, {"2", `\boxed{x=1; y=2}`, 0}, {"2", `\boxed{5 (n=2)}`, 0}, {"5", `\boxed{x \le y = 5}`, 0}, {"5", `\boxed{x >= 5}`, 0},
 		{"0.333", `\boxed{\frac13 \approx 0.333}`, 0}, {"5", `\boxed{x = \pm 5}`, 0}, {"1", `\boxed{y = 2x + 1}`, 0}, {"5", `\boxed{y = x + 5}`, 0}, {"5", `\boxed{y = 5 + x}`, 0}, {"5", `\boxed{y = 5x}`, 0}, {"5", `\boxed{x - 5}`, 0}, {"1/2", `\boxed{a-1 \over 2}`, 0}, {"19", `\boxed{\text{covid-19}}`, 1}, {"3", `\boxed{5 = 2+3}`, 0}, {"2", `\boxed{x = \sqrt{2}}`, 0},
-		{"5", `\boxed{5=}`, 0}, {"3", `\boxed{\{x = 3, 4\}}`, 0},
+		{"2", `\boxed{x=1\ y=2}`, 0}, {"2", `\boxed{x=1\text{ und }y=2}`, 0}, {"5", `\boxed{5 = x}`, 1}, {"5", `\boxed{y = mx + 5}`, 0}, {"5", `\boxed{f(x) = x^2 + 5}`, 0}, {"3", `\boxed{\{x = 3, 4\}}`, 0},
 		// quotients
 		{"1/2", `\boxed{1 \over 2}`, 1}, {"1/2", `\boxed{{1\over 2}}`, 1}, {"1/2", `\boxed{{1}/{2}}`, 1}, {"1/2", `\boxed{\frac{(1)}{(2)}}`, 1}, {"1/2", `\boxed{\frac{{1}}{{2}}}`, 1}, {"1/2", `\boxed{1\div2}`, 1}, {"1/2", `\boxed{1 ÷ 2}`, 1},
 		{"1", `\boxed{1 \over x}`, 0}, {"2", `\boxed{x \over 2}`, 0}, {"1/2", `\boxed{3+1 \over 2}`, 0}, {"3", `\boxed{10^{3}/{2}}`, 0}, {"2", `\boxed{12 \div 3 \div 2}`, 0}, {"2", `\boxed{10 - 6 \div 3}`, 0},

@@ -10,7 +10,7 @@ import (
 
 var (
 	latexText = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf|textrm|textit|textsf|textnormal|mathsf|mathit|` +
-		`mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
+		`mathtt|boldsymbol|bm|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
 	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`,
 		" ", "~", " ", `\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
 		"−", "-", "–", "-", "‐", "-", "\u2011", "-", "‒", "-", "﹣", "-", "\u00a0", " ", "\u202f", " ", "\u2009", " ", "⁄", "/")
@@ -20,7 +20,8 @@ var (
 	degrees     = regexp.MustCompile(`\^\s*\{?\s*\\(?:circ|degree)\b\s*\}?|\\(?:degrees?|textdegree)\b`)
 	ordinals    = regexp.MustCompile(`(\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}`)
 
-	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*(?:\{\s*[({]?\s*([-+]?[\d.,]+)\s*[)}]?\s*\}|(\d))\s*(?:\{\s*[({]?\s*([-+]?[\d.,]+)\s*[)}]?\s*\}|(\d))`)
+	fractionPart  = `(?:\{\s*[({]?\s*([-+]?[\d.,]+)\s*[)}]?\s*\}|(\d))`
+	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*` + fractionPart + `\s*` + fractionPart)
 	overFraction  = regexp.MustCompile(`\{?\s*\b([\d.,]+)\s*\\over\s*\{?\s*([\d.,]+)\s*\}?`)
 	braceFraction = regexp.MustCompile(`(^|[^\^_}\])\pL])\{\s*([\d.,]+)\s*\}\s*/\s*\{?\s*([\d.,]+)\s*\}?`)
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)

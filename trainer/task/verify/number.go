@@ -136,7 +136,7 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
 		minus, clear := negative(before)
 		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear ||
-			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && (ofFormula.MatchString(after) || subtracted.MatchString(before))) {
+			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && isTerm(before, after)) {
 			n.Figure = nil
 		}
 		if n.Figure != nil && minus {

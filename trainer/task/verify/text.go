@@ -149,7 +149,8 @@ var (
 
 var (
 	hedged  = regexp.MustCompile(`(?i)^[\s*_]*\(?[a-z][).]*[*_]*\s*(?:,|/|or\b|and\b)\s*[*_]*\(?[a-z](?:[).]|\s*$)`) // as in "(A) or (B)"
-	negated = regexp.MustCompile(`(?i)^[\s*_]*(?:(?:should|would|must|can|could|will)\s+)?not\s+(?:be\s+)?(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
+	negated = regexp.MustCompile(`(?i)^[\s*_]*(?:(?:should|would|must|can|could|will)\s+)?(?:not|cannot|(?:ca|is|wo)n['’]t)\s+` +
+		`(?:be\s+)?(?:(?:option|choice)\s+)?\(?[a-z](?:[).,;]|\s*$)`)
 )
 
 // doubtful reports whether a text begins with two letters, or excludes one.

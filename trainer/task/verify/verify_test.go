@@ -139,7 +139,7 @@ func TestChoice(t *testing.T) {
 		{"B", "So B is not correct.", 0}, {"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
 	check(t, Settings{Kind: Choice}, []string{"Only I is correct", "Only II is correct"}, []verdict{{"B", "Only II is correct", 1}, {"A", "Only II is correct", 0}})
-	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
+	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", `\boxed{\boldsymbol{E}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
 		{"E", "Ｅ", 1}, {"E", "Option E or F", 0}, {"E", "Options E and F", 0}})
 	v, _ := New(Settings{Kind: Choice})
 	if _, err := v.Score(context.Background(), caseOf("A", choices, "Pluto")); err == nil {
@@ -159,7 +159,7 @@ func TestChoiceConclusions(t *testing.T) {
 		cases = append(cases, verdict{"B", "A and C are cold.\n\n" + answer, 1})
 	}
 	for _, answer := range []string{"The answer should be considered. A good approach is this.", "A good approach is to think.", "Therefore, A planet with rings.", "So A planet.", "Conclusion: A detailed look is needed.", "I choose a planet.",
-		"The best option is a planet.", "The answer should not be (A).", "So the correct choice is not (A).", "The best option is A or B.", "**Answer**\n\nA planet with rings", `{"answer": "A or B"}`, "\\boxed{A or B}\n\nAnswer: A",
+		"The best option is a planet.", "The answer should not be (A).", "The answer can't be (A).", "The answer cannot be (A).", "So the correct choice is not (A).", "The best option is A or B.", "**Answer**\n\nA planet with rings", `{"answer": "A or B"}`, "\\boxed{A or B}\n\nAnswer: A",
 		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like."} {
 		cases = append(cases, verdict{"A", answer, 0})
 	}
