@@ -55,6 +55,7 @@ type (
 		first expression
 		rest  []comparand
 	}
+	captured  struct{ body body } // the text of a body
 	comparand struct {
 		operator string
 		right    expression
@@ -64,9 +65,11 @@ type (
 // argumentsOf are the arguments of a call as expressions. arguments has their values.
 type (
 	argumentsOf struct {
-		list  []expression
-		names []string
-		named []expression
+		list        []expression
+		names       []string
+		named       []expression
+		spread      expression // behind *; nil: none
+		spreadNamed expression // behind **; nil: none
 	}
 	arguments struct {
 		list  []any
@@ -107,11 +110,49 @@ func (r *renderer) evalArguments(a argumentsOf, s *scope) (arguments, error) {
 		}
 		args.named.Set(name, v)
 	}
-	return args, nil
+	if a.spread != nil {
+		v, err := r.eval(a.spread, s)
+		if err != nil {
+			return arguments{}, err
+		}
+		items, err := r.iterate(v)
+		if err != nil {
+			return arguments{}, err
+		}
+		args.list = append(args.list, items...)
+	}
+	if a.spreadNamed == nil {
+		return args, r.spend(16 * len(args.list))
+	}
+	return args, spreadNamed(r, a.spreadNamed, args.named, s)
+}
+
+// spreadNamed adds the pairs of a dictionary to the arguments with names.
+func spreadNamed(r *renderer, e expression, named *ordered.Object, s *scope) error {
+	v, err := r.eval(e, s)
+	if err != nil {
+		return err
+	}
+	d, ok := dictionaryOf(v)
+	if !ok {
+		return fmt.Errorf("argument after ** must be a mapping, not %s", typeName(v))
+	}
+	for key, v := range d.pairs() {
+		name, ok := text(key)
+		if _, twice := named.Get(name); !ok || twice {
+			return fmt.Errorf("the argument %v behind ** is no name or is given twice", key)
+		}
+		named.Set(name, v)
+	}
+	return r.spend(64 * named.Len())
 }
 
 func (n *literal) eval(r *renderer, s *scope) (any, error)  { return n.value, nil }
 func (n *variable) eval(r *renderer, s *scope) (any, error) { return s.get(n.name), nil }
+
+func (n *captured) eval(r *renderer, s *scope) (any, error) {
+	return r.capture(n.body, s.inner())
+}
 
 func (n *listOf) eval(r *renderer, s *scope) (any, error) {
 	list, err := r.evalList(n.items, s)

@@ -188,11 +188,7 @@ func (p *parser) unary() expression {
 	for {
 		switch {
 		case p.take("|"):
-			f := &applied{value: e, name: p.name()}
-			if p.take("(") {
-				f.arguments = p.arguments()
-			}
-			e = f
+			e = filterOf(p, e)
 		case p.take("is"):
 			e = p.test(e)
 		case p.take("("):
@@ -201,6 +197,15 @@ func (p *parser) unary() expression {
 			return e
 		}
 	}
+}
+
+// filterOf reads the name and the arguments of a filter.
+func filterOf(p *parser, value expression) expression {
+	f := &applied{value: value, name: p.name()}
+	if p.take("(") {
+		f.arguments = p.arguments()
+	}
+	return f
 }
 
 // test reads a test behind is. Its argument may have no brackets.
@@ -331,7 +336,8 @@ func (p *parser) subscript(object expression) expression {
 func (p *parser) arguments() (a argumentsOf) {
 	p.list(")", func() {
 		t := p.tokens[0]
-		if t.kind == kindName && p.tokens[1].is("=") {
+		last := a.spreadNamed != nil
+		if t.kind == kindName && p.tokens[1].is("=") && !last {
 			p.next()
 			p.next()
 			if slices.Contains(a.names, t.text) {
@@ -341,8 +347,14 @@ func (p *parser) arguments() (a argumentsOf) {
 			return
 		}
 		switch {
-		case t.is("*") || t.is("**"):
-			p.fail(t.at, "arguments behind %s are not supported", t.text)
+		case !last && p.take("**"):
+			a.spreadNamed = p.expression()
+			return
+		case !last && a.spread == nil && p.take("*"):
+			a.spread = p.expression()
+			return
+		case last || a.spread != nil:
+			p.fail(t.at, "an argument behind * or **")
 		case len(a.names) > 0:
 			p.fail(t.at, "an argument without a name behind one with a name")
 		}

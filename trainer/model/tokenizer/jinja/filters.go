@@ -28,7 +28,7 @@ func init() { // set in init, because map itself looks up filters
 	filters = map[string]methodOf[any]{
 		"abs": absFilter, "attr": attrFilter, "batch": once(ofItems(batchFilter)), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
-		"first": ofItems(endFilter(false)), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": once(itemsFilter),
+		"first": ofItems(endFilter(false)), "float": floatFilter, "format": formatFilter, "indent": indentFilter, "int": intFilter, "items": once(itemsFilter),
 		"join": ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
 		"lower": ofText(mapMethod(strings.ToLower)), "map": once(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
 		"reject": once(selectFilter(false, false)), "rejectattr": once(selectFilter(false, true)), "replace": ofText(takes(2, 3, (*renderer).replace)),

@@ -82,15 +82,15 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 	return ns, r.spend(64 * len(ns.vars))
 }
 
-// errRaised is wrapped in the error of raise_exception.
-var errRaised = errors.New("raised by the template")
+// ErrRaised marks the error of raise_exception, by which a template refuses a conversation.
+var ErrRaised = errors.New("raised by the template")
 
 func raiseFunction(r *renderer, args arguments) (any, error) {
 	message, err := str(args.at(0, "message", ""))
 	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: %s", errRaised, message)
+	return nil, fmt.Errorf("%w: %s", ErrRaised, message)
 }
 
 // strftimeFunction formats the time given to Render. Hugging Face's strftime_now formats the clock's time.

@@ -63,7 +63,7 @@ func TestHostileTemplates(t *testing.T) {
 
 func TestRaiseException(t *testing.T) {
 	_, err := render("a\n{{ raise_exception('no ' ~ x) }}", map[string]any{"x": int64(3)})
-	if !errors.Is(err, errRaised) || err.Error() != "line 2: raised by the template: no 3" {
+	if !errors.Is(err, ErrRaised) || err.Error() != "line 2: raised by the template: no 3" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -106,6 +106,7 @@ var stringMethods = map[string]methodOf[string]{
 	"upper":        mapMethod(strings.ToUpper),
 	"lower":        mapMethod(strings.ToLower),
 	"casefold":     mapMethod(strings.ToLower),
+	"format":       formatMethod,
 	"title":        mapMethod(title),
 	"capitalize":   mapMethod(capitalize),
 	"swapcase":     mapMethod(swapCase),

@@ -96,6 +96,10 @@ func (r *renderer) arithmetic(op string, left, right any) (any, error) {
 		}
 	}
 	switch op {
+	case "%":
+		if _, ok := text(left); ok {
+			return percent(r, left, right)
+		}
 	case "+":
 		if v, ok, err := r.join(left, right); ok {
 			return v, err

@@ -53,6 +53,8 @@ func (p *parser) tag() (s statement) {
 		tag := &blockTag{}
 		tag.body, _ = p.block(t, "endgeneration")
 		s = tag
+	case name == "filter":
+		s = &output{filtered(p, t, "endfilter")}
 	case name == "break":
 		s = &loopTag{errBreak}
 	case name == "continue":
@@ -125,11 +127,26 @@ func (p *parser) setTag(t token) statement {
 		tag.value = p.tuple(p.expression)
 		return tag
 	}
+	if p.take("|") {
+		tag.value = filtered(p, t, "endset")
+		return tag
+	}
 	if _, several := tag.target.(*listOf); several {
 		p.fail(t.at, "set: several names without a value")
 	}
 	tag.body, _ = p.block(t, "endset")
 	return tag
+}
+
+// filtered reads filters, and the body of the tag that they apply to.
+func filtered(p *parser, t token, end string) expression {
+	inner := &captured{}
+	e := filterOf(p, inner)
+	for p.take("|") {
+		e = filterOf(p, e)
+	}
+	inner.body, _ = p.block(t, end)
+	return e
 }
 
 func (p *parser) macroTag(t token) statement {
