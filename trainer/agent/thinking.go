@@ -6,9 +6,18 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 const thinkOpen, thinkClose = "<think>", "</think>"
+
+// ThinkingMarks lists the marks around thinking that models write, as pairs of an opening and a closing mark. The first pair is the
+// default.
+var ThinkingMarks = [][2]string{
+	{thinkOpen, thinkClose}, {"[THINK]", "[/THINK]"}, {"<|channel>thought", "<channel|>"}, {"<|START_THINKING|>", "<|END_THINKING|>"},
+	{"<seed:think>", "</seed:think>"}, {"◁think▷", "◁/think▷"}, {"<thinking>", "</thinking>"},
+	{"<thought>", "</thought>"}, {"<reasoning>", "</reasoning>"}, {"<analysis>", "</analysis>"},
+}
 
 // thinking describes how the model of a template writes its thinking.
 type thinking struct {
@@ -25,30 +34,44 @@ var plainThinking = thinking{open: thinkOpen, close: thinkClose}
 // probeThinks finds out how the template handles thinking. opening is the text that opens an assistant's turn.
 func (t *Template) probeThinks(opening string) {
 	t.thinks = plainThinking
-	for _, key := range []string{"reasoning_content", "reasoning", "thinking"} {
-		if t.thinks.key = key; t.printsThinking() {
-			break
-		}
-		t.thinks.key = ""
+	handles := t.printsThinking() || t.dropsThinking()
+	if !handles {
+		namesThinking(t)
 	}
 	opening = strings.TrimSpace(opening)
 	t.thinks.opened = strings.HasSuffix(opening, t.thinks.open)
-	t.thinks.bare = !strings.HasSuffix(opening, t.thinks.close) && (t.thinks.key != "" || t.dropsThinking())
+	t.thinks.bare = !strings.HasSuffix(opening, t.thinks.close) && handles
 }
 
-// printsThinking reports whether the template prints an assistant's thinking, and stores the marks around it.
+// printsThinking finds the key under which the template reads an assistant's thinking, and the marks that it prints around it. Some
+// templates print thinking only before calls.
 func (t *Template) printsThinking() bool {
-	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}},
-		t.tools, false)
-	before, after, found := strings.Cut(text, probeThinking)
-	between, _, hasTurn := strings.Cut(after, probeTurn)
-	if err != nil || !found || !hasTurn {
+	message := tokenizer.Message{Role: "assistant", Content: probeTurn, Reasoning: probeThinking}
+	calling := tokenizer.Message{Role: "assistant", Reasoning: probeThinking, ToolCalls: t.adapted([]tokenizer.ToolCall{{ID: callformat.ProbeID,
+		Name: probeFunction, Arguments: ordered.NewObject("key", probeArgument)}})}
+	for _, key := range []string{"reasoning_content", "reasoning", "thinking"} {
+		if t.thinks.key = key; printsThinkingOf(t, message, probeTurn) || t.history.calls && printsThinkingOf(t, calling, probeFunction) {
+			return true
+		}
+	}
+	t.thinks.key = ""
+	return false
+}
+
+// printsThinkingOf reports whether the template prints the thinking of a message before a text of it, and stores the marks around the
+// thinking.
+func printsThinkingOf(t *Template, m tokenizer.Message, before string) bool {
+	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, m}, t.tools, false)
+	head, after, found := strings.Cut(text, probeThinking)
+	between, _, follows := strings.Cut(after, before)
+	if err != nil || !found || !follows {
 		return false
 	}
-	if open, end := lastMark.FindString(before), firstMark.FindString(between); open != "" && end != "" {
+	open, end := lastMark.FindString(head), firstMark.FindString(between)
+	if open != "" && end != "" {
 		t.thinks.open, t.thinks.close = strings.TrimSpace(open), strings.TrimSpace(end)
 	}
-	return true
+	return before == probeTurn || open != "" && end != ""
 }
 
 var (
@@ -56,12 +79,29 @@ var (
 	firstMark = regexp.MustCompile(`^\s*(<[^<>]*>|\[/[A-Z]+\])`)
 )
 
-// dropsThinking reports whether the template removes thinking from an assistant's text. Only templates of reasoning
-// models do so.
+// dropsThinking reports whether the template removes thinking from an assistant's text, and stores its marks. Only templates of
+// reasoning models do so.
 func (t *Template) dropsThinking() bool {
-	inText := thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
-	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: inText}}, t.tools, false)
-	return err == nil && !strings.Contains(text, probeThinking)
+	for _, marks := range ThinkingMarks {
+		inText := marks[0] + "\n" + probeThinking + "\n" + marks[1] + "\n\n" + probeTurn
+		text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: inText}}, t.tools, false)
+		if err == nil && !strings.Contains(text, probeThinking) {
+			t.thinks.open, t.thinks.close = marks[0], marks[1]
+			return true
+		}
+	}
+	return false
+}
+
+// namesThinking stores the marks that the template's own system prompt tells the model to write.
+func namesThinking(t *Template) {
+	prompt, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}}, t.tools, false)
+	for _, marks := range ThinkingMarks {
+		if err == nil && strings.Contains(prompt, marks[0]) && strings.Contains(prompt, marks[1]) {
+			t.thinks.open, t.thinks.close = marks[0], marks[1]
+			return
+		}
+	}
 }
 
 // split separates a turn's text into its thinking, without the marks, and the rest. Thinking comes first, so a later
@@ -129,11 +169,23 @@ func SafePrefix(text string, marks ...string) string {
 	return text[:callformat.SafeLen(text, marks...)]
 }
 
-// WithoutThinking removes the thinking of a reasoning model's answer: the text between <think> and </think> at its
-// beginning, or everything up to a lone </think>.
+// WithoutThinking removes the thinking of a reasoning model's answer: the text between marks of ThinkingMarks at its beginning,
+// everything up to a lone </think>, or the channel analysis of GPT-OSS.
 func WithoutThinking(text string) string {
+	start := strings.TrimLeft(text, Blanks)
+	if _, answer, channels := (callformat.Harmony{}).Split(text); channels && strings.HasPrefix(start, "<|channel|>") {
+		return answer
+	}
 	k := plainThinking
 	k.bare = true
+	for _, marks := range ThinkingMarks[1:] {
+		if strings.HasPrefix(start, marks[0]) {
+			k.open, k.close = marks[0], marks[1]
+		}
+	}
 	_, rest, _ := k.split(text)
 	return rest
 }
+
+// ThinkingOpen returns the mark with which the model of a template begins its thinking.
+func ThinkingOpen(t *Template) string { return t.thinks.open }

@@ -44,6 +44,41 @@ func TestThinking(t *testing.T) {
 	}
 }
 
+// TestThinkingMarks: thinking is recognised by the marks that the template prints before calls, drops from a text, or names in its
+// system prompt. The turns are those of Gemma 4 (its template's strip_thinking) and Ministral 3 (vLLM's mistral_reasoning_parser).
+func TestThinkingMarks(t *testing.T) {
+	const chat = "NAMED{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}PRINTED<tool_call>{\"name\": \"{{ m.tool_calls[0].function.name }}\", " +
+		"\"arguments\": {{ m.tool_calls[0].function.arguments | tojson }}}</tool_call>{% else %}{{ CONTENT }}{% endif %}<|im_end|>\n{% endfor %}{{ tools | tojson }}"
+	const printed = "{% if m.reasoning_content %}{{ '<|channel>thought\n' + m.reasoning_content + '\n<channel|>' }}{% endif %}"
+	for name, c := range map[string]struct {
+		named, printed, content string
+		turn, thinking, text    string
+	}{
+		"printed with calls": {"", printed, "m.content", "<|channel>thought\nT\n<channel|>5", "T", "5"},
+		"dropped":            {"", "", "m.content.split('<channel|>')[-1]", "<|channel>thought\nT\n<channel|>5", "T", "5"},
+		"an empty thought":   {"", "", "m.content.split('<channel|>')[-1]", "<|channel>thought\n<channel|>5", "", "5"},
+		"named":              {"Think in [THINK]...[/THINK].", "", "m.content", "[THINK]I think.[/THINK]The answer is 5.", "I think.", "The answer is 5."},
+		"not handled":        {"", "", "m.content", "[THINK]I think.[/THINK]The answer is 5.", "", "[THINK]I think.[/THINK]The answer is 5."},
+	} {
+		d := chatTemplate(t, strings.NewReplacer("NAMED", c.named, "PRINTED", c.printed, "CONTENT", c.content).Replace(chat))
+		if r := d.read(c.turn); r.Thinking != c.thinking || r.Text != c.text {
+			t.Errorf("%s: got thinking %q and text %q, want %q and %q", name, r.Thinking, r.Text, c.thinking, c.text)
+		}
+	}
+}
+
+func TestWithoutThinking(t *testing.T) {
+	for text, want := range map[string]string{
+		"<think>T</think>5": "5", "T</think>5": "5", "[THINK]T[/THINK]5": "5", "<|channel>thought\nT\n<channel|>5": "5", " <seed:think>T</seed:think>5": "5",
+		"<thought>T</thought>5": "5", "<|channel|>analysis<|message|>T<|end|><|start|>assistant<|channel|>final<|message|>5": "5",
+		"5 [THINK]T[/THINK]": "5 [THINK]T[/THINK]", "an </analysis> mark": "an </analysis> mark", "[THINK]T": "",
+	} {
+		if got := WithoutThinking(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
 // formats returns notations of calls, learned from a template with the given text around name and arguments.
 func formats(t testing.TB) (out []callformat.Format) {
 	t.Helper()

@@ -58,6 +58,8 @@ func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	thought, rest, closed := plainThinking.split(text)
 	switch {
 	case !closed:
+	case c.thinks.open != thinkOpen && c.thinks.key == "":
+		turn.Text = c.thinks.open + "\n" + thought + "\n" + c.thinks.close + rest
 	case c.thinks.open != thinkOpen:
 		turn.Thinking, turn.Text = thought, strings.TrimLeft(rest, Blanks)
 	case c.thinks.opened:
@@ -73,7 +75,7 @@ func (c *Chat) plain(turn WrittenTurn) string {
 	if len(turn.Calls) > 0 {
 		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")
 	}
-	if c.thinks.opened && !strings.Contains(text, thinkClose) {
+	if c.thinks.opened && !strings.Contains(text, c.thinks.close) {
 		text = c.emptyThinking() + text
 	}
 	return text

@@ -40,7 +40,7 @@ func (a *AgentServer) constraint(r *chatRequest, d *dialect, rules Rules) (polic
 	case first.Thinking != "":
 		c.thinks = true
 	default:
-		if ids := a.Tokenizer.Encode(thinkOpen); len(ids) == 1 {
+		if ids := a.Tokenizer.Encode(agent.ThinkingOpen(c.template)); len(ids) == 1 {
 			c.open = ids[0]
 		}
 	}
@@ -53,8 +53,6 @@ func (a *AgentServer) constraint(r *chatRequest, d *dialect, rules Rules) (polic
 	c.anything, c.mask = c.mask, slices.Clone(c.mask)
 	return c, nil
 }
-
-const thinkOpen = "<think>"
 
 // constraint restricts a turn to a grammar, once the turn's thinking has ended.
 type constraint struct {

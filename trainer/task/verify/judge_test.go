@@ -100,7 +100,7 @@ func TestStatedScore(t *testing.T) {
 		`{"score": 3, "reason": "a perfect score: 10 needs sources"}`: 0.3, `{"Score": 1e0}`: 0.1, `{"evaluation": {"score": 4}}`: 0.4, `{"criteria": [{"score": 1}, {"score": 9}], "score": 6}`: 0.6,
 		`{"score": 7, "max_score": 10}`: 0.7, "Score: 3\n{\"score\": 4}": 0.4, "{\"score\": 4}\nScore: 3": 0.3, `{'score': 4}`: 0.4, `{"score": 8, "reason": "\frac{1}{2}"}`: 0.8,
 		// outside of thinking
-		"<think>Score: 9? No.</think>\nScore: 2": 0.2, "Score: 9 seems high.\n</think>\n\nScore: 2": 0.2, "[THINK]Score: 9[/THINK]Score: 2": 0.2, "<think>it writes '</think>' and Score: 10</think>\n2": 0.2,
+		"<think>Score: 9? No.</think>\nScore: 2": 0.2, "Score: 9 seems high.\n</think>\n\nScore: 2": 0.2, "[THINK]Score: 9[/THINK]Score: 2": 0.2, "<|channel>thought\nScore: 9\n<channel|>Score: 2": 0.2, "<think>it writes '</think>' and Score: 10</think>\n2": 0.2,
 		"It has an unclosed <think> tag. Score: 2": 0.2, "<thinking>\nScore: 9\n</thinking>\n{\"score\": 2}": 0.2,
 	} {
 		if got, err := readScore(reply, 10); err != nil || got != want {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
 // errUnfinished is the error for a reply that ends inside its thinking.
@@ -18,10 +20,10 @@ var errUnfinished = errors.New("the reply ends inside its thinking")
 
 var errNoScore = errors.New(`no score: it must reply "Score: N"`)
 
-// thinkingTags are the marks around the thinking that some servers leave in a reply.
+// thinkingOpen and thinkingClose match the marks around the thinking that some servers leave in a reply.
 var (
-	thinkingOpen  = regexp.MustCompile(`(?im)^[ \t]*(?:<(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)`)
-	thinkingClose = regexp.MustCompile(`(?i)</(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[/THINK\]|◁/think▷|<\|channel\|>final<\|message\|>`)
+	thinkingOpen  = regexp.MustCompile(`(?im)^[ \t]*(?:` + marks(0) + `|<\|channel\|>analysis)`)
+	thinkingClose = regexp.MustCompile(`(?i)` + marks(1) + `|<\|channel\|>final<\|message\|>`)
 )
 
 // Spaces that do not break, and HTML's emphasis, do not change what a reply states.
@@ -29,6 +31,15 @@ var (
 	thinSpaces = strings.NewReplacer("\u00a0", " ", "\u202f", " ", "\u2007", " ", "\u2009", " ")
 	inlineTag  = regexp.MustCompile(`(?i)</?(?:b|strong|i|em|u|code|mark|span)(?:\s[^<>]*)?>`)
 )
+
+// marks returns a regular expression for the opening (0) or closing (1) marks of thinking.
+func marks(which int) string {
+	var all []string
+	for _, pair := range agent.ThinkingMarks {
+		all = append(all, regexp.QuoteMeta(pair[which]))
+	}
+	return strings.Join(all, "|")
+}
 
 // outsideThinking returns the part of a reply after its thinking. An opening tag counts only at the beginning of a
 // line, because elsewhere the judge may quote the answer. A closing tag counts even without an opening tag, because
