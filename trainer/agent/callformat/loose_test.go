@@ -95,3 +95,29 @@ func TestQuotedMarks(t *testing.T) {
 		}
 	}
 }
+
+// readings returns what a format reads in a text.
+func readings(f Format, text string) string {
+	var got strings.Builder
+	for _, c := range f.Read(text, FunctionsOf(definitions)).Calls {
+		fmt.Fprintf(&got, "%s %s%s ", c.Name, c.Arguments, c.Problem)
+	}
+	return got.String()
+}
+
+// TestValuesWithoutEnd: a value whose closing mark a model omits ends at the next parameter or at the end of the call, as in vLLM's
+// qwen3coder parser.
+func TestValuesWithoutEnd(t *testing.T) {
+	f := learned(t, "trl_qwen3_5_nothink")
+	const two = `get_weather {"text": "Oslo", "whole": 2} `
+	for text, want := range map[string]string{
+		"<tool_call>\n<function=get_weather>\n<parameter=text>\nOslo\n<parameter=whole>\n2\n</parameter>\n</function>\n</tool_call>":                                   two,
+		"<tool_call>\n<function=get_weather>\n<parameter=text>\nOslo\n</parameter>\n<parameter=whole>\n2\n</function>\n</tool_call>":                                   two,
+		"<tool_call><function=get_weather><parameter=text>\nOslo\n</function></tool_call><tool_call><function=get_weather><parameter=text>Rome</parameter></function>": `get_weather {"text": "Oslo"} get_weather {"text": "Rome"} `,
+		"<tool_call><function=get_weather><parameter=text>a </function> b <parameter=x> c</parameter></function>":                                                      `get_weather {"text": "a </function> b <parameter=x> c"} `,
+	} {
+		if got := readings(f, text); got != want {
+			t.Errorf("%q is read as %s, want %s", text, got, want)
+		}
+	}
+}

@@ -89,11 +89,14 @@ func (f *pairs) arguments(text string, at int, known map[string]types) (argument
 		}
 		from := at + m[1]
 		to := f.valueTo(text, from)
+		if cut := f.unclosedTo(text, from, key, known); cut >= 0 {
+			to = cut
+		}
 		if to < 0 {
 			return nil, at, false
 		}
 		out.set(key, f.value(text[from:to], declared, known[key]))
-		at = to + len(f.valueEnd)
+		at = skipMark(text, to, f.valueEnd)
 	}
 }
 
@@ -117,6 +120,38 @@ func (f *pairs) valueTo(text string, from int) int {
 			return i
 		}
 	}
+}
+
+// unclosedTo returns the end of a value without valueEnd, or -1. Such a value ends at the mark of another parameter, or at a callEnd
+// that another call or the end of the turn follows.
+func (f *pairs) unclosedTo(text string, from int, key string, known map[string]types) int {
+	within := text[from:]
+	value, _, closed := strings.Cut(within, f.valueEnd)
+	end := -1
+	for at := 0; end < 0; at += len(f.keyMark) {
+		i := strings.Index(value[at:], f.keyMark)
+		if i < 0 {
+			break
+		}
+		at += i
+		if m := f.key.FindStringSubmatchIndex(within[at:]); m != nil {
+			other := within[at+m[2] : at+m[3]]
+			if _, declared := known[other]; declared && other != key {
+				end = at
+			}
+		}
+	}
+	if i := strings.Index(value, f.callEnd); i >= 0 && (end < 0 || i < end) {
+		rest := within[skipMark(within, i+len(f.callEnd), f.end):]
+		next := f.begin.FindStringIndex(rest)
+		if !closed || strings.TrimSpace(rest) == "" || next != nil && strings.TrimSpace(rest[:next[0]]) == "" {
+			end = i
+		}
+	}
+	if end < 0 {
+		return -1
+	}
+	return from + end
 }
 
 // value returns a value as JSON. If the template writes types, "string" or string="true" means a text, and any other
