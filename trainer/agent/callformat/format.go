@@ -30,6 +30,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -142,17 +144,23 @@ func callOf(raw json.RawMessage, name, key, hint string) Call {
 	if err := json.Unmarshal(fields[name], &call.Name); err != nil || call.Name == "" {
 		return Call{Problem: fmt.Sprintf(`the tool call has no %q string. %s`, name, hint)}
 	}
+	if fields[key] == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(fields)), func(k string) bool { return k != name && k != "id" && k != "type" }) {
+		return Call{Name: call.Name, Arguments: json.RawMessage("{}")}
+	}
 	return withArguments(call.Name, fields[key], key, hint)
 }
 
 // withArguments returns a call with the given arguments: an object, or a text that contains one, because some templates
-// teach the latter.
+// teach the latter. Models write null or an empty text for a call without arguments.
 func withArguments(name string, arguments json.RawMessage, key, hint string) Call {
 	var text string
 	if json.Unmarshal(arguments, &text) == nil && json.Valid([]byte(text)) {
 		arguments = json.RawMessage(text)
 	}
 	arguments = bytes.TrimSpace(arguments)
+	if empty := string(arguments); empty == "null" || empty == `""` {
+		arguments = json.RawMessage("{}")
+	}
 	if len(arguments) == 0 || arguments[0] != '{' {
 		return Call{Name: name, Problem: fmt.Sprintf(`the call of %q has no %q object. %s`, name, key, hint)}
 	}

@@ -43,6 +43,10 @@ func (Harmony) Read(text string, _ Functions) Reading {
 			r.Start = m.start
 		}
 		r.End = m.bodyAt + len(m.body)
+		if strings.TrimSpace(m.body) == "" {
+			r.Calls = append(r.Calls, Call{Name: name, Arguments: []byte("{}")})
+			continue
+		}
 		if err != nil {
 			r.Calls = append(r.Calls, invalid(err, harmonyHint))
 			continue

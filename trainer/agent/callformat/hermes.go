@@ -1,6 +1,7 @@
 package callformat
 
 import (
+	"encoding/json"
 	"strings"
 )
 
@@ -40,15 +41,16 @@ func (hermes) Read(text string, _ Functions) Reading {
 			return r
 		}
 		r.Start = min(r.Start, open)
-		call, rest := hermesBlock(text[open+len(HermesOpen):])
-		r.Calls = append(r.Calls, call)
+		calls, rest := hermesBlock(text[open+len(HermesOpen):])
+		r.Calls = append(r.Calls, calls...)
 		at = len(text) - len(rest)
 		r.End = at
 	}
 }
 
-// hermesBlock reads one call and returns the text after it. It looks for the closing tag after the JSON value.
-func hermesBlock(block string) (Call, string) {
+// hermesBlock reads one call, or a list of calls, and returns the text after it. It looks for the closing tag after the JSON value.
+// Granite 3.1 writes a list without a closing tag.
+func hermesBlock(block string) ([]Call, string) {
 	raw, n, err := decode(block)
 	if err != nil {
 		_, rest, closed := strings.Cut(block, HermesClose)
@@ -58,17 +60,25 @@ func hermesBlock(block string) (Call, string) {
 				rest = block[i:]
 			}
 		}
-		return invalid(err, hermesHint), rest
+		return []Call{invalid(err, hermesHint)}, rest
 	}
 	after := block[skipSpace(block, n):]
 	rest, closed := strings.CutPrefix(after, HermesClose)
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		calls := make([]Call, len(list))
+		for i, one := range list {
+			calls[i] = callOf(one, "name", "arguments", hermesHint)
+		}
+		return calls, rest
+	}
 	if !closed {
 		if i := strings.Index(after, HermesClose); i >= 0 && !strings.Contains(after[:i], HermesOpen) {
 			rest = after[i+len(HermesClose):]
 		}
-		return Call{Problem: "the tool call's JSON object is not followed by " + HermesClose + ". " + hermesHint}, rest
+		return []Call{{Problem: "the tool call's JSON object is not followed by " + HermesClose + ". " + hermesHint}}, rest
 	}
-	return callOf(raw, "name", "arguments", hermesHint), rest
+	return []Call{callOf(raw, "name", "arguments", hermesHint)}, rest
 }
 
 // learnHermes recognises the format by its opening tag and an object that begins with the key "name".

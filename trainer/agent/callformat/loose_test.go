@@ -121,3 +121,29 @@ func TestValuesWithoutEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestLooseCalls: calls without arguments, Granite 3.1's list without a closing mark (vLLM's granite parser), Kimi's ids with white space
+// and without "functions." (vLLM's kimi_k2 parser).
+func TestLooseCalls(t *testing.T) {
+	kimi := learned(t, "llamacpp_moonshotai-Kimi-K2")
+	const oslo = `get_weather {"text": "Oslo"} `
+	for _, c := range []struct {
+		f          Format
+		text, want string
+	}{
+		{Hermes, `<tool_call>{"name": "now"}</tool_call>`, "now {} "},
+		{Hermes, `<tool_call>{"name": "now", "arguments": null}</tool_call>`, "now {} "},
+		{Hermes, `<tool_call>{"name": "now", "arguments": ""}</tool_call>`, "now {} "},
+		{Hermes, `<tool_call>{"name": "now", "input": {}}</tool_call>`, `now the call of "now" has no "arguments" object. ` + hermesHint + " "},
+		{bare{tagged{name: "name", arguments: "parameters"}}, `{"name": "now", "parameters": null}`, "now {} "},
+		{bare{tagged{name: "name", arguments: "parameters"}}, `{"name": "now"}`, "now {} "},
+		{Harmony{}, "<|channel|>commentary to=functions.now<|message|><|call|>", "now {} "},
+		{Hermes, `<tool_call>[{"name": "get_weather", "arguments": {"text": "Oslo"}}, {"name": "now", "arguments": {}}]`, oslo + "now {} "},
+		{kimi, `<|tool_calls_section_begin|><|tool_call_begin|> functions.get_weather:0 <|tool_call_argument_begin|> {"text": "Oslo"} <|tool_call_end|>`, oslo},
+		{kimi, `<|tool_calls_section_begin|><|tool_call_begin|>get_weather:0<|tool_call_argument_begin|>{"text": "Oslo"}<|tool_call_end|>`, oslo},
+	} {
+		if got := readings(c.f, c.text); got != c.want {
+			t.Errorf("%q is read as %s, want %s", c.text, got, c.want)
+		}
+	}
+}

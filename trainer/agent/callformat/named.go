@@ -56,6 +56,9 @@ func (n *named) Read(text string, _ Functions) Reading {
 	return n.around(text, r)
 }
 
+// namespace precedes the name in Kimi's ids of calls. Models leave it out.
+const namespace = "functions."
+
 // learnNamed finds the JSON that has the arguments but not the name, and the marks before and after both.
 func learnNamed(p *probes) Format {
 	i := strings.LastIndex(p.one, probeName)
@@ -78,7 +81,13 @@ func learnNamed(p *probes) Format {
 	}
 	whole := n.mark
 	n.mark, _, _ = strings.Cut(n.mark, ProbeID) // ids differ between calls
-	n.call = regexp.MustCompile(`^` + pattern(whole) + `\s*([^\s<>\[\]{}|"]+?)` + pattern(middle) + `\s*`)
+	marked := pattern(whole)
+	if before, ok := strings.CutSuffix(whole, namespace); ok && before != "" {
+		n.mark = strings.TrimSpace(before)
+		marked = pattern(n.mark) + `\s*(?:` + pattern(namespace) + `)?`
+	}
+	at := max(strings.IndexByte(middle, '<'), 0)
+	n.call = regexp.MustCompile(`^` + marked + `\s*([^\s<>\[\]{}|"]+?)` + pattern(middle[:at]) + `\s*` + pattern(middle[at:]) + `\s*`)
 	n.hint = n.open + whole + "NAME" + middle + "{...}" + n.close + n.end
 	return n
 }
