@@ -69,7 +69,7 @@ func (t *Template) exampleCall() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		text = strings.TrimPrefix(text, t.opening)
+		text = callformat.TrimOpening(text, t.opening)
 		read := t.calls.Read(text, t.functions)
 		return strings.TrimSpace(text[read.Start:read.End]), nil
 	}

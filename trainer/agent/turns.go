@@ -130,16 +130,24 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	for same < min(len(text), len(beside)) && text[same] == beside[same] {
 		same++
 	}
-	return t.afterCallsIn(text, same)
+	return t.afterCallsIn(text, same, calling.ToolCalls)
 }
 
 // afterCallsIn returns the part of a rendering after the calls. The calls belong to the turn after the first user's
 // message and end before the index before.
-func (t *Template) afterCallsIn(text string, before int) (string, error) {
+func (t *Template) afterCallsIn(text string, before int, calls []tokenizer.ToolCall) (string, error) {
 	begin := strings.Index(text, probeUser) + len(probeUser)
-	begin += len(text[begin:]) - len(strings.TrimPrefix(text[begin:], t.opening))
+	begin += len(text[begin:]) - len(callformat.TrimOpening(text[begin:], t.opening))
 	if last := strings.LastIndex(text, probeArgument); last < begin || last > before {
 		return "", errors.New("the chat template does not print an assistant's calls before their results")
 	}
-	return text[begin+t.calls.Read(text[begin:before], t.functions).End:], nil
+	functions := callformat.Functions{}
+	for _, c := range calls {
+		functions[c.Name] = nil
+	}
+	read := t.calls.Read(text[begin:before], functions)
+	if len(read.Calls) == 0 {
+		return "", errors.New("the calls that the chat template prints cannot be read")
+	}
+	return text[begin+read.End:], nil
 }

@@ -151,7 +151,7 @@ func TestPrintedCallsAreReadBack(t *testing.T) {
 		}
 		switch {
 		case err == nil:
-		case !kept && errors.Is(err, errNotPrinted):
+		case !kept && errors.Is(err, ErrNotPrinted):
 			silent++
 			continue
 		case !kept && !errors.Is(err, ErrUnknown) || slices.Contains(unread, filepath.Base(file)):
@@ -315,7 +315,7 @@ func readsBack(p *printer, f Format, seed uint64) string {
 	}
 	if before, err := p.print("mgrpo-probe-turn"); err == nil {
 		before, _, _ = strings.Cut(before, "mgrpo-probe-turn")
-		text = strings.TrimPrefix(text, before)
+		text = TrimOpening(text, before)
 	}
 	got := f.Read(text, FunctionsOf(definitions))
 	for i, c := range calls {

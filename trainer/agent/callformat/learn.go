@@ -38,8 +38,8 @@ const (
 )
 
 var (
-	// errNotPrinted is the error that Learn returns for a template that does not print calls.
-	errNotPrinted = errors.New("the chat template does not print calls")
+	// ErrNotPrinted is the error that InferFormat returns for a template that does not print calls.
+	ErrNotPrinted = errors.New("the chat template does not print calls")
 	// ErrUnknown is the error that Learn returns for a template that prints calls in a notation that no Format can
 	// read.
 	ErrUnknown = errors.New("the chat template prints calls in a notation that cannot be read")
@@ -55,7 +55,7 @@ type probes struct {
 	two           string // two calls with one argument each; "" if the template allows one call only
 }
 
-// InferFormat asks a template to print calls and returns the format that reads them, or errNotPrinted or ErrUnknown. It
+// InferFormat asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
 // returns a format only if the format reads back the printed calls.
 func InferFormat(print Printer) (Format, error) {
 	p, err := takeProbes(print)
@@ -96,7 +96,7 @@ func takeProbes(print Printer) (*probes, error) {
 		}
 	}
 	if !strings.Contains(p.one, probeName) {
-		return nil, errNotPrinted
+		return nil, ErrNotPrinted
 	}
 	p.two = strings.ReplaceAll(p.two, probeID2, ProbeID)
 	return p, nil
@@ -111,7 +111,7 @@ func (p *probes) readBy(f Format) bool {
 		if text == "" || text == p.two && strings.Count(text, probeOther) == 0 {
 			continue
 		}
-		r := f.Read(strings.TrimPrefix(text, p.before), nil)
+		r := f.Read(TrimOpening(text, p.before), Functions{probeName: nil, probeOther: nil})
 		var read strings.Builder
 		for _, c := range r.Calls {
 			if c.Problem != "" {
@@ -163,8 +163,19 @@ var thought = regexp.MustCompile(`(?s)^.*(</[\w:]*think[\w:]*>|\[/THINK\]|<\|END
 // opening returns the part of a printed text that belongs to the calls, without the opening of the assistant's turn and
 // any thought before them. The text must end at the first name or value of the calls.
 func (p *probes) opening(text string) string {
-	text = strings.TrimPrefix(text, commonBegin(text, p.before))
+	text = TrimOpening(text, p.before)
 	return strings.TrimSpace(thought.ReplaceAllString(text, ""))
+}
+
+// TrimOpening returns a printed text without the opening of the assistant's turn that it shares with the text before. Some templates
+// print other white space before the opening of a turn with calls.
+func TrimOpening(text, before string) string {
+	common := commonBegin(text, before)
+	text, before = strings.TrimPrefix(text, common), strings.TrimPrefix(before, common)
+	if rest, ok := strings.CutPrefix(strings.TrimLeft(text, " \n"), strings.TrimSpace(before)); ok {
+		return rest
+	}
+	return text
 }
 
 // closing returns the part of a printed text that belongs to the calls, without the end of the assistant's turn. The

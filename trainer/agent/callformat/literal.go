@@ -1,8 +1,11 @@
 package callformat
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"math/big"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -15,6 +18,7 @@ import (
 type literals struct {
 	text    string
 	at      int
+	python  bool // all literals of Python are read, not only those that JSON and Gemma 4 also have
 	lenient bool // a quote closes a text only if the notation can continue after it: some templates do not escape quotes
 }
 
@@ -57,6 +61,11 @@ func (p *literals) value(depth int) (json.RawMessage, error) {
 		return nil, errLiteral
 	case strings.HasPrefix(rest, gemmaQuote) || rest[0] == '"' || rest[0] == '\'':
 		s, err := p.str()
+		for p.python && !p.lenient && err == nil && p.adjacent() { // Python joins texts that follow each other
+			var more string
+			more, err = p.str()
+			s += more
+		}
 		return quoted(s), err
 	case rest[0] == '[':
 		return p.list("]", depth)
@@ -87,10 +96,66 @@ func (p *literals) word() (json.RawMessage, error) {
 	case "None", "null":
 		return json.RawMessage("null"), nil
 	}
+	if p.python && (word == "r" || word == "R") && p.at < len(p.text) && strings.IndexByte(`"'`, p.text[p.at]) >= 0 {
+		return p.raw()
+	}
+	if p.python {
+		word = plainNumber(word)
+	}
 	if word == "" || !json.Valid([]byte(word)) {
 		return nil, errLiteral
 	}
 	return json.RawMessage(word), nil
+}
+
+// plainNumber returns a number of Python as JSON writes it, or another word as it is.
+func plainNumber(word string) string {
+	sign, digits := "", strings.TrimLeft(word, "+-")
+	if strings.Count(word[:len(word)-len(digits)], "-")%2 == 1 {
+		sign = "-"
+	}
+	if whole, ok := new(big.Int).SetString(digits, 0); ok && pythonInteger.MatchString(digits) {
+		return sign + whole.String()
+	}
+	if m := pythonFloat.FindStringSubmatch(digits); m != nil && m[1]+m[2] != "" && strings.ContainsAny(digits, ".eE") {
+		plain := cmp.Or(strings.TrimLeft(m[1], "0_"), "0")
+		if m[2] != "" {
+			plain += "." + m[2]
+		}
+		return sign + strings.ReplaceAll(plain+m[3], "_", "")
+	}
+	return word
+}
+
+var (
+	pythonInteger = regexp.MustCompile(`^(?:[1-9](?:_?\d)*|0(?:_?0)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)$`)
+	pythonFloat   = regexp.MustCompile(`^(\d(?:_?\d)*)?(?:\.(\d(?:_?\d)*)?)?([eE][+-]?\d+)?$`)
+)
+
+// adjacent reports whether another text in quotes follows, and skips the white space before it.
+func (p *literals) adjacent() bool {
+	at := skipSpace(p.text, p.at)
+	if at == len(p.text) || strings.IndexByte(`"'`, p.text[at]) < 0 {
+		return false
+	}
+	p.at = at
+	return true
+}
+
+// raw reads a text in quotes in which a backslash is a character, and does not end the text before a quote.
+func (p *literals) raw() (json.RawMessage, error) {
+	quote := p.text[p.at]
+	for end := p.at + 1; end < len(p.text); end++ {
+		switch p.text[end] {
+		case '\\':
+			end++
+		case quote:
+			text := p.text[p.at+1 : end]
+			p.at = end + 1
+			return quoted(text), nil
+		}
+	}
+	return nil, errLiteral
 }
 
 // items reads items with commas between them, and the mark after the last.

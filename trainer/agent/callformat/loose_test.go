@@ -147,3 +147,59 @@ func TestLooseCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestPythonLiterals: arguments are read as Python's ast.literal_eval reads them.
+func TestPythonLiterals(t *testing.T) {
+	f := python{open: "<c>", close: "</c>"}
+	for literal, want := range map[string]string{
+		".5": "0.5", "5.": "5", "+5": "5", "-.5": "-0.5", "1_000": "1000", "0x1F": "31", "0o17": "15", "1_0.2_5e3": "10.25e3", "0.50": "0.50", "00": "0", "-5": "-5",
+		`r'\d+'`: `"\\d+"`, `r"a\"b"`: `"a\\\"b"`, `"a" "b"`: `"ab"`, `'a' "b"`: `"ab"`, "1e3": "1e3", "True": "true",
+	} {
+		if got, want := readings(f, "<c>[f(a="+literal+", b=1)]</c>"), `f {"a": `+want+`, "b": 1} `; got != want {
+			t.Errorf("%s is read as %s, want %s", literal, got, want)
+		}
+	}
+	for _, literal := range []string{"010", "1__0", "_1", "1_", "0x", "."} {
+		if got := f.Read("<c>[f(a="+literal+")]</c>", nil); got.Calls[0].Problem == "" {
+			t.Errorf("%s is read as %s", literal, got.Calls[0].Arguments)
+		}
+	}
+	if v, err := literalOf("1_000"); err == nil {
+		t.Errorf("a value without quotes: %s", v)
+	}
+}
+
+// TestPythonCallsWithoutList: OLMo 3 writes each call on its own line between its marks, and Gemma 3's template of vLLM a list without
+// marks.
+func TestPythonCallsWithoutList(t *testing.T) {
+	const two = `get_weather {"text": "Oslo"} now {} `
+	for _, c := range []struct{ before, between, after, turn string }{
+		{"<function_calls>\n", "\n", "\n</function_calls>", "<function_calls>\nget_weather(text='Oslo')\nnow()\n</function_calls>"},
+		{"[", ", ", "]", "[get_weather(text='Oslo'), now()]"},
+	} {
+		f, err := InferFormat(func(content string, calls ...Printed) (string, error) {
+			var texts []string
+			for _, call := range calls {
+				var arguments []string
+				for _, a := range call.Arguments {
+					arguments = append(arguments, fmt.Sprintf("%s=%s", a.Key, strings.ReplaceAll(fmt.Sprintf("%q", fmt.Sprint(a.Value)), `"`, "'")))
+				}
+				texts = append(texts, call.Name+"("+strings.Join(arguments, ", ")+")")
+			}
+			if calls != nil {
+				content = c.before + strings.Join(texts, c.between) + c.after
+			}
+			return "<|im_start|>assistant\n" + content + "<|im_end|>\n", nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readings(f, c.turn); got != two {
+			t.Errorf("%q is read as %s, want %s", c.turn, got, two)
+		}
+	}
+	f := python{open: "<c>", close: "</c>", lines: true}
+	if got := f.Read("<c>\nf(a=1)\ng(b=\n</c>", nil).Calls; len(got) != 1 || got[0].Problem == "" {
+		t.Errorf("an unreadable second call is read as %+v", got)
+	}
+}

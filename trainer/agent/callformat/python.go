@@ -1,11 +1,23 @@
 package callformat
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
-// python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()].
-type python struct{ open, close string }
+// python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()]. In OLMo 3's notation, each call is on its own line
+// instead.
+type python struct {
+	open, close string
+	lines       bool
+}
 
-func (p python) Hint() string { return `Write ` + p.open + `[NAME(KEY="...")]` + p.close + `.` }
+func (p python) Hint() string {
+	if p.lines {
+		return "Write " + p.open + "\n" + `NAME(KEY="...")` + "\n" + p.close + "."
+	}
+	return `Write ` + p.open + `[NAME(KEY="...")]` + p.close + `.`
+}
 
 func (p python) Mark() string { return p.open }
 
@@ -26,7 +38,7 @@ func (p python) Read(text string, _ Functions) Reading {
 // a quote end a text only if the call can continue after it.
 func pythonCalls(text string, at int, hint string) ([]Call, int) {
 	for _, lenient := range []bool{false, true} {
-		p := &literals{text: text, at: at, lenient: lenient}
+		p := &literals{text: text, at: at, python: true, lenient: lenient}
 		if calls, err := p.calls(); err == nil {
 			return calls, p.at
 		}
@@ -46,15 +58,22 @@ func (p *literals) calls() (calls []Call, err error) {
 			return nil, err
 		}
 		calls = append(calls, call)
+		end := p.at
 		p.space()
 		if !p.next(",") && !p.next(";") && !strings.HasPrefix(p.text[p.at:], "]") {
 			if list {
 				return nil, errLiteral
 			}
+			if nextLine.MatchString(p.text[end:]) {
+				continue
+			}
 			return calls, nil
 		}
 	}
 }
+
+// nextLine matches a call on another line.
+var nextLine = regexp.MustCompile(`^[ \t\r]*\n\s*[\pL_][\pL\pN_.-]*\(`)
 
 // call reads NAME(KEY=VALUE, ...).
 func (p *literals) call() (Call, error) {
@@ -77,5 +96,5 @@ func learnPython(p *probes) Format {
 	if open == "" {
 		return bare{tagged{name: "name", arguments: "parameters"}}
 	}
-	return python{open, closing}
+	return python{open, closing, !strings.HasSuffix(strings.TrimSpace(parts[0]), "[")}
 }

@@ -18,8 +18,8 @@ var promptFormats = []struct {
 	mark   string // occurs in a prompt that offers functions
 	format Writer
 }{
-	{"<|tool_list_start|>", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                            // LFM2
-	{"List of tools: [", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                               // LFM2.5
+	{"<|tool_list_start|>", python{open: "<|tool_call_start|>", close: "<|tool_call_end|>"}},                               // LFM2
+	{"List of tools: [", python{open: "<|tool_call_start|>", close: "<|tool_call_end|>"}},                                  // LFM2.5
 	{"<|tool|>", tagged{open: "<|tool_call|>", close: "<|/tool_call|>", name: "name", arguments: "arguments", list: true}}, // Phi-4-mini
 	// Phi-4-mini and Firefunction.
 	{"functools[", tagged{open: "functools", name: "name", arguments: "arguments", list: true}},
@@ -63,6 +63,9 @@ func (p python) Write(calls []Call) string {
 	texts := make([]string, len(calls))
 	for i, c := range calls {
 		texts[i] = c.Name + "(" + pythonArguments(c.Arguments) + ")"
+	}
+	if p.lines {
+		return p.open + "\n" + strings.Join(texts, "\n") + "\n" + p.close
 	}
 	return p.open + "[" + strings.Join(texts, ", ") + "]" + p.close
 }
