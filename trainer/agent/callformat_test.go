@@ -90,3 +90,18 @@ func TestCallFormats(t *testing.T) {
 		}
 	}
 }
+
+// TestCallsThatCannotBePrinted: a template that offers functions and fails to print their calls is an error that names the reason. If the
+// template itself refuses calls, or ignores them, the system message describes the functions.
+func TestCallsThatCannotBePrinted(t *testing.T) {
+	const chat = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}CALLS{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}{{ tools | tojson }}"
+	functions := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}`)}
+	for calls, want := range map[string]string{
+		"{{ m.tool_calls | pprint }}": `no filter named "pprint"`, "{{ [].append(1) }}": "list.append", "{{ raise_exception('no calls') }}": "", "": "",
+	} {
+		_, err := NewTemplate(TemplateConfig{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", strings.Replace(chat, "CALLS", calls, 1)), Functions: functions})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", calls, err, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jinja"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -26,7 +27,7 @@ type history struct {
 // probeCalls finds out how the template prints calls and chooses the format that reads them. If a template prints
 // functions but no calls, its prompt may show the notation. Otherwise the system message describes the functions and
 // the notation is Hermes's. probeCalls returns an error if the template offers functions and prints calls in an unknown
-// notation.
+// notation, or fails to print them without refusing to.
 func (t *Template) probeCalls() error {
 	t.calls = callformat.Hermes
 	format, err := t.learnCalls()
@@ -37,6 +38,8 @@ func (t *Template) probeCalls() error {
 	case len(t.cfg.Functions) == 0:
 	case errors.Is(err, callformat.ErrUnknown):
 		return fmt.Errorf("%w: use a template with another notation, or remove the tools", err)
+	case t.tools != nil && !errors.Is(err, callformat.ErrNotPrinted) && !errors.Is(err, jinja.ErrRaised):
+		return fmt.Errorf("the chat template prints functions, but cannot print their calls: use another template, or remove the tools: %w", err)
 	case t.tools != nil:
 		prompt, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}}, t.tools, true)
 		if err != nil {
