@@ -19,6 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
@@ -169,6 +170,30 @@ func TestControlTokensOfCalls(t *testing.T) {
 		if got := ends("<|im_start|>", "calculator<|im_end|>", arguments); got != want {
 			t.Errorf("%s: got %d control tokens, want %d", arguments, got, want)
 		}
+	}
+}
+
+// TestMessagesOfClients: a call with empty arguments has none (vLLM's _postprocess_messages), a refusal is a text of the assistant, and
+// the older form of a call is refused by name.
+func TestMessagesOfClients(t *testing.T) {
+	plain := func(text string) string { return text }
+	for _, arguments := range []string{`""`, "null", `" "`, `"{}"`} {
+		var m message
+		if err := json.Unmarshal([]byte(`{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": `+arguments+`}}]}`), &m); err != nil {
+			t.Fatal(err)
+		}
+		call := rendered([]message{m}, plain)[0].ToolCalls[0]
+		if text, err := ordered.Dumps(call.Arguments, ordered.Format{}); text != "{}" {
+			t.Errorf("%s: got the arguments %s, %v", arguments, text, err)
+		}
+	}
+	var m message
+	if err := json.Unmarshal([]byte(`{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}`), &m); err != nil || m.Content != "No." {
+		t.Errorf("a refusal: got %q, %v", m.Content, err)
+	}
+	err := json.Unmarshal([]byte(`{"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}`), &m)
+	if err == nil || !strings.Contains(err.Error(), "function_call") {
+		t.Errorf("function_call: got %v", err)
 	}
 }
 

@@ -29,9 +29,13 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	var reasoning struct {
 		Content any `json:"reasoning_content"`
 		Short   any `json:"reasoning"`
+		Legacy  any `json:"function_call"`
 	}
 	if err := errors.Join(json.Unmarshal(data, (*lenient)(m)), json.Unmarshal(data, &reasoning)); err != nil {
 		return err
+	}
+	if reasoning.Legacy != nil {
+		return invalid("messages", "a message has function_call, the older form of a call: write the call into tool_calls")
 	}
 	for _, text := range []any{reasoning.Short, reasoning.Content} {
 		if text, ok := text.(string); ok && text != "" {
@@ -65,18 +69,19 @@ func (c *content) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
+		Type    string `json:"type"`
+		Text    string `json:"text"`
+		Refusal string `json:"refusal"` // the text of a part of the type refusal
 	}
 	if err := json.Unmarshal(data, &parts); err != nil {
 		return invalid("messages", "content is neither a text nor a list of parts")
 	}
 	texts := make([]string, len(parts))
 	for i, p := range parts {
-		if !slices.Contains([]string{"text", "input_text", "output_text", "reasoning_text", "summary_text"}, p.Type) {
+		if !slices.Contains([]string{"text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal"}, p.Type) {
 			return invalid("messages", "a part has the type %q, but these models read only text", p.Type)
 		}
-		texts[i] = p.Text
+		texts[i] = p.Text + p.Refusal
 	}
 	*c = content(strings.Join(texts, "\n"))
 	return nil
@@ -157,7 +162,9 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 		for _, c := range m.ToolCalls {
 			called[c.ID] = c.Function.Name
 			var arguments any = c.Function.Arguments
-			if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
+			if strings.TrimSpace(c.Function.Arguments) == "" { // clients write this, or null, for a call without arguments
+				arguments = &ordered.Object{}
+			} else if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
 				arguments = v
 			}
 			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name),
