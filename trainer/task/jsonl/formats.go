@@ -3,14 +3,17 @@ package jsonl
 import (
 	"bufio"
 	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/text/transform"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
@@ -39,6 +42,21 @@ func EachRow(path string, longest int, visit func(n int, object []byte) error) e
 	return nil
 }
 
+// parquetMark is the beginning of a Parquet file.
+const parquetMark = "PAR1"
+
+// IsParquet reports whether EachRow reads a file as Parquet.
+func IsParquet(path string) (bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	mark := make([]byte, len(parquetMark))
+	_, err = io.ReadFull(file, mark)
+	return err == nil && string(mark) == parquetMark && separatorOf(path) == 0, nil
+}
+
 func (r *reader) add(n int, object []byte) error {
 	switch {
 	case len(object) > r.longest:
@@ -55,24 +73,68 @@ func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes
 func (r *reader) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(textfile.NewReader(file))
 	head, _ := in.Peek(in.Size())
-	switch filepath.Ext(file.Name()) {
-	case ".csv":
-		bounded := &rowLimitReader{in: in, longest: r.longest}
-		lines := csv.NewReader(bounded)
-		return r.readSeparated(func() ([]string, error) {
-			bounded.read = 0
-			return lines.Read()
-		})
-	case ".tsv":
-		return r.readSeparated(newTSVReader(in, r.longest).read)
+	for name, mark := range compressions {
+		if bytes.HasPrefix(head, []byte(mark)) {
+			return 1, fmt.Errorf("the file is compressed with %s: decompress it first", name)
+		}
 	}
-	switch {
-	case bytes.HasPrefix(head, []byte("PAR1")):
+	if separator := separatorOf(file.Name()); separator != 0 {
+		return r.readSeparated(newSeparatedReader(in, separator, r.longest).read)
+	}
+	if bytes.HasPrefix(head, []byte(parquetMark)) {
 		return r.readParquet(file)
-	case bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")):
-		return r.readArray(in)
 	}
-	return r.readLines(in)
+	text := transform.NewReader(in, &nanToNull{})
+	if bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")) {
+		return r.readArray(text)
+	}
+	return r.readLines(text)
+}
+
+// compressions has the first bytes of compressed files.
+var compressions = map[string]string{"gzip": "\x1f\x8b", "zstd": "\x28\xb5\x2f\xfd", "xz": "\xfd7zXZ", "bzip2": "BZh", "zip": "PK\x03\x04"}
+
+// separatorOf returns the separator of the values in a file with this name, or 0 if the file does not have separated values.
+func separatorOf(path string) byte {
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".csv":
+		return ','
+	case ".tsv":
+		return '\t'
+	}
+	return 0
+}
+
+// nanToNull replaces NaN, which is not JSON but which Python writes for a missing number, by null.
+type nanToNull struct{ quoted, escaped bool }
+
+func (q *nanToNull) Reset() { *q = nanToNull{} }
+
+func (q *nanToNull) Transform(dst, src []byte, atEOF bool) (written, read int, err error) {
+	const from, to = "NaN", "null"
+	for read < len(src) {
+		b, rest := src[read], src[read:]
+		nan := !q.quoted && bytes.HasPrefix(rest, []byte(from))
+		switch {
+		case !q.quoted && b == from[0] && len(rest) < len(from) && !atEOF:
+			return written, read, transform.ErrShortSrc
+		case written == len(dst), nan && written+len(to) > len(dst):
+			return written, read, transform.ErrShortDst
+		case nan:
+			written += copy(dst[written:], to)
+			read += len(from)
+			continue
+		case b == '\n': // ends every text of JSON
+			q.Reset()
+		case b == '"' && !q.escaped:
+			q.quoted = !q.quoted
+		}
+		q.escaped = q.quoted && b == '\\' && !q.escaped
+		dst[written] = b
+		written++
+		read++
+	}
+	return written, read, nil
 }
 
 // readLines visits the rows of a file of JSON lines.
@@ -127,6 +189,11 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 	names, err := next()
 	if err != nil {
 		return 1, err
+	}
+	for i, name := range names {
+		if name != "" && slices.Contains(names[:i], name) {
+			return 1, fmt.Errorf("two columns have the name %q: rename one of them", name)
+		}
 	}
 	for at = 1; ; at++ {
 		values, err := next()

@@ -125,6 +125,25 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// TestNaN: NaN, which Python writes for a missing number, is null, as in Parquet. In a text it stays as it is, and infinity is refused.
+func TestNaN(t *testing.T) {
+	const row = `{"question":"NaN? \"NaN\\\\","answer":"1","score":NaN,"more":[NaN,{"a":NaN}]}`
+	const want = `{"question":"NaN? \"NaN\\\\","answer":"1","score":null,"more":[null,{"a":null}]}`
+	contents := []string{row, "[" + row + "]"}
+	for n := range 100 { // NaN at the end of a buffer
+		contents = append(contents, strings.Repeat(" ", 4000+n)+row, "["+strings.Repeat(" ", 4000+n)+row+"]")
+	}
+	for _, content := range contents {
+		got, err := ReadRows(write(t, content), DefaultFields())
+		if err != nil || len(got) != 1 || string(got[0].Columns) != want {
+			t.Errorf("%.20q: %+v, %v", content, got, err)
+		}
+	}
+	if _, err := ReadRows(write(t, `{"question":"q","answer":Infinity}`), DefaultFields()); err == nil {
+		t.Error("infinity is read")
+	}
+}
+
 func sameJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
@@ -147,6 +166,8 @@ func TestFormatsHostile(t *testing.T) {
 		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer claims 4294967280 bytes"},
 		"Parquet without its start":  {"PAR1" + whole[len(whole)/2:], ":"},
 		"Parquet with LZ4":           {string(compressed(t, []parquetRow{{Question: "a", Answer: []string{"b"}}}, &parquet.Lz4Raw)), "is compressed with LZ4, which is not supported"},
+		"gzip":                       {"\x1f\x8b\x08\x00", ":1: the file is compressed with gzip: decompress it first"},
+		"zstd":                       {"\x28\xb5\x2f\xfd\x00", "compressed with zstd"},
 		"Parquet of an empty row":    {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
 	} {
 		path := write(t, c.content)

@@ -1,11 +1,15 @@
 package jsonl
 
 import (
+	"encoding/csv"
+	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 func TestSeparatedValues(t *testing.T) {
@@ -16,6 +20,11 @@ func TestSeparatedValues(t *testing.T) {
 		{"rows.tsv", "question\tanswer\na\tb\tc\n", "wrong number of fields"},
 		{"rows.tsv", "", "EOF"},
 		{"rows.csv", "", "EOF"},
+		{"rows.CSV", "id,question,answer\r\n7,\"a, or\r\nb?\",say \"b\"\r\n", ""},
+		{"rows.csv", "question,answer\n\"Heroes\" by Bowie,1\n", "begins with a quote"},
+		{"rows.csv", "question,answer\n\"a,1\n", "begins with a quote"},
+		{"rows.csv", "question,answer,answer\nq,1,2\n", `two columns have the name "answer"`},
+		{"rows.tsv", "question\tquestion\ta\n", `two columns have the name "question"`},
 	} {
 		path := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
@@ -25,8 +34,32 @@ func TestSeparatedValues(t *testing.T) {
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path+":1")) || c.want == "" && (err != nil || len(rows) != 1) {
 			t.Errorf("%q: %+v, %v", c.text, rows, err)
 		}
-		if c.want == "" && c.name == "rows.csv" && (rows[0].ID != "7" || rows[0].Question != "a, or\nb?" || rows[0].Answer != `say "b"`) {
+		if c.want == "" && c.name != "rows.tsv" && (rows[0].ID != "7" || rows[0].Question != "a, or\nb?" || rows[0].Answer != `say "b"`) {
 			t.Errorf("%+v", rows[0])
+		}
+	}
+}
+
+// TestSeparatedValuesAreCSV: a file that encoding/csv reads has the same values.
+func TestSeparatedValuesAreCSV(t *testing.T) {
+	for _, text := range []string{"a,b\n", "a,\n,b\n", "a,b", "\"a\",\"b\"\r\n\r\n c , d \r\n", "\"\",\"a \"\"b\"\"\"\nc,\"\n\"\n\"\r\nx\",\"\"", "é,\"ü\"\n"} {
+		want, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [][]string
+		for r := newSeparatedReader(iotest.OneByteReader(strings.NewReader(text)), ',', 100); ; {
+			values, err := r.read()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%q: %v", text, err)
+			}
+			got = append(got, values)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }
