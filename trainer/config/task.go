@@ -88,15 +88,16 @@ type Stage struct {
 
 // Fields are the names of the fields that the task reads from a row.
 type Fields struct {
-	// Row id. A row without this field uses its row number.
+	// Row id. A row without this field, or with null, uses its row number. Characters other than letters, digits and . _ : -
+	// become %XX, as in an address.
 	ID string `yaml:"id" default:"id"`
 
 	// Text of the query, or messages: one user message, optionally after a system message, whose text is put in front
 	// of it.
 	Question string `yaml:"question" default:"question"`
 
-	// Reference answer, or a list of accepted answers. For the verifier choice also an option's number, counted from 0,
-	// or label.
+	// Reference answer, or a list of accepted answers. For the verifier choice also an option's number, counted from 0
+	// (as a number, or as a text if no option is this number), or label.
 	Answer string `yaml:"answer" default:"answer"`
 
 	// List of choices, for the verifier of that kind, or {text: list, label: list}.

@@ -2,6 +2,7 @@ package jsonl
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -49,7 +50,10 @@ func TestOptions(t *testing.T) {
 		{`"choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answer": "3"`, "C", ""},
 		{`"choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]}, "answer": "B"`, "B", ""},
 		{`"choices": {"text": ["a", "b", "c", "d"], "label": ["1", "2", "3", "4"]}, "answer": 3`, "C", ""},
-		{`"choices": ["O", "A", "B", "AB"], "answer": 0`, "O", ""}, // "A" is another option's text
+		{`"choices": ["O", "A", "B", "AB"], "answer": 0`, "O", ""},  // "A" is another option's text
+		{`"choices": ["a", "b", "c", "d"], "answer": "3"`, "D", ""}, // as in HellaSwag
+		{`"choices": ["a", "b"], "answer": "2"`, "", `the reference "2" is not one of 2 choices`},
+		{`"choices": ["1.0", "2.0"], "answer": "1"`, "", `the reference "1" is not one of 2 choices`},
 		{`"choices": ["a", "b"], "answer": 2`, "", "row-000001 of the queries for train: 2 is not the number of one of 2 choices, counted from 0"},
 		{`"choices": {"text": ["a", "b"], "label": ["1"]}, "answer": "1"`, "", "2 texts, but 1 labels"},
 		{`"choices": ["a", "b"], "answer": "e"`, "", `row-000001 of the queries for train: verifier: choice: the reference "e" is not one of 2 choices`},
@@ -91,12 +95,29 @@ func TestReadRows(t *testing.T) {
 	}
 }
 
+// TestIDs: an id with a slash or a space, as in HumanEval and MATH-500, is kept reversibly. Without an id a row has its number.
+func TestIDs(t *testing.T) {
+	for id, want := range map[string]string{
+		`"test/precalculus/807.json"`: "test%2Fprecalculus%2F807.json", `"Q 12"`: "Q%2012", `"a#b%é😀"`: "a%23b%25é%F0%9F%98%80", `"x-1.a_b:c"`: "x-1.a_b:c",
+		"null": "row-000001",
+	} {
+		rows, err := ReadRows(write(t, `{"id":`+id+`,"question":"a","answer":"b"}`), DefaultFields())
+		if err != nil || rows[0].ID != want {
+			t.Errorf("%s: %+v, %v", id, rows, err)
+			continue
+		}
+		if back, err := url.PathUnescape(want); id != "null" && (err != nil || `"`+back+`"` != id) {
+			t.Errorf("%s becomes %s, %v", want, back, err)
+		}
+	}
+}
+
 func TestReadRowsNamesFileAndLine(t *testing.T) {
 	good := `{"question":"a","answer":"b"}` + "\n"
 	for name, bad := range map[string]string{
 		"not JSON": "{", "a list": "[]", "null": "null", "no question": `{"answer":"b"}`, "no answer": `{"question":"a"}`, "empty question": `{"question":"","answer":"b"}`,
 		"nested answer": `{"question":"a","answer":{}}`, "null answer": `{"question":"a","answer":null}`, "bad choices": `{"question":"a","answer":"b","choices":[1]}`,
-		"separator in id": `{"id":"a#b","question":"a","answer":"b"}`, "slash in id": `{"id":"a/b","question":"a","answer":"b"}`, "empty id": `{"id":"","question":"a","answer":"b"}`,
+		"long id": `{"id":"` + strings.Repeat("a/", 33) + `","question":"a","answer":"b"}`, "empty id": `{"id":"","question":"a","answer":"b"}`,
 		"no answers": `{"question":"a","answer":[]}`, "a nested answer": `{"question":"a","answer":["b",["c"]]}`, "long": `{"question":"` + strings.Repeat("x", maxLine) + `"}`, "not UTF-8": "{\"question\":\"\xff\",\"answer\":\"b\"}",
 		"id of the first": `{"id":"row-000001","question":"a","answer":"b"}`, "two objects": `{"question":"a","answer":"b"} {}`,
 		"choices": `{"question":"a","answer":"b","choices":["` + strings.Repeat(`x","`, 27) + `"]}`,

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -19,6 +20,7 @@ const (
 	maxLine = 1 << 20 // bytes of one row
 	maxRows = 10_000_000
 
+	maxID       = 128 // characters
 	maxChoices  = 26
 	maxAccepted = 1000
 	maxParts    = 256
@@ -202,9 +204,10 @@ func (r *Row) readChoices(raw json.RawMessage) error {
 }
 
 // nameOptions replaces answers that are the label of an option, or its number counted from 0 as in MMLU, by the option's letter. If another
-// option has this letter as its text, they become the option's text.
+// option has this letter as its text, they become the option's text. The number may be a text, as in HellaSwag, if the options have no
+// labels and none of them is this number.
 func (r *Row) nameOptions() error {
-	if len(r.Choices) == 0 || !r.numbers && r.labels == nil {
+	if len(r.Choices) == 0 {
 		return nil
 	}
 	answers := []string{r.Answer}
@@ -213,6 +216,9 @@ func (r *Row) nameOptions() error {
 	}
 	for i, a := range answers {
 		option := slices.Index(r.labels, a)
+		if !r.numbers && r.labels == nil {
+			option = r.indexed(a)
+		}
 		if n, err := strconv.Atoi(a); option < 0 && r.numbers && err == nil {
 			if option = n; n < 0 || n >= len(r.Choices) {
 				if slices.Contains(r.Choices, a) {
@@ -237,12 +243,31 @@ func (r *Row) nameOptions() error {
 	return nil
 }
 
+// indexed returns the index of the option whose number, counted from 0, is the text of an answer. It returns -1 if there is none or if an
+// option is the same number.
+func (r *Row) indexed(answer string) int {
+	n, err := strconv.ParseUint(answer, 10, 31)
+	if err != nil || n >= uint64(len(r.Choices)) || slices.ContainsFunc(r.Choices, func(choice string) bool {
+		v, err := strconv.ParseFloat(strings.TrimSpace(choice), 64)
+		return err == nil && v == float64(n)
+	}) {
+		return -1
+	}
+	return int(n)
+}
+
+// readID reads an id. A row whose id is null keeps its number. Characters that an id must not have become %XX, the number of each byte,
+// as in an address: test/7.json becomes test%2F7.json.
 func (r *Row) readID(raw json.RawMessage) error {
-	if err := scalar(raw, &r.ID); err != nil {
+	var id string
+	if err := scalarOrNull(raw, &id); err != nil || string(raw) == "null" {
 		return err
 	}
-	if !validID.MatchString(r.ID) {
-		return fmt.Errorf("%.80q: an id must have 1 to 128 letters, digits or . _ : -", r.ID)
+	r.ID = notInIDs.ReplaceAllStringFunc(id, func(c string) string {
+		return "%" + strings.ReplaceAll(fmt.Sprintf("% X", c), " ", "%")
+	})
+	if n := utf8.RuneCountInString(r.ID); n < 1 || n > maxID {
+		return fmt.Errorf("%.80q: an id must have 1 to %d characters, where each byte of a character other than letters, digits and . _ : - counts as 3", id, maxID)
 	}
 	return nil
 }
@@ -310,8 +335,8 @@ func readOne(raw json.RawMessage) (answer string, err error) {
 	return strings.TrimSpace(answer), nil
 }
 
-// validID excludes the separators of query and trajectory ids.
-var validID = regexp.MustCompile(`^[\p{L}\p{N}._:-]{1,128}$`)
+// notInIDs are the bytes that an id must not have, such as the separators of query and trajectory ids.
+var notInIDs = regexp.MustCompile(`[^\p{L}\p{N}._:-]`)
 
 // scalar reads a text, or the JSON text of a number or boolean.
 func scalar(raw json.RawMessage, into *string) error {
