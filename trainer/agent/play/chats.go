@@ -33,10 +33,20 @@ var errEnough = errors.New("enough")
 // Demonstrations implements task.Demonstrator. It stops at the first bad row and puts the error into Err.
 func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
+		filled, err := jsonl.IsParquet(c.Path)
+		if err != nil {
+			c.Err = err
+			return
+		}
 		given := 0
 		c.Err = jsonl.EachRow(c.Path, maxChat, func(row int, text []byte) error {
 			if given == n {
 				return errEnough
+			}
+			if filled {
+				if text, err = withoutFills(text); err != nil {
+					return err
+				}
 			}
 			d, err := parseChat(text, c.Program)
 			if err == nil && d.Agent != "" && !slices.Contains(c.Agents, d.Agent) {
@@ -182,6 +192,10 @@ func functionsOf(raw json.RawMessage) (definitions []json.RawMessage, names []st
 // functionOf returns a definition in the form {"type": "function", "function": {...}}, without spaces, in the form that
 // the gateway makes from a request.
 func functionOf(raw json.RawMessage) (definition json.RawMessage, name string, err error) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil { // its JSON text
+		raw = json.RawMessage(text)
+	}
 	var named struct {
 		Name     string `json:"name"`
 		Function struct {
@@ -201,7 +215,7 @@ func functionOf(raw json.RawMessage) (definition json.RawMessage, name string, e
 	if err != nil {
 		return nil, "", err
 	}
-	text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
+	text, err = ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
 	return json.RawMessage(text), name, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,6 +132,44 @@ func TestParseChat(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: got %v, want an error with %q", roles, err, want)
 		}
+	}
+}
+
+// TestToolsAsTexts: the tools of a row may be a list of JSON texts, or one text.
+func TestToolsAsTexts(t *testing.T) {
+	const definition = `{"type":"function","function":{"name":"add"}}`
+	for _, tools := range []string{"[" + definition + "]", fmt.Sprintf("[%q]", definition), fmt.Sprintf("%q", "["+definition+"]")} {
+		d, err := parseChat([]byte(`{"tools": `+tools+`, "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}`), true)
+		if err != nil || len(d.Program.Functions) != 1 || string(d.Program.Functions[0]) != definition {
+			t.Errorf("%s: %+v, %v", tools, d.Program, err)
+		}
+	}
+}
+
+// TestParquetFillsAreNotLearned: the structs of a Parquet column have the fields of all rows. The nulls that fill them are neither arguments
+// nor parts of definitions, as after TRL's remove_none_values. An argument that may be null stays. testdata/fills.py wrote the file.
+func TestParquetFillsAreNotLearned(t *testing.T) {
+	chats := &Chats{Path: "testdata/fills.parquet", Agents: []string{"a"}, Program: true}
+	var functions, arguments []string
+	for d := range chats.Demonstrations(task.AgentRole{Agent: "a"}, 10) {
+		for _, f := range d.Program.Functions {
+			functions = append(functions, string(f))
+		}
+		for _, c := range d.Segments[1].Calls {
+			arguments = append(arguments, c.Name+string(c.Arguments))
+		}
+	}
+	if chats.Err != nil {
+		t.Fatal(chats.Err)
+	}
+	const start, end = `{"type":"function","function":{"name":"%[1]s","description":"%.1[1]s","parameters":{"type":"object","properties":{`, `},"required":["%s"]}}}`
+	weather := fmt.Sprintf(start+`"city":{"type":"string"},"unit":{"anyOf":[{"type":"string"},{"type":"null"}]}`, "weather") + fmt.Sprintf(end, "city")
+	calc := fmt.Sprintf(start+`"expression":{"type":"string"}`, "calc") + fmt.Sprintf(end, "expression")
+	if want := []string{weather, calc}; !slices.Equal(functions, want) {
+		t.Errorf("functions %s, want %s", functions, want)
+	}
+	if want := []string{`weather{"city": "Oslo", "unit": null}`, `calc{"expression": "2+2"}`}; !slices.Equal(arguments, want) {
+		t.Errorf("arguments %s, want %s", arguments, want)
 	}
 }
 
