@@ -22,6 +22,7 @@ type Chats struct {
 	Program bool     // a program holds the conversations: a chat may begin with its system message, and its tools are its functions
 	Alone   bool     // the run has a single agent, which learns from all chats
 	Err     error    // error of the last Demonstrations; nil if it read the whole file
+	Beyond  int      // number of the agent's chats after the first n of the last Demonstrations
 }
 
 // maxChat is the size of the largest chat, in bytes.
@@ -30,7 +31,8 @@ const maxChat = 16 << 20
 // errEnough stops the reading of a file.
 var errEnough = errors.New("enough")
 
-// Demonstrations implements task.Demonstrator. It stops at the first bad row and puts the error into Err.
+// Demonstrations implements task.Demonstrator. It yields the agent's first n chats, reads the others, and counts them in Beyond. It stops
+// at the first bad row and puts the error into Err.
 func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		filled, err := jsonl.IsParquet(c.Path)
@@ -39,10 +41,8 @@ func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrat
 			return
 		}
 		given := 0
+		c.Beyond = 0
 		c.Err = jsonl.EachRow(c.Path, maxChat, func(row int, text []byte) error {
-			if given == n {
-				return errEnough
-			}
 			if filled {
 				if text, err = withoutFills(text); err != nil {
 					return err
@@ -56,6 +56,10 @@ func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrat
 				return err
 			}
 			if d.Agent != "" && d.Agent != p.Agent && !c.Alone {
+				return nil
+			}
+			if given == n {
+				c.Beyond++
 				return nil
 			}
 			d.Query = fmt.Sprintf("%s:%d", c.Path, row)

@@ -41,7 +41,7 @@ func demonstrate(t *testing.T, p *Player, lines ...string) ([]agent.Trajectory, 
 	}
 	chats := &Chats{Path: path, Agents: []string{"planner", "searcher"}}
 	got, err := p.Demonstrations(chats, 100, 4096)
-	return got, errors.Join(err, chats.Err)
+	return got.Trajectories, errors.Join(err, chats.Err)
 }
 
 const (
@@ -135,6 +135,39 @@ func TestParseChat(t *testing.T) {
 	}
 }
 
+// TestDemonstrationsAreCounted: demonstrations that are too long or beyond the first n are counted, and bad rows after the first n are found.
+func TestDemonstrationsAreCounted(t *testing.T) {
+	chat := func(agent, answer string) string {
+		return `{"agent": "` + agent + `", "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "` + answer + `"}]}`
+	}
+	long := strings.Repeat("long ", 4096)
+	lines := []string{chat("searcher", "a"), chat("planner", "b"), chat("searcher", long), chat("searcher", "c"), chat("searcher", long), chat("planner", "d")}
+	path := filepath.Join(t.TempDir(), "chats.jsonl")
+	for _, c := range []struct {
+		n    int
+		more string
+		want string
+	}{
+		{100, "", "2 of 4 demonstrations used; 2 longer than the context of 4096 tokens"},
+		{2, "", "1 of 4 demonstrations used; 1 longer than the context of 4096 tokens; 2 beyond cold_start.queries"},
+		{4, "", "2 of 4 demonstrations used; 2 longer than the context of 4096 tokens"},
+		{1, "{", "chats.jsonl:7: not a JSON object"},
+	} {
+		if err := os.WriteFile(path, []byte(strings.Join(append(lines, c.more), "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		chats := &Chats{Path: path, Agents: []string{"planner", "searcher"}}
+		got, err := searcher(t).Demonstrations(chats, c.n, 4096)
+		text := got.String()
+		if err = errors.Join(err, chats.Err); err != nil {
+			text = err.Error()
+		}
+		if !strings.Contains(text, c.want) {
+			t.Errorf("%d: %s, want %s", c.n, text, c.want)
+		}
+	}
+}
+
 // TestToolsAsTexts: the tools of a row may be a list of JSON texts, or one text.
 func TestToolsAsTexts(t *testing.T) {
 	const definition = `{"type":"function","function":{"name":"add"}}`
@@ -192,7 +225,8 @@ func TestProgramsDemonstrations(t *testing.T) {
 			t.Fatal(err)
 		}
 		chats := &Chats{Path: path, Agents: []string{"searcher"}, Program: true}
-		got, err := p.Demonstrations(chats, 100, 4096)
+		demonstrated, err := p.Demonstrations(chats, 100, 4096)
+		got := demonstrated.Trajectories
 		if err := errors.Join(err, chats.Err); err != nil || len(got) != 1 {
 			t.Fatalf("%d demonstrations, %v", len(got), err)
 		}

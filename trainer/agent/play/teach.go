@@ -12,23 +12,56 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Demonstrations turns the agent's demonstrations on n queries of source into trajectories with ID, Tokens and Sampled.
-// It skips trajectories of more than limit tokens.
-func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent.Trajectory, error) {
-	var out []agent.Trajectory
+// Demonstrated is the result of Player.Demonstrations: the trajectories, and the numbers of demonstrations that are not among them.
+type Demonstrated struct {
+	Trajectories []agent.Trajectory // with ID, Tokens and Sampled
+	Limit        int                // largest number of tokens of a trajectory
+	TooLong      int                // demonstrations with more tokens
+	Absent       int                // demonstrations that call an agent that this run leaves out
+	Beyond       int                // demonstrations of a file after the first n
+}
+
+// All returns the number of demonstrations, used or not.
+func (d Demonstrated) All() int { return len(d.Trajectories) + d.TooLong + d.Absent + d.Beyond }
+
+// String returns the number of demonstrations that are used, and the reasons why others are not.
+func (d Demonstrated) String() string {
+	text := fmt.Sprintf("%d of %d demonstrations used", len(d.Trajectories), d.All())
+	for _, unused := range []struct {
+		n   int
+		why string
+	}{
+		{d.TooLong, fmt.Sprintf("longer than the context of %d tokens", d.Limit)}, {d.Absent, "with calls of agents that this run leaves out"},
+		{d.Beyond, "beyond cold_start.queries"},
+	} {
+		if unused.n > 0 {
+			text += fmt.Sprintf("; %d %s", unused.n, unused.why)
+		}
+	}
+	return text
+}
+
+// Demonstrations turns the agent's demonstrations on n queries of source into trajectories. It skips trajectories of more than limit
+// tokens.
+func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) (Demonstrated, error) {
+	out := Demonstrated{Limit: limit}
 	for d := range source.Demonstrations(p.Role, n) {
 		t, err := p.teach(d)
 		var vain *agent.UndemonstrableError
-		if errors.As(err, &vain) && slices.Contains(p.Absent, vain.Call.Name) {
-			continue // it calls an agent that this run leaves out
+		switch {
+		case errors.As(err, &vain) && slices.Contains(p.Absent, vain.Call.Name):
+			out.Absent++
+		case err != nil:
+			return out, fmt.Errorf("demonstration %s: %w", d.Query, err)
+		case len(t.Tokens) > limit:
+			out.TooLong++
+		default:
+			t.ID = fmt.Sprintf("demonstration-%06d", len(out.Trajectories))
+			out.Trajectories = append(out.Trajectories, t)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("demonstration %s: %w", d.Query, err)
-		}
-		t.ID = fmt.Sprintf("demonstration-%06d", len(out))
-		if len(t.Tokens) <= limit {
-			out = append(out, t)
-		}
+	}
+	if file, ok := source.(*Chats); ok {
+		out.Beyond = file.Beyond
 	}
 	return out, nil
 }

@@ -64,8 +64,8 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 		return "" // the grammar determines the agents' actions
 	}
 	if cfg.ColdStart.Demonstrations != "none" {
-		if taught, err := Demonstrations(cfg, p, 4096); err != nil || len(taught) == 0 {
-			return fmt.Sprintf("learns from %d demonstrations: %v", len(taught), err)
+		if taught, err := Demonstrations(cfg, p, 4096); err != nil || len(taught.Trajectories) == 0 {
+			return fmt.Sprintf("learns from %d demonstrations: %v", len(taught.Trajectories), err)
 		}
 	}
 	p.Policy = silent{tok.StopIDs()[0]}

@@ -137,67 +137,72 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 		text, id, rows))
 }
 
+// Rehearsal is what a dry run found.
+type Rehearsal struct {
+	TooLong        []task.Query      // queries whose prompts leave the agent no room for an answer
+	Demonstrations play.Demonstrated // demonstrations of the agent's cold start
+}
+
 // DryRun opens everything that the agent's worker opens, except the device, the weights and the store,
 // and closes it again. This is model files, tokenizer, chat template, prompt, tools, demonstrations,
-// and the weights of the KL term. It requests a turn from a hosted model. It returns the queries whose
-// prompts leave the agent no room for an answer; the length of a hosted model's prompts is unknown.
-func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
+// and the weights of the KL term. It requests a turn from a hosted model. The length of a hosted model's prompts is unknown.
+func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (found Rehearsal, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := openHosted(ctx, cfg, a, t, nil)
 		if err != nil {
-			return nil, err
+			return found, err
 		}
-		return nil, errors.Join(player.Close(), m.Close(ctx))
+		return found, errors.Join(player.Close(), m.Close(ctx))
 	}
 	o, err := openOrigin(cfg, a, t, "")
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
 	if o.source != nil {
 		if err := o.source.Check(); err != nil {
-			return nil, cfg.Fault("agents."+a.Name+".model", err)
+			return found, cfg.Fault("agents."+a.Name+".model", err)
 		}
 	}
 	if err := hasRows(cfg, a, o.tokenizer, o.arch.VocabSize); err != nil {
-		return nil, err
+		return found, err
 	}
 	if err := CheckFiles(cfg, a); err != nil {
-		return nil, err
+		return found, err
 	}
 	player, err := OpenPlayer(ctx, cfg, a, t, o.tokenizer, nil)
 	if err != nil {
-		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
+		return found, fmt.Errorf("agent %s: %w", a.Name, err)
 	}
 	defer func() { err = errors.Join(err, player.Close()) }()
 	if err := foldable(a, o.arch); err != nil {
-		return nil, err
+		return found, err
 	}
 	limit := a.ContextTokens(o.arch.MaxPosition)
-	if tooLong, err = longPrompts(player, queries, limit); err != nil {
-		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
+	if found.TooLong, err = longPrompts(player, queries, limit); err != nil {
+		return found, fmt.Errorf("agent %s: %w", a.Name, err)
 	}
 	if cfg.ColdStarts(a) {
-		if _, err := Demonstrations(cfg, player, limit); err != nil {
-			return nil, fmt.Errorf("cold start of %s: %w", a.Name, err)
+		if found.Demonstrations, err = Demonstrations(cfg, player, limit); err != nil {
+			return found, fmt.Errorf("cold start of %s: %w", a.Name, err)
 		}
 	}
 	if a.Adapts() {
 		if _, err := initialAdapters(cfg, a, o.arch); err != nil {
-			return nil, err
+			return found, err
 		}
 	}
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) || a.Adapts() && a.Reference == "" {
-		return tooLong, nil
+		return found, nil
 	}
 	reference, err := openReference(cfg, a, t)
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	if reference.source != nil {
 		err = reference.source.Check()
 	}
-	return tooLong, errors.Join(err, reference.close())
+	return found, errors.Join(err, reference.close())
 }
 
 // longPrompts returns the queries whose prompts have at least limit tokens. A longer question makes a longer prompt. So

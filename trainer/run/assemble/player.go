@@ -124,16 +124,20 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 
 // Demonstrations returns the conversations for an agent's cold start, of at most limit tokens each. It returns an error
 // if there are none.
-func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
+func Demonstrations(cfg *config.Config, p *play.Player, limit int) (play.Demonstrated, error) {
 	source, failed, err := demonstrator(cfg, p)
 	if err != nil {
-		return nil, err
+		return play.Demonstrated{}, err
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
-	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
-		err = fmt.Errorf("there are no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Role.Agent, limit)
+	if err = errors.Join(err, failed()); err != nil || len(out.Trajectories) > 0 {
+		return out, err
 	}
-	return out, err
+	if out.All() > 0 {
+		return out, fmt.Errorf("%s has no demonstration that it can use: %v; raise its limits.max_tokens, shorten the demonstrations, "+
+			"or set its cold_start.steps to 0", p.Role.Agent, out)
+	}
+	return out, fmt.Errorf("there are no demonstrations for %s: set its cold_start.steps to 0, or add some", p.Role.Agent)
 }
 
 // demonstrator returns the source of demonstrations, and a function that returns the source's error afterwards.

@@ -91,21 +91,31 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		if name == cfg.Main().Name { // a sub-agent's prompts depend on the main agent
 			checked = append(train, heldOut...)
 		}
-		tooLong, err := assemble.DryRun(ctx, cfg, cfg.Agent(name), t, checked)
+		found, err := assemble.DryRun(ctx, cfg, cfg.Agent(name), t, checked)
 		if err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}
-		if len(tooLong) > 0 {
-			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong),
-				len(checked), tooLong[0].ID),
-				fmt.Sprintf("raise agents.%s.limits.max_tokens, or remove the rows: nothing is sampled for them", name)})
-		}
+		out = append(out, unused(name, found, len(checked))...)
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
 		if a := cfg.Agent(name); a.Machines.Count > 1 {
 			if _, err := cfg.MachinesKey(a); err != nil {
 				out = append(out, Finding{Fail, name, oneLine(err), "its machines identify each other by this key (docs/ranks.md)"})
 			}
 		}
+	}
+	return out
+}
+
+// unused warns of prompts and demonstrations that the agent cannot use.
+func unused(name string, found assemble.Rehearsal, queries int) (out []Finding) {
+	if n := len(found.TooLong); n > 0 {
+		out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", n, queries,
+			found.TooLong[0].ID),
+			fmt.Sprintf("raise agents.%s.limits.max_tokens, or remove the rows: nothing is sampled for them", name)})
+	}
+	if shown := found.Demonstrations; shown.TooLong+shown.Beyond > 0 {
+		out = append(out, Finding{Warn, name, shown.String(),
+			fmt.Sprintf("raise agents.%s.limits.max_tokens for long ones, and cold_start.queries to use more", name)})
 	}
 	return out
 }

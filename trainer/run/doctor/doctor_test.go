@@ -216,6 +216,8 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 			"planner", `there is no agent "clerk"`},
 		{"no demonstrations of one agent", own, append(ownModels, "cold_start.demonstrations="+write("one.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
 			"solver", "no demonstrations"},
+		{"long demonstrations", own, append(ownModels, "cold_start.demonstrations="+write("long.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "`+strings.Repeat("word ", 1<<15)+`"}]}`)),
+			"planner", "planner has no demonstration that it can use: 0 of 1 demonstrations used; 1 longer than the context"},
 		{"no reference", own, append(ownModels, "grpo.kl=k3", "agents.planner.reference=missing"), "planner", "agents.planner.reference"},
 	} {
 		cfg, err := config.Load(c.file, append(c.sets, "run.dir="+t.TempDir()))
@@ -260,6 +262,13 @@ func TestRowsThatAreNoUse(t *testing.T) {
 	}
 	rows("train.jsonl", "one?", "two?", strings.Repeat("many words ", 200), "three?")
 	rows("eval.jsonl", "four?", "two?")
+	var chats strings.Builder
+	for _, words := range []int{1, 400, 1, 1} {
+		fmt.Fprintf(&chats, `{"messages": [{"role": "user", "content": "one?"}, {"role": "assistant", "content": %q}]}`+"\n", strings.Repeat("word ", words))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "chats.jsonl"), []byte(chats.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	text := fmt.Sprintf(`run: {name: x, dir: run}
 task: {kind: jsonl, train: train.jsonl, eval: eval.jsonl}
 agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: %q}, limits: {max_tokens: 200, max_new_tokens: 20}}}
@@ -271,6 +280,10 @@ agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 
 		{[]string{"task.queries_per_step=5", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "the 5 queries of a step are made from only 4 rows of the task, so each step repeats some of them", ""},
 		{[]string{"task.queries_per_step=4", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "", ""},
 		{[]string{"task.queries_per_step=4"}, "training uses 1 of the 2 held-out questions, too", "1 of 6 prompts leave no room for an answer; the longest is the prompt of train-row-000003"},
+		{[]string{"task.queries_per_step=4", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=300", "cold_start.demonstrations=chats.jsonl",
+			"cold_start.queries=3", "cold_start.steps=1"}, "",
+			"1 of 6 prompts leave no room for an answer; the longest is the prompt of train-row-000003" +
+				"2 of 4 demonstrations used; 1 longer than the context of 300 tokens; 1 beyond cold_start.queries"},
 	} {
 		rows("other.jsonl", "four?", "five?")
 		cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(text), c.sets)

@@ -178,8 +178,11 @@ func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCaus
 // demonstrations returns the conversations to train on.
 func (cs *coldStart) demonstrations() ([]*learner.Sequence, error) {
 	shown, err := assemble.Demonstrations(cs.cfg, cs.parts.Player, cs.contextTokens)
-	out := make([]*learner.Sequence, len(shown))
-	for i, t := range shown {
+	if err == nil && shown.All() > len(shown.Trajectories) {
+		cs.observer.Note(metrics.Infof(cs.name, metrics.TopicTask, "cold start: %v", shown))
+	}
+	out := make([]*learner.Sequence, len(shown.Trajectories))
+	for i, t := range shown.Trajectories {
 		out[i] = &learner.Sequence{ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled}
 	}
 	return out, err

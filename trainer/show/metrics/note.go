@@ -35,7 +35,7 @@ const (
 	TopicUpdate     Topic = "update"     // an update of the weights was refused
 	TopicGap        Topic = "gap"        // sampler and trainer disagree about log-probs
 	TopicVerifier   Topic = "verifier"   // answers could not be scored
-	TopicTask       Topic = "task"       // a query cannot be used
+	TopicTask       Topic = "task"       // a query or a demonstration cannot be used
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // address of the health endpoint
 	TopicTracking   Topic = "tracking"   // an experiment tracker: the run's address, and why the tracker receives no further records
