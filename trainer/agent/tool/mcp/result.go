@@ -3,10 +3,14 @@ package mcp
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -15,31 +19,79 @@ import (
 // structuredKey is the field of a tool's result that may hold any JSON value.
 const structuredKey = "structuredContent"
 
-// exactStructured returns a JSON-RPC message in which the structured content of a tool's result is replaced by its own
-// JSON text, as a string. The SDK would decode its numbers as float64, which changes integers beyond 2^53. It returns
-// other messages as they are.
-func exactStructured(message []byte) []byte {
-	if !bytes.Contains(message, []byte(`"`+structuredKey+`"`)) {
+// exactResult returns a JSON-RPC message with a tool's result in a form that the SDK reads without loss. The structured content is replaced
+// by its own JSON text, as a string, because the SDK would decode its numbers as float64, which changes integers beyond 2^53. Without
+// structured content, or if it is null, there is none. Parts whose bytes or size are written unusually get the usual form, because the
+// SDK would refuse the whole result. It returns other messages as they are.
+func exactResult(message []byte) []byte {
+	if !slices.ContainsFunc([]string{structuredKey, "data", "blob", "size"}, func(key string) bool { return bytes.Contains(message, []byte(`"`+key+`"`)) }) {
 		return message
 	}
 	var fields, result map[string]json.RawMessage
 	if json.Unmarshal(message, &fields) != nil || json.Unmarshal(fields["result"], &result) != nil {
 		return message
 	}
-	value, ok := result[structuredKey]
-	if !ok {
+	var parts []map[string]json.RawMessage
+	changed := false
+	if json.Unmarshal(result["content"], &parts) == nil {
+		for _, part := range parts {
+			changed = usualPart(part) || changed
+		}
+	}
+	if changed {
+		result["content"] = encoded(parts)
+	}
+	if value, ok := result[structuredKey]; ok {
+		changed = true
+		var text bytes.Buffer
+		if string(value) == "null" {
+			delete(result, structuredKey)
+		} else if json.Compact(&text, value) == nil {
+			result[structuredKey] = encoded(text.String())
+		}
+	}
+	if !changed {
 		return message
 	}
-	var text bytes.Buffer
-	if json.Compact(&text, value) != nil {
-		return message
-	}
-	result[structuredKey] = encoded(text.String())
 	fields["result"] = encoded(result)
 	return encoded(fields)
 }
 
-// encoded returns v as JSON, on one line. v is a string or a map of JSON texts that were read from JSON, so it cannot fail.
+// usualPart gives the bytes and the size of a part of a result their usual form, and reports whether it changed the part.
+func usualPart(part map[string]json.RawMessage) (changed bool) {
+	var resource map[string]json.RawMessage
+	if json.Unmarshal(part["resource"], &resource) == nil {
+		if changed = usualBytes(resource, "blob"); changed {
+			part["resource"] = encoded(resource)
+		}
+	}
+	if size, err := strconv.ParseFloat(string(part["size"]), 64); err == nil && size == math.Trunc(size) && math.Abs(size) < 1<<53 {
+		part["size"] = strconv.AppendInt(nil, int64(size), 10)
+		changed = true
+	}
+	return usualBytes(part, "data") || changed
+}
+
+var dataAddress = regexp.MustCompile(`^\s*data:[^,]*;base64,`)
+
+// usualBytes writes the bytes of a key in standard base64 if they are the address of data, lack padding, have spaces or use the alphabet of
+// addresses. It reports whether it changed the key.
+func usualBytes(part map[string]json.RawMessage, key string) bool {
+	var text string
+	if json.Unmarshal(part[key], &text) != nil {
+		return false
+	}
+	plain := strings.Join(strings.Fields(dataAddress.ReplaceAllString(text, "")), "")
+	plain = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(plain, "="))
+	data, err := base64.RawStdEncoding.DecodeString(plain)
+	if err != nil {
+		return false // the SDK returns the error
+	}
+	part[key] = encoded(base64.StdEncoding.EncodeToString(data))
+	return true
+}
+
+// encoded returns v as JSON, on one line. v is a string, or maps of JSON texts that were read from JSON, so it cannot fail.
 func encoded(v any) json.RawMessage {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -48,7 +100,7 @@ func encoded(v any) json.RawMessage {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// exactEvents is a stream of server-sent events with exactStructured applied to each line of data.
+// exactEvents is a stream of server-sent events with exactResult applied to each line of data.
 type exactEvents struct {
 	io.Closer
 	in   *bufio.Reader
@@ -62,7 +114,7 @@ func (e *exactEvents) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			if exact := exactStructured(data); len(exact) > 0 && exact[len(exact)-1] != '\n' {
+			if exact := exactResult(data); len(exact) > 0 && exact[len(exact)-1] != '\n' {
 				line = append([]byte("data: "), append(exact, '\n')...)
 			}
 		}
@@ -73,13 +125,13 @@ func (e *exactEvents) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// exactBody returns a body with one whole message, with exactStructured applied to it.
+// exactBody returns a body with one whole message, with exactResult applied to it.
 func exactBody(body io.ReadCloser) io.ReadCloser {
 	message, _ := io.ReadAll(body) // reading on returns its error again
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(exactStructured(message)), body), body}
+	}{io.MultiReader(bytes.NewReader(exactResult(message)), body), body}
 }
 
 // contentText returns the text of a result for the model. It uses structured content only if no part of the content has
@@ -147,7 +199,7 @@ func linkText(l *mcp.ResourceLink) string {
 	return fmt.Sprintf("[resource %s: %s]", l.Name, about)
 }
 
-// structuredText returns the JSON of structured content. That is the text left by exactStructured, or the value decoded
+// structuredText returns the JSON of structured content. That is the text left by exactResult, or the value decoded
 // by the SDK if none of its numbers may have been changed.
 func structuredText(v any) (string, error) {
 	if text, ok := v.(string); ok {

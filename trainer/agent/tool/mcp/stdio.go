@@ -123,7 +123,7 @@ func (m *messageLines) message(line []byte) []byte {
 		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
 	}
 	if isMessage(text) {
-		return append(exactStructured(matchable(text[:len(text):len(text)])), '\n')
+		return append(exactResult(matchable(text[:len(text):len(text)])), '\n')
 	}
 	if answer := unversioned(text); answer != nil {
 		return append(answer, '\n')
@@ -131,7 +131,7 @@ func (m *messageLines) message(line []byte) []byte {
 	at := bytes.Index(text, []byte(`{"jsonrpc"`))
 	if at > 0 && isMessage(text[at:]) {
 		m.skip(text[:at])
-		return append(exactStructured(matchable(text[at:len(text):len(text)])), '\n')
+		return append(exactResult(matchable(text[at:len(text):len(text)])), '\n')
 	}
 	m.skip(text)
 	return nil
