@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -118,5 +119,16 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 }
 
 func (p *Python) run(ctx context.Context, program string) (string, error) {
-	return p.box.run(ctx, program, p.cfg.Output)
+	return p.box.run(ctx, unfenced(program), p.cfg.Output)
+}
+
+// fence is a program between the lines with which Markdown marks code.
+var fence = regexp.MustCompile("(?s)^\\s*```[^\\n`]*\\n(.*?)\\n?[ \\t]*```\\s*$")
+
+// unfenced returns a program without a fence around it. A fence is no Python.
+func unfenced(program string) string {
+	if m := fence.FindStringSubmatch(program); m != nil {
+		return m[1]
+	}
+	return program
 }

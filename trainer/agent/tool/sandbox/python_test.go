@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,6 +48,9 @@ func TestPython(t *testing.T) {
 		"def f():\n  return g()\n\nf()":                                                                                                             "error: line 2: NameError: name 'g' is not defined",
 		"1 +":                                                                                                                                       "error: line 1: SyntaxError: invalid syntax",
 		"raise SystemExit('my reason')":                                                                                                             "error: my reason",
+		"```python\n6 * 7\n```":                                                                                                                     "42",
+		"\n```\nx = 2\nprint('```')\nx\n``` \n":                                                                                                     "```\n2",
+		"```py\n1 // 0\n```":                                                                                                                        "error: line 1: ZeroDivisionError: integer division or modulo by zero",
 		"input()":                                                                                                                                   "error: line 1: EOFError: EOF when reading a line",
 		"'\\ud800'":                                                                                                                                 "'\\ud800'",
 	} {
@@ -123,6 +127,26 @@ func TestPythonHostile(t *testing.T) {
 	}
 	if got := tooltest.CallText(t, p, "program", "6 * 7"); got != "42" {
 		t.Errorf("a call after these programs: got %q", got)
+	}
+}
+
+// TestPythonBelowTmp: the sandbox shows an interpreter that lies below /tmp, such as that of a virtual environment.
+func TestPythonBelowTmp(t *testing.T) {
+	newTestPython(t, roomy) // skips the test if there is no sandbox
+	dir, err := os.MkdirTemp("/tmp", "venv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if out, err := exec.CommandContext(t.Context(), "python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+		t.Skipf("no virtual environment: %v: %s", err, out)
+	}
+	cfg := roomy
+	cfg.Interpreter = filepath.Join(dir, "bin", "python3")
+	p := newTestPython(t, cfg)
+	program := "import sys\nopen('/tmp/a', 'w').close()\ntry: open(sys.prefix + '/lib/b', 'w')\nexcept OSError as e: print(e.strerror)\nsys.prefix"
+	if got, want := tooltest.CallText(t, p, "program", program), "Read-only file system\n'"+dir+"'"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

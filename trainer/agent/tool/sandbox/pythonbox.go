@@ -226,6 +226,12 @@ func (b pythonBox) showFiles() error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
+	if err := os.MkdirAll("/tmp", 0o700); err != nil {
+		return err
+	}
+	if err := mountMemory("/tmp", b.Files); err != nil { // before the interpreter's files, which may be below /tmp
+		return err
+	}
 	for _, s := range b.Shown {
 		if err := bind(old+s.Real, s.At); err != nil {
 			return err
@@ -239,12 +245,6 @@ func (b pythonBox) showFiles() error {
 		if err := bind(old+device, device); err != nil {
 			return err
 		}
-	}
-	if err := os.MkdirAll("/tmp", 0o700); err != nil {
-		return err
-	}
-	if err := mountMemory("/tmp", b.Files); err != nil {
-		return err
 	}
 	if err := unix.Unmount(old, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("leaving the old root: %w", err)
