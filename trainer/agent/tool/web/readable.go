@@ -83,7 +83,7 @@ func attributeOf(n *html.Node, key string) (string, bool) {
 
 var (
 	unread = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
-		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head}
+		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head, atom.Rp}
 	blocks = []atom.Atom{atom.P, atom.Div, atom.Section, atom.Article, atom.Main, atom.Header, atom.Blockquote, atom.Ul, atom.Ol, atom.Dl,
 		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.Address, atom.Center, atom.Dir, atom.Hgroup, atom.Legend, atom.Menu,
 		atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
@@ -142,15 +142,16 @@ func (r *renderer) render(n *html.Node) {
 	case lowered(n):
 		r.shift(n, "_")
 		return
-	case slices.Contains(struck, n.DataAtom) && inline(n):
-		if text := r.inner(n, r.links); text != "" {
-			r.word("~~" + text + "~~")
-		}
+	case n.DataAtom == atom.Rt:
+		r.reading(n)
 		return
 	case n.DataAtom == atom.Tr && find(n, func(n *html.Node) bool { return n.DataAtom == atom.Table }) == nil:
 		r.line(1)
 		r.row(n)
 		r.line(1)
+		return
+	case isStruck(n) && inline(n):
+		r.strike(n)
 		return
 	}
 	exact, cell, spans := r.exact, r.cell, r.spans
@@ -191,9 +192,6 @@ func lineEnds(n *html.Node) int {
 	}
 	return 0
 }
-
-// struck are elements whose text is no longer valid.
-var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
 
 // inline reports whether an element contains no blocks.
 func inline(n *html.Node) bool {

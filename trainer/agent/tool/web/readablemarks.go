@@ -75,10 +75,56 @@ func (r *renderer) shift(n *html.Node, mark string) {
 		if !simple.MatchString(text) || unicode.IsDigit(next(n)) {
 			text = "(" + text + ")"
 		}
-		r.space = false
+		r.space = r.space && beginsWord(r.last, next(n))
 		text = mark + text
 	}
 	r.word(text)
+}
+
+// beginsWord reports whether raised text after a space begins a word, as in an isotope, dating, ²³⁵U, instead of belonging to the word
+// before it, as in 10 ⁸. before and after are the characters next to the space and to the raised text.
+func beginsWord(before, after rune) bool {
+	switch {
+	case unicode.IsDigit(before), strings.ContainsRune(")]}", before):
+		return false
+	}
+	return !unicode.IsLetter(before) || unicode.IsLetter(after)
+}
+
+// struck are elements whose text is no longer valid.
+var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
+
+var lineThrough = regexp.MustCompile(`(?:^|;)text-decoration(?:-line)?:[^;]*line-through`)
+
+// isStruck reports whether an element's text is struck, by the element or by its own style.
+func isStruck(n *html.Node) bool {
+	style := attribute(n, "style")
+	return slices.Contains(struck, n.DataAtom) ||
+		style != "" && n.DataAtom != atom.Pre && lineThrough.MatchString(strings.ReplaceAll(strings.ToLower(style), " ", ""))
+}
+
+// strike writes the text of a struck element between marks, on one line.
+func (r *renderer) strike(n *html.Node) {
+	cell, ends := r.cell, lineEnds(n)
+	r.line(ends)
+	r.begin(n)
+	text := r.inner(n, r.links)
+	if address := r.address(n); address != "" && text != "" {
+		text = "[" + text + "](" + address + ")"
+	}
+	if text != "" {
+		r.word("~~" + text + "~~")
+	}
+	r.cell = cell
+	r.line(ends)
+}
+
+// reading writes the reading of the characters before it in brackets.
+func (r *renderer) reading(n *html.Node) {
+	if text := r.inner(n, r.links); text != "" {
+		r.space = false
+		r.word("(" + text + ")")
+	}
 }
 
 // tail returns the end of the text so far, starting after the last space.

@@ -44,8 +44,11 @@ func (r *renderer) row(n *html.Node) {
 		}
 		take()
 		text := strings.ReplaceAll(r.inner(c, r.links), "|", `\|`) // and no further cell
-		if hidden(c) {
+		switch {
+		case hidden(c):
 			text = ""
+		case text != "" && (isStruck(n) || isStruck(c)) && inline(c):
+			text = "~~" + text + "~~"
 		}
 		columns := min(max(spanOf(c, "colspan"), 1), maxColumns-len(cells))
 		if rows := spanOf(c, "rowspan"); rows != 1 {
