@@ -32,7 +32,7 @@ func init() {
 }
 
 // words is an analyzer that finds the terms of a text in any language. Spellings that differ in case, marks, width or
-// apostrophes have the same terms.
+// apostrophes have the same terms. A word of several parts, such as 5km, has its own term and those of its parts.
 type words struct {
 	tokenizer analysis.Tokenizer
 	stop      analysis.TokenFilter // applied before marks are removed, because the French "thé" is not a stop word
@@ -57,7 +57,8 @@ func (w *words) Analyze(text []byte) analysis.TokenStream {
 	add := func(term string) {
 		out = append(out, &analysis.Token{Term: []byte(term), Position: len(out) + 1})
 	}
-	for run, spaced := range runs(strings.Map(unicode.ToLower, norm.NFKC.String(strings.Map(plainMark, string(text))))) {
+	plain := norm.NFKC.String(strings.Map(plainMark, string(text)))
+	for run, spaced := range runs(strings.Map(unicode.ToLower, plain)) {
 		switch {
 		case spaced && w.loose:
 			for _, token := range w.tokenizer.Tokenize([]byte(run)) {
@@ -69,6 +70,40 @@ func (w *words) Analyze(text []byte) analysis.TokenStream {
 			}
 		case !w.loose:
 			grams(fold(run), add)
+		}
+	}
+	for _, part := range compoundParts(plain) {
+		part = strings.Map(unicode.ToLower, part)
+		if w.loose {
+			looseTerms(fold(part), add)
+		} else if len(w.stop.Filter(analysis.TokenStream{{Term: []byte(part)}})) > 0 {
+			wordTerms(fold(part), add)
+		}
+	}
+	return out
+}
+
+// compoundParts returns the parts of the words that are written as one but have several: 5km, read_file and getUserName. A part ends
+// between a letter and a digit, before a capital after a small letter, and at an underscore.
+func compoundParts(text string) (out []string) {
+	separates := func(r rune) bool { return unspaced(r) || r != '_' && !unicode.In(r, unicode.L, unicode.M, unicode.N) }
+	for word := range strings.FieldsFuncSeq(text, separates) {
+		var parts []string
+		for piece := range strings.FieldsFuncSeq(word, func(r rune) bool { return r == '_' }) {
+			start, before := 0, rune(0)
+			for i, r := range piece {
+				if unicode.IsMark(r) {
+					continue // belongs to the letter before it
+				}
+				if before != 0 && (unicode.IsNumber(before) != unicode.IsNumber(r) || unicode.IsLower(before) && unicode.IsUpper(r)) {
+					parts, start = append(parts, piece[start:i]), i
+				}
+				before = r
+			}
+			parts = append(parts, piece[start:])
+		}
+		if len(parts) > 1 || len(parts) == 1 && parts[0] != word {
+			out = append(out, parts...)
 		}
 	}
 	return out

@@ -33,6 +33,7 @@ var languages = []struct {
 	{"กรุงเทพ", "กรุงเทพเป็นเมืองหลวง", []string{"กรุงเทพ", "เมือง"}},
 	{"हिन्दी", "भारत की भाषा", []string{"हिन्दी", "भारत"}},
 	{"Office", "The ﬁrst eﬃcient soft\u00adware of Ｔｏｋｙｏ, x²", []string{"first", "efficient", "software", "TOKYO", "x2"}},
+	{"Lengths", "The 5km run of the 1960s, read_file_lines and _getUserName_ in 第3回.", []string{"5 km", "5km", "read file lines", "file", "get user name", "getUserName", "username", "1960"}},
 }
 
 // TestSearchLanguages: each query of a text finds this text first.
@@ -86,6 +87,18 @@ func TestIndexOfFormat(t *testing.T) {
 	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 3, Index: dir}))
 	if _, err := os.Stat(filepath.Join(dir, earlier, indexManifest)); err == nil {
 		t.Error("the folder of the earlier index was written to")
+	}
+}
+
+// TestCompoundParts: the parts of words that are written as one. Marks belong to their letter.
+func TestCompoundParts(t *testing.T) {
+	for text, want := range map[string]string{
+		"5km 10.5kg": "5 km 5 kg", "read_file_lines __init__ _": "read file lines init", "getUserName HTMLParser YouTube": "get User Name You Tube",
+		"plain Words 1960 हिन्दी O'Brien ÉCOLE": "", "2020년 東京2020オリンピック": "2020 년",
+	} {
+		if got := strings.Join(compoundParts(text), " "); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
 

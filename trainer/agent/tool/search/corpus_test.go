@@ -85,6 +85,10 @@ func TestSearchMarkdown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	blob := filepath.Join(t.TempDir(), "blob")
+	if err := errors.Join(os.Rename(filepath.Join(dir, "sub/b.md"), blob), os.Symlink(blob, filepath.Join(dir, "sub/b.md"))); err != nil {
+		t.Fatal(err)
+	}
 	linked := filepath.Join(t.TempDir(), "current")
 	if err := os.Symlink(dir, linked); err != nil {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ type document struct {
 	text  string
 }
 
-// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. It
-// does not follow links inside the folder, but the folder itself may be a link.
+// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. A file may be a link, as in a
+// snapshot of Hugging Face's cache, and so may the folder itself. Links to other folders are not followed.
 func corpusFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -42,7 +42,11 @@ func corpusFiles(path string) ([]string, error) {
 	}
 	var files []string
 	err = filepath.WalkDir(path+string(filepath.Separator), func(file string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.Type().IsRegular() && slices.Contains([]string{".md", ".markdown"}, strings.ToLower(filepath.Ext(file))) {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".md", ".markdown"}, strings.ToLower(filepath.Ext(file))) {
+			return err
+		}
+		info, err := os.Stat(file)
+		if err == nil && info.Mode().IsRegular() {
 			files = append(files, file)
 		}
 		return err

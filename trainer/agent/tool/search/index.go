@@ -20,7 +20,7 @@ import (
 const (
 	// indexFormat is the version of the conversion of documents into an index: passages, analysis, bleve's files. A
 	// change makes a new index.
-	indexFormat   = "2"
+	indexFormat   = "3"
 	indexManifest = "index.json"
 	maxManifest   = 1 << 20 // bytes
 	maxIndexFiles = 100
