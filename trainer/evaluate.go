@@ -55,7 +55,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, useEvaluate, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, useEvaluate, stepDir)}
-		err := t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
+		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.Evaluate(ctx, from.Step)
 			if err != nil {
 				return err
@@ -75,11 +75,10 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 			}
 			return w.Member().Checkpoints.Trim(ctx, from.Step)
 		})
-		if slices.ContainsFunc(t.workers, func(w *worker.Worker) bool { return !w.TrajectoriesSaved() }) {
-			e.Dir = ""
-		}
-		return err
 	})
+	if records.unsaved {
+		e.Dir = ""
+	}
 	for _, name := range cfg.AgentNames() {
 		if r, ok := records.byAgent[name]; ok {
 			e.Records = append(e.Records, r)
@@ -227,6 +226,14 @@ type lastRecords struct {
 	metrics.Observer
 	mu      sync.Mutex
 	byAgent map[string]metrics.Record
+	unsaved bool // a file of trajectories could not be written
+}
+
+func (r *lastRecords) Note(n metrics.Note) {
+	r.mu.Lock()
+	r.unsaved = r.unsaved || n.Topic == metrics.TopicFiles
+	r.mu.Unlock()
+	r.Observer.Note(n)
 }
 
 func (r *lastRecords) Report(record metrics.Record) {

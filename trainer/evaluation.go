@@ -102,6 +102,13 @@ func (e Evaluation) JSON() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
+func (e Evaluation) trajectories() string {
+	if e.Dir == "" {
+		return "could not be saved"
+	}
+	return archive.TrajectoriesDir(e.Dir)
+}
+
 // String returns the evaluation as a table of at most 80 columns.
 func (e Evaluation) String() string {
 	var b strings.Builder
@@ -160,10 +167,6 @@ func (e Evaluation) String() string {
 	if tokens, seconds, known := e.costs(); known {
 		fmt.Fprintf(&b, "\na question took %.0f tokens and %.2f seconds, summed over its samples\n", tokens, seconds)
 	}
-	if e.Dir == "" {
-		fmt.Fprintf(&b, "\ntrajectories  could not be saved\n")
-	} else {
-		fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
-	}
+	fmt.Fprintf(&b, "\ntrajectories  %s\n", e.trajectories())
 	return b.String()
 }

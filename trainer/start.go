@@ -173,7 +173,7 @@ func keepSavedSettings(cfg *config.Config, dir string, files map[string]string) 
 		return nil, err
 	}
 	keys := cfg.DiffForResume(old)
-	if moved := old.In(saved.Dir); len(keys) > 0 && saved.Dir != "" && len(cfg.DiffForResume(moved)) == 0 { // the run's folder was moved alone
+	if moved := config.InFolder(old, saved.Dir); len(keys) > 0 && saved.Dir != "" && len(cfg.DiffForResume(moved)) == 0 { // the run's folder was moved alone
 		old, keys = moved, nil
 	}
 	if len(keys) > 0 {

@@ -152,8 +152,8 @@ func (c *Config) onHub(p Path) bool {
 	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
 }
 
-// In returns the configuration of the same file in another folder: relative paths start from dir.
-func (c *Config) In(dir string) *Config {
+// InFolder returns the configuration of the same file in another folder: relative paths start from dir.
+func InFolder(c *Config, dir string) *Config {
 	moved := *c
 	moved.dir = dir
 	return &moved

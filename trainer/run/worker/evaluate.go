@@ -50,9 +50,6 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	return answers, nil
 }
 
-// TrajectoriesSaved reports whether the trajectories of all phases up to now are in their files.
-func (w *Worker) TrajectoriesSaved() bool { return w.archive.TrajectoriesSaved() }
-
 // checkPlanned checks that outcomes, which come from the store, are of planned rollouts.
 func checkPlanned(outcomes []store.Outcome, queries []task.Query, samples int) error {
 	planned := map[string]bool{}

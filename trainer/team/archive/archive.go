@@ -61,7 +61,6 @@ type Archive struct {
 	saved       int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
 	snapshot    *snapshot      // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
 	ledger      *Ledger        // nil before Begin
-	unsaved     bool           // some trajectories could not be written
 	reference   []durable.File // weights of the KL reference that KeepReference wrote
 }
 

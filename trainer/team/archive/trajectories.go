@@ -31,13 +31,9 @@ type Line struct {
 // WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.
 func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
 	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
-		a.unsaved = true
 		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
 	}
 }
-
-// TrajectoriesSaved reports whether all trajectories could be written.
-func (a *Archive) TrajectoriesSaved() bool { return !a.unsaved }
 
 func (a *Archive) trajectoriesOf(phase string) string {
 	return filepath.Join(TrajectoriesDir(a.settings.Dir), phase, a.settings.Agent+".jsonl")

@@ -55,14 +55,14 @@ type patience struct {
 func (s *Store) withTimeout(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
 	p := &patience{Context: ctx, deadline: time.Now().Add(s.opts.Timeout)}
-	before := s.awake.lostTime()
+	before := s.messages.awake.lostTime()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var timer *time.Timer
 	timer = time.AfterFunc(s.opts.Timeout, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		lost := s.awake.lostTime()
+		lost := s.messages.awake.lostTime()
 		if lost == before {
 			end(context.DeadlineExceeded)
 			return

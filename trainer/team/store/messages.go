@@ -17,6 +17,7 @@ const (
 type messages struct {
 	send  func(what string) // nil: no messages
 	after time.Duration     // shorter waits do not cause a message
+	awake awake             // time that belongs to no wait
 
 	mu   sync.Mutex
 	next time.Time // earliest time of the next message

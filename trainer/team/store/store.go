@@ -65,7 +65,6 @@ type Store struct {
 	topics   topics
 	messages messages
 	agents   agents
-	awake    awake
 
 	ctx    context.Context // ends with the run, or with Close
 	cancel context.CancelCauseFunc
@@ -112,7 +111,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	s.batches.rdb = s.rdb
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.wg.Go(func() { s.awake.watch(s.ctx) })
+	s.wg.Go(func() { s.messages.awake.watch(s.ctx) })
 	if err := s.awaitServer(ctx, opts, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())

@@ -439,10 +439,10 @@ func TestSuspendedProcess(t *testing.T) {
 	must(t, err)
 	closeAfter(t, s)
 	suspend := func(d time.Duration) { // as if the process had been stopped
-		s.awake.lostTime()
-		s.awake.mu.Lock()
-		defer s.awake.mu.Unlock()
-		s.awake.last = s.awake.last.Add(-d)
+		s.messages.awake.lostTime()
+		s.messages.awake.mu.Lock()
+		defer s.messages.awake.mu.Unlock()
+		s.messages.awake.last = s.messages.awake.last.Add(-d)
 	}
 	look := func(context.Context) (bool, error) { return false, nil }
 	awaited := func() ([]string, string) { return nil, "nothing" }
