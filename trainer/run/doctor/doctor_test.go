@@ -216,8 +216,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 			"planner", `there is no agent "clerk"`},
 		{"no demonstrations of one agent", own, append(ownModels, "cold_start.demonstrations="+write("one.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
 			"solver", "no demonstrations"},
-		{"long demonstrations", own, append(ownModels, "cold_start.demonstrations="+write("long.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "`+strings.Repeat("word ", 1<<15)+`"}]}`)),
-			"planner", "planner has no demonstration that it can use: 0 of 1 demonstrations used; 1 longer than the context"},
+		{"long demonstrations", own, append(ownModels, "cold_start.demonstrations="+write("long.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "`+strings.Repeat("word ", 1<<15)+`"}]}`)), "planner", "planner has no demonstration that it can use: 0 of 1 demonstrations used; 1 longer than the context"},
 		{"no reference", own, append(ownModels, "grpo.kl=k3", "agents.planner.reference=missing"), "planner", "agents.planner.reference"},
 	} {
 		cfg, err := config.Load(c.file, append(c.sets, "run.dir="+t.TempDir()))

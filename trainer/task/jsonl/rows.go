@@ -267,7 +267,8 @@ func (r *Row) readID(raw json.RawMessage) error {
 		return "%" + strings.ReplaceAll(fmt.Sprintf("% X", c), " ", "%")
 	})
 	if n := utf8.RuneCountInString(r.ID); n < 1 || n > maxID {
-		return fmt.Errorf("%.80q: an id must have 1 to %d characters, where each byte of a character other than letters, digits and . _ : - counts as 3", id, maxID)
+		return fmt.Errorf("%.80q: an id must have 1 to %d characters, where each byte of a character other than letters, digits and . _ : - counts as 3",
+			id, maxID)
 	}
 	return nil
 }
