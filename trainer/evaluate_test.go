@@ -64,7 +64,8 @@ func TestEvaluationThatCannotBeSaved(t *testing.T) {
 		t.Fatalf("%v\n%s", err, first)
 	}
 	trajectories := archive.TrajectoriesDir(first.Dir)
-	if err := errors.Join(os.RemoveAll(trajectories), os.WriteFile(trajectories, nil, 0o600)); err != nil { // a file: also root cannot write in it
+	// In a file, root cannot write either.
+	if err := errors.Join(os.RemoveAll(trajectories), os.WriteFile(trajectories, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	seen := &recorder{}

@@ -173,8 +173,8 @@ func keepSavedSettings(cfg *config.Config, dir string, files map[string]string) 
 		return nil, err
 	}
 	keys := cfg.DiffForResume(old)
-	if moved := config.InFolder(old, saved.Dir); len(keys) > 0 && saved.Dir != "" && len(cfg.DiffForResume(moved)) == 0 { // the run's folder was moved alone
-		old, keys = moved, nil
+	if moved := config.InFolder(old, saved.Dir); len(keys) > 0 && saved.Dir != "" && len(cfg.DiffForResume(moved)) == 0 {
+		old, keys = moved, nil // the run's folder was moved alone
 	}
 	if len(keys) > 0 {
 		return nil, fmt.Errorf("resuming: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",

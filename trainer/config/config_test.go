@@ -395,9 +395,10 @@ func TestEveryCountHasAMaximum(t *testing.T) {
 	}
 }
 
-// TestLineEnds: a file of Windows is the same configuration, also in texts of several lines.
+// TestLineEnds: a file of Windows is the same configuration, also in texts of several lines, which
+// YAML folds into spaces and line breaks.
 func TestLineEnds(t *testing.T) {
-	text := strings.Replace(minimal, "model: models/b", "model: models/b, prompt_text: \"one\n    two\n\n    three\"", 1) // as YAML folds lines: a space, a line break
+	text := strings.Replace(minimal, "model: models/b", "model: models/b, prompt_text: \"one\n    two\n\n    three\"", 1)
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	for _, content := range []string{text, strings.ReplaceAll(text, "\n", "\r\n")} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {

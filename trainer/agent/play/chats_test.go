@@ -135,7 +135,7 @@ func TestParseChat(t *testing.T) {
 	}
 }
 
-// TestDemonstrationsAreCounted: demonstrations that are too long or beyond the first n are counted, and bad rows after the first n are found.
+// TestDemonstrationsAreCounted: demonstrations that are too long or beyond the first n are counted. Later bad rows are found.
 func TestDemonstrationsAreCounted(t *testing.T) {
 	chat := func(agent, answer string) string {
 		return `{"agent": "` + agent + `", "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "` + answer + `"}]}`
@@ -179,8 +179,9 @@ func TestToolsAsTexts(t *testing.T) {
 	}
 }
 
-// TestParquetFillsAreNotLearned: the structs of a Parquet column have the fields of all rows. The nulls that fill them are neither arguments
-// nor parts of definitions, as after TRL's remove_none_values. An argument that may be null stays. testdata/fills.py wrote the file.
+// TestParquetFillsAreNotLearned: the structs of a Parquet column have the fields of all rows. The nulls that fill them are neither
+// arguments nor parts of definitions, as after TRL's remove_none_values. An argument that may be null stays.
+// testdata/fills.py wrote the file.
 func TestParquetFillsAreNotLearned(t *testing.T) {
 	chats := &Chats{Path: "testdata/fills.parquet", Agents: []string{"a"}, Program: true}
 	var functions, arguments []string

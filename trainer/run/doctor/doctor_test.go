@@ -372,7 +372,8 @@ func TestRunDisk(t *testing.T) {
 			t.Errorf("%s: Preflight: %v", at, err)
 		}
 	}
-	if f := disk(filepath.Join(linked, "checkpoints"), 1); f.Status != Fail || !strings.Contains(f.Found, "too small: 0 B free") { // /proc has no space
+	// The link leads to /proc, which has no space.
+	if f := disk(filepath.Join(linked, "checkpoints"), 1); f.Status != Fail || !strings.Contains(f.Found, "too small: 0 B free") {
 		t.Errorf("checkpoints on a disk without space: %+v", f)
 	}
 	cfg := quickstart(t)
