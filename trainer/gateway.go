@@ -121,9 +121,9 @@ func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gate
 		w.SetPlayer(g.Leases)
 		return nil
 	}
-	programs, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir), Timeout: p.Timeout,
+	programs, err := gateway.NewPrograms(gateway.ProgramOptions{Command: p.Command, Dir: cfg.Resolve(p.Dir), Timeout: p.Timeout,
 		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
-		Hidden: cfg.SecretEnv()})
+		HiddenEnv: cfg.SecretEnv()})
 	if err != nil {
 		return fmt.Errorf("task.program.command: %w", err)
 	}

@@ -93,7 +93,7 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 				health.MinToken)
 		}
 		p := cfg.Task.Program
-		g.Leases = gateway.NewLeases(gateway.LeaseSettings{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.URL + "/v1"})
+		g.Leases = gateway.NewLeases(gateway.LeaseOptions{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.URL + "/v1"})
 	}
 	if cfg.Gateway.CA != "" {
 		pem, err := os.ReadFile(cfg.Resolve(cfg.Gateway.CA))

@@ -298,7 +298,7 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	t.Cleanup(server.Close)
 	p := cfg.Task.Program
 	g := &Gateway{Server: gateway.NewServer(), URL: server.URL,
-		Leases: gateway.NewLeases(gateway.LeaseSettings{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
+		Leases: gateway.NewLeases(gateway.LeaseOptions{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
 	g.Mount(mux)
 	return g
 }

@@ -15,7 +15,7 @@ import (
 
 // Each question has two samples, one with one delegation and one with three. The second sample is right, and for two hops its format is invalid.
 func TestDescribe(t *testing.T) {
-	questions, err := research.New(research.Settings{Seed: 1, EvalSize: 192})
+	questions, err := research.New(research.Options{Seed: 1, EvalSize: 192})
 	if err != nil {
 		t.Fatal(err)
 	}

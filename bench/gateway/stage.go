@@ -51,7 +51,7 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.tokenizer, err = tokenizer.Load("testdata/tokenizer/smollm2"); err != nil {
 		return nil, err
 	}
-	if s.chat, err = agent.NewChat(agent.ChatConfig{Tokenizer: s.tokenizer}); err != nil {
+	if s.chat, err = agent.NewChat(agent.ChatOptions{Tokenizer: s.tokenizer}); err != nil {
 		return nil, err
 	}
 	config := arch.Config{Family: arch.Llama, VocabSize: s.tokenizer.VocabSize(), Hidden: r.Width, Layers: r.Layers, Heads: r.Width / 32,
@@ -65,7 +65,7 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.engine, err = local.New(ctx, s.model, local.Options{Slots: r.Conversations}, local.TenantOptions{TokenBytes: s.tokenizer.TokenBytes}); err != nil {
 		return nil, err
 	}
-	s.agent = gateway.NewAgentServer(gateway.AgentSettings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer,
+	s.agent = gateway.NewAgentServer(gateway.AgentOptions{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer,
 		Limits: s.limits()})
 	endpoint := gateway.NewServer()
 	endpoint.BeginRound(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})

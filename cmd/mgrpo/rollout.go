@@ -37,7 +37,7 @@ func (c *rolloutCmd) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range c.Parallel {
 		g.Go(func() error {
-			client := gateway.Client{URL: c.URL, Token: token, Command: strings.Fields(c.Exec), Dir: ".", Hidden: []string{c.TokenEnv},
+			client := gateway.Client{URL: c.URL, Token: token, Command: strings.Fields(c.Exec), Dir: ".", HiddenEnv: []string{c.TokenEnv},
 				Note: func(text string) { fmt.Fprintln(os.Stderr, "mgrpo:", text) }}
 			return client.Play(ctx)
 		})

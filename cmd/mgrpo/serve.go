@@ -113,7 +113,7 @@ func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready fun
 	if err != nil {
 		return err
 	}
-	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: checkpoint.Tokenizer})
+	a := gateway.NewAgentServer(gateway.AgentOptions{Name: c.Name, Main: true, Policy: engine, Tokenizer: checkpoint.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
 	g.Server.BeginRound(gateway.Round{Open: true, Token: g.Token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})

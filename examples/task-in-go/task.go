@@ -30,7 +30,7 @@ var (
 )
 
 func newMeasures(seed uint64, held int) (*measures, error) {
-	answer, err := verify.New(verify.Settings{Kind: verify.Numeric})
+	answer, err := verify.New(verify.Options{Kind: verify.Numeric})
 	return &measures{seed, held, answer}, err
 }
 

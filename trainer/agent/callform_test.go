@@ -16,7 +16,7 @@ func TestCallFormIsThatOfTheTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
-		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		template, err := NewTemplate(TemplateOptions{Tokenizer: tok, Functions: []json.RawMessage{weather}})
 		mustWork(t, err)
 		form, err := template.CallForm("get_weather")
 		mustWork(t, err, "trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2") // their arguments are no JSON

@@ -22,7 +22,7 @@ func templateOf(t *testing.T, calls string) *Template {
 func chatTemplate(t *testing.T, jinja string) *Template {
 	t.Helper()
 	functions := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}`)}
-	out, err := NewTemplate(TemplateConfig{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", jinja), Functions: functions})
+	out, err := NewTemplate(TemplateOptions{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", jinja), Functions: functions})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestCallsThatCannotBePrinted(t *testing.T) {
 	for calls, want := range map[string]string{
 		"{{ m.tool_calls | pprint }}": `no filter named "pprint"`, "{{ [].append(1) }}": "list.append", "{{ raise_exception('no calls') }}": "", "": "",
 	} {
-		_, err := NewTemplate(TemplateConfig{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", strings.Replace(chat, "CALLS", calls, 1)), Functions: functions})
+		_, err := NewTemplate(TemplateOptions{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", strings.Replace(chat, "CALLS", calls, 1)), Functions: functions})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", calls, err, want)
 		}

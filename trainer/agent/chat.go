@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// ChatConfig configures a Chat.
-type ChatConfig struct {
+// ChatOptions configures a Chat.
+type ChatOptions struct {
 	Tokenizer    Tokenizer
 	System       string // system prompt; empty: the template's own
 	SubAgents    []SubAgent
@@ -31,7 +31,7 @@ type Chat struct {
 }
 
 // NewChat probes the template and returns an error if it cannot render a conversation.
-func NewChat(cfg ChatConfig) (*Chat, error) {
+func NewChat(cfg ChatOptions) (*Chat, error) {
 	callables, err := NewCallables(cfg.SubAgents, cfg.Tools)
 	if err == nil && cfg.Functions != nil {
 		callables, err = CallablesOf(cfg.Functions)
@@ -43,7 +43,7 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 	if functions == nil {
 		functions = callables.definitions
 	}
-	template, err := NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: functions, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
+	template, err := NewTemplate(TemplateOptions{Tokenizer: cfg.Tokenizer, Functions: functions, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}

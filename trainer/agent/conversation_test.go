@@ -32,7 +32,7 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	t.Helper()
 	tok := tokenizertest.Golden(t, "smollm2")
 	s := &stage{tok: tok, engine: &scripted{t: t, turns: turns}}
-	s.chat = newTestChat(t, ChatConfig{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
+	s.chat = newTestChat(t, ChatOptions{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
 	s.spec = Spec{Key: policy.Key{Query: "q7", Rollout: 3, Agent: "planner"}, Main: true, Task: "What is 2 + 2?", Dialect: s.chat}
 	s.env = Env{
 		Policy: s.engine,

@@ -32,7 +32,7 @@ func echo() tool.Tool {
 // trajectory of the same conversation. One of its turns makes two calls.
 func TestDemonstrationIsTheConversation(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
-		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
+		c := newTestChat(t, ChatOptions{Tokenizer: tok, System: "Be brief.", SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
 		engine := &scripted{t: t}
 		for _, turn := range demonstrated {
 			engine.turns = append(engine.turns, scriptedTurn{tokens: append(tok.Encode(turn.Text), c.stops[0])})
@@ -62,7 +62,7 @@ func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newTestChat(t, ChatConfig{Tokenizer: tok})
+	c := newTestChat(t, ChatOptions{Tokenizer: tok})
 	tokens, _, err := c.Demonstrate("1+1?", []DemonstratedTurn{{Text: "2"}})
 	if err != nil || !strings.HasSuffix(c.Text(tokens), "2<|im_end|>") || !slices.Contains(c.Stops().IDs, tok.Encode("<|endoftext|>")[0]) {
 		t.Errorf("got demonstration %q, error %v", c.Text(tokens), err)
@@ -70,7 +70,7 @@ func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 }
 
 func TestDemonstrationRefuses(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "qwen3"), SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
+	c := newTestChat(t, ChatOptions{Tokenizer: tokenizertest.Golden(t, "qwen3"), SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
 	ask := callText("echo", `{"text": "a"}`)
 	for want, turns := range map[string][]DemonstratedTurn{
 		`turn 1: there is no tool "oracle"`:                {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},

@@ -62,7 +62,7 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
-		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		template, err := NewTemplate(TemplateOptions{Tokenizer: tok, Functions: []json.RawMessage{weather}})
 		mustWork(t, err)
 		user := tokenizer.Message{Role: "user", Content: "weather?"}
 		call := tokenizer.ToolCall{ID: "abcdef123", Name: "get_weather", Arguments: ordered.NewObject("city", "Oslo")}
@@ -104,7 +104,7 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 // refuse them.
 func TestCallsInHistories(t *testing.T) {
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
-		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		template, err := NewTemplate(TemplateOptions{Tokenizer: tok, Functions: []json.RawMessage{weather}})
 		mustWork(t, err)
 		call := func(id, city string) tokenizer.ToolCall {
 			return tokenizer.ToolCall{ID: id, Name: "get_weather", Arguments: ordered.NewObject("city", city)}
@@ -133,7 +133,7 @@ func TestFunctionsWithoutSystemRole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		template, err := NewTemplate(TemplateOptions{Tokenizer: tok, Functions: []json.RawMessage{weather}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,8 @@ type Tokenizer interface {
 	StopIDs() []int32
 }
 
-// TemplateConfig configures a Template.
-type TemplateConfig struct {
+// TemplateOptions configures a Template.
+type TemplateOptions struct {
 	Tokenizer    Tokenizer
 	Functions    []json.RawMessage // OpenAI function definitions that the model is offered
 	TemplateArgs *ordered.Object   // further variables of the template, such as enable_thinking; nil: none
@@ -37,7 +37,7 @@ type TemplateConfig struct {
 // model writes calls. If the template does not print functions, the system message describes them. If it has no tool
 // role, a user message carries the results. A Template is immutable; several conversations may use it at once.
 type Template struct {
-	cfg       TemplateConfig
+	cfg       TemplateOptions
 	tools     []any  // function definitions for the template; nil if it ignores them
 	always    []any  // function definitions for a template that fails without them, even if it does not print them; nil if not needed
 	prompt    string // describes the functions in the system message; "" if the template prints them
@@ -64,7 +64,7 @@ const (
 )
 
 // NewTemplate probes the template and returns an error if it cannot render a conversation.
-func NewTemplate(cfg TemplateConfig) (*Template, error) {
+func NewTemplate(cfg TemplateOptions) (*Template, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("the template needs a tokenizer")
 	}

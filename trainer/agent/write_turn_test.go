@@ -15,7 +15,7 @@ import (
 // again unchanged. A template without thinking refuses a turn with thinking.
 func TestWrittenTurnsAreReadBack(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
-		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})
+		c := newTestChat(t, ChatOptions{Tokenizer: tok, Tools: []tool.Tool{echo()}})
 		calls := []callformat.Call{{Name: "echo", Arguments: json.RawMessage(`{"text": "a\n<b>"}`)}, {Name: "echo", Arguments: json.RawMessage(`{"text": "b"}`)}}
 		text, err := c.Write(WrittenTurn{Text: "Let me see.", Calls: calls})
 		if err != nil {
@@ -37,7 +37,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 // TestWrittenTurnEndsOpenedThinking: a turn without thinking ends the thinking that the template opens at the beginning of each turn.
 func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
-	c := newTestChat(t, ChatConfig{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
+	c := newTestChat(t, ChatOptions{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
 	if !c.thinks.opened {
 		t.Fatal("the template does not open a turn's thinking")
 	}
@@ -79,7 +79,7 @@ func TestWrittenThinkingInText(t *testing.T) {
 		"opened":      {opensThinking{tok}, "\nHm.\n</think>\n\nTwo."},
 		"other marks": {otherMarks{tok}, "[THINK]\nHm.\n[/THINK]\n\nTwo."},
 	} {
-		c := newTestChat(t, ChatConfig{Tokenizer: with.tokenizer, Tools: []tool.Tool{echo()}})
+		c := newTestChat(t, ChatOptions{Tokenizer: with.tokenizer, Tools: []tool.Tool{echo()}})
 		text, err := c.Write(turn)
 		if err != nil || !strings.HasPrefix(text, with.want) {
 			t.Errorf("%s: got %q, error %v", name, text, err)

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// AgentSettings configure an agent behind the gateway.
-type AgentSettings struct {
+// AgentOptions configure an agent behind the gateway.
+type AgentOptions struct {
 	Name      string
 	Main      bool
 	Seed      uint64 // of the run
@@ -41,7 +41,7 @@ const (
 
 // AgentServer answers requests for one agent and stores the conversations of each attempt. The worker begins and ends phases.
 type AgentServer struct {
-	AgentSettings
+	AgentOptions
 	inFlight atomic.Int64 // turns being sampled
 	waiting  atomic.Int64 // requests waiting for their phase
 
@@ -84,8 +84,8 @@ var (
 )
 
 // NewAgentServer creates an agent of the gateway.
-func NewAgentServer(s AgentSettings) *AgentServer {
-	return &AgentServer{AgentSettings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+func NewAgentServer(s AgentOptions) *AgentServer {
+	return &AgentServer{AgentOptions: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
 }
 
 // Begin admits the requests of a phase.

@@ -72,7 +72,7 @@ func says(prompt string) string {
 
 func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	s := &alone{t: t, server: NewServer()}
-	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok, says: says}, Tokenizer: tok})
+	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok, says: says}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
 	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})

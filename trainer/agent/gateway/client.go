@@ -18,12 +18,12 @@ import (
 
 // Client leases rollouts from another machine and plays each with a command.
 type Client struct {
-	URL     string // address of the main agent's gateway, such as http://node0:9464
-	Token   string
-	Command []string
-	Dir     string
-	Hidden  []string     // environment variables of this process that the command does not get
-	Note    func(string) // receives progress messages; may be nil
+	URL       string // address of the main agent's gateway, such as http://node0:9464
+	Token     string
+	Command   []string
+	Dir       string
+	HiddenEnv []string     // environment variables of this process that the command does not get
+	Note      func(string) // receives progress messages; may be nil
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
@@ -100,7 +100,8 @@ func (c *Client) play(ctx context.Context, o *Lease) (ok bool, err error) {
 		cancel(nil)
 		<-renewed
 	}()
-	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL, Hidden: c.Hidden}
+	p := Programs{ProgramOptions: ProgramOptions{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)),
+		BaseURL: o.BaseURL, HiddenEnv: c.HiddenEnv}}
 	result, stderr, err := p.start(playing, o.Query, o.Rollout, o.Key)
 	if lost := context.Cause(playing); lost != nil {
 		return true, lost

@@ -81,7 +81,7 @@ func TestWhatIsForcedIsReadBack(t *testing.T) {
 func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.RawMessage, r *rand.Rand) bool {
 	t.Helper()
 	definition := json.RawMessage(`{"type": "function", "function": {"name": "add", "description": "adds", "parameters": ` + string(parameters) + `}}`)
-	template, err := agent.NewTemplate(agent.TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{definition}})
+	template, err := agent.NewTemplate(agent.TemplateOptions{Tokenizer: tok, Functions: []json.RawMessage{definition}})
 	if err != nil && os.Getenv("TEMPLATES") != "" {
 		t.Skip(err)
 	}
@@ -103,7 +103,7 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok}, Tokenizer: tok})
+	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok}, Tokenizer: tok})
 	m, err := a.matcher(tag, template.Stops().IDs)
 	if err != nil {
 		t.Errorf("%s: %v", parameters, err)

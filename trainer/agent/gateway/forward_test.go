@@ -17,7 +17,7 @@ import (
 func TestForwardedOnce(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	m := &model{tok: tok, says: func(string) string { return "ok" }}
-	a := NewAgentServer(AgentSettings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
+	a := NewAgentServer(AgentOptions{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
 	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
 	defer a.End(phaseName)
 	d := NewServer()

@@ -28,7 +28,7 @@ func FuzzRequest(f *testing.F) {
 		if path != "completions" && path != "responses" {
 			path = "chat/completions"
 		}
-		a := NewAgentServer(AgentSettings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
+		a := NewAgentServer(AgentOptions{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
 		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 		defer a.End(phaseName)
 		d := NewServer()
@@ -83,7 +83,7 @@ func FuzzResult(f *testing.F) {
 
 // oneJob returns leases with one job that waits for a program, and its result.
 func oneJob(t *testing.T) (*Leases, <-chan JobOutcome) {
-	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
+	l := NewLeases(LeaseOptions{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
 	l.Sign(runSecret)
 	played := make(chan JobOutcome, 1)
 	go func() {

@@ -47,7 +47,7 @@ func TestAsOwnConversation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tok := tokenizertest.Golden(t, name)
 			own := &model{tok: tok, says: calculates}
-			chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: tok, System: "Be brief.", Tools: []tool.Tool{tool.Calculator()}})
+			chat, err := agent.NewChat(agent.ChatOptions{Tokenizer: tok, System: "Be brief.", Tools: []tool.Tool{tool.Calculator()}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ import (
 // Leases hands jobs to programs on other machines, over HTTP. It is an http.Handler for /rollouts/. If a program
 // neither renews nor ends its lease in time, another program gets the job as the next attempt.
 type Leases struct {
-	LeaseSettings
+	LeaseOptions
 
 	mu      sync.Mutex
 	secret  Secret
@@ -26,8 +26,8 @@ type Leases struct {
 	mux     *http.ServeMux
 }
 
-// LeaseSettings configure Leases.
-type LeaseSettings struct {
+// LeaseOptions configure Leases.
+type LeaseOptions struct {
 	Token   string        // requests must carry it as a bearer token
 	Lease   time.Duration // time after which a lease without renewal expires
 	Timeout time.Duration // total time of a program
@@ -61,8 +61,8 @@ type Lease struct {
 const maxAttempts = 5
 
 // NewLeases returns Leases without jobs.
-func NewLeases(s LeaseSettings) *Leases {
-	l := &Leases{LeaseSettings: s, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
+func NewLeases(s LeaseOptions) *Leases {
+	l := &Leases{LeaseOptions: s, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
 	for path, h := range map[string]func(*http.Request, []byte) (any, error){
 		"POST /rollouts/lease": l.lease, "POST /rollouts/{id}/renew": l.renew, "PUT /rollouts/{id}/result": l.result} {
 		l.mux.Handle(path, l.guard(h))

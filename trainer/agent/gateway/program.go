@@ -16,16 +16,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
+// ProgramOptions are the options of Programs.
+type ProgramOptions struct {
+	Command   []string // program and arguments, without a shell
+	Dir       string
+	Timeout   time.Duration
+	Parallel  int      // programs at once; 0: one
+	BaseURL   string   // address of the team's main agent, ending with /v1
+	Secret    Secret   // signs the programs' keys
+	HiddenEnv []string // environment variables of this process that programs do not get
+}
+
 // Programs starts a command for every job.
 type Programs struct {
-	Command  []string // program and arguments, without a shell
-	Dir      string
-	Timeout  time.Duration
-	Parallel int      // programs at once
-	BaseURL  string   // address of the team's main agent, ending with /v1
-	Secret   Secret   // signs the programs' keys
-	Hidden   []string // environment variables of this process that programs do not get
-
+	ProgramOptions
 	slots chan struct{}
 }
 
@@ -33,12 +37,11 @@ type Programs struct {
 const maxStderr = 8 << 10
 
 // NewPrograms returns an error if the program does not exist.
-func NewPrograms(p Programs) (*Programs, error) {
-	if err := checkCommand(p.Command, p.Dir); err != nil {
+func NewPrograms(o ProgramOptions) (*Programs, error) {
+	if err := checkCommand(o.Command, o.Dir); err != nil {
 		return nil, err
 	}
-	p.slots = make(chan struct{}, max(p.Parallel, 1))
-	return &p, nil
+	return &Programs{o, make(chan struct{}, max(o.Parallel, 1))}, nil
 }
 
 // checkCommand returns an error if the program does not exist.
@@ -114,7 +117,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains(p.Hidden, name)
+		return slices.Contains(p.HiddenEnv, name)
 	})
 	c.Env = append(environment, "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, variable, "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

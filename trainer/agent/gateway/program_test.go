@@ -59,7 +59,7 @@ func TestClientWithoutProgram(t *testing.T) {
 
 // TestLongRow: a row that is too long for the environment is in a file, which is removed after the program's end.
 func TestLongRow(t *testing.T) {
-	p, err := NewPrograms(Programs{Command: []string{"sh", "-c", `wc -c <"$MGRPO_QUERY_FILE"; ls "$MGRPO_QUERY_FILE" >&2`}, Dir: t.TempDir(), Timeout: time.Hour, Secret: runSecret})
+	p, err := NewPrograms(ProgramOptions{Command: []string{"sh", "-c", `wc -c <"$MGRPO_QUERY_FILE"; ls "$MGRPO_QUERY_FILE" >&2`}, Dir: t.TempDir(), Timeout: time.Hour, Secret: runSecret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +78,8 @@ func TestLongRow(t *testing.T) {
 func TestPrograms(t *testing.T) {
 	t.Setenv("A_SECRET", "hidden")
 	dir := t.TempDir()
-	p, err := NewPrograms(Programs{Command: []string{"sh", "-c", `sleep 600 & echo $! >child; echo "secret=$A_SECRET" >&2; echo noise; echo "{\"answer\": \"$MGRPO_ROLLOUT $OPENAI_BASE_URL\"}"`},
-		Dir: dir, Timeout: time.Hour, BaseURL: "http://x/v1", Secret: runSecret, Hidden: []string{"A_SECRET"}})
+	p, err := NewPrograms(ProgramOptions{Command: []string{"sh", "-c", `sleep 600 & echo $! >child; echo "secret=$A_SECRET" >&2; echo noise; echo "{\"answer\": \"$MGRPO_ROLLOUT $OPENAI_BASE_URL\"}"`},
+		Dir: dir, Timeout: time.Hour, BaseURL: "http://x/v1", Secret: runSecret, HiddenEnv: []string{"A_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) s
 	var agents []*AgentServer
 	for _, name := range []string{"planner", "solver"} {
 		m := &model{tok: tok, says: says}
-		a := NewAgentServer(AgentSettings{Name: name, Main: name == "planner", Seed: 5, Policy: m, Tokenizer: tok})
+		a := NewAgentServer(AgentOptions{Name: name, Main: name == "planner", Seed: 5, Policy: m, Tokenizer: tok})
 		a.Begin(phaseName, Rules{Step: 3, Sampling: policy.Sampling{Temperature: 1}})
 		s.agents[name], s.models[name] = a, m
 		agents = append(agents, a)

@@ -34,7 +34,7 @@ type alone struct {
 func newAlone(t *testing.T, name string) *alone {
 	s := &alone{t: t, server: NewServer()}
 	tok := tokenizertest.Golden(t, name)
-	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
+	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
 	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})

@@ -67,7 +67,7 @@ func (a *AgentServer) dialect(functions []json.RawMessage, kwargs *ordered.Objec
 
 // probe creates the dialect's template.
 func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
-	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs),
+	d.Template, err = agent.NewTemplate(agent.TemplateOptions{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs),
 		Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
 		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)

@@ -55,7 +55,7 @@ func newStage(t *testing.T, bodies ...string) *stage {
 		io.WriteString(w, body)
 	}))
 	t.Cleanup(server.Close)
-	m, err := Open(openai.Settings{URL: server.URL + "/v1"}, "big")
+	m, err := Open(openai.Options{URL: server.URL + "/v1"}, "big")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestWallTime(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	m, err := Open(openai.Settings{URL: server.URL, Retries: 3}, "slow")
+	m, err := Open(openai.Options{URL: server.URL, Retries: 3}, "slow")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	if _, err := Open(openai.Settings{URL: "host"}, "big"); err == nil || !strings.Contains(err.Error(), "hosted model big") {
+	if _, err := Open(openai.Options{URL: "host"}, "big"); err == nil || !strings.Contains(err.Error(), "hosted model big") {
 		t.Error(err)
 	}
 	same := tool.Func("helper", "", "x", "", func(context.Context, string) (string, error) { return "", nil })

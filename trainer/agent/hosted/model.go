@@ -27,7 +27,7 @@ type Model struct {
 var _ policy.Lifecycle = (*Model)(nil)
 
 // Open returns the model with the given name. It does not contact the server.
-func Open(s openai.Settings, name string) (*Model, error) {
+func Open(s openai.Options, name string) (*Model, error) {
 	client, err := openai.New(s)
 	if err != nil {
 		return nil, fmt.Errorf("hosted model %s: %w", name, err)

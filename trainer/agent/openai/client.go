@@ -22,8 +22,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
-// Settings hold the API's address, and time-outs and retries.
-type Settings struct {
+// Options hold the API's address, and time-outs and retries.
+type Options struct {
 	URL     string        // base, such as https://host/v1
 	KeyEnv  string        // environment variable with the API key; empty: no key is sent
 	Timeout time.Duration // for one reply; 0: one minute
@@ -48,7 +48,7 @@ type Client struct {
 }
 
 // New returns a client. It does not contact the server.
-func New(s Settings) (*Client, error) {
+func New(s Options) (*Client, error) {
 	base, err := url.Parse(s.URL)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil {
 		return nil, errors.New("url: must be an http or https address without a user name; put the key into the environment variable that key_env names")

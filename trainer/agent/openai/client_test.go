@@ -21,7 +21,7 @@ import (
 const testKey = "sk-very-secret"
 
 // ask starts a server with the given handler, and returns a client of it and the list of the client's pauses, which take no time.
-func ask(t *testing.T, s Settings, handler http.HandlerFunc) (*Client, *[]time.Duration) {
+func ask(t *testing.T, s Options, handler http.HandlerFunc) (*Client, *[]time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -46,18 +46,18 @@ func say(w http.ResponseWriter, content string) {
 
 func TestSettings(t *testing.T) {
 	for _, url := range []string{"", "host/v1", "ftp://host/v1", "https://", "https://me:secret@host/v1", "https://me@host/v1"} {
-		if _, err := New(Settings{URL: url}); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := New(Options{URL: url}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}
-	if _, err := New(Settings{URL: "https://host/v1", KeyEnv: "MGRPO_TEST_NOT_SET"}); err == nil || !strings.Contains(err.Error(), "MGRPO_TEST_NOT_SET") {
+	if _, err := New(Options{URL: "https://host/v1", KeyEnv: "MGRPO_TEST_NOT_SET"}); err == nil || !strings.Contains(err.Error(), "MGRPO_TEST_NOT_SET") {
 		t.Errorf("a key that is not set: %v", err)
 	}
 }
 
 // TestCompletion compares requests and replies with the API's format.
 func TestCompletion(t *testing.T) {
-	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := ask(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Error(err)
@@ -85,7 +85,7 @@ func TestCompletion(t *testing.T) {
 
 func TestInvalidUsageIsIgnored(t *testing.T) {
 	for _, usage := range []string{`null`, `{"prompt_tokens": -1, "completion_tokens": 3}`, `{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
-		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "hm"}}], "usage": `+usage+`}`)
 		})
 		if r, err := c.Complete(t.Context(), Request{}); err != nil || r.Usage != nil || r.Message.Content != "hm" {
@@ -97,7 +97,7 @@ func TestInvalidUsageIsIgnored(t *testing.T) {
 // TestNameOfTheBound: OpenAI's newer models refuse max_tokens. The client then uses the other name, also in later requests.
 func TestNameOfTheBound(t *testing.T) {
 	var keys []string
-	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := ask(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
 		json.NewDecoder(r.Body).Decode(&body)
 		if body["max_tokens"] != nil {
@@ -121,7 +121,7 @@ func TestNameOfTheBound(t *testing.T) {
 // TestRefusedTemperature: a server that accepts only its default temperature gets none from then on.
 func TestRefusedTemperature(t *testing.T) {
 	var sent []any
-	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := ask(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
 		json.NewDecoder(r.Body).Decode(&body)
 		sent = append(sent, body["temperature"])
@@ -183,7 +183,7 @@ func TestRetries(t *testing.T) {
 		"a wrong key is wrong a next time": {status(401), 1, 1, false},
 	} {
 		var calls atomic.Int32
-		client, asked := ask(t, Settings{Retries: retries}, func(w http.ResponseWriter, r *http.Request) {
+		client, asked := ask(t, Options{Retries: retries}, func(w http.ResponseWriter, r *http.Request) {
 			if int(calls.Add(1)) <= c.fails {
 				c.failing(w, r)
 				return
@@ -208,7 +208,7 @@ func TestRetries(t *testing.T) {
 // TestRetriesAfterATimeOut: an attempt that takes too long is cancelled and repeated. A request whose caller gives up is not repeated.
 func TestRetriesAfterATimeOut(t *testing.T) {
 	var calls atomic.Int32
-	c, _ := ask(t, Settings{Retries: 50, Timeout: 200 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := ask(t, Options{Retries: 50, Timeout: 200 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) == 1 {
 			io.Copy(io.Discard, r.Body) // a server notices that its client left only after the body
 			<-r.Context().Done()
@@ -221,7 +221,7 @@ func TestRetriesAfterATimeOut(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	calls.Store(0)
-	c, _ = ask(t, Settings{Retries: 9}, func(w http.ResponseWriter, _ *http.Request) {
+	c, _ = ask(t, Options{Retries: 9}, func(w http.ResponseWriter, _ *http.Request) {
 		calls.Add(1)
 		cancel()
 		http.Error(w, "busy", http.StatusServiceUnavailable)
@@ -248,7 +248,7 @@ func TestFailures(t *testing.T) {
 		},
 	} {
 		var calls atomic.Int32
-		c, _ := ask(t, Settings{Retries: 3}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
+		c, _ := ask(t, Options{Retries: 3}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
 		got, err := c.Complete(t.Context(), Request{})
 		if err == nil {
 			t.Errorf("%s: %+v", name, got)
@@ -267,7 +267,7 @@ func TestFailures(t *testing.T) {
 func TestErrorNamesAbsentServerOnce(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
-	c, err := New(Settings{URL: server.URL})
+	c, err := New(Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestTooLong(t *testing.T) {
 		`[{"error": {"code": 400, "message": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).", "status": "INVALID_ARGUMENT"}}]`: true,
 		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                                                                          false,
 	} {
-		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusBadRequest) })
+		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusBadRequest) })
 		if _, err := c.Complete(t.Context(), Request{}); err == nil || TooLong(err) != want {
 			t.Errorf("%s: %v", body, err)
 		}
@@ -312,7 +312,7 @@ func TestForms(t *testing.T) {
 		`{"content": 8}`: "error",
 		`{"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}`: "error",
 	} {
-		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": `+message+`}]}`)
 		})
 		r, err := c.Complete(t.Context(), Request{})
@@ -328,7 +328,7 @@ func TestForms(t *testing.T) {
 		}
 	}
 	for server, want := range map[string]string{"max_tokens": "length", "model_length": "length", "SAFETY": "content_filter", "stop": "stop", "eos": "eos"} {
-		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "a"}, "finish_reason": "`+server+`"}]}`)
 		})
 		if r, err := c.Complete(t.Context(), Request{}); err != nil || r.Finish != want {
@@ -361,7 +361,7 @@ func TestErrorsInside(t *testing.T) {
 		`{"object": "error", "message": "context_length_exceeded", "type": "invalid_request_error", "code": 400, "choices": []}`: {1, TooLong},
 	} {
 		var calls atomic.Int32
-		client, _ := ask(t, Settings{Retries: again - 1}, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); io.WriteString(w, body) })
+		client, _ := ask(t, Options{Retries: again - 1}, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); io.WriteString(w, body) })
 		r, err := client.Complete(t.Context(), Request{})
 		if err == nil || int(calls.Load()) != c.calls || c.check != nil && !c.check(err) {
 			t.Errorf("%s: got %+v, error %v after %d requests, want an error after %d", body, r, err, calls.Load(), c.calls)

@@ -25,7 +25,7 @@ func searcher(t *testing.T) *Player {
 	answers := map[string]string{"murre": "one", "nest": "two"}
 	b := &Toolbox{}
 	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil }), tool.Limits{})
-	p, err := New(Settings{Role: task.AgentRole{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tokenizertest.Golden(t, "qwen3"), Tools: b})
+	p, err := New(Options{Role: task.AgentRole{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tokenizertest.Golden(t, "qwen3"), Tools: b})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestProgramsDemonstrations(t *testing.T) {
 		if err := errors.Join(err, chats.Err); err != nil || len(got) != 1 {
 			t.Fatalf("%d demonstrations, %v", len(got), err)
 		}
-		asked, err := agent.NewTemplate(agent.TemplateConfig{Tokenizer: p.Tokenizer, Functions: []json.RawMessage{
+		asked, err := agent.NewTemplate(agent.TemplateOptions{Tokenizer: p.Tokenizer, Functions: []json.RawMessage{
 			json.RawMessage(`{"type":"function","function":{"name":"add","description":"Sum.","parameters":{"type":"object","properties":{"a":{"type":"number"}}}}}`)}})
 		if err != nil {
 			t.Fatal(err)

@@ -19,11 +19,11 @@ func (spoken) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, erro
 // TestFoldIsRefused: New refuses an agent whose conversations cannot be folded at the given limits.
 func TestFoldIsRefused(t *testing.T) {
 	p := searcher(t)
-	for want, change := range map[string]func(*Settings){
-		"limits.fold.at is 40, but the prompt of an empty question has": func(s *Settings) { s.Limits.Fold.At = 40 },
-		"the task spoken has its own dialect":                           func(s *Settings) { s.Task = spoken{} },
+	for want, change := range map[string]func(*Options){
+		"limits.fold.at is 40, but the prompt of an empty question has": func(s *Options) { s.Limits.Fold.At = 40 },
+		"the task spoken has its own dialect":                           func(s *Options) { s.Task = spoken{} },
 	} {
-		s := p.Settings
+		s := p.Options
 		s.Limits = agent.Limits{TurnTokens: 20, Fold: agent.Fold{At: 2000}}
 		if _, err := New(s); err != nil {
 			t.Fatal(err)

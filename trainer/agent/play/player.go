@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Settings configure a Player.
-type Settings struct {
+// Options configure a Player.
+type Options struct {
 	Role      task.AgentRole
 	SubAgents []agent.SubAgent // the agents that it may call, with their descriptions for its prompt
 	Absent    []string         // configured agents that this run leaves out
@@ -38,7 +38,7 @@ type Settings struct {
 
 // Player plays one agent of a team, in any number of conversations at once.
 type Player struct {
-	Settings
+	Options
 	dialect  func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
 	chat     *hosted.Chat                  // nil: the model is not hosted
 	inFlight atomic.Int64                  // conversations in progress
@@ -54,8 +54,8 @@ type programDialect struct {
 
 // New chooses the agent's dialect: the task's own if the task implements task.WithDialect, otherwise the model's chat template. A
 // hosted model exchanges messages, so New refuses it for such a task. New owns s.Tools and closes them if it fails.
-func New(s Settings) (*Player, error) {
-	p := &Player{Settings: s}
+func New(s Options) (*Player, error) {
+	p := &Player{Options: s}
 	if err := p.chooseDialect(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -77,7 +77,7 @@ func (p *Player) chooseDialect() (err error) {
 		}
 		return err
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: p.Role.System,
+	chat, err := agent.NewChat(agent.ChatOptions{Tokenizer: p.Tokenizer, System: p.Role.System,
 		SubAgents: p.SubAgents, Tools: p.offered(), TemplateArgs: p.Variables, Date: p.Date})
 	if err != nil {
 		return err

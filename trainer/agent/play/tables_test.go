@@ -14,15 +14,15 @@ import (
 // reference answer and asks only for the parts. A researcher quotes from the corpus.
 func TestTables(t *testing.T) {
 	file := func(name string) string { return golden.File(t, "tables", name) }
-	compare, err := verify.New(verify.Settings{Kind: verify.Normalized})
+	compare, err := verify.New(verify.Options{Kind: verify.Normalized})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := jsonl.Open(jsonl.Settings{Train: file("train.jsonl"), Eval: file("eval.jsonl"), Fields: jsonl.DefaultFields(), Main: compare})
+	rows, err := jsonl.Open(jsonl.Options{Train: file("train.jsonl"), Eval: file("eval.jsonl"), Fields: jsonl.DefaultFields(), Main: compare})
 	if err != nil {
 		t.Fatal(err)
 	}
-	corpus, err := search.NewCorpus(t.Context(), search.CorpusConfig{Corpus: file("corpus.jsonl"), Results: 2})
+	corpus, err := search.NewCorpus(t.Context(), search.CorpusOptions{Corpus: file("corpus.jsonl"), Results: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
 	if p.program.key == key {
 		return p.program.dialect, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Role.System), Functions: d.Program.Functions,
+	chat, err := agent.NewChat(agent.ChatOptions{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Role.System), Functions: d.Program.Functions,
 		TemplateArgs: p.Variables, Date: p.Date})
 	if err != nil {
 		return nil, err

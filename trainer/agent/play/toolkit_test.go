@@ -49,7 +49,7 @@ func TestOwnTaskInChat(t *testing.T) {
 	morning, noon := task.Query{ID: "morning", Data: "06:40"}, task.Query{ID: "noon", Data: "12:05"}
 	f := newFerries(morning, noon)
 	player := func(main bool) *Player {
-		p, err := New(Settings{Role: task.AgentRole{Agent: "clerk", Main: main}, Task: f, Tokenizer: tok, Tools: &Toolbox{}})
+		p, err := New(Options{Role: task.AgentRole{Agent: "clerk", Main: main}, Task: f, Tokenizer: tok, Tools: &Toolbox{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func (tongue) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, erro
 // TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect.
 // Tools that a task binds to its queries are offered to it.
 func TestHostedModelsSpeakInMessages(t *testing.T) {
-	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue has its own dialect") {
+	if _, err := New(Options{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue has its own dialect") {
 		t.Error(err)
 	}
 	var offered string
@@ -130,11 +130,11 @@ func TestHostedModelsSpeakInMessages(t *testing.T) {
 		io.WriteString(w, `{"choices": [{"message": {"content": "Soon."}}]}`)
 	}))
 	defer server.Close()
-	m, err := hosted.Open(openai.Settings{URL: server.URL}, "big")
+	m, err := hosted.Open(openai.Options{URL: server.URL}, "big")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Settings{Role: task.AgentRole{Agent: "clerk"}, Task: newFerries(), Hosted: m, Tools: &Toolbox{}})
+	p, err := New(Options{Role: task.AgentRole{Agent: "clerk"}, Task: newFerries(), Hosted: m, Tools: &Toolbox{}})
 	if err != nil {
 		t.Fatal(err)
 	}

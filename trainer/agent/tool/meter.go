@@ -66,7 +66,7 @@ func (u *Usage) add(took time.Duration, err error) {
 	}
 }
 
-// Lost records that the connection to a tool's server was lost, and the reason. It is meant for mcp.Config.Lost.
+// Lost records that the connection to a tool's server was lost, and the reason. It is meant for mcp.Options.Lost.
 func (m *Meter) Lost(why string) {
 	const most = 8 // stored between two calls of Take
 	m.mu.Lock()

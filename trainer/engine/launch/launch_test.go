@@ -93,7 +93,7 @@ func follow(inbox *Inbox) error {
 
 func start(t *testing.T, agent string) *RankGroup {
 	t.Helper()
-	c, err := StartGroup(t.Context(), GroupSettings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
+	c, err := StartGroup(t.Context(), GroupOptions{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, HiddenEnv: []string{"LAUNCH_TEST_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestLost(t *testing.T) {
 // otherwise start itself without end.
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
-	c, err := StartGroup(t.Context(), GroupSettings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
+	c, err := StartGroup(t.Context(), GroupOptions{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
 		t.Errorf("StartGroup: got %v, error %v; want an error that names trainer.ServeChild", c, err)
 	}
@@ -226,7 +226,7 @@ func TestNoMemory(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a follower inherits the environment except for the variables listed in Without.
+// TestEnvironment: a follower inherits the environment except for the variables listed in HiddenEnv.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("LAUNCH_TEST_SECRET", "open sesame")
 	c := start(t, "obeys")

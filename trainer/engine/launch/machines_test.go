@@ -31,7 +31,7 @@ func listen(t *testing.T, agent string) *worker {
 	w := &worker{asked: make(chan struct{})}
 	var once sync.Once
 	var err error
-	w.Machines, err = Listen(MachineSettings{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
+	w.Machines, err = Listen(MachineOptions{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
 		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Hour, Note: w.note, Stop: func(int) { once.Do(func() { close(w.asked) }) }})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func (w *worker) noted() string {
 func (w *worker) machine1() FurtherMachine {
 	s := w.settings
 	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
-	return FurtherMachine{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
+	return FurtherMachine{MachineOptions: s, Machine: 1, HiddenEnv: []string{"LAUNCH_TEST_SECRET"}}
 }
 
 // serveMachine has a machine take part until the run ends, at the latest at the end of the test. The channel receives the
@@ -76,7 +76,7 @@ func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
 // start starts a round: rank 1 runs on this machine, ranks 2 and 3 run on machine 1.
 func (w *worker) start(t *testing.T) *RankGroup {
 	t.Helper()
-	c, err := StartGroup(t.Context(), GroupSettings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
+	c, err := StartGroup(t.Context(), GroupOptions{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func (w *worker) hears(t *testing.T, first any) (answer control) {
 func TestMachinesAbsent(t *testing.T) {
 	w := listen(t, "obeys")
 	w.settings.Timeout = time.Millisecond
-	_, err := StartGroup(t.Context(), GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
+	_, err := StartGroup(t.Context(), GroupOptions{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
 		t.Errorf("the worker's wait: got error %v, want an AbsentError with advice", err)
@@ -229,7 +229,7 @@ func TestMachinesAbsent(t *testing.T) {
 	own := errors.New("own")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(own)
-	if _, err := StartGroup(ctx, GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
+	if _, err := StartGroup(ctx, GroupOptions{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
 		t.Errorf("a cancelled wait: got error %v, want %v", err, own)
 	}
 	s := w.machine1()
@@ -371,7 +371,7 @@ func FuzzHandshake(f *testing.F) {
 		}
 		f.Add(b.Bytes())
 	}
-	settings := MachineSettings{Agent: "a", Count: 3, Devices: []string{"cpu"}}
+	settings := MachineOptions{Agent: "a", Count: 3, Devices: []string{"cpu"}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, content, err := readFrame(bytes.NewReader(data), handshakeFrame)
 		if err != nil {

@@ -16,10 +16,10 @@ import (
 
 // FurtherMachine is the configuration of a further machine.
 type FurtherMachine struct {
-	MachineSettings
-	Machine int             // number of the machine, counted from 1
-	Without []string        // environment variables that followers do not inherit
-	Asked   <-chan struct{} // closed to request a clean stop of the run; may be nil
+	MachineOptions
+	Machine   int             // number of the machine, counted from 1
+	HiddenEnv []string        // environment variables that followers do not inherit
+	Asked     <-chan struct{} // closed to request a clean stop of the run; may be nil
 }
 
 // ErrStopped is the error of a machine that was asked to stop while it had no worker to which it could forward the
@@ -244,7 +244,7 @@ func (m *machineServer) follow(c call, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
 	var how exitReport
-	err := p.start(m.Agent, m.Machine*len(m.Devices)+device, m.Devices[device], append(environment(m.Without), followerEnv+"="+lease.String()))
+	err := p.start(m.Agent, m.Machine*len(m.Devices)+device, m.Devices[device], append(environment(m.HiddenEnv), followerEnv+"="+lease.String()))
 	if err != nil {
 		how.How = "does not start: " + err.Error()
 	} else {

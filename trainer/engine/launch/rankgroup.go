@@ -30,13 +30,13 @@ type RankGroup struct {
 	left  sync.WaitGroup
 }
 
-// GroupSettings are the settings of a group.
-type GroupSettings struct {
-	Agent    string
-	Devices  []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
-	Machines *Machines     // with the devices of further ranks; nil: there are none
-	Lease    time.Duration // a follower without a heartbeat for this time counts as lost
-	Without  []string      // environment variables that followers do not inherit
+// GroupOptions are the settings of a group.
+type GroupOptions struct {
+	Agent     string
+	Devices   []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
+	Machines  *Machines     // with the devices of further ranks; nil: there are none
+	Lease     time.Duration // a follower without a heartbeat for this time counts as lost
+	HiddenEnv []string      // environment variables that followers do not inherit
 }
 
 // errEnded is the cause of an end that rank 0 requested.
@@ -52,7 +52,7 @@ func checkParent() error {
 
 // StartGroup waits for the further machines and starts a follower for each device. The first order describes the model to
 // load.
-func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
+func StartGroup(ctx context.Context, s GroupOptions) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 		g.add(s, d)
 	}
 	started := make(chan error)
-	g.left.Go(func() { g.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
+	g.left.Go(func() { g.parent(here, started, append(environment(s.HiddenEnv), followerEnv+"="+s.Lease.String())) })
 	if err := <-started; err != nil {
 		g.left.Wait()
 		for _, d := range far {
@@ -85,7 +85,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (g *RankGroup) add(s GroupSettings, d *deviceConn) {
+func (g *RankGroup) add(s GroupOptions, d *deviceConn) {
 	f := newFollowerHandle(s.Agent, d.rank, d.device, d)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", d.machine, d.address)
 	f.allowed = append(f.allowed, stopFrame, endedFrame)

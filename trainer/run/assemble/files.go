@@ -31,7 +31,7 @@ func CheckFiles(cfg *config.Config, a *config.Agent) error {
 		exists("cold_start.demonstrations", from)
 	}
 	if p := cfg.Task.Program; a.IsMain() && len(p.Command) > 0 {
-		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
+		if _, err := gateway.NewPrograms(gateway.ProgramOptions{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
 			missing = append(missing, cfg.Fault("task.program.command", err))
 		}
 	}

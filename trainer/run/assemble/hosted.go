@@ -20,7 +20,7 @@ const checkPatience = 2 * time.Minute
 // key or name is an error here and not in the middle of a run.
 func openHosted(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (*hosted.Model, *play.Player, error) {
 	e := a.Model.Endpoint
-	m, err := hosted.Open(openai.Settings{URL: e.URL, KeyEnv: e.KeyEnv, Timeout: e.Timeout, Retries: e.Retries}, e.Name)
+	m, err := hosted.Open(openai.Options{URL: e.URL, KeyEnv: e.KeyEnv, Timeout: e.Timeout, Retries: e.Retries}, e.Name)
 	if err != nil {
 		return nil, nil, cfg.Fault("agents."+a.Name+".model", err)
 	}

@@ -121,7 +121,7 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
 	}
 	p.Policy, p.Player.Policy = sampler, sampler
 	if cfg.HasGateway() {
-		p.Gateway = gateway.NewAgentServer(gateway.AgentSettings{Name: a.Name, Main: a.IsMain(), Seed: cfg.Run.Seed, Policy: sampler,
+		p.Gateway = gateway.NewAgentServer(gateway.AgentOptions{Name: a.Name, Main: a.IsMain(), Seed: cfg.Run.Seed, Policy: sampler,
 			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
 	}
 	return p, nil

@@ -29,8 +29,8 @@ func OpenPlayer(ctx context.Context, cfg *config.Config, a *config.Agent, t task
 }
 
 // openPlayerSettings returns the settings of a player, without the source of its turns. It opens the tools.
-func openPlayerSettings(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
-	s = play.Settings{
+func openPlayerSettings(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Options, err error) {
+	s = play.Options{
 		Role: task.AgentRole{Agent: a.Name, Main: a.IsMain(), Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
 	}

@@ -22,8 +22,8 @@ func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent
 	if spec.Learns {
 		spec.size, spec.gathered = len(all), a.Shard == "full"
 	}
-	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(),
-		Machines: spec.Process.Machines[a.Name], Lease: spec.Config.Store.Lease, Without: spec.Config.SecretEnv()})
+	p.group, err = launch.StartGroup(ctx, launch.GroupOptions{Agent: a.Name, Devices: a.OnMachine(),
+		Machines: spec.Process.Machines[a.Name], Lease: spec.Config.Store.Lease, HiddenEnv: spec.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func OpenTask(cfg *config.Config, agentsHere int) (task.Task, error) {
 
 func researchTask(cfg *config.Config) (task.Task, error) {
 	r := cfg.Task.Research
-	return research.New(research.Settings{
+	return research.New(research.Options{
 		Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
 		Shape: &research.Shape{Hops: r.Hops, Parts: r.Parts, Alias: r.Alias, Outdated: r.Outdated, Failures: r.Failures},
 		Noise: research.Noise{
@@ -66,7 +66,7 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 		}
 	}
 	if t.Kind == "gsm8k" {
-		return gsm8k.Open(gsm8k.Settings{
+		return gsm8k.Open(gsm8k.Options{
 			Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
 		})
 	}
@@ -82,10 +82,10 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	for _, s := range t.Curriculum {
 		stages = append(stages, jsonl.Stage{Name: s.Name, Kinds: s.Kinds, Levels: s.Levels, MinParts: s.MinParts, MaxParts: s.MaxParts, Balance: s.Balance})
 	}
-	return jsonl.Open(jsonl.Settings{
+	return jsonl.Open(jsonl.Options{
 		Stages: stages,
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
-		Options: t.Verifier.Kind == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
+		AnswersNameOptions: t.Verifier.Kind == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
 		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts,
 			Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})

@@ -105,14 +105,14 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 	case *config.Calculator:
 		o.tools = one(c, tool.Calculator())
 	case *config.Python:
-		set := sandbox.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
+		set := sandbox.PythonOptions{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
 		python, err := sandbox.NewPython(ctx, set)
 		if err != nil {
 			return o, err
 		}
 		o.tools, o.most = one(c, python), cgroup.UsableCores().N
 	case *config.Search:
-		set := search.CorpusConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
+		set := search.CorpusOptions{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
 			set.Index = cfg.Resolve(c.Index)
 		}
@@ -128,7 +128,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		}
 		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
 	case *config.Retriever:
-		set := search.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
+		set := search.RetrieverOptions{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
 		if kept.Replays() { // the service is never called
 			set.TokenEnv = ""
 		}
@@ -138,7 +138,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case *config.MCP:
-		set := mcp.Config{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
+		set := mcp.Options{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
 			Only: c.Only, Cache: kept, Lost: lost, Note: note}
 		ctx, cancel := context.WithTimeout(ctx, max(c.Timeout, mcp.StartTime))
 		defer cancel()
@@ -154,7 +154,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 }
 
 func newVisit(c *config.Visit) (*web.Visit, error) {
-	set := web.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
+	set := web.VisitOptions{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
 	for _, n := range c.Networks {
 		network, err := netip.ParsePrefix(n)
 		if err != nil {

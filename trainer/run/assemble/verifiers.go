@@ -24,18 +24,18 @@ func openVerifier(cfg *config.Config, v config.Verifier, agentsHere int) (verify
 	if err != nil {
 		return nil, err
 	}
-	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Relative: v.Relative, Judge: verify.JudgeSettings{
+	s := verify.Options{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Relative: v.Relative, Judge: verify.JudgeOptions{
 		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries, Cache: kept,
 	}}
 	if kind == verify.Program {
-		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
+		s.Program = verify.ProgramOptions{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
 	}
 	if kind == verify.TorchScript {
 		encode, err := scorerTokens(cfg.Resolve(v.Tokenizer))
 		if err != nil {
 			return nil, err
 		}
-		s.TorchScript = verify.TorchScriptSettings{
+		s.TorchScript = verify.TorchScriptOptions{
 			Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens, Threads: threads(cfg, agentsHere),
 			Device: func(agent string) string { return cfg.Agent(agent).Device },
 		}

@@ -6,8 +6,8 @@ package schedule
 
 import "fmt"
 
-// Settings holds the settings of a run on which the schedule depends.
-type Settings struct {
+// Options holds the settings of a run on which the schedule depends.
+type Options struct {
 	Steps           int64 // total number of training steps
 	CheckpointEvery int64 // steps between checkpoints; 0: only one at the end
 	EvalEvery       int64 // steps between evaluations; 0: only one at the end
@@ -72,7 +72,7 @@ type Result struct {
 }
 
 // Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
-func (s Settings) Next(st State) Command {
+func (s Options) Next(st State) Command {
 	v := st.Version
 	switch {
 	case st.Over:
@@ -99,7 +99,7 @@ func (s Settings) Next(st State) Command {
 
 // RollOut returns the step whose rollouts may begin now; ok is false if none may begin. Only one step is rolled out at a
 // time: the caller asks again after RolledOut.
-func (s Settings) RollOut(st State) (step int64, ok bool) {
+func (s Options) RollOut(st State) (step int64, ok bool) {
 	n := st.RolledOut
 	if st.Over || !st.Ready || st.Stopping || n >= s.Steps || n-st.Version > s.MaxLag {
 		return 0, false
@@ -117,12 +117,12 @@ func (s Settings) RollOut(st State) (step int64, ok bool) {
 
 // TakesRollouts reports whether the worker takes the rollouts that it has begun, and waits for their end, before it executes the command
 // next. complete reports whether they have ended.
-func (s Settings) TakesRollouts(next Command, begun, complete bool) bool {
+func (s Options) TakesRollouts(next Command, begun, complete bool) bool {
 	return next.Kind == AwaitRollouts || complete || begun && s.ExactLag
 }
 
 // RolledOut returns the state after the rollouts of a step.
-func (s Settings) RolledOut(st State, step int64, r Result) (State, error) {
+func (s Options) RolledOut(st State, step int64, r Result) (State, error) {
 	if step != st.RolledOut {
 		return st, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, st.RolledOut)
 	}
@@ -135,7 +135,7 @@ func (s Settings) RolledOut(st State, step int64, r Result) (State, error) {
 }
 
 // Done returns the state after a command, which must be the command that Next returned.
-func (s Settings) Done(st State, did Command, r Result) (State, error) {
+func (s Options) Done(st State, did Command, r Result) (State, error) {
 	if next := s.Next(st); did != next {
 		return st, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
@@ -171,7 +171,7 @@ func (s Settings) Done(st State, did Command, r Result) (State, error) {
 
 // savesAt reports whether a version gets a checkpoint independently of its evaluation. It is saved before the evaluation,
 // so that a crash during the evaluation does not lose the training. A cold start is also training.
-func (s Settings) savesAt(v int64) bool {
+func (s Options) savesAt(v int64) bool {
 	if v == 0 {
 		return s.ColdStarts
 	}
@@ -180,7 +180,7 @@ func (s Settings) savesAt(v int64) bool {
 
 // evaluates reports whether a version must still be evaluated. The last version is always evaluated, and no version is
 // evaluated twice.
-func (s Settings) evaluates(st State, v int64) bool {
+func (s Options) evaluates(st State, v int64) bool {
 	switch {
 	case !s.HasHeldOut || st.Evaluated == v:
 		return false

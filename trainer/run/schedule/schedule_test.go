@@ -11,7 +11,7 @@ import (
 
 // follow executes a schedule and returns its commands: "roll 0", "train 0", "save 1" and so on, with rollouts as early as possible. best
 // has the versions whose evaluations are better than all earlier ones. A stop is requested in the phase stopAt ("roll 1", "evaluate 2").
-func follow(t *testing.T, s Settings, st State, best map[int64]bool, stopAt string) []string {
+func follow(t *testing.T, s Options, st State, best map[int64]bool, stopAt string) []string {
 	t.Helper()
 	var out []string
 	for range 1000 {
@@ -42,14 +42,14 @@ func follow(t *testing.T, s Settings, st State, best map[int64]bool, stopAt stri
 // TestSchedules: schedules with different settings, starts and stops have the expected commands.
 func TestSchedules(t *testing.T) {
 	afresh := Begin(None, None, None)
-	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HasHeldOut: true, ColdStarts: true}
-	set := func(change func(*Settings)) Settings {
+	all := Options{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HasHeldOut: true, ColdStarts: true}
+	set := func(change func(*Options)) Options {
 		s := all
 		change(&s)
 		return s
 	}
 	for name, test := range map[string]struct {
-		s      Settings
+		s      Options
 		from   State
 		best   []int64
 		stopAt string
@@ -57,29 +57,29 @@ func TestSchedules(t *testing.T) {
 	}{
 		"whole": {s: all, from: afresh, best: []int64{0, 4},
 			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"nothing held out": {s: set(func(s *Settings) { s.HasHeldOut = false; s.CheckpointEvery = 3 }), from: afresh,
+		"nothing held out": {s: set(func(s *Options) { s.HasHeldOut = false; s.CheckpointEvery = 3 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
-		"the best between checkpoints": {s: set(func(s *Settings) { s.CheckpointEvery = 0; s.EvalFirst = false; s.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
+		"the best between checkpoints": {s: set(func(s *Options) { s.CheckpointEvery = 0; s.EvalFirst = false; s.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
 			want: "cold start 0, await team 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"a random start is not kept": {s: set(func(s *Settings) { s.Steps = 1; s.ColdStarts = false }), from: afresh, best: []int64{0},
+		"a random start is not kept": {s: set(func(s *Options) { s.Steps = 1; s.ColdStarts = false }), from: afresh, best: []int64{0},
 			want: "cold start 0, await team 0, evaluate 0, roll 0, train 0, save 1, evaluate 1, save 1, finish 1"},
 		"resumed": {s: all, from: Begin(2, 2, 0),
 			want: "await team 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"resumed before its evaluation": {s: all, from: Begin(2, 0, 0),
 			want: "await team 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
 		"resumed at the end": {s: all, from: Begin(4, 2, 0), want: "await team 4, evaluate 4, save 4, finish 4"},
-		"no steps":           {s: set(func(s *Settings) { s.Steps = 0; s.EvalFirst = false }), from: afresh, want: "cold start 0, await team 0, save 0, evaluate 0, save 0, finish 0"},
+		"no steps":           {s: set(func(s *Options) { s.Steps = 0; s.EvalFirst = false }), from: afresh, want: "cold start 0, await team 0, save 0, evaluate 0, save 0, finish 0"},
 		"stopped in a step":  {s: all, from: afresh, stopAt: "roll 1", want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
 		"stopped before an evaluation": {s: all, from: afresh, stopAt: "evaluate 2",
 			want: "cold start 0, await team 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, finish 2"},
 		"stopped in its cold start":               {s: all, from: afresh, stopAt: "cold start 0", want: "cold start 0"},
 		"stopped because of another's cold start": {s: all, from: afresh, stopAt: "await team 0", want: "cold start 0, await team 0"},
 		"stopped at once":                         {s: all, from: afresh, stopAt: "evaluate 0", want: "cold start 0, await team 0, save 0, evaluate 0, finish 0"},
-		"ahead": {s: set(func(s *Settings) { s.Steps = 6; s.MaxLag = 2; s.EvalEvery = 0; s.EvalFirst = false }), from: afresh,
+		"ahead": {s: set(func(s *Options) { s.Steps = 6; s.MaxLag = 2; s.EvalEvery = 0; s.EvalFirst = false }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
-		"ahead, up to an evaluation": {s: set(func(s *Settings) { s.MaxLag = 3; s.EvalFirst = false; s.CheckpointEvery = 0 }), from: afresh,
+		"ahead, up to an evaluation": {s: set(func(s *Options) { s.MaxLag = 3; s.EvalFirst = false; s.CheckpointEvery = 0 }), from: afresh,
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"stopped while ahead": {s: set(func(s *Settings) { s.MaxLag = 3; s.HasHeldOut = false; s.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
+		"stopped while ahead": {s: set(func(s *Options) { s.MaxLag = 3; s.HasHeldOut = false; s.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
 			want: "cold start 0, await team 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestSchedules(t *testing.T) {
 
 // TestOnlyTheNextCommandIsAccepted: a command that was not the next one is an error.
 func TestOnlyTheNextCommandIsAccepted(t *testing.T) {
-	s := Settings{Steps: 2}
+	s := Options{Steps: 2}
 	st := Begin(None, None, None)
 	if _, err := s.Done(st, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {cold start 0} is next" {
 		t.Errorf("train before the cold start: got error %v", err)
@@ -122,7 +122,7 @@ type worker struct {
 // have. No worker waits for ever, and all workers train every step in order, once in the history that survives.
 func TestTeams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := Settings{
+		s := Options{
 			Steps: rapid.Int64Range(0, 9).Draw(t, "steps"), CheckpointEvery: rapid.Int64Range(0, 4).Draw(t, "checkpoint"),
 			EvalEvery: rapid.Int64Range(0, 4).Draw(t, "eval"), EvalFirst: rapid.Bool().Draw(t, "first"),
 			HasHeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
@@ -173,7 +173,7 @@ func trained(to int64) (out []string) {
 }
 
 // step has one worker, or all together, execute the next command. It reports whether the run is over.
-func step(t *rapid.T, s Settings, team []*worker, stopAt int64) (over bool) {
+func step(t *rapid.T, s Options, team []*worker, stopAt int64) (over bool) {
 	move := func(w *worker, st State, err error) {
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestTakesRollouts(t *testing.T) {
 		"in progress, exact": {exact: true, begun: true, next: Train, want: true},
 		"none, exact":        {exact: true, next: Train},
 	} {
-		if got := (Settings{ExactLag: test.exact}).TakesRollouts(Command{Kind: test.next}, test.begun, test.complete); got != test.want {
+		if got := (Options{ExactLag: test.exact}).TakesRollouts(Command{Kind: test.next}, test.begun, test.complete); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

@@ -115,11 +115,11 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 }
 
 // archiveSettings returns the settings of the agent's archive.
-func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive.Settings {
+func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive.Options {
 	manifest := func(step int64) archive.Manifest {
 		return archive.Manifest{Run: s.Config.Run.Name, Step: step, ConfigDigest: s.Config.Digest(), Drawn: chosen.drawn(step)}
 	}
-	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Manifest: manifest,
+	kept := archive.Options{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Manifest: manifest,
 		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if !s.NoTraining { // a separate evaluation may differ

@@ -154,8 +154,8 @@ func (r *rolloutRunner) take() rolloutResult {
 }
 
 // scheduleSettings returns the settings of the configuration and the task on which the schedule depends.
-func (w *Worker) scheduleSettings() schedule.Settings {
-	return schedule.Settings{
+func (w *Worker) scheduleSettings() schedule.Options {
+	return schedule.Options{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
 		EvalFirst: w.cfg.Eval.Before, HasHeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag, ExactLag: w.cfg.GRPO.ExactLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),

@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Settings configure the task.
-type Settings struct {
+// Options configure the task.
+type Options struct {
 	Train, Eval string
 	Seed        uint64
 	Main, Sub   verify.Verifier // verifiers; nil Main: numeric; nil Sub: Main
@@ -24,7 +24,7 @@ type Settings struct {
 // Task implements task.Task and task.Demonstrator.
 type Task struct {
 	*jsonl.Task
-	settings  Settings
+	settings  Options
 	questions []problem // rows of the training file
 }
 
@@ -36,12 +36,12 @@ var (
 )
 
 // Open reads both files. Its errors name the file and the row.
-func Open(s Settings) (*Task, error) {
+func Open(s Options) (*Task, error) {
 	if !(s.Delegate >= 0 && s.Delegate <= 1) {
 		return nil, fmt.Errorf("gsm8k: delegate %v: must be a fraction from 0 to 1", s.Delegate)
 	}
 	if s.Main == nil {
-		numeric, err := verify.New(verify.Settings{Kind: verify.Numeric})
+		numeric, err := verify.New(verify.Options{Kind: verify.Numeric})
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func Open(s Settings) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := jsonl.New("gsm8k", train, eval, jsonl.Settings{Seed: s.Seed, Main: s.Main, Sub: s.Sub})
+	rows, err := jsonl.New("gsm8k", train, eval, jsonl.Options{Seed: s.Seed, Main: s.Main, Sub: s.Sub})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 }
 
 // Demonstrations yields conversations on n training problems, in an order that depends on the seed. A sub-agent gives
-// the published solution. On the fraction Settings.Delegate of the problems, the main agent delegates the problem to a
+// the published solution. On the fraction Options.Delegate of the problems, the main agent delegates the problem to a
 // sub-agent and states the value of its answer. On the others it gives the published solution itself.
 func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {

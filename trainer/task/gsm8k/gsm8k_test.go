@@ -11,8 +11,8 @@ import (
 
 const data = "../../../testdata/gsm8k/"
 
-func settings() Settings {
-	return Settings{Train: data + "train.jsonl", Eval: data + "test.jsonl", Seed: 2, Delegate: 0.5}
+func settings() Options {
+	return Options{Train: data + "train.jsonl", Eval: data + "test.jsonl", Seed: 2, Delegate: 0.5}
 }
 
 func open(t *testing.T) *Task {

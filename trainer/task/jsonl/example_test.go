@@ -31,7 +31,7 @@ func ExampleOpen() {
 			panic(err)
 		}
 	}
-	t, err := jsonl.Open(jsonl.Settings{Train: train, Eval: held, Fields: jsonl.DefaultFields(), Main: longest{}})
+	t, err := jsonl.Open(jsonl.Options{Train: train, Eval: held, Fields: jsonl.DefaultFields(), Main: longest{}})
 	if err != nil {
 		panic(err)
 	}

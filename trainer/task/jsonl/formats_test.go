@@ -200,7 +200,7 @@ func (r *recorder) Score(_ context.Context, c verify.Case) (float64, error) {
 func TestColumnsReachTheVerifier(t *testing.T) {
 	row := `{"question":"which?","answer":["q","r"],"choices":["p","q"],"level":3}`
 	asked := &recorder{}
-	rows, err := Open(Settings{Train: write(t, row), Eval: write(t, row), Fields: DefaultFields(), Main: asked})
+	rows, err := Open(Options{Train: write(t, row), Eval: write(t, row), Fields: DefaultFields(), Main: asked})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,19 +13,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Settings configure the task.
-type Settings struct {
-	Train, Eval string // files
-	Fields      Fields
-	Layout      string          // one of Layouts, which determines the fields; "": Fields
-	Sets        []Set           // further held-out queries
-	Stages      []Stage         // stages of a curriculum
-	Seed        uint64          // seed of the training order
-	Main        verify.Verifier // scores the main agent's answer
-	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
-	NeedParts   bool            // a training row without parts is an error
-	Options     bool            // answers of rows with choices may be the numbers or labels of options
-	Unread      bool            // the verifier need not be able to read the answers
+// Options configure the task.
+type Options struct {
+	Train, Eval        string // files
+	Fields             Fields
+	Layout             string          // one of Layouts, which determines the fields; "": Fields
+	Sets               []Set           // further held-out queries
+	Stages             []Stage         // stages of a curriculum
+	Seed               uint64          // seed of the training order
+	Main               verify.Verifier // scores the main agent's answer
+	Sub                verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
+	NeedParts          bool            // a training row without parts is an error
+	AnswersNameOptions bool            // answers of rows with choices may be the numbers or labels of options
+	Unread             bool            // the verifier need not be able to read the answers
 }
 
 // Set is a further file of held-out queries. Evaluations report each set by its name.
@@ -39,7 +39,7 @@ type Task struct {
 	order       *task.RowOrder
 	stages      []stage
 	main, sub   verify.Verifier
-	settings    Settings
+	settings    Options
 	byID        map[string]place
 }
 
@@ -49,7 +49,7 @@ type place struct {
 	index int
 }
 
-// set is a range of eval: its rows from first up to the next set. Its name is "" for the rows of Settings.Eval.
+// set is a range of eval: its rows from first up to the next set. Its name is "" for the rows of Options.Eval.
 type set struct {
 	name        string
 	first, size int
@@ -67,7 +67,7 @@ const (
 )
 
 // Open reads all files.
-func Open(s Settings) (*Task, error) {
+func Open(s Options) (*Task, error) {
 	train, err := s.read(s.Train, s.Layout)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func Open(s Settings) (*Task, error) {
 }
 
 // read reads a file with the given layout.
-func (s Settings) read(path, layout string) ([]Row, error) {
+func (s Options) read(path, layout string) ([]Row, error) {
 	if layout == "" {
 		return ReadRows(path, s.Fields)
 	}
@@ -104,8 +104,8 @@ func (s Settings) read(path, layout string) ([]Row, error) {
 	return readRows(path, DefaultFields(), reshape)
 }
 
-// New builds a task from rows in memory. It ignores Settings.Train, Eval and Fields.
-func New(name string, train, eval []Row, s Settings) (*Task, error) {
+// New builds a task from rows in memory. It ignores Options.Train, Eval and Fields.
+func New(name string, train, eval []Row, s Options) (*Task, error) {
 	if len(train) == 0 || len(eval) == 0 {
 		return nil, fmt.Errorf("%s: needs training rows and held-out rows, but has %d and %d", name, len(train), len(eval))
 	}
@@ -172,14 +172,14 @@ func (t *Task) place(split string, r Row, at place) error {
 }
 
 // checked returns rows whose answers the verifier can read. Its error names the first row with another answer, and their number.
-func (s Settings) checked(name, split string, rows []Row) ([]Row, error) {
+func (s Options) checked(name, split string, rows []Row) ([]Row, error) {
 	rows = slices.Clone(rows)
 	var first error
 	bad := 0
 	for i := range rows {
 		r := &rows[i]
 		var err error
-		if s.Options {
+		if s.AnswersNameOptions {
 			err = r.nameOptions()
 		}
 		if err == nil && !s.Unread {

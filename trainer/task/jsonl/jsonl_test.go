@@ -24,11 +24,11 @@ func write(t testing.TB, content string) string {
 
 func open(t *testing.T, train, eval, kind string) *Task {
 	t.Helper()
-	v, err := verify.New(verify.Settings{Kind: kind})
+	v, err := verify.New(verify.Options{Kind: kind})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := Open(Settings{Train: write(t, train), Eval: write(t, eval), Fields: DefaultFields(), Seed: 4, Main: v})
+	rows, err := Open(Options{Train: write(t, train), Eval: write(t, eval), Fields: DefaultFields(), Seed: 4, Main: v})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func open(t *testing.T, train, eval, kind string) *Task {
 // TestOptions: an answer may be an option's number, as in MMLU, or its label, as in ARC. If the verifier cannot read an answer, the file is
 // refused.
 func TestOptions(t *testing.T) {
-	choice, err := verify.New(verify.Settings{Kind: verify.Choice})
+	choice, err := verify.New(verify.Options{Kind: verify.Choice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestOptions(t *testing.T) {
 		{`"choices": ["a", "b"], "answer": "e"`, "", `row-000001 of the queries for train: verifier: choice: the reference "e" is not one of 2 choices`},
 	} {
 		path := write(t, `{"question": "q?", `+c.row+"}\n")
-		opened, err := Open(Settings{Train: path, Eval: path, Fields: DefaultFields(), Main: choice, Options: true})
+		opened, err := Open(Options{Train: path, Eval: path, Fields: DefaultFields(), Main: choice, AnswersNameOptions: true})
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v, want %s", c.row, err, c.want)
@@ -191,7 +191,7 @@ func FuzzReadRows(f *testing.F) {
 		if (err == nil) != (len(rows) > 0) {
 			t.Errorf("%d rows, %v", len(rows), err)
 		}
-		for _, s := range []Settings{{Layout: "verl"}, {Layout: "sharegpt"}, {Fields: Fields{Question: "question", Answer: "answer.0.text", Level: "question.0.content.0"}}} {
+		for _, s := range []Options{{Layout: "verl"}, {Layout: "sharegpt"}, {Fields: Fields{Question: "question", Answer: "answer.0.text", Level: "question.0.content.0"}}} {
 			if rows, err := s.read(write(t, content), s.Layout); err == nil && (rows[0].Question == "" || rows[0].Columns == nil) {
 				t.Errorf("%+v", rows[0])
 			}

@@ -12,7 +12,7 @@ import (
 
 // TestLayouts reads a file in the form in which each benchmark publishes its own.
 func TestLayouts(t *testing.T) {
-	exact, err := verify.New(verify.Settings{Kind: verify.Exact})
+	exact, err := verify.New(verify.Options{Kind: verify.Exact})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestLayouts(t *testing.T) {
 	} {
 		path := filepath.Join("testdata", "layouts", file)
 		layout := strings.TrimSuffix(file, filepath.Ext(file))
-		rows, err := Open(Settings{Train: path, Eval: path, Layout: layout, Main: exact})
+		rows, err := Open(Options{Train: path, Eval: path, Layout: layout, Main: exact})
 		if err != nil {
 			t.Error(err)
 			continue
@@ -56,7 +56,7 @@ func TestLayouts(t *testing.T) {
 }
 
 func TestLayoutsRefuse(t *testing.T) {
-	exact, err := verify.New(verify.Settings{Kind: verify.Exact})
+	exact, err := verify.New(verify.Options{Kind: verify.Exact})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestLayoutsRefuse(t *testing.T) {
 		{"squad", `{"question":"?","answer":"b"}`, "must be one of 2wiki, browsecomp, fanoutqa, frames, gaia, hotpotqa, musique, sharegpt, verl, webwalkerqa"},
 	} {
 		path := write(t, c.row)
-		if _, err := Open(Settings{Train: path, Eval: path, Layout: c.layout, Main: exact}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Open(Options{Train: path, Eval: path, Layout: c.layout, Main: exact}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.row, err, c.want)
 		}
 	}

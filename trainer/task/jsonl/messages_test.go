@@ -83,7 +83,7 @@ func TestConversationLayouts(t *testing.T) {
 		{"", `{"prompt":[],"reward_model":{}}`, "", "", `or set task.layout: verl`},
 	} {
 		path := write(t, c.row)
-		rows, err := Settings{Fields: DefaultFields()}.read(path, c.layout)
+		rows, err := Options{Fields: DefaultFields()}.read(path, c.layout)
 		switch {
 		case c.refused != "" && (err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), c.refused)):
 			t.Errorf("%s: %v, want %q", c.row, err, c.refused)
@@ -96,7 +96,7 @@ func TestConversationLayouts(t *testing.T) {
 // verl's own files are Parquet: testdata/write_verl.py wrote one with pyarrow, with the columns of verl's GSM8K.
 func TestParquetOfVerl(t *testing.T) {
 	path := filepath.Join("testdata", "verl.parquet")
-	for name, s := range map[string]Settings{
+	for name, s := range map[string]Options{
 		"a layout": {Layout: "verl"},
 		"fields":   {Fields: Fields{Question: "prompt", Answer: "reward_model.ground_truth", Kind: "data_source"}},
 	} {

@@ -20,15 +20,15 @@ func TestReadParts(t *testing.T) {
 	if q := task.Train(0); !reflect.DeepEqual(q.Parts, want) {
 		t.Errorf("the query's parts are %+v", q.Parts)
 	}
-	v, err := verify.New(verify.Settings{Kind: verify.Exact})
+	v, err := verify.New(verify.Options{Kind: verify.Exact})
 	if err != nil {
 		t.Fatal(err)
 	}
 	bare := write(t, `{"question":"a?","answer":"1","parts":[]}`)
-	if _, err := Open(Settings{Train: bare, Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err == nil || !strings.Contains(err.Error(), "training row row-000001 has no parts") {
+	if _, err := Open(Options{Train: bare, Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err == nil || !strings.Contains(err.Error(), "training row row-000001 has no parts") {
 		t.Errorf("a row without parts: %v", err)
 	}
-	if _, err := Open(Settings{Train: write(t, row), Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err != nil {
+	if _, err := Open(Options{Train: write(t, row), Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err != nil {
 		t.Errorf("a held-out row without parts: %v", err)
 	}
 	for parts, want := range map[string]string{

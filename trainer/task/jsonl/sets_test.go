@@ -11,7 +11,7 @@ import (
 
 // Held-out queries of several files stay separate, even if their rows have equal ids.
 func TestSets(t *testing.T) {
-	exact, err := verify.New(verify.Settings{Kind: verify.Exact})
+	exact, err := verify.New(verify.Options{Kind: verify.Exact})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func TestSets(t *testing.T) {
 		}
 		return write(t, text.String())
 	}
-	s := Settings{Train: rows("a", "b"), Eval: rows("a", "b", "c"), Fields: DefaultFields(), Main: exact, Sets: []Set{
+	s := Options{Train: rows("a", "b"), Eval: rows("a", "b", "c"), Fields: DefaultFields(), Main: exact, Sets: []Set{
 		{Name: "hard", Path: rows("a", "d")}, {Name: "other", Path: write(t, `{"_id":"x","question":"x?","answer":"x","level":"easy"}`), Layout: "hotpotqa"}}}
 	opened, err := Open(s)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestStages(t *testing.T) {
-	exact, err := verify.New(verify.Settings{Kind: verify.Exact})
+	exact, err := verify.New(verify.Options{Kind: verify.Exact})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func TestStages(t *testing.T) {
 		fmt.Fprintf(&train, `{"id":"%d","question":"?","answer":"1","kind":"k%d","level":%d,"parts":[%s]}`+"\n", i, i%2, i/6, parts)
 	}
 	path := write(t, train.String())
-	s := Settings{Train: path, Eval: path, Fields: DefaultFields(), Main: exact, Stages: []Stage{
+	s := Options{Train: path, Eval: path, Fields: DefaultFields(), Main: exact, Stages: []Stage{
 		{Name: "one", Kinds: []string{"k1"}, MaxParts: 2}, {Name: "two", Levels: []string{"1", "2"}, MinParts: 2}, {Name: "all"}}}
 	opened, err := Open(s)
 	if err != nil {

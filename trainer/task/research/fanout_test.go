@@ -14,7 +14,7 @@ import (
 )
 
 // fanOut returns settings for questions of one to six parts, with searches that fail and planners that ask again.
-func fanOut() Settings {
+func fanOut() Options {
 	s := quickstart(3)
 	s.Noise.AskAgain, s.Noise.StopEarly = 0.8, 0.12
 	s.Shape = &Shape{Hops: 1, Parts: 6, Alias: 0.25, Outdated: 0.5, Failures: 0.3}

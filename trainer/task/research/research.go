@@ -17,8 +17,8 @@ import (
 // SearchTool is the name of the only tool. Researchers and single agents have it.
 const SearchTool = "search"
 
-// Settings configure the task.
-type Settings struct {
+// Options configure the task.
+type Options struct {
 	Seed     uint64
 	EvalSize int    // held-out queries
 	Noise    Noise  // noise of the scripted experts in demonstrations
@@ -27,7 +27,7 @@ type Settings struct {
 
 // Task implements task.Task, task.WithDialect, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
 type Task struct {
-	settings Settings
+	settings Options
 	shape    Shape
 }
 
@@ -39,7 +39,7 @@ var (
 )
 
 // New returns the task, or an error for bad settings.
-func New(s Settings) (*Task, error) {
+func New(s Options) (*Task, error) {
 	if s.EvalSize < 1 {
 		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", s.EvalSize)
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // quickstart returns the quickstart's settings: 192 held-out queries and the sloppy experts.
-func quickstart(seed uint64) Settings {
-	return Settings{Seed: seed, EvalSize: 192, Noise: sloppyNoise()}
+func quickstart(seed uint64) Options {
+	return Options{Seed: seed, EvalSize: 192, Noise: sloppyNoise()}
 }
 
 // sloppyNoise returns the noise that the quickstart's cold start learns from. The choices that reinforcement learning
@@ -162,13 +162,13 @@ func TestVerify(t *testing.T) {
 }
 
 func TestSettingsAreChecked(t *testing.T) {
-	for name, spoil := range map[string]func(*Settings){
-		"eval_size": func(s *Settings) { s.EvalSize = 0 },
-		"noise":     func(s *Settings) { s.Noise.GiveUp = 1.1 },
-		"hops":      func(s *Settings) { s.Shape = &Shape{Hops: 4} },
-		"alias":     func(s *Settings) { s.Shape = &Shape{Hops: 1, Alias: math.NaN()} },
-		"parts":     func(s *Settings) { s.Shape = &Shape{Hops: 1, Parts: 7} },
-		"failures":  func(s *Settings) { s.Shape = &Shape{Hops: 1, Failures: -0.1} },
+	for name, spoil := range map[string]func(*Options){
+		"eval_size": func(s *Options) { s.EvalSize = 0 },
+		"noise":     func(s *Options) { s.Noise.GiveUp = 1.1 },
+		"hops":      func(s *Options) { s.Shape = &Shape{Hops: 4} },
+		"alias":     func(s *Options) { s.Shape = &Shape{Hops: 1, Alias: math.NaN()} },
+		"parts":     func(s *Options) { s.Shape = &Shape{Hops: 1, Parts: 7} },
+		"failures":  func(s *Options) { s.Shape = &Shape{Hops: 1, Failures: -0.1} },
 	} {
 		s := quickstart(0)
 		spoil(&s)

@@ -34,7 +34,7 @@ func TestSquadNormalisation(t *testing.T) {
 
 func TestExactMatchAndF1(t *testing.T) {
 	score := func(kind, answer string, accepted ...string) float64 {
-		v, err := New(Settings{Kind: kind})
+		v, err := New(Options{Kind: kind})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestQuantity(t *testing.T) {
 		{"1990", "1990s", 0, 0, 0}, {"1990s", "1990", 0, 0, 0}, {"1990s", "the 1990s", 0, 0, 1}, {"1990s", "The answer is the 1990's.", 0, 0, 1}, {"1990 s", "1990 seconds", 0, 0, 1}, {"Week 3", "21 days", 0, 0, 0}, {"Week 3", "week 3", 0, 0, 1}, {"Day 5", "5", 0, 0, 0}, {"F-150", "150", 0, 0, 0},
 		{"5 km", "It has 2 lanes and 3 bridges.\n\n**Answer**: 5 km", 0, 0, 1}, {"5 km", "It has 2 lanes.\n\n**Final Answer**\n\n5 km", 0, 0, 1}, {"5 km", "It has 2 lanes. {\"answer\": \"5 km\"}", 0, 0, 1}, {"$500", "USD500", 0, 0, 1}, {"₹500", "Rs.500", 0, 0, 1}, {"5 km", "答案：5 km", 0, 0, 1}, {"5 km", `$5\ \mathrm{km}$`, 0, 0, 1}, {"5 km", "The answer is $5$ km.", 0, 0, 1}, {"5 km", `\(5\) km`, 0, 0, 1}, {"5 km", "$5", 0, 0, 0}, {"$5", "5 km", 0, 0, 0}, {"2 lanes", "It has 2 lanes.\n\n**Answer**: 5 km", 0, 0, 0},
 	} {
-		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
+		v, err := New(Options{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 
 // An answer in a box is compared as a number with the reference.
 func ExampleNew() {
-	v, err := verify.New(verify.Settings{Kind: verify.Numeric, Tolerance: 0.01})
+	v, err := verify.New(verify.Options{Kind: verify.Numeric, Tolerance: 0.01})
 	if err != nil {
 		panic(err)
 	}

@@ -4,7 +4,7 @@ import "testing"
 
 // TestNumericFormulas has figures that are operands of a formula whose value is another number, and forms that look like one.
 func TestNumericFormulas(t *testing.T) {
-	check(t, Settings{Kind: Numeric}, nil, []verdict{
+	check(t, Options{Kind: Numeric}, nil, []verdict{
 		// operators
 		{"3", "The answer is 2+3.", 0}, {"3", "The answer is 2 * 3.", 0}, {"3", "It is 2×3", 0}, {"3", `2 \times 3`, 0}, {"3", "#### 2*3", 0}, {"3", "2**3", 0}, {"2", "It measures 2x4", 0}, {"3", "2 x 3", 0}, {"5", `\boxed{x + 5}`, 0},
 		{"5", `\boxed{x/5}`, 0}, {"5", `\boxed{5/x}`, 0}, {"5", "2 + 3 = 5", 1}, {"6", `2 \times 3 = 6`, 1}, {"5", "Items:\n* 3\n* 5", 1}, {"5", "1.\n+ 5", 1}, {"3", "it is **3**", 1}, {"5", "2 apples + 5", 1}, {"-5", `\boxed{-(-5)}`, 0}, {"5", "km/5", 1},
@@ -22,7 +22,7 @@ func TestNumericFormulas(t *testing.T) {
 
 // TestNumericEquations has marked equations, whose right side is the answer's number, as in math-verify.
 func TestNumericEquations(t *testing.T) {
-	check(t, Settings{Kind: Numeric}, nil, []verdict{
+	check(t, Options{Kind: Numeric}, nil, []verdict{
 		{"18", `\boxed{f(2)=18}`, 1}, {"0.5", `\boxed{P(X=2)=0.5}`, 1}, {"60", `\boxed{\theta = 60^{\circ}}`, 1}, {"1024", `\boxed{2^{10} = 1024}`, 1}, {"10", `\boxed{\binom{5}{2}=10}`, 1}, {"120", `\boxed{5! = 120}`, 1}, {"5", `\boxed{2+3=5}`, 1},
 		{"3", `\boxed{\log_2 8 = 3}`, 1}, {"2", `\boxed{\gcd(4,6)=2}`, 1}, {"78.5", `\boxed{\pi r^2 = 78.5}`, 1}, {"78.5", `\boxed{\pi r^2 \approx 78.5}`, 1}, {"0.5", `\boxed{P(X < 2) = 0.5}`, 1}, {"18", `\boxed{f(2) = 2 \cdot 9 = 18}`, 1}, {"18", `#### 2*9 = 18`, 1},
 		// two values, a bound or a formula

@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 )
 
-// JudgeSettings configure an OpenAI-compatible chat endpoint that scores answers.
-type JudgeSettings struct {
+// JudgeOptions configure an OpenAI-compatible chat endpoint that scores answers.
+type JudgeOptions struct {
 	URL     string        // base, such as https://host/v1
 	Model   string        //
 	KeyEnv  string        // environment variable with the API key; empty: no key is sent
@@ -54,7 +54,7 @@ type judgeVerifier struct {
 	service       string // for the cache
 }
 
-func newJudge(s JudgeSettings) (Verifier, error) {
+func newJudge(s JudgeOptions) (Verifier, error) {
 	if s.Model == "" {
 		return nil, errors.New("verifier: judge model: missing")
 	}
@@ -67,7 +67,7 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 		s.KeyEnv = ""
 	}
 	var err error
-	if v.client, err = openai.New(openai.Settings{URL: s.URL, KeyEnv: s.KeyEnv, Timeout: s.Timeout, Retries: s.Retries}); err != nil {
+	if v.client, err = openai.New(openai.Options{URL: s.URL, KeyEnv: s.KeyEnv, Timeout: s.Timeout, Retries: s.Retries}); err != nil {
 		return nil, fmt.Errorf("verifier: judge %w", err)
 	}
 	return v, nil

@@ -23,13 +23,13 @@ import (
 const testKey = "sk-very-secret"
 
 // judge starts a server that answers with the given handler, and a verifier that asks it.
-func judge(t *testing.T, s JudgeSettings, handler http.HandlerFunc) Verifier {
+func judge(t *testing.T, s JudgeOptions, handler http.HandlerFunc) Verifier {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	t.Setenv("MGRPO_TEST_JUDGE_KEY", testKey)
 	s.URL, s.Model, s.KeyEnv = server.URL+"/v1", "grader", "MGRPO_TEST_JUDGE_KEY"
-	v, err := New(Settings{Kind: Judge, Judge: s})
+	v, err := New(Options{Kind: Judge, Judge: s})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func say(w http.ResponseWriter, content string) {
 
 func TestJudgeRequest(t *testing.T) {
 	prompt := DefaultJudgePrompt + " {row}"
-	v := judge(t, JudgeSettings{Scale: 10, Prompt: prompt}, func(w http.ResponseWriter, r *http.Request) {
+	v := judge(t, JudgeOptions{Scale: 10, Prompt: prompt}, func(w http.ResponseWriter, r *http.Request) {
 		var body struct {
 			Model    string
 			Messages []openai.Message
@@ -144,7 +144,7 @@ func TestJudgeAsksAgainWhenUnfinished(t *testing.T) {
 	} {
 		for retries, want := range map[int]string{1: "0.8 <nil>", 0: "0 "} {
 			var calls atomic.Int32
-			v := judge(t, JudgeSettings{Scale: 10, Retries: retries}, func(w http.ResponseWriter, _ *http.Request) {
+			v := judge(t, JudgeOptions{Scale: 10, Retries: retries}, func(w http.ResponseWriter, _ *http.Request) {
 				reply := first
 				if calls.Add(1) > 1 {
 					reply = whole
@@ -163,7 +163,7 @@ func TestJudgeAsksAgainWhenUnfinished(t *testing.T) {
 func TestJudgeAsksAgain(t *testing.T) {
 	for retries, right := range map[int]bool{0: false, 1: true} {
 		var calls atomic.Int32
-		v := judge(t, JudgeSettings{Retries: retries}, func(w http.ResponseWriter, _ *http.Request) {
+		v := judge(t, JudgeOptions{Retries: retries}, func(w http.ResponseWriter, _ *http.Request) {
 			if calls.Add(1) == 1 {
 				http.Error(w, "not now", http.StatusServiceUnavailable)
 				return
@@ -186,7 +186,7 @@ func TestJudgeFailures(t *testing.T) {
 		"echoes the key": func(w http.ResponseWriter, _ *http.Request) { say(w, "no: "+testKey) },
 	} {
 		var calls atomic.Int32
-		v := judge(t, JudgeSettings{}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
+		v := judge(t, JudgeOptions{}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
 		got, err := v.Score(context.Background(), Case{})
 		if err == nil {
 			t.Errorf("%s: score %v", name, got)
@@ -206,13 +206,13 @@ func TestJudgeHonoursContextAndTimeout(t *testing.T) {
 		io.Copy(io.Discard, r.Body) // a server notices that its client left only after the body
 		<-r.Context().Done()
 	}
-	v := judge(t, JudgeSettings{Timeout: 20 * time.Millisecond}, silent)
+	v := judge(t, JudgeOptions{Timeout: 20 * time.Millisecond}, silent)
 	if _, err := v.Score(context.Background(), Case{}); err == nil {
 		t.Error("a silent judge gives a score")
 	}
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	v = judge(t, JudgeSettings{}, silent)
+	v = judge(t, JudgeOptions{}, silent)
 	if _, err := v.Score(cancelled, Case{}); err == nil {
 		t.Error("a cancelled context gives a score")
 	}
@@ -233,7 +233,7 @@ func TestJudgeWrongKeyIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	var known atomic.Bool
-	v := judge(t, JudgeSettings{Scale: 10, Cache: kept}, func(w http.ResponseWriter, _ *http.Request) {
+	v := judge(t, JudgeOptions{Scale: 10, Cache: kept}, func(w http.ResponseWriter, _ *http.Request) {
 		if !known.Load() {
 			http.Error(w, "no such key", http.StatusUnauthorized)
 			return
@@ -260,7 +260,7 @@ func TestJudgeReplay(t *testing.T) {
 		return c
 	}
 	var asked atomic.Int32
-	settings := JudgeSettings{Scale: 10, Prompt: "{answer}", Cache: open(false)}
+	settings := JudgeOptions{Scale: 10, Prompt: "{answer}", Cache: open(false)}
 	v := judge(t, settings, func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		raw, _ := io.ReadAll(r.Body)
@@ -282,7 +282,7 @@ func TestJudgeReplay(t *testing.T) {
 		t.Errorf("%q after %d questions", first, asked.Load())
 	}
 	settings.URL, settings.Model, settings.KeyEnv, settings.Cache = strings.Fields(v.(*judgeVerifier).service)[1], "grader", "MGRPO_TEST_NOT_SET", open(true)
-	again, err := New(Settings{Kind: Judge, Judge: settings})
+	again, err := New(Options{Kind: Judge, Judge: settings})
 	if err != nil {
 		t.Fatal(err)
 	}

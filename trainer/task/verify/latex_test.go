@@ -4,7 +4,7 @@ import "testing"
 
 // TestNumericLaTeX has numbers as LaTeX and typography write them.
 func TestNumericLaTeX(t *testing.T) {
-	check(t, Settings{Kind: Numeric}, nil, []verdict{
+	check(t, Options{Kind: Numeric}, nil, []verdict{
 		// fractions
 		{"0.5", `\boxed{\frac12}`, 1}, {"-0.75", `\boxed{-\frac34}`, 1}, {"0.75", `\tfrac34`, 1}, {"0.75", `\dfrac 3 4`, 1}, {"0.75", `\cfrac{3}4`, 1}, {"0.75", `\frac3{4}`, 1}, {"3/40", `\frac{3}{40}`, 1},
 		{"1.5", `\boxed{1\frac12}`, 1}, {"1.5", `1 \tfrac{1}{2}`, 1}, {"-1.5", `\boxed{-1\frac12}`, 1}, {"-0.75", `\frac{3}{-4}`, 1}, {"0.75", `\frac{-3}{-4}`, 1}, {"500.5", `\frac{1{,}001}{2}`, 1}, {"0.5", `\nicefrac{1}{2}`, 1},
@@ -34,7 +34,7 @@ func TestNumericLaTeX(t *testing.T) {
 // TestNumericAfterLetters has figures directly after words, currencies and commands. Only names in Latin, Greek or Cyrillic letters contain
 // digits. The expected values are those of math-verify and of verl's flexible rule for gsm8k, which takes the last number.
 func TestNumericAfterLetters(t *testing.T) {
-	check(t, Settings{Kind: Numeric}, nil, []verdict{
+	check(t, Options{Kind: Numeric}, nil, []verdict{
 		{"18", "答案是18", 1}, {"答案是18", "The answer is 18.", 1}, {"18", "因此，他一共需要支付18元。", 1}, {"18", "答えは18です。", 1}, {"18", "총18개", 1}, {"18", `\boxed{约18}`, 1}, {"18", "3个篮子，共18个", 1}, {"3", "3个篮子，共18个", 0}, {"0.5", `\boxed{约\frac12}`, 1},
 		{"-5", "答案是-5", 1}, {"5", "答案是-5", 0}, {"-5", "答案是负5", 1}, {"5", "答案是负5", 0}, {"1", "3分之1", 0}, {"18", "一共18万", 0}, {"18", "一共18千克", 1},
 		{"500", "2 tickets cost USD500", 1}, {"2", "2 tickets cost USD500", 0}, {"500", "RM500", 1}, {"500", "Rs500", 1}, {"500", "Rs.500", 1}, {"0.5", "Rs.500", 0}, {"500", "kr500", 1}, {"500", "EUR500", 1}, {"-500", "-USD500", 1}, {"500", "-USD500", 0}, {"5", "10-USD5", 1},
@@ -47,7 +47,7 @@ func TestNumericAfterLetters(t *testing.T) {
 
 // TestQuantityPowers distinguishes areas and volumes from lengths.
 func TestQuantityPowers(t *testing.T) {
-	check(t, Settings{Kind: Quantity}, nil, []verdict{
+	check(t, Options{Kind: Quantity}, nil, []verdict{
 		{"5 cm^2", "5 cm²", 1}, {"5 cm^2", `5 \text{ cm}^2`, 1}, {"5 cm^2", "5 cm", 0}, {"5 cm^2", "5", 1}, {"5 m²", "50000 cm^2", 1}, {"5 m^3", "5,000,000 cm³", 1}, {"5 m^2", "5 m^3", 0}, {"5 square metres", "5 m^2", 1},
 		{"5 sq km", "5,000,000 m²", 1}, {"5 cubic feet", "5 ft^3", 1}, {"9.8 m/s^2", "9.8 m/s²", 1}, {"9.8 m/s^2", "9.8 m/s", 0}, {"1/2 km", `\frac12 km`, 1}, {"5 km", `5\,\text{km}`, 1},
 	})

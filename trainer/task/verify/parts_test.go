@@ -65,7 +65,7 @@ func TestAskedOfEqualWords(t *testing.T) {
 }
 
 func TestPartsScore(t *testing.T) {
-	inner, err := New(Settings{Kind: Normalized})
+	inner, err := New(Options{Kind: Normalized})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// ProgramSettings configure a program that scores answers. docs/verifiers.md describes its input and output.
-type ProgramSettings struct {
+// ProgramOptions configure a program that scores answers. docs/verifiers.md describes its input and output.
+type ProgramOptions struct {
 	Command []string      // program and arguments; no shell is used
 	Dir     string        // working folder of the program; "": the current folder
 	Timeout time.Duration // for one score, see programVerifier; 0: one minute
@@ -62,7 +62,7 @@ type programReply struct {
 // programDeaths times without an answer in between, the open cases have no score. Nor has a case that has no answer for the timeout
 // after a later case was answered.
 type programVerifier struct {
-	settings ProgramSettings
+	settings ProgramOptions
 	name     string        // for errors
 	restart  time.Duration // pause before the next start of a process
 
@@ -97,7 +97,7 @@ type scored struct {
 
 var errClosed = errors.New("the run is over")
 
-func newProgram(s ProgramSettings) (Verifier, error) {
+func newProgram(s ProgramOptions) (Verifier, error) {
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return nil, errors.New("verifier: program command: missing")
 	}

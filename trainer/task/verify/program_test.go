@@ -138,7 +138,7 @@ func openProgram(t *testing.T, mode string, timeout time.Duration) *programVerif
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{self}, Timeout: timeout}})
+	v, err := New(Options{Kind: Program, Program: ProgramOptions{Command: []string{self}, Timeout: timeout}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestProgramFailures(t *testing.T) {
 	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 500ms") {
 		t.Errorf("a silent program: %v", err)
 	}
-	if _, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{"no-such-program-here"}}}); err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
+	if _, err := New(Options{Kind: Program, Program: ProgramOptions{Command: []string{"no-such-program-here"}}}); err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
 		t.Errorf("a program that is not there: %v", err)
 	}
 }
@@ -391,7 +391,7 @@ func TestProgramCloseWithDaemon(t *testing.T) {
 // own runs a program that waits to be killed.
 func own() {
 	self, _ := os.Executable()
-	v, _ := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{self}}})
+	v, _ := New(Options{Kind: Program, Program: ProgramOptions{Command: []string{self}}})
 	os.Unsetenv(ownerEnv) // the program is not an owner
 	_, err := v.Score(context.Background(), caseOf("b", nil, "b"))
 	fmt.Println(pidOf(err))

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// TorchScriptSettings configure a TorchScript module that scores answers. docs/verifiers.md describes its signature.
-type TorchScriptSettings struct {
+// TorchScriptOptions configure a TorchScript module that scores answers. docs/verifiers.md describes its signature.
+type TorchScriptOptions struct {
 	Path      string
 	Encode    func(question, answer string) ([]int32, error) // returns the module's input tokens
 	MaxTokens int                                            // largest number of tokens of a question with its answer
@@ -37,7 +37,7 @@ const maxBatch = 32
 // moduleVerifier has one copy of the module on each device. It opens a copy for the first answer on its device, so a
 // server has no module for the answers that other servers score.
 type moduleVerifier struct {
-	settings TorchScriptSettings
+	settings TorchScriptOptions
 	open     ModuleOpener
 
 	mu     sync.Mutex
@@ -59,7 +59,7 @@ type moduleCase struct {
 	done   chan scored // has room for one result
 }
 
-func newTorchScript(s TorchScriptSettings) (Verifier, error) {
+func newTorchScript(s TorchScriptOptions) (Verifier, error) {
 	if openModule == nil {
 		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or import " +
 			"trainer/withgotch")
@@ -136,7 +136,7 @@ func (m *moduleCopy) ask(ctx context.Context, tokens []int32) scored {
 
 // serve opens the module, scores batches until the verifier is closed, and closes the module. If the module cannot be
 // opened, no answer gets a score.
-func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptSettings, device string) {
+func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptOptions, device string) {
 	module, failed := open(s.Path, device, s.Threads)
 	score := func([][]int32) ([]float32, error) { return nil, failed }
 	if failed == nil {

@@ -57,7 +57,7 @@ func openCounting(t *testing.T) (*counting, *moduleVerifier) {
 	m := &counting{release: make(chan struct{}, 100)}
 	SetModuleOpener(func(string, string, int) (Module, error) { return m, nil })
 	t.Cleanup(func() { SetModuleOpener(nil) })
-	v, err := New(Settings{Kind: TorchScript, TorchScript: TorchScriptSettings{Path: "scorer.pt", MaxTokens: 2, Encode: numbered}})
+	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: numbered}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestModuleErrors(t *testing.T) {
 		t.Errorf("after Close: %v, module closed: %v", err, m.closed)
 	}
 	SetModuleOpener(nil)
-	if _, err := New(Settings{Kind: TorchScript}); err == nil || !strings.Contains(err.Error(), "gotch") {
+	if _, err := New(Options{Kind: TorchScript}); err == nil || !strings.Contains(err.Error(), "gotch") {
 		t.Errorf("without gotch: %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestModuleOnTheAgentsDevices(t *testing.T) {
 	})
 	defer SetModuleOpener(nil)
 	devices := map[string]string{"planner": "cpu", "critic": "cpu", "searcher": "cuda:1", "lost": "cuda:7"}
-	v, err := New(Settings{Kind: TorchScript, TorchScript: TorchScriptSettings{Path: "scorer.pt", MaxTokens: 2, Encode: numbered,
+	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: numbered,
 		Threads: 3, Device: func(agent string) string { return devices[agent] }}})
 	if err != nil || len(opened) != 0 {
 		t.Fatalf("opened before the first answer: %v, %v", opened, err)

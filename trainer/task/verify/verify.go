@@ -67,20 +67,20 @@ const (
 	TorchScript = "torchscript" // the score of a module that torch.jit.save wrote
 )
 
-// Settings configure a verifier. Fields that the kind does not use are ignored.
-type Settings struct {
+// Options configure a verifier. Fields that the kind does not use are ignored.
+type Options struct {
 	Kind      string
 	Pattern   string  // regex: RE2
 	Tolerance float64 // numeric, quantity: largest difference that counts as equal
 	Relative  float64 // the same, as a fraction of the reference; the larger of the two applies
-	Judge     JudgeSettings
-	Program   ProgramSettings
+	Judge     JudgeOptions
+	Program   ProgramOptions
 
-	TorchScript TorchScriptSettings
+	TorchScript TorchScriptOptions
 }
 
 // New returns a verifier. Its error names the bad setting.
-func New(s Settings) (Verifier, error) {
+func New(s Options) (Verifier, error) {
 	switch s.Kind {
 	case Exact:
 		return sameText(strings.TrimSpace), nil

@@ -18,7 +18,7 @@ func caseOf(answer string, choices []string, accepted ...string) Case {
 	return Case{Query: task.Query{Answer: accepted[0], Accepted: accepted}, Attempt: task.Attempt{Answer: answer}, Choices: choices}
 }
 
-func check(t *testing.T, s Settings, choices []string, cases []verdict) {
+func check(t *testing.T, s Options, choices []string, cases []verdict) {
 	t.Helper()
 	v, err := New(s)
 	if err != nil {
@@ -33,13 +33,13 @@ func check(t *testing.T, s Settings, choices []string, cases []verdict) {
 }
 
 func TestExact(t *testing.T) {
-	check(t, Settings{Kind: Exact}, nil, []verdict{
+	check(t, Options{Kind: Exact}, nil, []verdict{
 		{"Paris", " Paris\n", 1}, {"Paris", "paris", 0}, {"Paris", "Paris.", 0}, {"Paris", "", 0}, {"", "", 1}, {"", "x", 0},
 	})
 }
 
 func TestNormalized(t *testing.T) {
-	check(t, Settings{Kind: Normalized}, nil, []verdict{
+	check(t, Options{Kind: Normalized}, nil, []verdict{
 		{"The Eiffel Tower", "eiffel  tower.", 1}, {"Paris", "Paris, France", 0}, {"don't", "dont", 1},
 		{"STRASSE", "straße", 1}, {"ﬁne", "fine", 1}, {"3.5", "35", 0}, {"3.5", "3.5.", 1}, {"-5", "5", 0}, {"-5", "−5", 1},
 		{"1,000", "1000", 1}, {"5%", "5", 0},
@@ -55,7 +55,7 @@ func TestNormalized(t *testing.T) {
 }
 
 func TestNumeric(t *testing.T) {
-	check(t, Settings{Kind: Numeric}, nil, []verdict{
+	check(t, Options{Kind: Numeric}, nil, []verdict{
 		// as stated
 		{"72", "72", 1}, {"72", "The answer is 72.", 1}, {"72", "#### 72", 1}, {"72", `so \boxed{72}`, 1}, {"72", "72.0", 1},
 		{"72", "**72**", 1}, {"72", "(72)", 1}, {"72", "x=72", 1}, {"72", "73", 0}, {"72", "", 0}, {"72", "seventy-two", 0},
@@ -90,10 +90,10 @@ func TestNumeric(t *testing.T) {
 		{"1", strings.Repeat("9", 2000), 0}, {"7", strings.Repeat("1 ", 1<<20) + "7", 1}, {"7", strings.Repeat(`\boxed{`, 1<<16) + "7", 0}, {"5", "1e999", 0}, {"1", "1e9999", 0}, {"1", "it is 1e-99999", 0},
 		{"7", "\xff\xfe7", 1}, {"7", "٧", 0},
 	})
-	check(t, Settings{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
+	check(t, Options{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
 	// a tenth of the reference, not of the answer
-	check(t, Settings{Kind: Numeric, Relative: 0.1}, nil, []verdict{{"100", "110", 1}, {"100", "110.5", 0}, {"100", "90", 1}, {"100", "89.5", 0}, {"-100", "-110", 1}, {"0", "0.01", 0}})
-	v, _ := New(Settings{Kind: Numeric})
+	check(t, Options{Kind: Numeric, Relative: 0.1}, nil, []verdict{{"100", "110", 1}, {"100", "110.5", 0}, {"100", "90", 1}, {"100", "89.5", 0}, {"-100", "-110", 1}, {"0", "0.01", 0}})
+	v, _ := New(Options{Kind: Numeric})
 	if _, err := v.Score(context.Background(), caseOf("1", nil, "none")); err == nil {
 		t.Error("a reference without a number is accepted")
 	}
@@ -123,7 +123,7 @@ func TestInitials(t *testing.T) {
 
 func TestChoice(t *testing.T) {
 	choices := []string{"Mercury", "Venus", "Earth", "A big Mars"}
-	check(t, Settings{Kind: Choice}, choices, []verdict{
+	check(t, Options{Kind: Choice}, choices, []verdict{
 		{"B", "B", 1}, {"B", "b", 1}, {"B", "(B)", 1}, {"B", "B.", 1}, {"B", "**B**", 1}, {"B", "Venus", 1}, {"Venus", "B", 1}, {"Venus", "venus.", 1},
 		{"B", "B) Venus", 1}, {"B", "The answer is B.", 1}, {"B", "The answer is (B) because A is too hot.", 1}, {"B", "Not A. Answer: B", 1}, {"B", `\boxed{B}`, 1}, {"B", "#### B", 1},
 		{"B", "A", 0}, {"B", "", 0}, {"B", "(A) or (B)", 0}, {"B", "A B C D", 0}, {"B", "I think a planet", 0}, {"A", "A planet it is", 0}, {"B", "E", 0}, {"B", "The answer is (A). The answer is (C).", 0},
@@ -138,10 +138,10 @@ func TestChoice(t *testing.T) {
 		{"C", "The first claim is right but the second is not. (C)", 1},
 		{"B", "So B is not correct.", 0}, {"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
-	check(t, Settings{Kind: Choice}, []string{"Only I is correct", "Only II is correct"}, []verdict{{"B", "Only II is correct", 1}, {"A", "Only II is correct", 0}})
-	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", `\boxed{\boldsymbol{E}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
+	check(t, Options{Kind: Choice}, []string{"Only I is correct", "Only II is correct"}, []verdict{{"B", "Only II is correct", 1}, {"A", "Only II is correct", 0}})
+	check(t, Options{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", `\boxed{\boldsymbol{E}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
 		{"E", "Ｅ", 1}, {"E", "Option E or F", 0}, {"E", "Options E and F", 0}})
-	v, _ := New(Settings{Kind: Choice})
+	v, _ := New(Options{Kind: Choice})
 	if _, err := v.Score(context.Background(), caseOf("A", choices, "Pluto")); err == nil {
 		t.Error("a reference outside the choices is accepted")
 	}
@@ -164,7 +164,7 @@ func TestChoiceConclusions(t *testing.T) {
 		cases = append(cases, verdict{"A", answer, 0})
 	}
 	cases = append(cases, verdict{"B", "The answer is B.\n\nConclusion: A planet like Venus is hot.", 1}, verdict{"B", "B) Venus. Conclusion: a hot planet.", 1})
-	check(t, Settings{Kind: Choice}, []string{"Mercury", "Venus", "Earth", "A big Mars"}, cases)
+	check(t, Options{Kind: Choice}, []string{"Mercury", "Venus", "Earth", "A big Mars"}, cases)
 }
 
 // TestChoiceOptions distinguishes options that differ only in punctuation, and reads options with LaTeX's delimiters.
@@ -178,41 +178,41 @@ func TestChoiceOptions(t *testing.T) {
 					want = 1
 				}
 				answers := []verdict{{right, other, want}, {right, "The answer is " + other + ".", want}, {letter, other, want}, {right, "(" + string(rune('A'+j)) + ")", want}, {letter, string(rune('A' + j)), want}}
-				check(t, Settings{Kind: Choice}, choices, answers)
+				check(t, Options{Kind: Choice}, choices, answers)
 			}
 		}
 	}
-	check(t, Settings{Kind: Choice}, []string{`$\frac{1}{2}$`, `$\frac{3}{4}$`, "$5$", "9", `\(x < 5\)`, "$5 and $10"}, []verdict{
+	check(t, Options{Kind: Choice}, []string{`$\frac{1}{2}$`, `$\frac{3}{4}$`, "$5$", "9", `\(x < 5\)`, "$5 and $10"}, []verdict{
 		{"B", `\boxed{\frac{3}{4}}`, 1}, {"B", `\boxed{\dfrac{3}{4}}`, 1}, {"B", `The answer is $\frac{3}{4}$.`, 1}, {`\frac{3}{4}`, "B", 1}, {`\frac{3}{4}`, "A", 0}, {"B", `\boxed{\frac{1}{2}}`, 0}, {"C", `\boxed{5}`, 1}, {"C", "The answer is 5", 1},
 		{"D", "The answer is $9$.", 1}, {"D", `$$ 9 $$`, 1}, {"D", `\[9\]`, 1}, {"E", "x<5", 1}, {"E", "x>5", 0}, {"F", "$5 and $10", 1}, {"F", "5 and 10", 0}, {"A", "The answer is $B$.", 0},
 	})
 	// 5 KM may be either of two options.
-	check(t, Settings{Kind: Choice}, []string{"5 km", "5 km.", "6"}, []verdict{{"B", "5 km.", 1}, {"A", "5 km.", 0}, {"A", "5 KM", 0}})
-	check(t, Settings{Kind: Choice}, []string{"5", "5", "6"}, []verdict{{"5", "5", 1}, {"A", "5", 1}, {"6", "5", 0}})
+	check(t, Options{Kind: Choice}, []string{"5 km", "5 km.", "6"}, []verdict{{"B", "5 km.", 1}, {"A", "5 km.", 0}, {"A", "5 KM", 0}})
+	check(t, Options{Kind: Choice}, []string{"5", "5", "6"}, []verdict{{"5", "5", 1}, {"A", "5", 1}, {"6", "5", 0}})
 }
 
 func TestRegex(t *testing.T) {
-	check(t, Settings{Kind: Regex, Pattern: `ANSWER\[(.*?)\]`}, nil, []verdict{
+	check(t, Options{Kind: Regex, Pattern: `ANSWER\[(.*?)\]`}, nil, []verdict{
 		{"x", "ANSWER[x]", 1}, {"x", "ANSWER[ x ]", 1}, {"x", "ANSWER[y] ANSWER[x]", 1}, {"x", "ANSWER[x] ANSWER[y]", 0}, {"x", "x", 0}, {"", "no match", 0},
 	})
-	check(t, Settings{Kind: Regex, Pattern: `\d+`}, nil, []verdict{{"12", "a 12 b", 1}, {"12", "121", 0}})
+	check(t, Options{Kind: Regex, Pattern: `\d+`}, nil, []verdict{{"12", "a 12 b", 1}, {"12", "121", 0}})
 }
 
 // Any of several accepted answers is right, for every verifier that compares; those that cannot be read are passed over.
 func TestAnyAcceptedAnswerIsRight(t *testing.T) {
 	for _, c := range []struct {
-		settings Settings
+		settings Options
 		accepted []string
 		answer   string
 		want     float64
 	}{
-		{Settings{Kind: Exact}, []string{"NYC", "New York"}, "New York", 1},
-		{Settings{Kind: Exact}, []string{"NYC", "New York"}, "Boston", 0},
-		{Settings{Kind: Normalized}, []string{"NYC", "New York"}, "new york.", 1},
-		{Settings{Kind: Numeric}, []string{"seven", "7"}, "it is 7", 1},
-		{Settings{Kind: Numeric}, []string{"seven", "7"}, "it is 8", 0},
-		{Settings{Kind: Choice}, []string{"A", "B"}, "(B)", 1},
-		{Settings{Kind: Regex, Pattern: `<(.*)>`}, []string{"x", "y"}, "<y>", 1},
+		{Options{Kind: Exact}, []string{"NYC", "New York"}, "New York", 1},
+		{Options{Kind: Exact}, []string{"NYC", "New York"}, "Boston", 0},
+		{Options{Kind: Normalized}, []string{"NYC", "New York"}, "new york.", 1},
+		{Options{Kind: Numeric}, []string{"seven", "7"}, "it is 7", 1},
+		{Options{Kind: Numeric}, []string{"seven", "7"}, "it is 8", 0},
+		{Options{Kind: Choice}, []string{"A", "B"}, "(B)", 1},
+		{Options{Kind: Regex, Pattern: `<(.*)>`}, []string{"x", "y"}, "<y>", 1},
 	} {
 		v, err := New(c.settings)
 		if err != nil {
@@ -222,21 +222,21 @@ func TestAnyAcceptedAnswerIsRight(t *testing.T) {
 			t.Errorf("%s: %q of %q scores %v, %v; want %v", c.settings.Kind, c.answer, c.accepted, got, err, c.want)
 		}
 	}
-	v, _ := New(Settings{Kind: Numeric})
+	v, _ := New(Options{Kind: Numeric})
 	if _, err := v.Score(context.Background(), caseOf("7", nil, "seven", "siete")); err == nil || !strings.Contains(err.Error(), "siete") {
 		t.Errorf("no reference is a number: %v", err)
 	}
 }
 
 func TestNewNamesTheSetting(t *testing.T) {
-	for want, s := range map[string]Settings{
+	for want, s := range map[string]Options{
 		"kind":        {Kind: "bleu"},
 		"pattern":     {Kind: Regex, Pattern: "("},
 		"tolerance":   {Kind: Numeric, Tolerance: -1},
-		"judge url":   {Kind: Judge, Judge: JudgeSettings{URL: "file:///etc/passwd", Model: "m"}},
-		"judge model": {Kind: Judge, Judge: JudgeSettings{URL: "http://host"}},
-		"judge scale": {Kind: Judge, Judge: JudgeSettings{URL: "http://host", Model: "m", Scale: -1}},
-		"MGRPO_UNSET": {Kind: Judge, Judge: JudgeSettings{URL: "http://host", Model: "m", KeyEnv: "MGRPO_UNSET"}},
+		"judge url":   {Kind: Judge, Judge: JudgeOptions{URL: "file:///etc/passwd", Model: "m"}},
+		"judge model": {Kind: Judge, Judge: JudgeOptions{URL: "http://host"}},
+		"judge scale": {Kind: Judge, Judge: JudgeOptions{URL: "http://host", Model: "m", Scale: -1}},
+		"MGRPO_UNSET": {Kind: Judge, Judge: JudgeOptions{URL: "http://host", Model: "m", KeyEnv: "MGRPO_UNSET"}},
 	} {
 		if _, err := New(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v does not name %q", s, err, want)
@@ -250,7 +250,7 @@ func FuzzVerifiers(f *testing.F) {
 		f.Add(s)
 	}
 	var all []Verifier
-	for _, s := range []Settings{{Kind: Exact}, {Kind: Normalized}, {Kind: Numeric}, {Kind: Quantity}, {Kind: Choice}, {Kind: Regex, Pattern: `(\d+)?`}} {
+	for _, s := range []Options{{Kind: Exact}, {Kind: Normalized}, {Kind: Numeric}, {Kind: Quantity}, {Kind: Choice}, {Kind: Regex, Pattern: `(\d+)?`}} {
 		v, err := New(s)
 		if err != nil {
 			f.Fatal(err)

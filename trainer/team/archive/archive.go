@@ -52,7 +52,7 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // may use an Archive.
 type Archive struct {
 	saving
-	settings    Settings
+	settings    Options
 	checkpoints Checkpoints
 	place       Place
 	exchange    Exchange
@@ -64,8 +64,8 @@ type Archive struct {
 	reference   []durable.File // weights of the KL reference that KeepReference wrote
 }
 
-// Settings describe the run to an archive.
-type Settings struct {
+// Options describe the run to an archive.
+type Options struct {
 	Dir            string                    // the run's folder
 	CheckpointsDir string                    // folder of the run's checkpoints
 	Agent          string                    // the worker's agent
@@ -136,7 +136,7 @@ type state struct {
 }
 
 // New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
-func New(s Settings, place Place, e Exchange, p Parameters) *Archive {
+func New(s Options, place Place, e Exchange, p Parameters) *Archive {
 	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, exchange: e, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
 	a.evaluations.HeldOutDigest = s.HeldOutDigest
@@ -187,7 +187,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 }
 
 // since returns the evaluations of a resumed run. Those before the checkpoint are left out if they had other questions or settings.
-func (s Settings) since(before Evaluations) Evaluations {
+func (s Options) since(before Evaluations) Evaluations {
 	switch {
 	case s.HeldOutDigest == "":
 		return before

@@ -22,7 +22,7 @@ import (
 // be written again, and leaves other agents' alone.
 func TestDropTrajectories(t *testing.T) {
 	evaluated := int64(4)
-	a := New(Settings{Dir: t.TempDir(), Agent: "planner"}, nil, nil, nil)
+	a := New(Options{Dir: t.TempDir(), Agent: "planner"}, nil, nil, nil)
 	a.evaluations.Evaluated = &evaluated
 	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
 		for _, name := range []string{"planner", "researcher"} {
@@ -86,7 +86,7 @@ func TestManifestsAreCompared(t *testing.T) {
 	defer s.Close()
 	worker := func(m *store.Member, manifest string) *Archive {
 		dir := t.TempDir()
-		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, m.Checkpoints, nil)
+		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, m.Checkpoints, nil)
 		if _, err := a.checkpoints.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	}
 	lost(false)
 	lost(true)
-	a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{}, Manifest: testManifest,
+	a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{}, Manifest: testManifest,
 		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, nil)
 	if err := a.save(t.Context(), 4, AgentState{}, LedgerMark{}, Evaluations{}); err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestOtherEvaluations(t *testing.T) {
 	} {
 		var seen notes
 		dir := t.TempDir()
-		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
+		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
 		results := `{"evaluated":4,"best":{"version":2,"accuracy":0.5}}`
 		if c.before != "" {
 			results = `{"held_out":"` + c.before + `",` + results[1:]
@@ -200,7 +200,7 @@ func TestReplacedWhileLoading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m, New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, hosted{})
+		return m, New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, hosted{})
 	}
 	before, late := open()
 	if err := before.Leave(t.Context()); err != nil {

@@ -84,7 +84,7 @@ func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
 // Evaluations holds the results of the run's evaluations so far. A checkpoint includes them. All workers compute the same
 // results, because all read the same outcomes.
 type Evaluations struct {
-	HeldOutDigest string `json:"held_out,omitempty"`  // Settings.HeldOutDigest of these evaluations; "": unknown
+	HeldOutDigest string `json:"held_out,omitempty"`  // Options.HeldOutDigest of these evaluations; "": unknown
 	Evaluated     *int64 `json:"evaluated,omitempty"` // newest version whose evaluation is complete
 	Best          *Best  `json:"best,omitempty"`
 }

@@ -25,7 +25,7 @@ const reconnectPause = 5 * time.Second
 // Client is a server and its tools. If the connection is lost during a call, Client reconnects, restarts the program if there
 // is one, and repeats the call once.
 type Client struct {
-	cfg   Config
+	cfg   Options
 	tools []tool.Tool
 
 	turn    chan struct{} // a mutex that can be awaited with a context; guards the fields below
@@ -47,7 +47,7 @@ func oneToken() chan struct{} {
 }
 
 // newClient returns a client without a session.
-func newClient(cfg Config) *Client {
+func newClient(cfg Options) *Client {
 	m := &Client{cfg: cfg, turn: oneToken()}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
@@ -55,7 +55,7 @@ func newClient(cfg Config) *Client {
 
 // Connect starts the server or connects to it, and lists its tools. ctx limits only the set-up. The caller must call
 // Close.
-func Connect(ctx context.Context, cfg Config) (*Client, error) {
+func Connect(ctx context.Context, cfg Options) (*Client, error) {
 	m := newClient(cfg)
 	if cfg.Cache.Replays() {
 		if err := m.recall(ctx); err != nil {

@@ -82,7 +82,7 @@ type death struct {
 	Marker string `json:"marker"`
 }
 
-func stdioConfig(t *testing.T) Config {
+func stdioConfig(t *testing.T) Options {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -91,7 +91,7 @@ func stdioConfig(t *testing.T) Config {
 	t.Setenv(mcpServerEnv, "1")
 	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
 	t.Setenv("MGRPO_TEST_UNLISTED", "kept")
-	return Config{Command: []string{self}, Env: []string{mcpServerEnv, "MGRPO_TEST_DAY"}}
+	return Options{Command: []string{self}, Env: []string{mcpServerEnv, "MGRPO_TEST_DAY"}}
 }
 
 // listen starts a server over HTTP and returns its address.
@@ -106,7 +106,7 @@ func listen(t *testing.T, handler http.Handler) (url string) {
 	return server.URL
 }
 
-func httpConfig(t *testing.T) Config {
+func httpConfig(t *testing.T) Options {
 	t.Helper()
 	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
 	handler := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
@@ -117,11 +117,11 @@ func httpConfig(t *testing.T) Config {
 	}, nil)
 	url := listen(t, handler)
 	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	return Config{URL: url, TokenEnv: "MGRPO_TEST_TOKEN"}
+	return Options{URL: url, TokenEnv: "MGRPO_TEST_TOKEN"}
 }
 
 func TestMCP(t *testing.T) {
-	for name, config := range map[string]func(*testing.T) Config{"stdio": stdioConfig, "http": httpConfig} {
+	for name, config := range map[string]func(*testing.T) Options{"stdio": stdioConfig, "http": httpConfig} {
 		t.Run(name, func(t *testing.T) {
 			m, err := Connect(t.Context(), config(t))
 			if err != nil {
@@ -343,7 +343,7 @@ func TestMCPSlowStart(t *testing.T) {
 
 // TestMCPExample checks that the server of the Python example answers, refuses, and reports the problem of a call.
 func TestMCPExample(t *testing.T) {
-	m, err := Connect(t.Context(), Config{Command: []string{"python3", "server.py"}, Dir: "../../../../examples/tool-in-python"})
+	m, err := Connect(t.Context(), Options{Command: []string{"python3", "server.py"}, Dir: "../../../../examples/tool-in-python"})
 	if err != nil {
 		t.Fatal(err)
 	}

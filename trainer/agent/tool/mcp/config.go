@@ -13,8 +13,8 @@ import (
 // answers by chance.
 const shortestSecret = 8
 
-// Config configures a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
-type Config struct {
+// Options configures a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
+type Options struct {
 	Name     string   // name in the configuration: servers with the same command may differ in their folder
 	Command  []string // program and arguments
 	Dir      string   // folder in which Command runs; "": the current folder
@@ -35,7 +35,7 @@ type Config struct {
 }
 
 // skipped reports a skipped line of the server.
-func (c Config) skipped(line string) {
+func (c Options) skipped(line string) {
 	if c.Note != nil {
 		c.Note(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c,
 			tool.Redact(line, c.Secrets())))
@@ -43,7 +43,7 @@ func (c Config) skipped(line string) {
 }
 
 // String returns the server's name without arguments and without the URL's query, which may be secret.
-func (c Config) String() string {
+func (c Options) String() string {
 	if len(c.Command) > 0 {
 		return c.Command[0]
 	}
@@ -53,7 +53,7 @@ func (c Config) String() string {
 
 // Secrets returns the values that must not appear in the output of this server's tools. They are meant for
 // CallPolicy.Secrets.
-func (c Config) Secrets() []string {
+func (c Options) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {
 		if value := os.Getenv(name); len(value) >= shortestSecret {
@@ -72,7 +72,7 @@ func (c Config) Secrets() []string {
 
 // Service returns the server's name for the cache. It contains arguments and the URL's query, which may be secret, only
 // as a digest.
-func (c Config) Service() string {
+func (c Options) Service() string {
 	parts := []string{c.Name, strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")}
 	if len(c.Only) > 0 {
 		parts = append(parts, strings.Join(c.Only, "\x00"))

@@ -34,7 +34,7 @@ type connection struct {
 }
 
 // connect starts a session.
-func (c Config) connect(ctx context.Context) (*connection, error) {
+func (c Options) connect(ctx context.Context) (*connection, error) {
 	transport, err := c.transport()
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (c Config) connect(ctx context.Context) (*connection, error) {
 	return s, nil
 }
 
-func (c Config) transport() (mcp.Transport, error) {
+func (c Options) transport() (mcp.Transport, error) {
 	switch {
 	case len(c.Command) > 0 && c.URL == "":
 		cmd := exec.Command(c.Command[0], c.Command[1:]...)
@@ -82,7 +82,7 @@ func (c Config) transport() (mcp.Transport, error) {
 }
 
 // explain removes secrets from an error and adds the server's last output on stderr. The server must have ended.
-func (s *connection) explain(err error, c Config) error {
+func (s *connection) explain(err error, c Options) error {
 	err = tool.RedactError(err, c.Secrets())
 	if s.stderr == nil {
 		return err

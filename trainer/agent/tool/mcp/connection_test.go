@@ -29,7 +29,7 @@ func TestMCPEnvironment(t *testing.T) {
 }
 
 func TestMCPRefuses(t *testing.T) {
-	for name, cfg := range map[string]Config{
+	for name, cfg := range map[string]Options{
 		"neither": {},
 		"both":    {Command: []string{"x"}, URL: "http://x"},
 		"no such": {Command: []string{"/no/such/program"}},
@@ -45,7 +45,7 @@ func TestMCPRefuses(t *testing.T) {
 func TestConnectMCPRefusesOtherServers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if m, err := Connect(ctx, Config{Command: []string{"/bin/cat"}}); err == nil {
+	if m, err := Connect(ctx, Options{Command: []string{"/bin/cat"}}); err == nil {
 		_ = m.Close()
 		t.Error("cat was accepted as an MCP server")
 	}
@@ -56,7 +56,7 @@ func TestConnectMCPRefusesOtherServers(t *testing.T) {
 	redirecting := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer redirecting.Close()
 	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	if m, err := Connect(ctx, Config{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
+	if m, err := Connect(ctx, Options{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
 		_ = m.Close()
 		t.Error("a redirect was accepted")
 	}
@@ -67,7 +67,7 @@ func TestConnectMCPRefusesOtherServers(t *testing.T) {
 func TestMCPStart(t *testing.T) {
 	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
 	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
-	_, err := Connect(t.Context(), Config{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
+	_, err := Connect(t.Context(), Options{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
 	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {
 		t.Errorf("got %v", err)
 	}
@@ -92,7 +92,7 @@ func TestMCPBeginsWithInitialize(t *testing.T) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ServeHTTP(w, r)
 	}))
-	m, err := Connect(t.Context(), Config{URL: url})
+	m, err := Connect(t.Context(), Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,10 +37,10 @@ func (m *Client) list(ctx context.Context) error {
 }
 
 // takes reports whether a tool of the server should be offered.
-func (c Config) takes(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
+func (c Options) takes(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
 
 // missing returns an error that names the first configured tool that the server does not have.
-func (c Config) missing(have []string) error {
+func (c Options) missing(have []string) error {
 	for _, name := range c.Only {
 		if !slices.Contains(have, name) {
 			return fmt.Errorf("there is no tool %q (only): the server has %s", name, strings.Join(have, ", "))
@@ -89,6 +89,6 @@ func (m *Client) recall(ctx context.Context) error {
 	return nil
 }
 
-func (c Config) listing() recorded.Question {
+func (c Options) listing() recorded.Question {
 	return recorded.Question{Service: c.Service(), Text: "tools"}
 }

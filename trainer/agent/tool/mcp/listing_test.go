@@ -25,7 +25,7 @@ func openCache(t *testing.T, dir string, replay bool) *recorded.Cache {
 func TestMCPReplay(t *testing.T) {
 	dir := t.TempDir()
 	cfg := stdioConfig(t)
-	greet := func(cfg Config, name string) (string, error) {
+	greet := func(cfg Options, name string) (string, error) {
 		m, err := Connect(t.Context(), cfg)
 		if err != nil {
 			return "", err

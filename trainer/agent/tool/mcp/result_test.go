@@ -90,8 +90,8 @@ func serveMCPResults() {
 }
 
 // httpMCPResults starts a server over HTTP that replies in the given content type.
-func httpMCPResults(t *testing.T, kind string) Config {
-	return Config{URL: listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func httpMCPResults(t *testing.T, kind string) Options {
+	return Options{URL: listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		reply := mcpReply(body)
 		switch {
@@ -111,15 +111,15 @@ func httpMCPResults(t *testing.T, kind string) Config {
 
 // TestMCPResultTypes: each kind of result is read correctly over each transport.
 func TestMCPResultTypes(t *testing.T) {
-	stdio := func(t *testing.T) Config {
+	stdio := func(t *testing.T) Options {
 		cfg := stdioConfig(t)
 		t.Setenv(mcpServerEnv, "results")
 		return cfg
 	}
-	for name, config := range map[string]func(*testing.T) Config{
+	for name, config := range map[string]func(*testing.T) Options{
 		"stdio":  stdio,
-		"json":   func(t *testing.T) Config { return httpMCPResults(t, "application/json") },
-		"events": func(t *testing.T) Config { return httpMCPResults(t, "text/event-stream") },
+		"json":   func(t *testing.T) Options { return httpMCPResults(t, "application/json") },
+		"events": func(t *testing.T) Options { return httpMCPResults(t, "text/event-stream") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := Connect(t.Context(), config(t))

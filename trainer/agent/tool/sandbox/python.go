@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
-// PythonConfig names the interpreter of a Python tool and limits its programs.
-type PythonConfig struct {
+// PythonOptions names the interpreter of a Python tool and limits its programs.
+type PythonOptions struct {
 	Interpreter string        // a program, looked up in PATH if it has no slash
 	Memory      int64         // bytes of address space of a program
 	Files       int64         // bytes that a program may store in /tmp, the only folder it can write to
@@ -34,13 +34,13 @@ type PythonConfig struct {
 // The process is a new start of the running program, which must call trainer.ServeChild first in main.
 type Python struct {
 	tool.Tool
-	cfg PythonConfig
+	cfg PythonOptions
 	box pythonBox
 }
 
 // NewPython returns the tool after a trial of the sandbox. If the sandbox cannot be made on this machine, the error
 // states the reason.
-func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
+func NewPython(ctx context.Context, cfg PythonOptions) (*Python, error) {
 	p := &Python{cfg: cfg}
 	version, err := p.look(ctx)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 // roomy has limits that no program of a test reaches unless it means to.
-var roomy = PythonConfig{Interpreter: "python3", Memory: 512 << 20, Files: 16 << 20, Output: 64 << 10, Time: 10 * time.Second}
+var roomy = PythonOptions{Interpreter: "python3", Memory: 512 << 20, Files: 16 << 20, Output: 64 << 10, Time: 10 * time.Second}
 
 // newTestPython returns the tool, or skips the test on a machine that forbids user namespaces or has no Python.
-func newTestPython(t *testing.T, cfg PythonConfig) *Python {
+func newTestPython(t *testing.T, cfg PythonOptions) *Python {
 	t.Helper()
 	p, err := NewPython(t.Context(), cfg)
 	if err != nil && (strings.Contains(err.Error(), "operation not permitted") || strings.Contains(err.Error(), "permission denied") || strings.Contains(err.Error(), "executable file not found")) {
@@ -62,7 +62,7 @@ func TestPython(t *testing.T) {
 
 // TestPythonHostile: programs that try forbidden actions fail with the given error, or print that they had no effect.
 func TestPythonHostile(t *testing.T) {
-	p := newTestPython(t, PythonConfig{Interpreter: "python3", Memory: 256 << 20, Files: 1 << 20, Output: 64 << 10, Time: time.Second})
+	p := newTestPython(t, PythonOptions{Interpreter: "python3", Memory: 256 << 20, Files: 1 << 20, Output: 64 << 10, Time: time.Second})
 	secret := filepath.Join(t.TempDir(), "metrics.jsonl")
 	if err := os.WriteFile(secret, []byte("the run"), 0o644); err != nil {
 		t.Fatal(err)

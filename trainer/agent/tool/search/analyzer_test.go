@@ -47,8 +47,8 @@ func TestSearchLanguages(t *testing.T) {
 		corpus.WriteString(string(line) + "\n")
 	}
 	path := writeCorpus(t, corpus.String())
-	memory := newTestSearch(t, CorpusConfig{Corpus: path, Results: 3})
-	disk := newTestSearch(t, CorpusConfig{Corpus: path, Results: 3, Index: t.TempDir()})
+	memory := newTestSearch(t, CorpusOptions{Corpus: path, Results: 3})
+	disk := newTestSearch(t, CorpusOptions{Corpus: path, Results: 3, Index: t.TempDir()})
 	for _, l := range languages {
 		for _, query := range l.queries {
 			got := tooltest.CallText(t, memory, "query", query)
@@ -69,7 +69,7 @@ func TestSearchLanguages(t *testing.T) {
 
 // TestSearchExactFirst: a search finds the exact word before other forms of it.
 func TestSearchExactFirst(t *testing.T) {
-	s := newTestSearch(t, CorpusConfig{Corpus: writeCorpus(t, `{"text": "the engine"}`+"\n"+`{"text": "many engines"}`), Results: 3})
+	s := newTestSearch(t, CorpusOptions{Corpus: writeCorpus(t, `{"text": "the engine"}`+"\n"+`{"text": "many engines"}`), Results: 3})
 	for query, want := range map[string]string{"engine": "[1] \nthe engine", "the engines": "[1] \nmany engines"} {
 		if got := tooltest.CallText(t, s, "query", query); got != want {
 			t.Errorf("%q: got %q, want %q", query, got, want)
@@ -84,7 +84,7 @@ func TestIndexOfFormat(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, earlier), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 3, Index: dir}))
+	checkTestSearch(t, newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 3, Index: dir}))
 	if _, err := os.Stat(filepath.Join(dir, earlier, indexManifest)); err == nil {
 		t.Error("the folder of the earlier index was written to")
 	}

@@ -22,8 +22,8 @@ const (
 	indexBatch = 500 // passages
 )
 
-// CorpusConfig configures a search over a local corpus.
-type CorpusConfig struct {
+// CorpusOptions configures a search over a local corpus.
+type CorpusOptions struct {
 	Corpus  string // a JSONL file of {"title", "text"} or a folder of Markdown files
 	Results int    // passages in one answer
 
@@ -43,7 +43,7 @@ type Corpus struct {
 }
 
 // NewCorpus opens the index, or builds it. The caller must call Close.
-func NewCorpus(ctx context.Context, cfg CorpusConfig) (*Corpus, error) {
+func NewCorpus(ctx context.Context, cfg CorpusOptions) (*Corpus, error) {
 	if cfg.Results < 1 {
 		return nil, fmt.Errorf("search: %d results; there must be at least 1", cfg.Results)
 	}

@@ -25,7 +25,7 @@ func writeCorpus(t *testing.T, content string) string {
 	return path
 }
 
-func newTestSearch(t *testing.T, cfg CorpusConfig) *Corpus {
+func newTestSearch(t *testing.T, cfg CorpusOptions) *Corpus {
 	t.Helper()
 	s, err := NewCorpus(t.Context(), cfg)
 	if err != nil {
@@ -59,11 +59,11 @@ func checkTestSearch(t *testing.T, s *Corpus) {
 }
 
 func TestSearch(t *testing.T) {
-	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: writeCorpus(t, testCorpus), Results: 3}))
+	checkTestSearch(t, newTestSearch(t, CorpusOptions{Corpus: writeCorpus(t, testCorpus), Results: 3}))
 }
 
 func TestSearchResults(t *testing.T) {
-	s := newTestSearch(t, CorpusConfig{Corpus: writeCorpus(t, strings.Repeat(`{"text": "same words"}`+"\n", 20)), Results: 2})
+	s := newTestSearch(t, CorpusOptions{Corpus: writeCorpus(t, strings.Repeat(`{"text": "same words"}`+"\n", 20)), Results: 2})
 	first := tooltest.CallText(t, s, "query", "words")
 	if strings.Count(first, "same words") != 2 {
 		t.Errorf("got %q, want 2 results", first)
@@ -94,7 +94,7 @@ func TestSearchMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, corpus := range []string{dir, linked, dir + "/"} {
-		s := newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 5})
+		s := newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 5})
 		if got, want := tooltest.CallText(t, s, "query", "danube"), "[1] Rivers\nintro\n\n# Rivers\n\nThe Danube is long."; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -110,15 +110,15 @@ func TestSearchBadCorpus(t *testing.T) {
 		"no text":  {`{"title": "a"}`, `no "text"`},
 		"number":   {`{"text": 1}`, "line 1"},
 	} {
-		_, err := NewCorpus(t.Context(), CorpusConfig{Corpus: writeCorpus(t, tc.content), Results: 1})
+		_, err := NewCorpus(t.Context(), CorpusOptions{Corpus: writeCorpus(t, tc.content), Results: 1})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got error %v, want %q", name, err, tc.want)
 		}
 	}
-	if _, err := NewCorpus(t.Context(), CorpusConfig{Corpus: t.TempDir(), Results: 1}); err == nil {
+	if _, err := NewCorpus(t.Context(), CorpusOptions{Corpus: t.TempDir(), Results: 1}); err == nil {
 		t.Error("an empty folder was accepted as a corpus")
 	}
-	if _, err := NewCorpus(t.Context(), CorpusConfig{Corpus: "/no/such/file", Results: 1}); err == nil {
+	if _, err := NewCorpus(t.Context(), CorpusOptions{Corpus: "/no/such/file", Results: 1}); err == nil {
 		t.Error("a missing file was accepted as a corpus")
 	}
 }

@@ -49,9 +49,9 @@ func rowsOfTables(t *testing.T, rows int) (corpus string, queries []string) {
 func TestIndexAnswersAlike(t *testing.T) {
 	corpus, queries := rowsOfTables(t, 2000)
 	dir := filepath.Join(t.TempDir(), "a", "index")
-	memory := newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 4})
-	disk := newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 4, Index: dir})
-	again := newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 4, Index: dir})
+	memory := newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 4})
+	disk := newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 4, Index: dir})
+	again := newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 4, Index: dir})
 	found := 0
 	for _, q := range queries {
 		want := tooltest.CallText(t, memory, "query", q)
@@ -65,7 +65,7 @@ func TestIndexAnswersAlike(t *testing.T) {
 	if found < 100 {
 		t.Errorf("only %d of %d queries find four passages", found, len(queries))
 	}
-	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Index: dir}))
+	checkTestSearch(t, newTestSearch(t, CorpusOptions{Corpus: writeCorpus(t, testCorpus), Results: 3, Index: dir}))
 }
 
 // TestIndexOfCorpus: corpora with equal content share one index, which is built once. Another
@@ -73,7 +73,7 @@ func TestIndexAnswersAlike(t *testing.T) {
 func TestIndexOfCorpus(t *testing.T) {
 	dir := t.TempDir()
 	indexes := func(corpus string) (names []string) {
-		newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 1, Index: dir})
+		newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 1, Index: dir})
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +179,7 @@ func TestIndexElsewhere(t *testing.T) {
 	if !ok {
 		t.Skip("runs only as a process of TestIndexTogether")
 	}
-	fmt.Println(tooltest.CallText(t, newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 1, Index: dir}), "query", "London"))
+	fmt.Println(tooltest.CallText(t, newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 1, Index: dir}), "query", "London"))
 }
 
 // TestIndexTogether: concurrent callers, also in several processes, wait for the first to build the index, and then all read it.
@@ -200,7 +200,7 @@ func TestIndexTogether(t *testing.T) {
 				}
 				return
 			}
-			s, err := NewCorpus(t.Context(), CorpusConfig{Corpus: corpus, Results: 3, Index: dir})
+			s, err := NewCorpus(t.Context(), CorpusOptions{Corpus: corpus, Results: 3, Index: dir})
 			if err != nil {
 				t.Error(err)
 				return
@@ -238,11 +238,11 @@ func TestIndexBroken(t *testing.T) {
 		"nothing":   {t.Context(), "", "no text"},
 		"cancelled": {over, testCorpus, "canceled"},
 	} {
-		if _, err := NewCorpus(c.ctx, CorpusConfig{Corpus: writeCorpus(t, c.content), Results: 1, Index: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := NewCorpus(c.ctx, CorpusOptions{Corpus: writeCorpus(t, c.content), Results: 1, Index: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 1, Index: dir})
+	newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 1, Index: dir})
 	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
@@ -272,13 +272,13 @@ func TestIndexWaits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	unlock()
-	newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 1, Index: dir})
+	newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 1, Index: dir})
 }
 
 // TestIndexDamage: a truncated, changed or missing file of an index is an error that names the file. bleve itself would not notice it.
 func TestIndexDamage(t *testing.T) {
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
-	newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 1, Index: dir})
+	newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 1, Index: dir})
 	digest, err := corpusDigest(t.Context(), corpus)
 	if err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestIndexDamage(t *testing.T) {
 			if err := errors.Join(os.RemoveAll(path), write(path, bad)); err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewCorpus(t.Context(), CorpusConfig{Corpus: corpus, Results: 1, Index: dir})
+			s, err := NewCorpus(t.Context(), CorpusOptions{Corpus: corpus, Results: 1, Index: dir})
 			if err == nil || !strings.Contains(err.Error(), "damaged") || name != indexManifest && !strings.Contains(err.Error(), filepath.Base(name)) || !strings.Contains(err.Error(), folder) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
@@ -319,14 +319,14 @@ func TestIndexDamage(t *testing.T) {
 	if err := os.RemoveAll(folder); err != nil { // the error advises this
 		t.Fatal(err)
 	}
-	checkTestSearch(t, newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 3, Index: dir}))
+	checkTestSearch(t, newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 3, Index: dir}))
 }
 
 // TestIndexCutWhileOpen: if a file of an open index is truncated, calls fail, and the process continues.
 func TestIndexCutWhileOpen(t *testing.T) {
 	corpus, queries := rowsOfTables(t, 2000)
 	dir := t.TempDir()
-	s := newTestSearch(t, CorpusConfig{Corpus: corpus, Results: 3, Index: dir})
+	s := newTestSearch(t, CorpusOptions{Corpus: corpus, Results: 3, Index: dir})
 	segments, err := filepath.Glob(filepath.Join(dir, "*", "store", "*.zap"))
 	if err != nil || len(segments) != 1 {
 		t.Fatal(segments, err)

@@ -32,8 +32,8 @@ const (
 		`{{if index $d "contents"}}{{text $d.contents}}{{else}}{{text $d.title}}{{"\n"}}{{text $d.text}}{{end}}{{"\n\n"}}{{end}}`
 )
 
-// RetrieverConfig configures an HTTP service that answers queries with documents.
-type RetrieverConfig struct {
+// RetrieverOptions configures an HTTP service that answers queries with documents.
+type RetrieverOptions struct {
 	URL      string
 	TokenEnv string // environment variable with the bearer token; "": no token is sent
 	Results  int    // number of documents per query
@@ -48,14 +48,14 @@ type RetrieverConfig struct {
 // Retriever asks a service for documents.
 type Retriever struct {
 	tool.Tool
-	cfg               RetrieverConfig
+	cfg               RetrieverOptions
 	token             string
 	request, response *template.Template
 	client            *http.Client
 }
 
 // NewRetriever returns the tool. It does not contact the service. The caller must call Close.
-func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
+func NewRetriever(cfg RetrieverOptions) (*Retriever, error) {
 	cfg.Request, cfg.Response = cmp.Or(cfg.Request, defaultRequest), cmp.Or(cfg.Response, defaultResponse)
 	r := &Retriever{cfg: cfg}
 	var err error

@@ -17,7 +17,7 @@ import (
 )
 
 // retriever returns a retriever of a service with the given handler.
-func retriever(t testing.TB, cfg RetrieverConfig, answer http.HandlerFunc) *Retriever {
+func retriever(t testing.TB, cfg RetrieverOptions, answer http.HandlerFunc) *Retriever {
 	t.Helper()
 	server := httptest.NewServer(answer)
 	t.Cleanup(server.Close)
@@ -38,7 +38,7 @@ func retriever(t testing.TB, cfg RetrieverConfig, answer http.HandlerFunc) *Retr
 // TestRetriever: without templates, requests and answers have the format of Search-R1's retriever.
 func TestRetriever(t *testing.T) {
 	t.Setenv("MGRPO_TEST_TOKEN", "sesame")
-	r := retriever(t, RetrieverConfig{URL: "/retrieve", Results: 2, TokenEnv: "MGRPO_TEST_TOKEN"}, func(w http.ResponseWriter, r *http.Request) {
+	r := retriever(t, RetrieverOptions{URL: "/retrieve", Results: 2, TokenEnv: "MGRPO_TEST_TOKEN"}, func(w http.ResponseWriter, r *http.Request) {
 		var asked struct {
 			Queries []string `json:"queries"`
 			TopK    int      `json:"topk"`
@@ -60,7 +60,7 @@ func TestRetriever(t *testing.T) {
 
 // TestRetrieverTemplates: two templates describe a service with another format.
 func TestRetrieverTemplates(t *testing.T) {
-	r := retriever(t, RetrieverConfig{URL: "/api?key=1", Results: 5, Request: "?q={{urlquery .Query}}&n={{.Results}}", Response: "{{range .hits}}{{.n}}: {{.t}}\n{{end}}"},
+	r := retriever(t, RetrieverOptions{URL: "/api?key=1", Results: 5, Request: "?q={{urlquery .Query}}&n={{.Results}}", Response: "{{range .hits}}{{.n}}: {{.t}}\n{{end}}"},
 		func(w http.ResponseWriter, r *http.Request) {
 			if got := r.Method + r.URL.String(); got != "GET/api?key=1&q=a%26b&n=5" {
 				t.Errorf("asked %s", got)
@@ -77,7 +77,7 @@ func TestRetrieverTemplates(t *testing.T) {
 		"a query as it is":    {request: `{"q": "{{.Query}}"}`, want: "{{json .Query}}"},
 		"a token that is not": {want: "MGRPO_TEST_NOT_SET"},
 	} {
-		cfg := RetrieverConfig{URL: "http://localhost", Request: c.request, Response: c.response}
+		cfg := RetrieverOptions{URL: "http://localhost", Request: c.request, Response: c.response}
 		if c.request+c.response == "" {
 			cfg.TokenEnv = c.want
 		}
@@ -108,7 +108,7 @@ func TestRetrieverGarbage(t *testing.T) {
 		"busy":             {503, "", "HTTP 503", true},
 		"a redirect":       {302, "", "HTTP 302", false},
 	} {
-		r := retriever(t, RetrieverConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		r := retriever(t, RetrieverOptions{}, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://127.0.0.1:1/")
 			w.WriteHeader(c.status)
 			io.WriteString(w, c.body)
@@ -119,11 +119,11 @@ func TestRetrieverGarbage(t *testing.T) {
 			t.Errorf("%s: got %q, error %v; want %q", name, out, err, c.want)
 		}
 	}
-	r := retriever(t, RetrieverConfig{Response: "{{.a}}"}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"b": 1}`) })
+	r := retriever(t, RetrieverOptions{Response: "{{.a}}"}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"b": 1}`) })
 	if got := tooltest.CallText(t, r, "query", "x"); !strings.Contains(got, "does not fit") {
 		t.Errorf("a missing key: got %q", got)
 	}
-	r = retriever(t, RetrieverConfig{}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"result": [[]]}`) })
+	r = retriever(t, RetrieverOptions{}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"result": [[]]}`) })
 	if got := tooltest.CallText(t, r, "query", "x"); got != "nothing found" {
 		t.Errorf("%q", got)
 	}
@@ -135,7 +135,7 @@ func TestRetrieverGarbage(t *testing.T) {
 func FuzzRetriever(f *testing.F) {
 	f.Add(`{"result": [[{"document": {"contents": "a"}, "score": 1}, {"document": {"title": "b", "text": "c"}}]]}`)
 	f.Add(`{"result": {"0": 1e99}}`)
-	r, err := NewRetriever(RetrieverConfig{URL: "http://localhost", Results: 1})
+	r, err := NewRetriever(RetrieverOptions{URL: "http://localhost", Results: 1})
 	if err != nil {
 		f.Fatal(err)
 	}

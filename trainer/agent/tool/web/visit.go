@@ -37,8 +37,8 @@ const (
 
 var errLongAddress = fmt.Errorf("the address has more than %d bytes", maxAddress)
 
-// VisitConfig configures which pages Visit may fetch.
-type VisitConfig struct {
+// VisitOptions configures which pages Visit may fetch.
+type VisitOptions struct {
 	Hosts    []string       // names: example.org, *.example.org (all hosts below it), * (all); with :PORT if it is not the scheme's
 	Schemes  []string       // http, https
 	Networks []netip.Prefix // private, loopback or link-local addresses to which connections are allowed
@@ -50,7 +50,7 @@ type VisitConfig struct {
 // Visit fetches a page and returns its readable text.
 type Visit struct {
 	tool.Tool
-	cfg    VisitConfig
+	cfg    VisitOptions
 	client *http.Client
 
 	mu    sync.Mutex
@@ -65,10 +65,10 @@ type site struct {
 }
 
 // NewVisit returns the tool. The caller must call Close.
-func NewVisit(cfg VisitConfig) *Visit { return newVisit(cfg, nil) }
+func NewVisit(cfg VisitOptions) *Visit { return newVisit(cfg, nil) }
 
 // newVisit returns the tool with a resolver of names; nil means the system's resolver.
-func newVisit(cfg VisitConfig, names *net.Resolver) *Visit {
+func newVisit(cfg VisitOptions, names *net.Resolver) *Visit {
 	v := &Visit{cfg: cfg, sites: map[string]*site{}}
 	v.client = &http.Client{Transport: guardedTransport(cfg.Networks, names), CheckRedirect: v.redirect}
 	v.Tool = tool.Func("visit", "Fetches a web page and returns its text.", "url", "The page's address, such as https://example.org/page.", v.visit)

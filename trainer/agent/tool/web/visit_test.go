@@ -39,7 +39,7 @@ func website(t *testing.T, address string, pages http.HandlerFunc) string {
 // visitor returns a tool that may visit the given hosts of this machine. Of their addresses only 127.0.0.1 is allowed.
 func visitor(t *testing.T, hosts ...string) *Visit {
 	t.Helper()
-	return closed(t, NewVisit(VisitConfig{Hosts: hosts, Schemes: []string{"http"}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+	return closed(t, NewVisit(VisitOptions{Hosts: hosts, Schemes: []string{"http"}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 		Bytes: 1 << 16, Agent: "reader (https://example.org)", Links: true}))
 }
 
@@ -193,7 +193,7 @@ func TestVisitRebinding(t *testing.T) {
 	website(t, "127.0.0.2:"+port, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	var now atomic.Value
 	now.Store([4]byte{127, 0, 0, 1})
-	v := closed(t, newVisit(VisitConfig{Hosts: []string{"rebind.test:" + port}, Schemes: []string{"http"}, Bytes: 1000, Agent: "reader",
+	v := closed(t, newVisit(VisitOptions{Hosts: []string{"rebind.test:" + port}, Schemes: []string{"http"}, Bytes: 1000, Agent: "reader",
 		Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, nameServer(t, &now)))
 	v.client.Transport.(*http.Transport).DisableKeepAlives = true
 	address := "http://rebind.test:" + port + "/a"
