@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -81,6 +82,9 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		t.files[name] = data
 		if name != fileModel {
 			t.files[name] = textfile.Bytes(data)
+		}
+		if name == fileGeneration && len(bytes.TrimSpace(t.files[name])) == 0 { // as if it were absent, as for the weights
+			delete(t.files, name)
 		}
 	}
 	if err := t.convertModel(); err != nil {
@@ -439,12 +443,14 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 	return nil
 }
 
+// readStop reads the ids that end a turn. The id -1 stands for no token.
 func (c *config) readStop(o *ordered.Object) error {
 	v, _ := o.Get("eos_token_id")
 	list, isList := v.([]any)
 	if !isList && v != nil {
 		list = []any{v}
 	}
+	list = slices.DeleteFunc(slices.Clone(list), func(id any) bool { return id == int64(NoID) })
 	var err error
 	c.stop, err = tokenIDs(list)
 	return at("eos_token_id", err)

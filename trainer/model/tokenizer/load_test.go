@@ -229,6 +229,30 @@ func TestConfigNamesAndFlags(t *testing.T) {
 	}
 }
 
+// TestGenerationConfig: the tokenizer accepts each generation_config.json that the weights accept.
+func TestGenerationConfig(t *testing.T) {
+	for text, want := range map[string][]int32{"": {3}, " \n": {3}, "\ufeff": {3}, "{}": {3}, `{"eos_token_id":null}`: {3}, `{"eos_token_id":-1}`: {3},
+		`{"eos_token_id":[-1,2]}`: {3, 2}} {
+		files := map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"eos_token":"<e>"}`), fileGeneration: []byte(text)}
+		tok, err := Parse(files)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if got := tok.StopIDs(); !slices.Equal(got, want) {
+			t.Errorf("%q: the ids %v end a turn, want %v", text, got, want)
+		}
+		if _, kept := tok.Files()[fileGeneration]; kept != strings.Contains(text, "{") {
+			t.Errorf("%q: a checkpoint has the file: %v", text, kept)
+		}
+	}
+	for _, text := range []string{"{", "[]", `{"eos_token_id":-2}`, `{"eos_token_id":"2"}`} {
+		if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileGeneration: []byte(text)}); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+}
+
 func TestTemplateProcessing(t *testing.T) {
 	tok := parseSmall(t, "{}", `"post_processor":null`, `"post_processor":{"type":"Sequence","processors":[
 		{"type":"ByteLevel","trim_offsets":false},{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<e>","type_id":0}},
