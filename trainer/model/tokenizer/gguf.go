@@ -11,8 +11,9 @@ import (
 // ggufPrefix is the prefix of the tokenizer's metadata keys.
 const ggufPrefix = "tokenizer.ggml."
 
-// Token types of tokenizer.ggml.token_type.
+// Token types of tokenizer.ggml.token_type. Encoding treats tokens of the undefined type as normal ones.
 const (
+	ggufUndefined   = 0
 	ggufNormal      = 1
 	ggufUnknown     = 2
 	ggufControl     = 3
@@ -35,6 +36,7 @@ type ggufTokenizer struct {
 	meta   map[string]any
 	tokens []string
 	types  []int64
+	ids    map[string]int64 // of special tokens, by key, such as bos_token_id
 	err    error
 
 	firstOnly bool // the prefix is put before the text only, not also after added tokens
@@ -104,14 +106,21 @@ func ggufOptional[T any](g *ggufTokenizer, key string, absent T) T {
 }
 
 func (g *ggufTokenizer) readTokens() {
-	g.tokens, g.types = ggufValue[[]string](g, "tokens"), ggufValue[[]int64](g, "token_type")
+	g.tokens, g.types = ggufValue[[]string](g, "tokens"), slices.Clone(ggufValue[[]int64](g, "token_type"))
+	for i, kind := range g.types {
+		if kind == ggufUndefined {
+			g.types[i] = ggufNormal
+		}
+	}
 	if len(g.types) != len(g.tokens) || len(g.tokens) > maxID {
 		g.fail("%d tokens and %d token types: the numbers must be equal and at most %d", len(g.tokens), len(g.types), maxID)
 	}
 }
 
-// config returns tokenizer_config.json. absent holds the ids of special tokens that the metadata does not name.
+// config returns tokenizer_config.json. absent holds the ids of special tokens that the metadata does not name. An id beyond
+// the list of tokens, such as -1 as an unsigned number, counts as absent.
 func (g *ggufTokenizer) config(absent map[string]int64) *ordered.Object {
+	g.ids = map[string]int64{}
 	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
 	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
 		{"unknown_token_id", "unk_token"}, {"padding_token_id", "pad_token"}} {
@@ -119,12 +128,13 @@ func (g *ggufTokenizer) config(absent map[string]int64) *ordered.Object {
 		if !ok {
 			otherwise = int64(NoID)
 		}
-		switch id := ggufOptional(g, n.key, otherwise); {
-		case id == int64(NoID):
-		case id < 0 || id >= int64(len(g.tokens)):
-			g.fail("%s%s is %d, but there are %d tokens", ggufPrefix, n.key, id, len(g.tokens))
-		default:
+		id := ggufOptional(g, n.key, otherwise)
+		if id >= int64(len(g.tokens)) {
+			id = otherwise
+		}
+		if id >= 0 && id < int64(len(g.tokens)) {
 			config.Set(n.name, g.tokens[id])
+			g.ids[n.key] = id
 		}
 	}
 	return config
@@ -210,11 +220,10 @@ func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) an
 	around := func(key string) *ordered.Object {
 		v, ok := config.Get(key)
 		if !ok {
-			g.fail("%sadd_%s is true, but there is no such token", ggufPrefix, key)
+			g.fail("%sadd_%s is true, or absent and true by default, but there is no such token: set it to false", ggufPrefix, key)
 			return nil
 		}
-		id := ggufValue[int64](g, key+"_id")
-		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{id}, "tokens", []any{v}))
+		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{g.ids[key+"_id"]}, "tokens", []any{v}))
 		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0)))
 	}
 	for i, add := range []bool{addBOS, addEOS} {

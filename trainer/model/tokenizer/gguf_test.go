@@ -133,6 +133,32 @@ func TestFromGGUFUserDefined(t *testing.T) {
 	}
 }
 
+// TestFromGGUFIDsBeyond: ids beyond the list of tokens, such as -1 as a uint32, count as absent. Then llama.cpp's defaults
+// for the model "llama" are 1 (bos), 2 (eos) and 0 (unknown). Tokens of type 0 are encoded as normal tokens, as llama.cpp does.
+func TestFromGGUFIDsBeyond(t *testing.T) {
+	for model, want := range map[string][4]int32{"gpt2": {NoID, NoID, NoID, NoID}, "llama": {1, 2, 0, NoID}} {
+		meta := map[string]any{"tokenizer.ggml.model": model, "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": []string{"a", "b", "ab"},
+			"tokenizer.ggml.token_type": []int64{0, 1, 0}, "tokenizer.ggml.merges": []string{"a b"}, "tokenizer.ggml.scores": []float64{0, 0, 0}}
+		for i, name := range []string{"bos", "eos", "unknown", "padding"} {
+			meta["tokenizer.ggml."+name+"_token_id"] = []int64{math.MaxUint32, 3, 1 << 40, 9}[i]
+		}
+		files, err := FromGGUF(meta)
+		if err != nil {
+			t.Fatalf("%s: %v", model, err)
+		}
+		tok, err := Parse(files)
+		if err != nil {
+			t.Fatalf("%s: %v", model, err)
+		}
+		if got := [4]int32{tok.BOS(), tok.EOS(), tok.Unk(), tok.Pad()}; got != want {
+			t.Errorf("%s: the special ids are %v, want %v", model, got, want)
+		}
+		if got := tok.EncodeWithSpecial("ab"); model == "gpt2" && !slices.Equal(got, []int32{2}) {
+			t.Errorf("got %v, want [2]", got)
+		}
+	}
+}
+
 func TestFromGGUFRefuses(t *testing.T) {
 	for want, change := range map[string]func(map[string]any){
 		`model is "bert"`:  func(m map[string]any) { m["tokenizer.ggml.model"] = "bert" },
@@ -145,13 +171,13 @@ func TestFromGGUFRefuses(t *testing.T) {
 		"pre is absent":        func(m map[string]any) { delete(m, "tokenizer.ggml.pre") },
 		"token types":          func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1} },
 		"of type []interface":  func(m map[string]any) { m["tokenizer.ggml.tokens"] = []any{"a"} },
-		"eos_token_id is 9":    func(m map[string]any) { m["tokenizer.ggml.eos_token_id"] = int64(9) },
 		"not a pair of tokens": func(m map[string]any) { m["tokenizer.ggml.merges"] = []string{"a  b"} },
 		"occurs twice":         func(m map[string]any) { m["tokenizer.ggml.tokens"] = []string{"a", "b", "a"} },
 		"has the type 6":       func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1, 1, 6} },
 		"there is no such token": func(m map[string]any) {
-			m["tokenizer.ggml.add_bos_token"] = true
+			m["tokenizer.ggml.add_bos_token"], m["tokenizer.ggml.bos_token_id"] = true, int64(math.MaxUint32)
 		},
+		"unknown type 7": func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1, 1, 7} },
 	} {
 		meta := map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
 			"tokenizer.ggml.tokens": []string{"a", "b", "ab"}, "tokenizer.ggml.token_type": []int64{1, 1, 1},
