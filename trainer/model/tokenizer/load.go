@@ -148,7 +148,7 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	case "WordLevel":
 		t.model, err = newWordLevel(s, pre)
 	default:
-		return fmt.Errorf("model type %q is not supported: use BPE or WordLevel", s.kind)
+		return at("model", at("type", errKind(s.kind)))
 	}
 	if err != nil {
 		return at("model", err)

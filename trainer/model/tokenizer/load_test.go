@@ -39,6 +39,8 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"dropout", strings.Replace(small, `"unk_token":null`, `"dropout":0.1`, 1), "{}", "dropout"},
 	{"suffix", strings.Replace(small, `"unk_token":null`, `"end_of_word_suffix":"</w>"`, 1), "{}", "end_of_word_suffix"},
 	{"model type", strings.Replace(small, `"BPE"`, `"Unigram"`, 1), "{}", `"Unigram" is not supported`},
+	{"model type with another vocabulary", strings.NewReplacer(`"BPE"`, `"Unigram"`, `{"a":0,"b":1,"ab":2}`, `[["a",0.0],["b",-1.5]]`).Replace(small), "{}",
+		`model: type: "Unigram" is not supported`},
 	{"unknown key", strings.Replace(small, `"version"`, `"verison"`, 1), "{}", "verison: unknown key"},
 	{"normalizer", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Nmt"}`, 1), "{}", `normalizer "Nmt" is not supported`},
 	{"prepend of a number", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Prepend","prepend":7}`, 1), "{}", "Prepend: prepend is of type"},
@@ -87,6 +89,12 @@ func TestHostileFiles(t *testing.T) {
 		_, err := Parse(map[string][]byte{fileTokenizer: []byte(h.tokenizer), fileConfig: []byte(h.config)})
 		if err == nil || !strings.Contains(err.Error(), h.want) {
 			t.Errorf("%s: got %v, want an error with %q", h.name, err, h.want)
+		}
+	}
+	for _, text := range []string{"", "IQ== 0\nIg== 1\n", "version https://git-lfs.github.com/spec/v1\n"} { // the second is tiktoken's format
+		_, err := Parse(map[string][]byte{fileModel: []byte(text)})
+		if err == nil || !strings.Contains(err.Error(), "no pieces: not a SentencePiece model") {
+			t.Errorf("tokenizer.model with %q: got %v", text, err)
 		}
 	}
 	if _, err := Parse(nil); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") || !strings.Contains(err.Error(), "AutoTokenizer") {

@@ -76,6 +76,9 @@ func (s *spec) readModel(r *jsontokens.Reader) error {
 			var v any
 			v, err = r.Value()
 			s.options.Set(key, v)
+			if kind, ok := v.(string); ok && key == "type" && kind != "BPE" && kind != "WordLevel" { // its vocabulary can have another form
+				err = errKind(kind)
+			}
 		}
 		return at(key, err)
 	})
@@ -92,6 +95,8 @@ func (s *spec) readModel(r *jsontokens.Reader) error {
 	}
 	return nil
 }
+
+func errKind(kind string) error { return fmt.Errorf("%q is not supported: use BPE or WordLevel", kind) }
 
 func (s *spec) readVocab(r *jsontokens.Reader) error {
 	s.vocab = map[string]int32{}

@@ -39,10 +39,11 @@ type spModel struct {
 // would have. config is tokenizer_config.json, or nil.
 func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, error) {
 	m := &spModel{unk: 0, bos: 1, eos: 2, pad: -1, kind: 1, prefix: true, remove: true, escape: true}
-	if err := m.read(data); err != nil {
+	switch err := m.read(data); {
+	case len(m.tokens) == 0:
+		return nil, errors.New("no pieces: not a SentencePiece model")
+	case err != nil:
 		return nil, err
-	}
-	switch {
 	case m.kind != trainerBPE:
 		return nil, fmt.Errorf("a model of type %d (1 is unigram): only BPE, type 2, is supported", m.kind)
 	case m.characterMap || m.normalizer != "" && m.normalizer != "identity":
