@@ -63,6 +63,9 @@ func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, 
 			meta[ggufPrefix+key] = v
 		}
 	}
+	if space, _ := config.Get("add_prefix_space"); space == false {
+		meta[ggufPrefix+"add_space_prefix"] = false
+	}
 	legacy, found := config.Get("legacy")
 	g := ggufTokenizer{meta: meta, firstOnly: found && legacy == false}
 	return g.files()

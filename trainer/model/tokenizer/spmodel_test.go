@@ -1,0 +1,57 @@
+package tokenizer
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// spModelFile returns a tokenizer.model: BPE with byte tokens and the pieces <unk>, <s>, </s>, ▁, a and ▁a.
+func spModelFile() []byte {
+	number := func(b []byte, field protowire.Number, n uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+	}
+	message := func(b []byte, field protowire.Number, content []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
+	}
+	var file []byte
+	for i, p := range []struct {
+		text string
+		kind uint64
+	}{{"<unk>", ggufUnknown}, {"<s>", ggufControl}, {"</s>", ggufControl}, {"▁", ggufNormal}, {"a", ggufNormal}, {"▁a", ggufNormal}} {
+		piece := message(nil, pieceText, []byte(p.text))
+		piece = protowire.AppendFixed32(protowire.AppendTag(piece, pieceScore, protowire.Fixed32Type), math.Float32bits(float32(-i)))
+		file = message(file, modelPieces, number(piece, pieceType, p.kind))
+	}
+	file = message(file, modelTrainer, number(number(nil, trainerKind, trainerBPE), trainerByteFallback, 1))
+	return message(file, modelNormalizer, number(message(nil, normalizerName, []byte("identity")), normalizerRemoveSpaces, 0))
+}
+
+// TestPrefixSpace: add_prefix_space false of tokenizer_config.json turns the prefix of tokenizer.model off, as LlamaTokenizer of
+// transformers 5.24 does.
+func TestPrefixSpace(t *testing.T) {
+	for _, c := range []struct {
+		config  string
+		ids     [2][]int32 // of "a" and " a"
+		decoded [2]string
+	}{
+		{`{}`, [2][]int32{{5}, {3, 5}}, [2]string{"a", " a"}},
+		{`{"add_prefix_space":null}`, [2][]int32{{5}, {3, 5}}, [2]string{"a", " a"}},
+		{`{"legacy":false,"add_prefix_space":true}`, [2][]int32{{5}, {5}}, [2]string{"a", "a"}},
+		{`{"legacy":false,"add_prefix_space":false}`, [2][]int32{{4}, {5}}, [2]string{"a", " a"}},
+		{`{"legacy":true,"add_prefix_space":false}`, [2][]int32{{4}, {5}}, [2]string{"a", " a"}},
+	} {
+		tok, err := Parse(map[string][]byte{fileModel: spModelFile(), fileConfig: []byte(c.config)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, text := range []string{"a", " a"} {
+			ids := tok.Encode(text)
+			if decoded := tok.Decode(ids, false); !slices.Equal(ids, c.ids[i]) || decoded != c.decoded[i] {
+				t.Errorf("%s: %q has the ids %v and is decoded to %q, want %v and %q", c.config, text, ids, decoded, c.ids[i], c.decoded[i])
+			}
+		}
+	}
+}
