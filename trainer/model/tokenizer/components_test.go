@@ -102,7 +102,7 @@ func decoded(t *testing.T, c []byte, tokens []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tok := &Tokenizer{}
+	tok := &Tokenizer{added: newAddedTokens(nil, nil)}
 	var ids []int32
 	for _, text := range tokens {
 		id := slices.IndexFunc(tok.tokens, func(t token) bool { return t.text == text })

@@ -34,11 +34,16 @@ func (t *Tokenizer) setDecoder(v any) error {
 	if err != nil {
 		return err
 	}
-	if len(list) > 0 && list[len(list)-1].kind == "ByteLevel" {
-		return t.setByteLevelDecoder(list)
-	}
 	for i := range t.tokens {
 		t.tokens[i].bytes = t.tokens[i].text
+	}
+	for _, a := range t.added.list {
+		if a.normalized && t.normalize != nil { // as tokenizers 0.23.3 does, but not 0.22
+			t.tokens[a.id].bytes = t.normalize(a.content)
+		}
+	}
+	if len(list) > 0 && list[len(list)-1].kind == "ByteLevel" {
+		return t.setByteLevelDecoder(list)
 	}
 	t.decoder.spaces = len(list) == 0
 	fused, growth := false, 1
@@ -173,14 +178,13 @@ func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 	}
 	for id := range t.tokens {
 		token := &t.tokens[id]
-		bytes, ok := byteLevelBytes(token.text)
-		if _, isByte := byteOf(token.text); len(list) > 1 && (token.present && !ok || isByte) {
+		bytes, ok := byteLevelBytes(token.bytes)
+		if _, isByte := byteOf(token.bytes); len(list) > 1 && (token.present && !ok || isByte) {
 			return fmt.Errorf("a decoder with ByteFallback is not supported for token %d, %.60q", id, token.text)
 		}
-		if !ok {
-			bytes = token.text // as the tokenizers library does
+		if ok { // otherwise the token is its own text, as in the tokenizers library
+			token.bytes = bytes
 		}
-		token.bytes = bytes
 	}
 	return nil
 }

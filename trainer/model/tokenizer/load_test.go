@@ -220,6 +220,36 @@ func TestNormalizedAddedToken(t *testing.T) {
 	}
 }
 
+// TestDecodeNormalizedAddedToken: the text of an added token with normalized true is its normalised content. The texts are those of
+// tokenizers 0.23.3 for these ids.
+func TestDecodeNormalizedAddedToken(t *testing.T) {
+	const (
+		byteLevel = `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`
+		prepend   = `{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}`
+		spaces    = `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"Fuse"},` +
+			`{"type":"Strip","content":" ","start":1,"stop":0}]}`
+	)
+	for _, c := range []struct {
+		normalizer, decoder, content string
+		normalized                   bool
+		want                         string // of a, the token, b
+	}{
+		{prepend, spaces, "tok", true, "a tokb"},
+		{prepend, spaces, "tok", false, "atokb"},
+		{`{"type":"Lowercase"}`, byteLevel, "TOK", true, "atokb"},
+		{`{"type":"Lowercase"}`, byteLevel, "TOK", false, "aTOKb"},
+		{`{"type":"NFC"}`, byteLevel, "e\u0301", true, "a\ufffdb"}, // é stands for the byte 0xe9
+		{`{"type":"Strip","strip_left":true,"strip_right":true}`, `{"type":"Fuse"}`, "  ", true, "ab"},
+		{`null`, byteLevel, "TOK", true, "aTOKb"},
+	} {
+		tok := parseSmall(t, "{}", `"normalizer":null`, `"normalizer":`+c.normalizer, `"decoder":`+byteLevel, `"decoder":`+c.decoder,
+			`"content":"<e>"`, `"content":"`+c.content+`"`, `"normalized":false`, fmt.Sprintf(`"normalized":%v`, c.normalized))
+		if got := tok.Decode([]int32{0, 3, 1}, false); got != c.want {
+			t.Errorf("%q after %s is decoded to %q, want %q", c.content, c.normalizer, got, c.want)
+		}
+	}
+}
+
 func TestConfigNamesAndFlags(t *testing.T) {
 	tok := parseSmall(t, `{"eos_token":{"content":"<e>"},"pad_token":"ab","bos_token":null,"unk_token":"<new>",
 		"added_tokens_decoder":{"3":{"content":"<e>","special":false,"normalized":false}}}`)
