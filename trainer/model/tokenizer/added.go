@@ -102,7 +102,8 @@ func (m *matcher) longest(s string) *addedToken {
 	return found
 }
 
-// split cuts text at added tokens, leftmost first, the longest of equal starts.
+// split cuts text at added tokens, leftmost first, the longest of equal starts. Like the tokenizers library, it also finds tokens
+// in the white space that rstrip gives to the token before.
 func (m *matcher) split(text string) []piece {
 	if text == "" {
 		return nil
@@ -111,7 +112,8 @@ func (m *matcher) split(text string) []piece {
 		return []piece{{NoID, text}}
 	}
 	var out []piece
-	done := 0 // text[:done] is in out
+	done := 0  // text[:done] is in out
+	space := 0 // the end of the white space after the last token with rstrip
 	for i := 0; i < len(text); {
 		var t *addedToken
 		if m.first[text[i]] {
@@ -132,13 +134,18 @@ func (m *matcher) split(text string) []piece {
 			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
 		}
 		if t.rstrip {
-			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
-			i = stop
+			if stop > space {
+				space = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			}
+			stop = space
+		}
+		if start >= stop { // the token before has all of it
+			continue
 		}
 		if done < start {
 			out = append(out, piece{NoID, text[done:start]})
 		}
-		out = append(out, piece{t.id, text[start:stop]})
+		out = append(out, piece{id: t.id})
 		done = stop
 	}
 	if done < len(text) {

@@ -212,6 +212,29 @@ func TestAddedTokens(t *testing.T) {
 	}
 }
 
+// TestAddedWhiteSpace: a token of white space is also found in the white space that rstrip gives to the token before. The ids are
+// those of tokenizers 0.23.3.
+func TestAddedWhiteSpace(t *testing.T) {
+	const flags = `"single_word":false,"lstrip":false,"rstrip":false`
+	for _, c := range []struct {
+		flags, text string
+		want        []int32
+	}{
+		{`"lstrip":false,"rstrip":true`, "a  b ", []int32{0, 3, 3, 1, 3}},
+		{`"lstrip":true,"rstrip":true`, "a  b", []int32{0, 3, 1}}, // the first token has all white space
+		{`"lstrip":false,"rstrip":false`, "a  b", []int32{0, 3, 3, 1}},
+	} {
+		tok := parseSmall(t, "{}", flags, c.flags, `"content":"<e>"`, `"content":" "`)
+		if got := tok.Encode(c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q has the ids %v, want %v", c.flags, c.text, got, c.want)
+		}
+	}
+	long := strings.Repeat(" ", 1<<20) // seconds if each token searched for the end of the white space
+	if got := parseSmall(t, "{}", flags, `"rstrip":true`, `"content":"<e>"`, `"content":" "`).Encode(long); len(got) != len(long) {
+		t.Errorf("%d tokens for %d spaces", len(got), len(long))
+	}
+}
+
 func TestNormalizedAddedToken(t *testing.T) {
 	tok := parseSmall(t, "{}", `"normalizer":null`, `"normalizer":{"type":"NFC"}`, `"content":"<e>"`, `"content":"e\u0301"`,
 		`"normalized":false`, `"normalized":true`)
