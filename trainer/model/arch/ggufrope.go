@@ -45,8 +45,11 @@ func ropeGGUF(k *keys, c *Config) {
 		in.float("scaling.yarn_beta_slow", &yarn.BetaSlow)
 		read = append(read, "scaling.yarn_log_multiplier", "scaling.yarn_beta_fast", "scaling.yarn_beta_slow")
 	}
-	ofWindows := c.HeadDim
+	ofWindows, window := c.HeadDim, 0
 	k.integer("attention.key_length_swa", &ofWindows)
+	if k.integer("attention.sliding_window", &window); window == 0 {
+		read = append(read, "freq_base_swa", "dimension_count_swa") // no layer depends on them
+	}
 	refuseRopeGGUF(in, read, ofWindows, *c)
 	if factor == 0 {
 		factor = 1
@@ -94,6 +97,9 @@ func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 		}
 		// llama.cpp's converter writes attention_factor as yarn_attn_factor, which llama.cpp reads for Grok only.
 		unread := key == "scaling.yarn_attn_factor" && positiveFinite(value)
+		// llama.cpp saves sections of zeros for models without sections.
+		sections, isList := k.values[key].([]int64)
+		unread = unread || key == "dimension_sections" && isList && !slices.ContainsFunc(sections, func(size int64) bool { return size != 0 })
 		if !unread && !slices.Contains(same[key], value) {
 			k.fail("%s %s is not supported", key, shown(k.values[key]))
 		}

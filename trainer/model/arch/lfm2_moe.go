@@ -35,7 +35,7 @@ func readLFM2MoE(k *keys, c *Config) {
 const ggufSigmoid = 2
 
 // lfm2MoEGGUF reads which layers convolve, and which of them have experts. llama.cpp always
-// adds a bias for the choice, divides the weights by their sum, and does not scale them.
+// adds a bias for the choice, divides the weights by their sum, and does not scale them. It saves 0 for a scale that is not set.
 func lfm2MoEGGUF(k *keys, c *Config) {
 	shortConvGGUF(k, c)
 	k.require("expert_gating_func")
@@ -43,7 +43,7 @@ func lfm2MoEGGUF(k *keys, c *Config) {
 	if k.integer("expert_gating_func", &gating); gating != ggufSigmoid {
 		k.fail("expert_gating_func is %d: model_type %s has sigmoids (%d)", gating, c.Family, ggufSigmoid)
 	}
-	if k.float("expert_weights_scale", &scale); scale != 1 {
+	if k.float("expert_weights_scale", &scale); scale != 0 && scale != 1 {
 		k.fail("expert_weights_scale is %g: must be 1, because llama.cpp does not read it", scale)
 	}
 	if k.integer("leading_dense_block_count", &dense); dense >= max(c.Layers, 1) {

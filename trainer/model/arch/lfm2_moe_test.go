@@ -100,6 +100,7 @@ func TestLFM2MoEGGUF(t *testing.T) {
 		{"expert_gating_func", int64(1), "expert_gating_func is 1", nil},
 		{"expert_gating_func", nil, "expert_gating_func is missing", nil},
 		{"expert_weights_scale", 1.0, "", []int{0, 1}},
+		{"expert_weights_scale", 0.0, "", []int{0, 1}},
 		{"expert_weights_scale", 2.5, "expert_weights_scale is 2.5", nil},
 		{"expert_group_count", int64(1), "", []int{0, 1}},
 		{"expert_group_count", int64(2), "expert_group_count is 2", nil},

@@ -160,21 +160,22 @@ func TestGGUFRope(t *testing.T) {
 		meta map[string]any
 		want RopeScaling
 	}{
-		"nothing":                  {nil, nil},
-		"none":                     {map[string]any{"scaling.type": "none", "scaling.factor": 4.0}, nil},
-		"linear, no factor":        {map[string]any{"scaling.type": "linear"}, nil},
-		"linear, 1":                {map[string]any{"scaling.type": "linear", "scaling.factor": 1.0}, nil},
-		"as llama.cpp saves":       {map[string]any{"scaling.type": "linear", "scaling.factor": 0.0, "scaling.attn_factor": 1.0, "scaling.finetuned": false}, nil},
-		"no type":                  {map[string]any{"scaling.factor": 4.0}, &RopeLinear{4}},
-		"linear":                   {map[string]any{"scaling.type": "linear", "scaling.factor": 4.0}, &RopeLinear{4}},
-		"older name":               {map[string]any{"scale_linear": 2.0}, &RopeLinear{2}},
-		"both names":               {map[string]any{"scale_linear": 2.0, "scaling.factor": 4.0}, &RopeLinear{4}},
-		"yarn":                     {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": int64(64)}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 64})},
-		"yarn, no length":          {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
-		"yarn, amplitude":          {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 0.5}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.5 * (0.1*math.Log(4) + 1), OriginalMaxPosition: 256})},
-		"yarn, as converted":       {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.yarn_attn_factor": 1.2079}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
-		"yarn of 1":                {map[string]any{"scaling.type": "yarn", "scaling.factor": 1.0}, nil},
-		"values without an effect": {map[string]any{"freq_base_swa": 10000.0, "dimension_count": int64(16), "scaling.yarn_log_multiplier": 0.0, "scaling.alpha": 0.0, "scaling.yarn_beta_fast": 32.0}, nil},
+		"nothing":            {nil, nil},
+		"none":               {map[string]any{"scaling.type": "none", "scaling.factor": 4.0}, nil},
+		"linear, no factor":  {map[string]any{"scaling.type": "linear"}, nil},
+		"linear, 1":          {map[string]any{"scaling.type": "linear", "scaling.factor": 1.0}, nil},
+		"as llama.cpp saves": {map[string]any{"scaling.type": "linear", "scaling.factor": 0.0, "scaling.attn_factor": 1.0, "scaling.finetuned": false}, nil},
+		"no type":            {map[string]any{"scaling.factor": 4.0}, &RopeLinear{4}},
+		"linear":             {map[string]any{"scaling.type": "linear", "scaling.factor": 4.0}, &RopeLinear{4}},
+		"older name":         {map[string]any{"scale_linear": 2.0}, &RopeLinear{2}},
+		"both names":         {map[string]any{"scale_linear": 2.0, "scaling.factor": 4.0}, &RopeLinear{4}},
+		"yarn":               {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": int64(64)}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 64})},
+		"yarn, no length":    {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
+		"yarn, amplitude":    {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 0.5}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.5 * (0.1*math.Log(4) + 1), OriginalMaxPosition: 256})},
+		"yarn, as converted": {map[string]any{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.yarn_attn_factor": 1.2079}, yarn(RopeYaRN{Factor: 4, AttentionFactor: 0.1*math.Log(4) + 1, OriginalMaxPosition: 256})},
+		"yarn of 1":          {map[string]any{"scaling.type": "yarn", "scaling.factor": 1.0}, nil},
+		"as llama.cpp saves a model without windows": {map[string]any{"freq_base_swa": 5e5, "dimension_count_swa": int64(8), "dimension_sections": []int64{0, 0, 0, 0}}, nil},
+		"values without an effect":                   {map[string]any{"freq_base_swa": 10000.0, "dimension_count": int64(16), "scaling.yarn_log_multiplier": 0.0, "scaling.alpha": 0.0, "scaling.yarn_beta_fast": 32.0}, nil},
 	} {
 		meta, shapes := ropeMetadata(c.meta)
 		got, err := FromGGUF(meta, shapes, nil)
@@ -200,6 +201,7 @@ func TestGGUFRopeKeys(t *testing.T) {
 		refused := false
 		for _, value := range []any{3.0, int64(3), "longrope", []int64{3}} {
 			meta, shapes := ropeMetadata(map[string]any{key: value})
+			meta["llama.attention.sliding_window"] = int64(8)
 			got, err := FromGGUF(meta, shapes, nil)
 			if err != nil {
 				refused = true
