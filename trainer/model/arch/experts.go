@@ -9,6 +9,7 @@ import (
 type expertNames struct {
 	router, experts, gate, up, down string
 	fused                           string // the module of fused experts; "": mlp.experts
+	otherRouter                     string // the router's name beside fused experts; "": router
 	together                        bool   // GGUF files store gates and ups of all experts as one tensor
 	always                          bool   // see Fused
 	interleaved                     bool   // always fused and transposed, with rows of gate and up in turn
@@ -23,7 +24,7 @@ var besideExperts = expertNames{router: "router.proj", experts: "experts", gate:
 // experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
 // two leaves: one for gate and up, with an expert's gate before its up, and one for down.
 func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
-	l.linear("router", Matrix, l.c.Hidden, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts, bias: bias})
+	l.linear("router", Matrix, l.c.Hidden, module{name: names.router, other: names.otherRouter, gguf: "ffn_gate_inp", rows: m.Experts, bias: bias})
 	ffn, hidden := int64(m.FFN), int64(l.c.Hidden)
 	within := func(name string, rows, row, step int64) Fused {
 		return Fused{cmp.Or(names.fused, "mlp.experts") + "." + name, rows, row, step, names.always || names.interleaved, names.interleaved}

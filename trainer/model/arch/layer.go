@@ -15,6 +15,7 @@ type layer struct {
 // module is a module of the checkpoint: its names within a layer in both formats, and the number of its rows.
 type module struct {
 	name, gguf string
+	other      string // see Tensor; with its name within a layer
 	rows       int
 	bias       bool // it has a bias in addition to its weight
 	pairs      int64
@@ -33,6 +34,9 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 	t := Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
 		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs, Tiled: m.tiled,
 		Stack: int64(m.stack), Index: int64(m.index), Fused: m.fused}
+	if m.other != "" {
+		t.Other = fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.other, kind)
+	}
 	if m.fused.Name != "" {
 		t.Fused.Name = fmt.Sprintf("model.layers.%d.%s", l.index, m.fused.Name)
 		if cols == 0 {

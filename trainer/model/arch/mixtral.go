@@ -4,7 +4,7 @@ package arch
 const Mixtral = "mixtral"
 
 func init() {
-	names := expertNames{router: "block_sparse_moe.gate", experts: "block_sparse_moe.experts", gate: "w1", up: "w3", down: "w2"}
+	names := expertNames{router: "block_sparse_moe.gate", otherRouter: "mlp.gate", experts: "block_sparse_moe.experts", gate: "w1", up: "w3", down: "w2"}
 	register(&family{
 		name:         Mixtral,
 		architecture: "MixtralForCausalLM",

@@ -17,6 +17,7 @@ const (
 // Tensor is a tensor of a checkpoint: its names and shape in files, and its place in the flat buffer.
 type Tensor struct {
 	Name   string  // in Hugging Face folders
+	Other  string  // in folders that transformers 5 saved with save_original_format=False; "": the same
 	GGUF   string  // in GGUF files
 	Shape  []int64 // rows first; one dimension for norms and biases
 	Offset int64   // in elements, into the flat buffer of all parameters

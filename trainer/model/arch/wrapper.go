@@ -70,7 +70,7 @@ func (c Config) Body() string {
 func (c Config) wrapNames(l *Layout) {
 	for _, leaf := range l.Leaves {
 		for i := range leaf.Parts {
-			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Fused.Name} {
+			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Other, &leaf.Parts[i].Fused.Name} {
 				if rest, inside := strings.CutPrefix(*name, body); inside {
 					*name = c.Body() + rest
 				}

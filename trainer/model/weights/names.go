@@ -15,12 +15,13 @@ const headName = "lm_head.weight"
 func (s *Source) embeddingName() string { return s.config.Body() + "embed_tokens.weight" }
 
 // rename gives the tensors of a folder the names that the architecture has for them. It removes the prefix of a wrapper,
-// splits fused tensors of experts, and renames a tied head that is stored instead of the embedding.
+// splits fused tensors of experts, and renames routers and a tied head that is stored instead of the embedding.
 func (s *Source) rename() error {
 	expected := s.config.Layout().Tensors()
 	if err := s.setAside(s.unwrap(expected)); err != nil {
 		return err
 	}
+	useNames(s, expected)
 	if err := s.split(expected); err != nil {
 		return err
 	}
@@ -86,6 +87,17 @@ func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool)
 		prefix, ok = before, true
 	}
 	return prefix, ok
+}
+
+// useNames gives tensors that have their other name in the file their usual name.
+func useNames(s *Source, expected []arch.Tensor) {
+	for _, want := range expected {
+		t, stored := s.tensors[want.Other]
+		if stored && !s.has(want.Name) {
+			s.tensors[want.Name] = t
+			delete(s.tensors, want.Other)
+		}
+	}
 }
 
 // split replaces each fused tensor of experts by the experts' own tensors.

@@ -205,6 +205,21 @@ func TestFusedExpertsOfLFM2(t *testing.T) {
 	expectSame(t, dir, values)
 }
 
+// TestRouterOfMixtral reads the name that transformers 5 gives a router with save_original_format=False.
+func TestRouterOfMixtral(t *testing.T) {
+	other := func(name string) string { return strings.Replace(name, "block_sparse_moe.gate.", "mlp.gate.", 1) }
+	dir, values := restore(t, tinyConfig(arch.Mixtral), prefixed(other))
+	expectSame(t, dir, values)
+	dir, values = restore(t, tinyConfig(arch.Mixtral), prefixed(func(name string) string { return "module." + other(name) }))
+	expectSame(t, dir, values)
+	dir, _ = restore(t, tinyConfig(arch.Mixtral), func(all []stored) []stored {
+		i := slices.IndexFunc(all, func(s stored) bool { return other(s.name) != s.name })
+		return append(all, stored{other(all[i].name), "F32", all[i].shape, all[i].data})
+	})
+	_, err := openAndCheck(dir)
+	golden.WantError(t, err, "unexpected tensor model.layers.0.mlp.gate.weight")
+}
+
 // TestAlwaysFused reads fused experts of gpt-oss, which have transposed matrices and alternate
 // rows of gate and up, and refuses other shapes.
 func TestAlwaysFused(t *testing.T) {
