@@ -10,6 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors, and
@@ -202,6 +205,36 @@ func (c *Config) tokens() []tokenKey {
 		{"eos_token_id", []string{"eos", "eot"}, &c.EOS, 64},
 		{"pad_token_id", []string{"padding"}, &c.Pad, 1},
 	}
+}
+
+// padding reports whether the key has the id of padding.
+func (t tokenKey) padding() bool { return t.key == "pad_token_id" }
+
+// inside reads ids, without those outside the vocabulary. note is a sentence about the latter; "": there are none.
+func (t tokenKey) inside(k *keys, vocab int) (inside []int32, note string) {
+	found := k.ids(t.key)
+	inside = insideVocabulary(found, vocab)
+	if len(inside) < len(found) {
+		note = fmt.Sprintf("%s has ids %s: those outside of the vocabulary of %d are ignored", t.key, strictjson.Brief(fmt.Sprint(found)), vocab)
+	}
+	return inside, note
+}
+
+func insideVocabulary(ids []int32, vocab int) []int32 {
+	return slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return int(id) >= vocab })
+}
+
+// read reads ids that are inside the vocabulary. If the key is absent, they are the family's. An id of padding outside the vocabulary is
+// kept, and Validate refuses it: transformers does not build an embedding with such an id.
+func (t tokenKey) read(k *keys, vocab int) []int32 {
+	switch {
+	case !k.has(t.key):
+		return insideVocabulary(*t.ids, vocab)
+	case t.padding():
+		return k.ids(t.key)
+	}
+	ids, _ := t.inside(k, vocab)
+	return ids
 }
 
 func (c Config) validateTokens() error {

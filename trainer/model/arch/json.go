@@ -3,7 +3,6 @@ package arch
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -47,7 +46,7 @@ func fromKeys(k *keys) (Config, error) {
 	k.read(append(baseSettings(&c), biasSettings(&c, f)...))
 	readHeads(k, &c)
 	for _, t := range c.tokens() {
-		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
+		*t.ids = t.read(k, c.VocabSize)
 	}
 	switch {
 	case f.defaults.Mixture != nil:
@@ -227,6 +226,24 @@ func (c Config) keys() map[string]any {
 	return object
 }
 
+// Notes returns sentences about keys of the config.json that ParseJSON read, if they have no effect or engines differ on them.
+func Notes(c Config) (notes []string) {
+	object, err := strictjson.Object(c.Raw)
+	if err != nil {
+		return nil
+	}
+	k, _ := unwrap(&keys{values: object})
+	if note := yarnNote(c, k); note != "" {
+		notes = append(notes, note)
+	}
+	for _, t := range c.tokens() {
+		if _, note := t.inside(k, c.VocabSize); note != "" && !t.padding() {
+			notes = append(notes, note)
+		}
+	}
+	return notes
+}
+
 // ReadGeneration reads the token ids of a generation_config.json. They replace the ids of config.json. Ids outside the
 // vocabulary are ignored; notes has a sentence for each key with such ids.
 func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
@@ -236,10 +253,9 @@ func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
 	}
 	k := &keys{values: object}
 	for _, t := range c.tokens() {
-		found := k.ids(t.key)
-		inside := slices.DeleteFunc(slices.Clone(found), func(id int32) bool { return int(id) >= c.VocabSize })
-		if len(inside) < len(found) {
-			notes = append(notes, fmt.Sprintf("%s has ids %v: those outside of the vocabulary of %d are ignored", t.key, found, c.VocabSize))
+		inside, note := t.inside(k, c.VocabSize)
+		if note != "" {
+			notes = append(notes, note)
 		}
 		if len(inside) > 0 {
 			*t.ids = inside

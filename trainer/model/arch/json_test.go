@@ -222,7 +222,7 @@ func TestSettingsRefused(t *testing.T) {
 		{`{"model_type":"llama","rms_norm_eps":0}`, []string{"rms_norm_eps"}},
 		{`{"model_type":"llama","rope_theta":-1}`, []string{"rope_theta"}},
 		{`{"model_type":"llama","tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},
-		{`{"model_type":"llama","eos_token_id":32000}`, []string{"eos_token_id", "32000"}},
+		{`{"model_type":"llama","pad_token_id":32000}`, []string{"pad_token_id", "32000"}},
 		{`{"model_type":"llama","eos_token_id":[1.5]}`, []string{"eos_token_id"}},
 	})
 }

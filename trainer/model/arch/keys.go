@@ -183,16 +183,3 @@ func (k *keys) ids(key string) []int32 {
 	}
 	return ids
 }
-
-// idsOr reads ids. If the key is absent, they are the family's ids that are inside the vocabulary.
-func (k *keys) idsOr(key string, absent []int32, vocab int) (ids []int32) {
-	if k.has(key) {
-		return k.ids(key)
-	}
-	for _, id := range absent {
-		if int(id) < vocab {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}

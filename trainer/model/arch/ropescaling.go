@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-
-	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // RopeScaling changes the frequencies of a rotary embedding for contexts that are longer than those of pretraining:
@@ -151,17 +149,12 @@ func readYaRN(k *keys, c *Config) *RopeYaRN {
 	return r
 }
 
-// YaRNNote returns a sentence about a key of config.json on which engines differ, or "". transformers and this package ignore
+// yarnNote returns a sentence about a key of config.json on which engines differ, or "". transformers and this package ignore
 // rope_scaling.attn_factor, and vLLM multiplies the cosines and sines by it.
-func YaRNNote(c Config) string {
+func yarnNote(c Config, k *keys) string {
 	r, ok := c.RopeScaling.(*RopeYaRN)
-	object, err := strictjson.Object(c.Raw)
-	if !ok || err != nil {
+	if !ok {
 		return ""
-	}
-	k := &keys{values: object}
-	if text := k.section(textConfig); text != nil {
-		k = text
 	}
 	for _, name := range []string{"rope_scaling", "rope_parameters"} {
 		factor := 1.0

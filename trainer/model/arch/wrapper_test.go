@@ -56,8 +56,8 @@ func TestNoteOnYaRN(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", keys, err)
 		}
-		if note := YaRNNote(c); (note != "") != noted || noted && !strings.Contains(note, "by 1.13863. vLLM multiplies them by 1: ") {
-			t.Errorf("%s: %q", keys, note)
+		if notes := Notes(c); (len(notes) > 0) != noted || noted && !strings.Contains(notes[0], "by 1.13863. vLLM multiplies them by 1: ") {
+			t.Errorf("%s: %q", keys, notes)
 		}
 	}
 }

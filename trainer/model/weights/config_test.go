@@ -22,6 +22,12 @@ func TestGenerationConfig(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7}) || len(cfg.Pad) != 0 || len(notes) != 2 || !strings.Contains(notes[0], "99999") {
 		t.Errorf("%+v %q %v", cfg, notes, err)
 	}
+	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","bos_token_id":32000,"eos_token_id":[7,32000]}`))
+	writeFile(t, filepath.Join(dir, generationFile), nil)
+	cfg, notes, err = readConfig(dir)
+	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7}) || len(cfg.BOS) != 0 || len(notes) != 3 || !strings.Contains(notes[0], configFile+": bos_token_id") {
+		t.Errorf("%+v %q %v", cfg, notes, err)
+	}
 	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
 	_, _, err = readConfig(dir)
 	golden.WantError(t, err, generationFile, "eos_token_id")

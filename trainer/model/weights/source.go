@@ -84,7 +84,7 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	if err != nil {
 		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
 	}
-	if note := arch.YaRNNote(cfg); note != "" {
+	for _, note := range arch.Notes(cfg) {
 		notes = append(notes, configFile+": "+note)
 	}
 	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
