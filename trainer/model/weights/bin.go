@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -26,14 +28,17 @@ type binStorage struct {
 	size  int64 // number of elements
 }
 
+// valueBytes returns the size of a value, and 0 for storages of other types than those of safetensors files.
+func (s binStorage) valueBytes() int64 { return safetensorsBits[string(s.dtype)] / 8 }
+
 // addBin scans a zip archive that torch.save wrote, and registers its tensors.
 func (s *Source) addBin(file string) error {
 	found := map[string]tensor{}
 	if err := s.scan(filepath.Join(s.path, file), func(data []byte) error { return scanBin(data, found) }); err != nil {
 		return err
 	}
-	for name, t := range found {
-		if err := add(s, s.tensors, file, name, t); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if err := register(s, file, name, found[name]); err != nil {
 			return err
 		}
 	}
@@ -42,7 +47,7 @@ func (s *Source) addBin(file string) error {
 
 // scanBin checks an archive of torch.save and collects its tensors; their data are slices of file. The archive must have
 // one data.pkl that scanPickle accepts. Every storage that it names must be in the archive, uncompressed and with the right
-// size.
+// size. A tensor of extra state is empty.
 func scanBin(file []byte, found map[string]tensor) error {
 	if !bytes.HasPrefix(file, []byte("PK\x03\x04")) {
 		return errors.New("not a zip archive: save files from before PyTorch 1.6, and other pickles, again with torch.save")
@@ -60,17 +65,17 @@ func scanBin(file []byte, found map[string]tensor) error {
 		return err
 	}
 	for _, t := range scanned {
+		if isExtraState(t.name) {
+			found[t.name] = tensor{}
+			continue
+		}
 		data, err := archive.storage(t.storage)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", t.name, err)
 		}
 		n, _ := numel(t.shape)
-		size := t.storage.dtype.Size()
-		view, err := newTensor(t.shape, t.storage.dtype, data[t.offset*size:(t.offset+n)*size])
-		if err != nil {
-			return fmt.Errorf("tensor %s: %w", t.name, err)
-		}
-		found[t.name] = view
+		size := t.storage.valueBytes()
+		found[t.name] = tensor{shape: t.shape, dtype: t.storage.dtype, data: data[t.offset*size : (t.offset+n)*size]}
 	}
 	return nil
 }
@@ -143,6 +148,9 @@ func (a torchArchive) pickle() ([]byte, error) {
 
 // storage returns the bytes of a storage.
 func (a torchArchive) storage(s binStorage) ([]byte, error) {
+	if s.valueBytes() == 0 {
+		return nil, fmt.Errorf("%s is not supported: %s in float32, float16 or bfloat16", s.dtype, saveTensors)
+	}
 	f, ok := a.byName[a.prefix+"/data/"+s.key]
 	if !ok {
 		return nil, fmt.Errorf("storage %q is not in the archive", s.key)
@@ -151,7 +159,7 @@ func (a torchArchive) storage(s binStorage) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if want := s.size * s.dtype.Size(); int64(len(data)) != want {
+	if want := s.size * s.valueBytes(); int64(len(data)) != want {
 		return nil, fmt.Errorf("storage %q has %d bytes, %d values of %s need %d", s.key, len(data), s.size, s.dtype, want)
 	}
 	return data, nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 var binGolden = filepath.Join("..", "..", "..", "testdata", "models", "qwen2-tiny-bin")
@@ -117,7 +118,7 @@ func TestPickleOpcodes(t *testing.T) {
 	if tensors, err := scanPickle([]byte(valid)); err != nil || len(tensors) != 0 {
 		t.Fatal(tensors, err)
 	}
-	admitted := "(})XKMJcqrhjtQRsub.\x80\x88\x89\x8a\x85\x86\x87"
+	admitted := "(})XKMJcqrhjtQRsub.NG]ae\x81\x80\x88\x89\x8a\x85\x86\x87"
 	for op := range 256 {
 		_, err := scanPickle([]byte{0x80, 2, byte(op), '.'})
 		if err == nil && op != '}' {
@@ -128,7 +129,7 @@ func TestPickleOpcodes(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "hello, this is no pickle", "\x80", "}", "\x80\x02K\x01.", "\x80\x02K\x01Q.", "\x80\x02(X\x07\x00\x00\x00storageK\x01K\x01K\x01K\x01tQ.",
-		"}}.", "}.x", "(.", "t.", "X\xff\xff\xff\xffa.", "h\x05.", "}K\x01K\x02s.", "}X\x01\x00\x00\x00aK\x01s.",
+		"]a.", "}]}K\x01a.", "}X\x01\x00\x00\x00a]K\x01as.", "cposix\nsystem\n)\x81.", "}}.", "}.x", "(.", "t.", "X\xff\xff\xff\xffa.", "h\x05.", "}K\x01K\x02s.", "}X\x01\x00\x00\x00aK\x01s.",
 		"cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "c__builtin__\neval\n.", "ccollections\nOrderedDict\nK\x01\x85R.", "\x8a\xff.", strings.Repeat("(", maxPickleDepth+1)} {
 		if _, err := scanPickle([]byte(bad)); err == nil {
 			t.Errorf("%.40q is accepted", bad)
@@ -158,6 +159,7 @@ func FuzzPickle(f *testing.F) {
 		f.Add(contents["pytorch_model/data.pkl"])
 	}
 	f.Add([]byte("\x80\x02}q\x00."))
+	f.Add([]byte(otherValues))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tensors, err := scanPickle(data)
 		if err != nil {
@@ -165,11 +167,65 @@ func FuzzPickle(f *testing.F) {
 		}
 		for _, v := range tensors {
 			n, ok := numel(v.shape)
-			if !ok || v.offset < 0 || v.offset+n > v.storage.size || v.storage.dtype.Size() == 0 {
+			if isExtraState(v.name) {
+				n = 0
+			}
+			if !ok || v.offset < 0 || v.offset+n > v.storage.size {
 				t.Fatalf("%+v", v)
 			}
 		}
 	})
+}
+
+// otherValues is a pickle of Python's {"_extra_state": io.BytesIO(b"abc"), "a._extra_state": None, "b._extra_state": {"x": [1.5, 2**70, (1, [2])],
+// "y": {3}, "z": collections.defaultdict(list, {1: [2]})}, "c._extra_state": datetime.timedelta(1)}, in protocol 2.
+const otherValues = "\x80\x02}q\x00(X\x0c\x00\x00\x00_extra_stateq\x01c_io\nBytesIO\nq\x02)\x81q\x03c_codecs\nencode\nq\x04X\x03\x00\x00\x00abcq\x05X" +
+	"\x06\x00\x00\x00latin1q\x06\x86q\x07Rq\x08K\x00N\x87q\x09bX\x0e\x00\x00\x00a._extra_stateq\nNX\x0e\x00\x00\x00b._extra_stateq\x0b}" +
+	"q\x0c(X\x01\x00\x00\x00xq\x0d]q\x0e(G?\xf8\x00\x00\x00\x00\x00\x00\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00@K\x01]q\x0fK\x02a\x86q" +
+	"\x10eX\x01\x00\x00\x00yq\x11c__builtin__\nset\nq\x12]q\x13K\x03a\x85q\x14Rq\x15X\x01\x00\x00\x00zq\x16ccollections\ndefaultdict" +
+	"\nq\x17c__builtin__\nlist\nq\x18\x85q\x19Rq\x1aK\x01]q\x1bK\x02asuX\x0e\x00\x00\x00c._extra_stateq\x1ccdatetime\ntimedelta\nq\x1dK" +
+	"\x01K\x00K\x00\x87q\x1eRq\x1fu."
+
+// TestPickleExtraState: extra state may have any value, which is not read. Other entries must be tensors.
+func TestPickleExtraState(t *testing.T) {
+	tensors, err := scanPickle([]byte(otherValues))
+	if err != nil || len(tensors) != 4 || tensors[0].name != "_extra_state" {
+		t.Errorf("%+v, %v", tensors, err)
+	}
+	for name, kind := range map[string]string{"a": "None", "b": "is not a tensor", "c": `a result of "datetime.timedelta"`} {
+		_, err := scanPickle([]byte(strings.Replace(otherValues, name+"._extra_state", name+"._extra_stat_", 1)))
+		golden.WantError(t, err, name+"._extra_stat_", kind, "state_dict()")
+	}
+}
+
+// TestBinTypes: storages of any type may belong to parts that are not trained. In the language model they are refused by name.
+func TestBinTypes(t *testing.T) {
+	dir, cfg := t.TempDir(), tinyConfig(arch.Llama)
+	s := &Source{path: dir, config: cfg, tensors: map[string]tensor{}, packed: map[string]tensor{}, others: map[string]tensor{}}
+	for _, c := range []struct{ class, name, want string }{
+		{"LongStorage", "visual.w", ""}, {"BoolStorage", "mtp.w", ""}, {"LongStorage", "model.w", "type I64"}, {"QInt8Storage", "visual.q", "torch.QInt8Storage"},
+		{"QInt8Storage", "q._extra_state", ""},
+	} {
+		writeFile(t, filepath.Join(dir, binFile), binArchive(t, c.name, c.class))
+		if err := s.addBin(binFile); c.want != "" {
+			golden.WantError(t, err, c.name, c.want)
+		} else if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if len(s.tensors) != 0 || len(s.others) != 2 || s.others["visual.w"].dtype != "I64" || len(s.others["mtp.w"].data) != 2 || len(s.notes) != 1 {
+		t.Errorf("%+v, notes %q", s.others, s.notes)
+	}
+}
+
+// binArchive returns an archive with a parameter of two values, which are 0.
+func binArchive(t testing.TB, name, class string) []byte {
+	pickle := "\x80\x02}X" + string(rune(len(name))) + "\x00\x00\x00" + name + "ctorch._utils\n_rebuild_parameter\n(ctorch._utils\n_rebuild_tensor_v2\n" +
+		"((X\x07\x00\x00\x00storagectorch\n" + class + "\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ" +
+		"K\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR\x88ccollections\nOrderedDict\n)RtRs."
+	size := map[string]int{"LongStorage": 16, "FloatStorage": 8}[class]
+	contents := map[string][]byte{"a/data.pkl": []byte(pickle), "a/data/0": make([]byte, max(size, 2))}
+	return rezip(t, []string{"a/data.pkl", "a/data/0"}, contents, zip.Store)
 }
 
 // smallArchive returns an archive with the tensor w, which has the values 0 and 0.
@@ -182,6 +238,7 @@ func smallArchive(t testing.TB) []byte {
 
 func FuzzBin(f *testing.F) {
 	f.Add(smallArchive(f))
+	f.Add(binArchive(f, "w", "LongStorage"))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		found := map[string]tensor{}
 		if scanBin(file, found) != nil {
@@ -190,6 +247,10 @@ func FuzzBin(f *testing.F) {
 		for name, v := range found {
 			n, _ := numel(v.shape)
 			count, _ := rows(v.shape)
+			v, err := newTensor(v.shape, v.dtype, v.data)
+			if err != nil {
+				continue
+			}
 			if err := v.read(0, count, make([]float32, n)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

@@ -46,7 +46,7 @@ func (s *Source) compareIndex(file string, weightMap map[string]string) {
 	s.assigned = map[string]string{}
 	var absent, unlisted []string
 	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
-		if !s.has(name) && !strings.HasSuffix(name, extraState) {
+		if !s.has(name) && !isExtraState(name) {
 			absent = append(absent, name)
 			s.assigned[name] = weightMap[name]
 		}

@@ -138,9 +138,9 @@ func TestTiedHeadAlone(t *testing.T) {
 // TestExtraState: tensors that are not weights are ignored, also if their type is unknown.
 func TestExtraState(t *testing.T) {
 	dir, values := restore(t, tinyConfig(arch.Qwen3), func(all []stored) []stored {
-		return append(all, stored{"model.layers.0.self_attn._extra_state", "U8", []int64{0}, nil}, stored{"model.layers.1.mlp._extra_state", "I64", []int64{1}, make([]byte, 8)})
+		return append(all, stored{"_extra_state", "U8", []int64{0}, nil}, stored{"model.layers.0.self_attn._extra_state", "U8", []int64{0}, nil}, stored{"model.layers.1.mlp._extra_state", "I64", []int64{1}, make([]byte, 8)})
 	})
-	expectSame(t, dir, values, "self_attn._extra_state", "mlp._extra_state")
+	expectSame(t, dir, values, "_extra_state is not a weight", "self_attn._extra_state", "mlp._extra_state")
 }
 
 // TestFusedExperts reads a golden's model as transformers 5 saves it with save_original_format=False.

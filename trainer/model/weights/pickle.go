@@ -17,8 +17,9 @@ const (
 	maxPickleDepth = 1 << 18 // entries of stack and memo; all items of a state dict are on the stack before SETITEMS
 )
 
-// Values on the scanner's stack, apart from strings, integers, booleans, binStorage and *binTensor. Pickles with other values are refused.
+// Values on the scanner's stack, apart from strings, integers, booleans, binStorage and *binTensor.
 type (
+	pickleOther  string // any other value, which is not read: the reason why it cannot be a tensor
 	pickleMark   struct{}
 	pickleGlobal string
 	pickleTuple  []any
@@ -29,17 +30,24 @@ type (
 	}
 )
 
-// storageTypes, the constructor of ordered dicts and the one of tensors are the only globals that a state dict may import.
-var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.HalfStorage": F16, "torch.BFloat16Storage": BF16}
+// storageTypes are the types of storages, as safetensors files name them. Other storages have the name of their class as type.
+var storageTypes = map[pickleGlobal]DType{
+	"torch.FloatStorage": F32, "torch.HalfStorage": F16, "torch.BFloat16Storage": BF16, "torch.DoubleStorage": "F64", "torch.LongStorage": "I64",
+	"torch.IntStorage": "I32", "torch.ShortStorage": "I16", "torch.CharStorage": "I8", "torch.ByteStorage": "U8", "torch.BoolStorage": "BOOL",
+}
 
+// Globals that a state dict calls. No other global is interpreted.
 const (
-	globalDict   pickleGlobal = "collections.OrderedDict"
-	globalTensor pickleGlobal = "torch._utils._rebuild_tensor_v2"
+	globalDict      pickleGlobal = "collections.OrderedDict"
+	globalTensor    pickleGlobal = "torch._utils._rebuild_tensor_v2"
+	globalParameter pickleGlobal = "torch._utils._rebuild_parameter"
 )
 
-// scanPickle reads a pickled state dict (protocol 2, written by torch.save) without executing code. It accepts only the
-// opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
-// returns the tensors in the order of the file.
+const saveTensors = "save plain tensors with torch.save(model.state_dict(), ...)"
+
+// scanPickle reads a pickled state dict (protocol 2, written by torch.save) without executing code. It interprets only what
+// builds strings, integers, tuples, dicts and tensors. Each other value is a pickleOther, which is refused in the state dict except
+// as extra state. It returns the tensors in the order of the file; those of extra state have only a name.
 func scanPickle(data []byte) ([]binTensor, error) {
 	p := &pickleScanner{byteReader: byteReader{data: data}, memo: map[uint64]any{}}
 	for {
@@ -120,8 +128,42 @@ func (p *pickleScanner) step(op byte) {
 	case 'b': // BUILD
 		p.build()
 	default:
-		p.fail("opcode %#x is not used in a state dict of tensors: save plain tensors with torch.save(model.state_dict(), ...)", op)
+		p.stepOther(op)
 	}
+}
+
+// stepOther interprets an opcode of values that are not read.
+func (p *pickleScanner) stepOther(op byte) {
+	switch op {
+	case 'N': // NONE
+		p.push(pickleOther("None"))
+	case 'G': // BINFLOAT
+		p.take(8)
+		p.push(pickleOther("a number"))
+	case ']': // EMPTY_LIST
+		p.push(pickleOther("a list"))
+	case 'a', 'e': // APPEND, APPENDS
+		if op == 'a' {
+			p.popN(1)
+		} else {
+			p.popMark()
+		}
+		if _, ok := p.top().(pickleOther); !ok {
+			p.fail("items do not go into a list")
+		}
+	case 0x81: // NEWOBJ
+		p.push(calling(p.popN(2)[0]))
+	default:
+		p.fail("opcode %#x is not used in a state dict of tensors: %s", op, saveTensors)
+	}
+}
+
+// calling returns the value for the result of a call that is not interpreted.
+func calling(what any) pickleOther {
+	if name, ok := what.(pickleGlobal); ok {
+		return pickleOther(fmt.Sprintf("a result of %q", string(name)))
+	}
+	return "a result of a call"
 }
 
 // text pushes a string.
@@ -136,7 +178,8 @@ func (p *pickleScanner) text() {
 // integer pushes an integer of the given number of bytes.
 func (p *pickleScanner) integer(width int, signed bool) {
 	if width > 8 {
-		p.fail("integer of %d bytes", width)
+		p.take(uint64(width))
+		p.push(pickleOther(fmt.Sprintf("an integer of %d bytes", width)))
 		return
 	}
 	v := p.number(width)
@@ -157,11 +200,7 @@ func (p *pickleScanner) global() {
 		parts[i] = string(line[:min(len(line), 200)])
 		p.at += len(line) + 1
 	}
-	name := pickleGlobal(parts[0] + "." + parts[1])
-	if _, storage := storageTypes[name]; !storage && name != globalDict && name != globalTensor {
-		p.fail("global %q is not used in a state dict of F32, F16 or BF16 tensors", name)
-	}
-	p.push(name)
+	p.push(pickleGlobal(parts[0] + "." + parts[1]))
 }
 
 // store stores the last value under a key of the given number of bytes.
@@ -185,7 +224,8 @@ func (p *pickleScanner) fetch(width int) {
 // tuple pushes a tuple.
 func (p *pickleScanner) tuple(items []any) {
 	if len(items) > 16 {
-		p.fail("tuple of %d items", len(items))
+		p.push(pickleOther("a long tuple"))
+		return
 	}
 	p.push(pickleTuple(items))
 }
@@ -201,17 +241,20 @@ func (p *pickleScanner) persistent() {
 	key, okKey := id[2].(string)
 	_, okLocation := id[3].(string)
 	size, okSize := id[4].(int64)
-	dtype, okType := storageTypes[class]
+	dtype, known := storageTypes[class]
+	if !known {
+		dtype = DType(class)
+	}
 	if len(key) > strictjson.MaxKeyBytes {
 		p.fail("storage key of %d bytes", len(key))
 	}
-	if !okClass || !okKey || !okLocation || !okSize || !okType || size < 0 || size > math.MaxInt64/8 {
-		p.fail("persistent id is not a storage of F32, F16 or BF16")
+	if !okClass || !okKey || !okLocation || !okSize || size < 0 || size > math.MaxInt64/8 {
+		p.fail("persistent id is not a storage")
 	}
 	p.push(binStorage{key, dtype, size})
 }
 
-// reduce interprets calls of OrderedDict() and _rebuild_tensor_v2, the two functions that state dicts use.
+// reduce interprets calls of OrderedDict(), _rebuild_tensor_v2 and _rebuild_parameter, the functions that state dicts use.
 func (p *pickleScanner) reduce() {
 	items := p.popN(2)
 	args, isTuple := items[1].(pickleTuple)
@@ -219,13 +262,15 @@ func (p *pickleScanner) reduce() {
 	case isTuple && items[0] == globalDict && len(args) == 0:
 		p.push(&pickleDict{ordered: true})
 	case isTuple && items[0] == globalTensor:
-		t, err := rebuildTensor(args)
-		if err != nil {
-			p.fail("%w", err)
+		if t, err := rebuildTensor(args); err != nil {
+			p.push(pickleOther(err.Error()))
+		} else {
+			p.push(t)
 		}
-		p.push(t)
+	case isTuple && items[0] == globalParameter && len(args) == 3: // tensor, requires_grad, backward_hooks
+		p.push(args[0])
 	default:
-		p.fail("call of something other than OrderedDict() or _rebuild_tensor_v2(...)")
+		p.push(calling(items[0]))
 	}
 }
 
@@ -279,6 +324,9 @@ func integerTuple(v any) ([]int64, bool) {
 
 // setItems adds pairs to the dict on top of the stack.
 func (p *pickleScanner) setItems(items []any) {
+	if _, other := p.top().(pickleOther); other {
+		return
+	}
 	dict, ok := p.top().(*pickleDict)
 	if !ok || len(items)%2 != 0 {
 		p.fail("items do not go into a dict in pairs")
@@ -292,13 +340,14 @@ func (p *pickleScanner) setItems(items []any) {
 	}
 }
 
-// build accepts {'_metadata': versions by module}, the only attribute of a module's state dict.
+// build accepts {'_metadata': versions by module}, the only attribute of a module's state dict. Values with other attributes are not read.
 func (p *pickleScanner) build() {
 	items := p.popN(2)
 	dict, isDict := items[0].(*pickleDict)
 	state, isState := items[1].(*pickleDict)
 	if !isDict || !dict.ordered || !isState || len(state.keys) != 1 || state.keys[0] != "_metadata" {
-		p.fail("an attribute other than _metadata is set")
+		p.push(pickleOther("a value with attributes"))
+		return
 	}
 	p.push(dict)
 }
@@ -320,13 +369,19 @@ func (p *pickleScanner) result() ([]binTensor, error) {
 	for i, key := range dict.keys {
 		name, isText := key.(string)
 		t, isTensor := dict.values[i].(*binTensor)
+		other, isOther := dict.values[i].(pickleOther)
+		if isText && isExtraState(name) {
+			t, isTensor, isOther = &binTensor{}, true, false
+		}
 		switch {
 		case !isText:
 			return nil, errors.New("pickle: a key of the state dict is not a string")
 		case len(name) > strictjson.MaxKeyBytes:
 			return nil, fmt.Errorf("pickle: tensor name of %d bytes: at most %d", len(name), strictjson.MaxKeyBytes)
+		case isOther:
+			return nil, fmt.Errorf("pickle: %s cannot be read as a tensor: %s: %s", name, other, saveTensors)
 		case !isTensor:
-			return nil, fmt.Errorf("pickle: %s is not a tensor", name)
+			return nil, fmt.Errorf("pickle: %s is not a tensor: %s", name, saveTensors)
 		case seen[name]:
 			return nil, fmt.Errorf("pickle: tensor %s occurs twice", name)
 		}

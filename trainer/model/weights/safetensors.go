@@ -33,8 +33,10 @@ func (e headerEntry) tensor(data []byte) tensor {
 
 const maxDims = 8
 
-// extraState is the end of names of other state in PyTorch modules, such as the scales of TransformerEngine.
-const extraState = "._extra_state"
+// isExtraState reports whether a name is one of other state in PyTorch modules, such as the scales of TransformerEngine.
+func isExtraState(name string) bool {
+	return name == "_extra_state" || strings.HasSuffix(name, "._extra_state")
+}
 
 // addSafetensors maps a safetensors file of the folder and registers its tensors.
 func (s *Source) addSafetensors(file string) error {
@@ -48,26 +50,30 @@ func (s *Source) addSafetensors(file string) error {
 		return err
 	}
 	for _, e := range entries {
-		t := e.tensor(data)
-		_, readable := encodings[t.dtype]
-		switch {
-		case strings.HasSuffix(e.name, extraState):
-			s.notes = append(s.notes, e.name+" is not a weight, and is ignored")
-		case s.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
-			err = add(s, s.packed, file, e.name, t)
-		case !readable && (s.config.Wrapper != "" || elsewhere(e.name)):
-			err = add(s, s.others, file, e.name, t)
-		default:
-			if t, err = newTensor(t.shape, t.dtype, t.data); err != nil {
-				return fmt.Errorf("tensor %s: %w", e.name, err)
-			}
-			err = add(s, s.tensors, file, e.name, t)
-		}
-		if err != nil {
+		if err := register(s, file, e.name, e.tensor(data)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// register adds a tensor of a folder to the tensors of the model, to those with scales, or to those of other parts.
+func register(s *Source, file, name string, t tensor) error {
+	_, readable := encodings[t.dtype]
+	switch {
+	case isExtraState(name):
+		s.notes = append(s.notes, name+" is not a weight, and is ignored")
+		return nil
+	case s.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
+		return add(s, s.packed, file, name, t)
+	case !readable && (s.config.Wrapper != "" || elsewhere(name)):
+		return add(s, s.others, file, name, t)
+	}
+	t, err := newTensor(t.shape, t.dtype, t.data)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", name, err)
+	}
+	return add(s, s.tensors, file, name, t)
 }
 
 // parseSafetensors reads the header: 8 bytes of little-endian length, JSON, then the data. The
