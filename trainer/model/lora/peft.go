@@ -115,9 +115,11 @@ var others = map[string][]any{
 	"bias":              {"none"},
 	"task_type":         {"CAUSAL_LM"},
 	// Other values change the base weights: the adapters are then relative to the changed weights.
-	"init_lora_weights": {true, "gaussian", "eva", "orthogonal"},
+	"init_lora_weights": {true, "gaussian", "eva", "orthogonal", "mica"},
 	// Settings of those initialisations. An initialisation that changes the base weights is refused by its name above.
 	"eva_config": nil, "loftq_config": nil, "corda_config": nil, "lora_ga_config": nil,
+	"velora_config":       nil, // changes gradients only
+	"ensure_weight_tying": nil, // of adapters of embeddings and heads, which are refused
 }
 
 func off(v any) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,6 +74,7 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 		return err
 	}
 	defer tensors.Close()
+	dropVeLoRA(tensors)
 	renameBody(tensors, base)
 	if a.Layout, err = a.Config.Spec.Match(base, modulesOf(tensors.Names())); err != nil {
 		return err
@@ -101,6 +103,11 @@ func modulesOf(names []string) (modules []string) {
 	}
 	slices.Sort(modules)
 	return slices.Compact(modules)
+}
+
+// dropVeLoRA drops the projections of velora_config, on which only gradients depend.
+func dropVeLoRA(tensors *Tensors) {
+	maps.DeleteFunc(tensors.tensors, func(name string, _ tensor) bool { return strings.HasSuffix(name, ".lora_velora_embed") })
 }
 
 // renameBody gives the modules of a larger model's language model their current place in transformers' module tree. Adapters that were

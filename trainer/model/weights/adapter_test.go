@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
 // TestGoldenBrokenAdapters: each broken adapter is refused, and the message names its folder and the fault.
@@ -82,6 +83,29 @@ func TestAdapterOfEarlierRelease(t *testing.T) {
 	}
 	if name := got.Layout.Modules()[0].Name; !strings.HasPrefix(name, "model.language_model.layers.") || !slices.Equal(got.Values, want.Values) {
 		t.Errorf("the first module is %s", name)
+	}
+}
+
+// TestAdapterVeLoRA reads an adapter with the tensors that PEFT adds with velora_config.
+func TestAdapterVeLoRA(t *testing.T) {
+	base, want := adapterOfPEFT(t)
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "adapter-bin"))); err != nil {
+		t.Fatal(err)
+	}
+	var all []stored
+	for _, p := range want.Layout.Tensors() {
+		all = append(all, stored{p.Name, "F32", p.Shape, encodeAs(nil, F32, want.Values[p.Offset:][:p.Numel()])})
+	}
+	module := want.Layout.Modules()[0].Name
+	all = append(all, stored{lora.FilePrefix + module + ".lora_velora_embed", "F32", []int64{2}, make([]byte, 8)})
+	if err := os.Remove(filepath.Join(dir, adapterFile)); err != nil {
+		t.Fatal(err)
+	}
+	writeStored(t, filepath.Join(dir, adapterFile), all)
+	got, err := ReadAdapter(dir, base)
+	if err != nil || !slices.Equal(got.Values, want.Values) {
+		t.Error(err)
 	}
 }
 
