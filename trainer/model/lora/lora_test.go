@@ -176,6 +176,16 @@ func TestPEFTConfig(t *testing.T) {
 	}
 }
 
+// TestPEFTDefaults: r and lora_alpha are 8 in PEFT if the keys are absent, and 0 is refused.
+func TestPEFTDefaults(t *testing.T) {
+	p, err := ParsePEFT([]byte(`{"peft_type": "LORA", "target_modules": ["q_proj"]}`))
+	if err != nil || p.Spec.R != 8 || p.Spec.Alpha != 8 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	_, err = ParsePEFT([]byte(`{"peft_type": "LORA", "target_modules": ["q_proj"], "r": 0}`))
+	golden.WantError(t, err, "r is 0")
+}
+
 // TestPEFTAccepts: keys that change no result are accepted, and so is the usual name of the layers.
 func TestPEFTAccepts(t *testing.T) {
 	for _, one := range [][2]string{
