@@ -22,12 +22,16 @@ func (s *Source) Check() error {
 	for _, t := range expected {
 		want[t.Name] = t.Shape
 	}
+	settings := configFile
+	if s.gguf != nil {
+		settings = "the metadata"
+	}
 	var absent, faults, unexpected []error
 	for _, t := range expected {
 		if stored, ok := s.tensors[t.Name]; !ok {
 			absent = append(absent, s.absence(t))
 		} else if !slices.Equal(stored.shape, t.Shape) {
-			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json requires %v", t.Name, stored.shape, t.Shape))
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v, %s requires %v", t.Name, stored.shape, settings, t.Shape))
 		}
 	}
 	for _, name := range slices.Clone(s.names) {

@@ -415,6 +415,12 @@ func TestGGUFRefused(t *testing.T) {
 			*w = *ggufOf(cfg, others)
 			w.tensor("blk.1.attn_q.weight", 0, make([]byte, 12), 3)
 		}, []string{"blk.1.attn_q.weight", "heads"}},
+		{func(w *ggufWriter) {
+			others := maps.Clone(weights)
+			delete(others, "model.norm.weight")
+			*w = *ggufOf(cfg, others)
+			w.tensor("output_norm.weight", 0, make([]byte, 12), 3)
+		}, []string{"model.norm.weight has shape [3], the metadata requires"}},
 		{func(w *ggufWriter) { w.tensor("x", 0, nil, 1, 1, 1, 1, 1) }, []string{"x", "dimensions"}},
 		{func(w *ggufWriter) { w.key("a", 77, nil) }, []string{"a", "77"}},
 		{func(w *ggufWriter) { w.key("a", ggufArray, []byte{9, 0, 0, 0}) }, []string{"array"}},
