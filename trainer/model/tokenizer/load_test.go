@@ -91,7 +91,8 @@ func TestHostileFiles(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", h.name, err, h.want)
 		}
 	}
-	for _, text := range []string{"", "IQ== 0\nIg== 1\n", "version https://git-lfs.github.com/spec/v1\n"} { // the second is tiktoken's format
+	// An empty file, tiktoken's format, and a pointer of Git LFS.
+	for _, text := range []string{"", "IQ== 0\nIg== 1\n", "version https://git-lfs.github.com/spec/v1\n"} {
 		_, err := Parse(map[string][]byte{fileModel: []byte(text)})
 		if err == nil || !strings.Contains(err.Error(), "no pieces: not a SentencePiece model") {
 			t.Errorf("tokenizer.model with %q: got %v", text, err)

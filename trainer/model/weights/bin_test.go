@@ -177,8 +177,9 @@ func FuzzPickle(f *testing.F) {
 	})
 }
 
-// otherValues is a pickle of Python's {"_extra_state": io.BytesIO(b"abc"), "a._extra_state": None, "b._extra_state": {"x": [1.5, 2**70, (1, [2])],
-// "y": {3}, "z": collections.defaultdict(list, {1: [2]})}, "c._extra_state": datetime.timedelta(1)}, in protocol 2.
+// otherValues is a pickle in protocol 2 of Python's {"_extra_state": io.BytesIO(b"abc"), "a._extra_state": None,
+// "b._extra_state": {"x": [1.5, 2**70, (1, [2])], "y": {3}, "z": collections.defaultdict(list, {1: [2]})},
+// "c._extra_state": datetime.timedelta(1)}.
 const otherValues = "\x80\x02}q\x00(X\x0c\x00\x00\x00_extra_stateq\x01c_io\nBytesIO\nq\x02)\x81q\x03c_codecs\nencode\nq\x04X\x03\x00\x00\x00abcq\x05X" +
 	"\x06\x00\x00\x00latin1q\x06\x86q\x07Rq\x08K\x00N\x87q\x09bX\x0e\x00\x00\x00a._extra_stateq\nNX\x0e\x00\x00\x00b._extra_stateq\x0b}" +
 	"q\x0c(X\x01\x00\x00\x00xq\x0d]q\x0e(G?\xf8\x00\x00\x00\x00\x00\x00\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00@K\x01]q\x0fK\x02a\x86q" +
