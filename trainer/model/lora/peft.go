@@ -19,8 +19,8 @@ type PEFT struct {
 	Dropout  float64 // lora_dropout, which is used in training only
 }
 
-// ParsePEFT reads the text of an adapter_config.json. Absent keys have PEFT's defaults. It returns an error that names the key if a setting is not
-// implemented.
+// ParsePEFT reads the text of an adapter_config.json. Absent keys have PEFT's defaults. It returns an error that names the
+// key if a setting is not implemented.
 func ParsePEFT(data []byte) (PEFT, error) {
 	p := PEFT{Spec: Spec{R: 8, Alpha: 8}}
 	r, err := strictjson.NewReader(data)
