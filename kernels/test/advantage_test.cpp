@@ -191,8 +191,9 @@ TEST_P(Advantage, SmallSpreadsAreNotRounding) {
 }
 
 // Nine weights of 1/9 are one unit, although their float64 sum is more than 1.
-TEST_P(Advantage, WeightsOfOneUnitHaveNobodyToCompareWith) {
-  const mgrpo_convention leave_one_out{MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0}, sample{MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-4, 0};
+TEST_P(Advantage, OneUnitOfWeightIsDegenerate) {
+  const mgrpo_convention leave_one_out{MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0},
+      sample{MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-4, 0};
   for (const mgrpo_convention &c : {leave_one_out, sample})
     for (size_t n : {3, 8, 9, 11, 18, 21, 25, 100}) {
       Groups in;
