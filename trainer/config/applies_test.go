@@ -34,7 +34,7 @@ func TestKeysWithoutEffect(t *testing.T) {
 		{[]string{"grpo.max_length=2048"}, "grpo.aggregation constant"},
 		{[]string{"agents.a.reference=m"}, "grpo.kl other than none"},
 		{[]string{"gateway.token_env=X"}, "gateway.listen, or task.program.command, or task.program.elsewhere"},
-		{[]string{"agents.b.model={kind: openai, url: http://h, name: n}", "agents.b.optimizer.lr=1"}, "agents.b.train"},
+		{append(jsonl, "agents.b.model={kind: openai, url: http://h, name: n}", "agents.b.optimizer.lr=1"), ""},
 	} {
 		_, err := Parse("f.yaml", []byte(team), c.sets)
 		want := "has an effect only with " + c.with

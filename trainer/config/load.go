@@ -180,6 +180,7 @@ func (c *Config) freezeHosted(d *decoder) {
 			d.failAt(key+".cold_start.steps", "the model of %s is hosted: it cannot have a cold start; remove this key", a.Name)
 		}
 		a.Train, a.ColdStart.Steps = false, 0
+		d.at[key+".train"] = d.at[key+".model"] // a model that replaces a trained one leaves the optimizer without effect
 	}
 }
 
