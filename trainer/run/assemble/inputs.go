@@ -15,11 +15,12 @@ import (
 // InputFiles returns a digest of each file and model that the training reads and no checkpoint contains, by key. The file of
 // held-out questions is left out (see HeldOutDigest), and so is what does not exist on this machine.
 func InputFiles(cfg *config.Config) (map[string]string, error) {
-	digests, err := TaskFiles(cfg)
+	questions := taskPaths(cfg)
+	delete(questions, "task.eval")
+	digests, err := fileDigests(cfg, questions)
 	if err != nil {
 		return nil, err
 	}
-	delete(digests, "task.eval")
 	for key, path := range inputPaths(cfg) {
 		digest, err := sampleDigest(path)
 		if err != nil {

@@ -14,15 +14,25 @@ import (
 // TaskFiles returns a digest of each of the task's files of questions, by key. Workers must have equal files: they look questions up
 // by their number. Files that do not exist are left out, because a program may bring the task.
 func TaskFiles(cfg *config.Config) (map[string]string, error) {
-	digests := map[string]string{}
+	return fileDigests(cfg, taskPaths(cfg))
+}
+
+// taskPaths returns the paths of the task's files of questions, by key.
+func taskPaths(cfg *config.Config) map[string]config.Path {
 	if !inFiles(cfg) {
-		return digests, nil
+		return nil
 	}
-	files := map[string]config.Path{"task.train": cfg.Task.Train, "task.eval": cfg.Task.Eval}
+	paths := map[string]config.Path{"task.train": cfg.Task.Train, "task.eval": cfg.Task.Eval}
 	for _, s := range cfg.Task.EvalSets {
-		files["task.eval_sets."+s.Name+".path"] = s.Path
+		paths["task.eval_sets."+s.Name+".path"] = s.Path
 	}
-	for key, path := range files {
+	return paths
+}
+
+// fileDigests returns the digests of the existing files among paths.
+func fileDigests(cfg *config.Config, paths map[string]config.Path) (map[string]string, error) {
+	digests := map[string]string{}
+	for key, path := range paths {
 		digest, err := fileDigest(cfg, key, path)
 		if err != nil {
 			return nil, err
