@@ -66,8 +66,9 @@ func usualPart(part map[string]json.RawMessage) (changed bool) {
 		}
 	}
 	if size, err := strconv.ParseFloat(string(part["size"]), 64); err == nil && size == math.Trunc(size) && math.Abs(size) < 1<<53 {
-		part["size"] = strconv.AppendInt(nil, int64(size), 10)
-		changed = true
+		whole := strconv.AppendInt(nil, int64(size), 10)
+		changed = changed || !bytes.Equal(whole, part["size"])
+		part["size"] = whole
 	}
 	return usualBytes(part, "data") || changed
 }
@@ -79,6 +80,9 @@ var dataAddress = regexp.MustCompile(`^\s*data:[^,]*;base64,`)
 func usualBytes(part map[string]json.RawMessage, key string) bool {
 	var text string
 	if json.Unmarshal(part[key], &text) != nil {
+		return false
+	}
+	if _, err := base64.StdEncoding.DecodeString(text); err == nil {
 		return false
 	}
 	plain := strings.Join(strings.Fields(dataAddress.ReplaceAllString(text, "")), "")
