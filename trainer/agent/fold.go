@@ -121,8 +121,9 @@ func fitting(recent []exchange, room int) []exchange {
 func (v *sampler) begin(ids []int32, text string) {
 	t := v.traj
 	if len(v.row().Tokens) > 0 {
-		t.More = append(t.More, Row{ID: RowID(t.ID, len(t.More)+1), Query: t.Query, Rollout: t.Rollout, Agent: t.Agent,
-			Invocation: t.Invocation, Version: v.row().Version})
+		row := NewRow(v.spec.Key, v.spec.Main)
+		row.ID, row.Version = RowID(t.ID, len(t.More)+1), v.row().Version
+		t.More = append(t.More, row)
 	}
 	v.row().AppendObserved(RolePrompt, ids, text)
 	v.computed = 0

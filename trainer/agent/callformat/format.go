@@ -31,7 +31,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
 )
 
@@ -144,7 +143,9 @@ func callOf(raw json.RawMessage, name, key, hint string) Call {
 	if err := json.Unmarshal(fields[name], &call.Name); err != nil || call.Name == "" {
 		return Call{Problem: fmt.Sprintf(`the tool call has no %q string. %s`, name, hint)}
 	}
-	if fields[key] == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(fields)), func(k string) bool { return k != name && k != "id" && k != "type" }) {
+	others := maps.Clone(fields)
+	maps.DeleteFunc(others, func(k string, _ json.RawMessage) bool { return k == name || k == "id" || k == "type" })
+	if len(others) == 0 {
 		return Call{Name: call.Name, Arguments: json.RawMessage("{}")}
 	}
 	return withArguments(call.Name, fields[key], key, hint)
