@@ -93,7 +93,7 @@ func (t *Template) dropsThinking() bool {
 	return false
 }
 
-// namesThinking stores the marks that the template's own system prompt tells the model to write.
+// namesThinking stores the marks that occur in the template's own system prompt, which asks the model to write them.
 func namesThinking(t *Template) {
 	prompt, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}}, t.tools, false)
 	for _, marks := range ThinkingMarks {
@@ -187,5 +187,5 @@ func WithoutThinking(text string) string {
 	return rest
 }
 
-// ThinkingOpen returns the mark with which the model of a template begins its thinking.
+// ThinkingOpen returns the mark before the thinking of a template's model.
 func ThinkingOpen(t *Template) string { return t.thinks.open }

@@ -111,7 +111,7 @@ func (d *decoder) switchedOff(c condition, pos position) bool {
 	})
 }
 
-// isEmpty reports whether a value is the zero of its type or has no elements.
+// isEmpty reports whether a value is zero or has no elements.
 func isEmpty(v reflect.Value) bool { return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 }
 
 // isUsual reports whether a value is a key's default. A default path counts as such whatever it is, because a saved configuration

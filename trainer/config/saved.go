@@ -59,7 +59,7 @@ func (p *pruner) prune(values []place) {
 				restored = append(restored, v)
 			}
 		}
-		if len(restored) == before { // the mistake is that of a restored key, which has no effect without a dropped one
+		if len(restored) == before { // a restored key is refused, because it has no effect without a dropped one
 			clear(p.drop)
 			restored = values
 		}

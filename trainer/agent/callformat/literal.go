@@ -142,7 +142,7 @@ func (p *literals) adjacent() bool {
 	return true
 }
 
-// raw reads a text in quotes in which a backslash is a character, and does not end the text before a quote.
+// raw reads a raw text of Python, r'...': backslashes belong to the text, and a quote after a backslash does not end it.
 func (p *literals) raw() (json.RawMessage, error) {
 	quote := p.text[p.at]
 	for end := p.at + 1; end < len(p.text); end++ {

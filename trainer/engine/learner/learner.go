@@ -26,7 +26,7 @@ type Options struct {
 	MicroBatchTokens      int   // tokens of one forward and backward pass
 	CheckpointActivations bool  // recompute activations in the backward pass
 	HostState             bool  // AdamW's moments are in host memory; fp32 weights may be there, too (model.Options)
-	HeadRows              int64 // rows of logits in memory at once; 0: what the function HeadRows returns
+	HeadRows              int64 // rows of logits in memory at once; 0: the default, HeadRows(...)
 
 	// For a mixture of experts: Replay uses the experts in Sequence.Routes, and the coefficient belongs to the
 	// load-balancing loss.

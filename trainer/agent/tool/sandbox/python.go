@@ -122,10 +122,10 @@ func (p *Python) run(ctx context.Context, program string) (string, error) {
 	return p.box.run(ctx, unfenced(program), p.cfg.Output)
 }
 
-// fence is a program between the lines with which Markdown marks code.
+// fence matches a program in a code block of Markdown.
 var fence = regexp.MustCompile("(?s)^\\s*```[^\\n`]*\\n(.*?)\\n?[ \\t]*```\\s*$")
 
-// unfenced returns a program without a fence around it. A fence is no Python.
+// unfenced returns a program without a fence around it. A fence is not Python.
 func unfenced(program string) string {
 	if m := fence.FindStringSubmatch(program); m != nil {
 		return m[1]

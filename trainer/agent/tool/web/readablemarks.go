@@ -91,7 +91,7 @@ func beginsWord(before, after rune) bool {
 	return !unicode.IsLetter(before) || unicode.IsLetter(after)
 }
 
-// struck are elements whose text is no longer valid.
+// struck lists the elements whose text is no longer valid.
 var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
 
 var lineThrough = regexp.MustCompile(`(?:^|;)text-decoration(?:-line)?:[^;]*line-through`)
