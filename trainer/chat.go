@@ -13,7 +13,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -42,8 +41,8 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 	}
 	own := *cfg
 	own.Gateway = config.Gateway{}
-	return withCheckpoint(ctx, &own, opt.evaluation(nil), useChat, func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
-		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(from.Step))}
+	return withCheckpoint(ctx, &own, opt.evaluation(nil), useChat, func(ctx context.Context, t *checkpointTeam) error {
+		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(t.step))}
 		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)

@@ -8,24 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
-
-// CheckpointOptions are the options of Serve and Chat in addition to the configuration. The zero value uses the run's newest
-// complete checkpoint.
-type CheckpointOptions struct {
-	Checkpoint string           // folder of a step; "": the run's newest complete one
-	Task       task.Task        // replaces the configured task; may be nil
-	Observer   metrics.Observer // receives notes; may be nil
-}
-
-// evaluation returns the options for agents that are all in this process, with requests at g.
-func (o CheckpointOptions) evaluation(g *Gateway) EvaluateOptions {
-	return EvaluateOptions{Checkpoint: o.Checkpoint, Task: o.Task, Observer: o.Observer, Gateway: g}
-}
 
 // ServeOptions are the options of Serve in addition to the configuration.
 type ServeOptions struct {
@@ -47,14 +31,14 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
-	return withCheckpoint(ctx, &own, opt.evaluation(&g), useServe, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+	return withCheckpoint(ctx, &own, opt.evaluation(&g), useServe, func(ctx context.Context, t *checkpointTeam) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
-				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(from.Step)), Free: true})
+				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
 			if w.Main() {
-				ready(stepDir, t.served())
+				ready(t.stepDir, t.served())
 			}
 			<-ctx.Done()
 			return nil
