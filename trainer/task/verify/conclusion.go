@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
 )
@@ -32,20 +33,41 @@ var (
 	jsonEscapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 )
 
-// tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer.
+// tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer. If
+// a conclusion follows the key's JSON object, as after a quoted result of a tool, it returns the text after the object.
 func tagged(answer string) string {
 	if tags := answerOpen.FindAllStringIndex(answer, -1); len(tags) > 0 {
 		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0]
 	}
-	if keys := answerKey.FindAllStringSubmatch(answer, -1); len(keys) > 0 {
-		last := keys[len(keys)-1]
-		return jsonEscapes.Replace(last[1]) + last[2]
+	keys := answerKey.FindAllStringSubmatchIndex(answer, -1)
+	if len(keys) == 0 {
+		return answer
 	}
-	return answer
+	at := keys[len(keys)-1]
+	later := afterObject(answer, at[0])
+	if _, ok := marked(later); ok || announced.MatchString(later) {
+		return later
+	}
+	if at[2] < 0 { // a number
+		return answer[at[4]:at[5]]
+	}
+	return jsonEscapes.Replace(answer[at[2]:at[3]])
+}
+
+// afterObject returns the text after the JSON object that contains the index: the object of the first brace if it is valid, or
+// otherwise of the last brace before the index.
+func afterObject(text string, index int) string {
+	for _, begin := range []int{strings.IndexByte(text[:index], '{'), strings.LastIndexByte(text[:index], '{')} {
+		var object json.RawMessage
+		if begin >= 0 && json.NewDecoder(strings.NewReader(text[begin:])).Decode(&object) == nil && begin+len(object) > index {
+			return text[begin+len(object):]
+		}
+	}
+	return ""
 }
 
 // conclusions returns the parts of an answer that may state its result, the surest first. The content of an <answer> tag or of the
-// JSON key "answer" replaces the whole answer. Its last \boxed{} or #### comes first, and then an "answer:" after the box. Without a
+// JSON key "answer" replaces the whole answer, as [tagged] does. Its last \boxed{} or #### comes first, and then an "answer:" after the box. Without a
 // mark it is the text after the last "answer is" or "answer:". Without these, the text after "the best option is" and similar words
 // comes first, and then the text before "is the answer" or the whole answer.
 func conclusions(answer string) []string {
