@@ -73,12 +73,15 @@ func (c *TeamChat) BindHeldOut(n int) task.Query {
 }
 
 // Ask makes the main agent answer a question, and returns its answer. It calls onMessage with every sub-task and the answer to
-// it, one at a time. It returns an error if the agents cannot answer, and the error of ctx when that ends.
+// it, one at a time; onMessage may be nil. It returns an error if the agents cannot answer, and the error of ctx when that ends.
 func (c *TeamChat) Ask(ctx context.Context, question string, onMessage func(Message)) (answer string, err error) {
 	c.turns++
 	q := c.about
 	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.turns), "chat", question
 	send := func(from, to, text string) {
+		if onMessage == nil {
+			return
+		}
 		c.sending.Lock()
 		defer c.sending.Unlock()
 		onMessage(Message{from, to, text})

@@ -87,7 +87,6 @@ func TestChatPassesSubTasks(t *testing.T) {
 // server under its own name, with its key instead of the client's.
 func TestServeHosted(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "solver")
-	cfg.Gateway.Listen = "127.0.0.1:0"
 	endpoint := gateway.NewServer()
 	server := httptest.NewServer(endpoint)
 	defer server.Close()

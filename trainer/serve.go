@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -18,8 +19,8 @@ type ServeOptions struct {
 }
 
 // Serve answers requests at opt.Gateway for the agents of a checkpoint, all in this process, until ctx ends. Requests may set
-// temperature and truncation; the defaults are the same as in evaluations. Serve calls ready when the agents can answer,
-// with the folder of the checkpoint. It returns nil when ctx ends.
+// temperature and truncation; the defaults are the same as in evaluations. Serve calls ready, which may be nil, when the agents can
+// answer, with the folder of the checkpoint. It returns nil when ctx ends. The configuration needs no gateway.
 func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func(stepDir string, agents []ServedAgent)) error {
 	if opt.Gateway == nil {
 		return errors.New("serve: ServeOptions.Gateway is nil")
@@ -27,6 +28,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func
 	g := *opt.Gateway
 	g.open = true
 	own := *cfg
+	own.Gateway.Listen = cmp.Or(own.Gateway.Listen, "127.0.0.1:0") // its agents answer requests; the address is not used
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
@@ -37,7 +39,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
-			if w.Main() {
+			if w.Main() && ready != nil {
 				ready(t.stepDir, t.served())
 			}
 			<-ctx.Done()

@@ -66,7 +66,6 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	if c.Model != "" {
 		return c.serveModel(ctx, g, ready)
 	}
-	c.Set = append(c.Set, "gateway.listen=127.0.0.1:0") // its agents answer requests
 	cfg, err := c.load()
 	if err != nil {
 		return err
