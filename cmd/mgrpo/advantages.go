@@ -6,9 +6,9 @@ import (
 	"io"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/trainer/advantages"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/advantages"
 )
 
 type advantagesCmd struct {

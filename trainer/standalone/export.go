@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/model/hub"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
@@ -21,7 +22,7 @@ func Export(ctx context.Context, path, adapter, file string, dtype weights.DType
 		return err
 	}
 	defer src.Close()
-	tok, err := TokenizerOf(path, src)
+	tok, err := tokenizer.LoadCheckpoint(path, src.GGUFMeta())
 	if err != nil {
 		return fmt.Errorf("a GGUF file needs the tokenizer: %w", err)
 	}

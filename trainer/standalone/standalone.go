@@ -59,7 +59,7 @@ func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err err
 	defer src.Close()
 	c = &Checkpoint{path: path, dtype: src.DType()}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) || exists(filepath.Join(path, "tokenizer.model")) {
-		if c.Tokenizer, c.unread = TokenizerOf(path, src); c.unread != nil {
+		if c.Tokenizer, c.unread = tokenizer.LoadCheckpoint(path, src.GGUFMeta()); c.unread != nil {
 			c.Notes = append(c.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", c.unread))
 		}
 	}
@@ -140,20 +140,7 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	defer src.Close()
-	return TokenizerOf(path, src)
-}
-
-// TokenizerOf reads the tokenizer of an opened checkpoint: from the files next to its weights, or from a GGUF file's
-// metadata.
-func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error) {
-	if src.GGUFMeta() == nil {
-		return tokenizer.Load(path)
-	}
-	files, err := tokenizer.FromGGUF(src.GGUFMeta())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return tokenizer.Parse(files)
+	return tokenizer.LoadCheckpoint(path, src.GGUFMeta())
 }
 
 // OpenEngine starts a rollout engine with the given number of slots on the checkpoint's weights. Close also closes it.

@@ -37,6 +37,19 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, at(dir, err)
 }
 
+// LoadCheckpoint reads the tokenizer of a checkpoint: from the metadata of its GGUF file at path, as [FromGGUF] describes it, or from the
+// folder if gguf is nil.
+func LoadCheckpoint(path string, gguf map[string]any) (*Tokenizer, error) {
+	if gguf == nil {
+		return Load(path)
+	}
+	files, err := FromGGUF(gguf)
+	if err != nil {
+		return nil, at(path, err)
+	}
+	return Parse(files)
+}
+
 // loadFS does the same as Load, from the root of a file system.
 func loadFS(fsys fs.FS) (*Tokenizer, error) {
 	files := map[string][]byte{}

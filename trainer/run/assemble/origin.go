@@ -15,7 +15,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/standalone"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -52,7 +51,7 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 	}
 	if err == nil {
 		o.arch = o.source.Config()
-		o.tokenizer, err = standalone.TokenizerOf(folder, o.source)
+		o.tokenizer, err = tokenizer.LoadCheckpoint(folder, o.source.GGUFMeta())
 	}
 	if err != nil {
 		return o, errors.Join(cfg.Fault("agents."+a.Name+".model", err), o.close())

@@ -5,8 +5,8 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/mgrpo/mgrpo/trainer/advantages"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/advantages"
 )
 
 // Two queries of four rollouts each. All rollouts of the second query have the same reward, so it has no gradient.
