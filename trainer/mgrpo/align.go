@@ -11,8 +11,8 @@ const (
 
 // Align is the alignment of one sub-agent.
 type Align struct {
-	Mode AlignMode `json:"mode" yaml:"mode"`
-	D    int       `json:"d" yaml:"d"` // aligned count; choose it so that P(d_k <= d) is near 0.99
+	Mode AlignMode `json:"mode"`
+	D    int       `json:"d"` // aligned count; choose it so that P(d_k <= d) is near 0.99
 }
 
 // Draw aligns dk invocations to d by duplicating or dropping (equation 11). A copy would have the reward, the advantage

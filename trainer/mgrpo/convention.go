@@ -28,10 +28,10 @@ const (
 // if its rewards are equal or its population std is strictly below SigmaMin. Rewards count as equal if their range is
 // at most 2^-40 of the largest magnitude.
 type Convention struct {
-	Std      Std      `json:"std" yaml:"std"`
-	Eps      float64  `json:"eps" yaml:"eps"` // added to the divisor
-	Baseline Baseline `json:"baseline" yaml:"baseline"`
-	SigmaMin float64  `json:"sigma_min" yaml:"sigma_min"`
+	Std      Std      `json:"std"`
+	Eps      float64  `json:"eps"` // added to the divisor
+	Baseline Baseline `json:"baseline"`
+	SigmaMin float64  `json:"sigma_min"`
 }
 
 // DefaultConvention returns M-GRPO's convention: population std, no epsilon, degenerate below 1e-6 (equations 10, 13).

@@ -9,14 +9,14 @@ import (
 
 // Demonstrations yields the scripted conversations on n queries for an agent's role. A researcher has one conversation
 // for each call of the planner. The queries are from a separate split. Planner and researcher act in the same rollouts.
-func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
-	role, err := roleOf(p)
+func (t *Task) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
+	grammarRole, err := roleOf(role)
 	if err != nil {
 		n = 0 // the agent has no role in the task; Dialect returns the error
 	}
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
-			for _, d := range t.demonstrate(role, i) {
+			for _, d := range t.demonstrate(grammarRole, i) {
 				if !yield(d) {
 					return
 				}
@@ -27,7 +27,7 @@ func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrati
 
 func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
 	q := t.query(splitDemo, i)
-	e := &expert{kb: q.Data.(*KB), noise: t.settings.Noise, failures: t.shape.Failures, s: task.NewStream(t.settings.Seed, "research.expert", i)}
+	e := &expert{kb: q.Data.(*KB), noise: t.opt.Noise, failures: t.shape.Failures, s: task.NewStream(t.opt.Seed, "research.expert", i)}
 	switch role {
 	case Planner:
 		planner, _ := e.team(q)
@@ -41,7 +41,7 @@ func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
 	return nil
 }
 
-// team plays planner and researcher and returns their conversations.
+// team grammarRole planner and researcher and returns their conversations.
 func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []task.Demonstration) {
 	p := newTranscript(Planner, q.ID, q.Text)
 	answer := e.plan(func(entity, relation string) (string, bool) {
@@ -57,7 +57,7 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 	return p.Demonstration, researchers
 }
 
-// single plays both roles in one conversation and writes findings as notes.
+// single grammarRole both roles in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
 	left := e.limits().singleSearches

@@ -19,31 +19,31 @@ func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // Dialect returns the dialect of one conversation in the agent's role.
-func (t *Task) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
-	role, err := roleOf(p)
+func (t *Task) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+	grammarRole, err := roleOf(role)
 	if err != nil {
 		return nil, err
 	}
-	d := &dialect{grammar: &Grammar{role: role, limits: limitsOf(t.shape.Parts > 0)}, vocab: words}
-	if role == Planner {
-		d.grammar.subAgent = p.Delegates[0]
+	d := &dialect{grammar: &Grammar{role: grammarRole, limits: limitsOf(t.shape.Parts > 0)}, vocab: words}
+	if grammarRole == Planner {
+		d.grammar.subAgent = role.Delegates[0]
 	}
 	d.stops, err = d.ids(d.grammar.Stops())
 	return d, err
 }
 
 // roleOf returns an agent's role in the grammar. It returns an error for settings that the grammar cannot express.
-func roleOf(p task.AgentRole) (Role, error) {
+func roleOf(role task.AgentRole) (Role, error) {
 	switch {
-	case len(p.Tools) > 0:
-		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; remove tools", p.Agent)
-	case p.System != "":
-		return "", fmt.Errorf("agents.%s: the research task has no system prompt; remove prompt and prompt_text", p.Agent)
-	case len(p.Delegates) > 1:
-		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task has exactly one sub-agent; found %d", p.Agent, len(p.Delegates))
-	case !p.Main:
+	case len(role.Tools) > 0:
+		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; remove tools", role.Agent)
+	case role.System != "":
+		return "", fmt.Errorf("agents.%s: the research task has no system prompt; remove prompt and prompt_text", role.Agent)
+	case len(role.Delegates) > 1:
+		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task has exactly one sub-agent; found %d", role.Agent, len(role.Delegates))
+	case !role.Main:
 		return Researcher, nil
-	case len(p.Delegates) == 0:
+	case len(role.Delegates) == 0:
 		return Single, nil
 	}
 	return Planner, nil

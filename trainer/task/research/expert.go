@@ -9,13 +9,13 @@ import (
 
 // Noise makes the scripted experts sloppy. Each field is the probability of a mistake.
 type Noise struct {
-	OneWord       float64 `json:"kw" yaml:"kw"`             // search for only one of the two words
-	Outdated      float64 `json:"was" yaml:"was"`           // quote the outdated fact ("was") although the current one ("is") was found too
-	RandomQuote   float64 `json:"rnd" yaml:"rnd"`           // quote any returned sentence
-	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // do not follow an alias
-	WrongRelation float64 `json:"wrongrel" yaml:"wrongrel"` // ask for another relation of the query
-	StopEarly     float64 `json:"early" yaml:"early"`       // answer before the last hop
-	AskAgain      float64 `json:"reask" yaml:"reask"`       // ask again after "unknown"
+	OneWord       float64 // search for only one of the two words
+	Outdated      float64 // quote the outdated fact ("was") although the current one ("is") was found too
+	RandomQuote   float64 // quote any returned sentence
+	GiveUp        float64 // do not follow an alias
+	WrongRelation float64 // ask for another relation of the query
+	StopEarly     float64 // answer before the last hop
+	AskAgain      float64 // ask again after "unknown"
 }
 
 // searchAgain is the probability that a search is repeated with both words. This applies to a search for one word that
@@ -23,8 +23,8 @@ type Noise struct {
 const searchAgain = 0.7
 
 func (n Noise) validate() error {
-	return checkProbabilities(map[string]float64{"noise.kw": n.OneWord, "noise.was": n.Outdated, "noise.rnd": n.RandomQuote,
-		"noise.giveup": n.GiveUp, "noise.wrongrel": n.WrongRelation, "noise.early": n.StopEarly, "noise.reask": n.AskAgain})
+	return checkProbabilities(map[string]float64{"keyword": n.OneWord, "was": n.Outdated, "random": n.RandomQuote,
+		"give_up": n.GiveUp, "wrong_relation": n.WrongRelation, "early": n.StopEarly, "reask": n.AskAgain})
 }
 
 // expert plays the scripted planner and researcher on one knowledge base.

@@ -36,7 +36,7 @@ func play(t *testing.T, r *Task, q task.Query, rollout int) (answer string, call
 	t.Helper()
 	kb := q.Data.(*KB)
 	search := r.Tools(q, part(Researcher))[0]
-	e := &expert{kb: kb, noise: r.settings.Noise, failures: r.shape.Failures, s: task.NewStream(9, "play "+q.ID, int64(rollout))}
+	e := &expert{kb: kb, noise: r.opt.Noise, failures: r.shape.Failures, s: task.NewStream(9, "play "+q.ID, int64(rollout))}
 	answer = e.plan(func(entity, relation string) (string, bool) {
 		calls++
 		searches := 0

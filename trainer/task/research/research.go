@@ -27,8 +27,8 @@ type Options struct {
 
 // Task implements task.Task, task.WithDialect, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
 type Task struct {
-	settings Options
-	shape    Shape
+	opt   Options
+	shape Shape
 }
 
 var (
@@ -39,21 +39,21 @@ var (
 )
 
 // New returns the task, or an error for bad settings.
-func New(s Options) (*Task, error) {
-	if s.EvalSize < 1 {
-		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", s.EvalSize)
+func New(opt Options) (*Task, error) {
+	if opt.EvalSize < 1 {
+		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", opt.EvalSize)
 	}
-	if err := s.Noise.validate(); err != nil {
+	if err := opt.Noise.validate(); err != nil {
 		return nil, err
 	}
 	shape := defaultShape()
-	if s.Shape != nil {
-		shape = *s.Shape
+	if opt.Shape != nil {
+		shape = *opt.Shape
 	}
 	if err := shape.validate(); err != nil {
 		return nil, err
 	}
-	return &Task{s, shape}, nil
+	return &Task{opt, shape}, nil
 }
 
 // Name returns "research".
@@ -73,7 +73,7 @@ func (t *Task) Train(i int64) task.Query { return t.query(splitTrain, i) }
 func (t *Task) Eval(i int) task.Query { return t.query(splitEval, int64(i)) }
 
 // EvalSize returns the number of held-out queries.
-func (t *Task) EvalSize() int { return t.settings.EvalSize }
+func (t *Task) EvalSize() int { return t.opt.EvalSize }
 
 // Lookup regenerates a query from its id.
 func (t *Task) Lookup(id string) (task.Query, error) {
@@ -85,8 +85,8 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 	switch split {
 	case splitTrain, splitDemo:
 	case splitEval:
-		if i >= int64(t.settings.EvalSize) {
-			return task.Query{}, fmt.Errorf("research: no query %q: there are %d held-out queries", id, t.settings.EvalSize)
+		if i >= int64(t.opt.EvalSize) {
+			return task.Query{}, fmt.Errorf("research: no query %q: there are %d held-out queries", id, t.opt.EvalSize)
 		}
 	default:
 		return task.Query{}, fmt.Errorf("research: no query %q: no split %q", id, split)
@@ -122,8 +122,8 @@ const queryArgument = "query"
 
 // Tools returns the search tool for a researcher or a single agent. A search returns the sentences of the best three
 // facts, each with a full stop, or an empty text if it fails.
-func (t *Task) Tools(q task.Query, p task.AgentRole) []tool.Tool {
-	if role, err := roleOf(p); err != nil || role == Planner {
+func (t *Task) Tools(q task.Query, role task.AgentRole) []tool.Tool {
+	if grammarRole, err := roleOf(role); err != nil || grammarRole == Planner {
 		return nil
 	}
 	return []tool.Tool{tool.Func(SearchTool, "Search the knowledge base of the question.", queryArgument, "names or relations",
@@ -140,11 +140,11 @@ func (t *Task) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 func (t *Task) fails(ctx context.Context) bool {
 	o, _ := tool.OriginOf(ctx)
 	place := fmt.Sprintf("research.failure %s %s %d %d", o.Query, o.Agent, o.Rollout, o.Invocation)
-	return task.NewStream(t.settings.Seed, place, int64(o.Call)).Chance(t.shape.Failures)
+	return task.NewStream(t.opt.Seed, place, int64(o.Call)).Chance(t.shape.Failures)
 }
 
 func (t *Task) query(split string, i int64) task.Query {
-	kb := makeKB(t.shape, task.NewStream(t.settings.Seed, "research."+split, i))
+	kb := makeKB(t.shape, task.NewStream(t.opt.Seed, "research."+split, i))
 	id := rowID(split, i)
 	return task.Query{ID: id, Row: id, Text: kb.Question(), Answer: kb.Answer(), Data: &kb}
 }

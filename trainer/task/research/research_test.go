@@ -164,7 +164,7 @@ func TestVerify(t *testing.T) {
 func TestSettingsAreChecked(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
 		"eval_size": func(s *Options) { s.EvalSize = 0 },
-		"noise":     func(s *Options) { s.Noise.GiveUp = 1.1 },
+		"give_up":   func(s *Options) { s.Noise.GiveUp = 1.1 },
 		"hops":      func(s *Options) { s.Shape = &Shape{Hops: 4} },
 		"alias":     func(s *Options) { s.Shape = &Shape{Hops: 1, Alias: math.NaN()} },
 		"parts":     func(s *Options) { s.Shape = &Shape{Hops: 1, Parts: 7} },
