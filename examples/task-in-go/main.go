@@ -78,9 +78,7 @@ func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (a
 }
 
 // progress is an observer that prints one line for each step.
-type progress struct{}
-
-func (progress) Progress(metrics.Progress) {}
+type progress struct{ metrics.Observers }
 
 func (progress) Note(n metrics.Note) {
 	if n.Severity == metrics.Warning {

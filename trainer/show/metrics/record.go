@@ -68,7 +68,8 @@ func (r Record) place() int64 {
 	return -1
 }
 
-// Observer receives the records, notes and progress of a run. Its methods are called from several goroutines.
+// Observer receives the records, notes and progress of a run. Its methods are called from several goroutines. A type that embeds
+// [Observers], whose zero value does nothing, needs only the methods that it uses.
 type Observer interface {
 	// Progress receives the progress of an agent.
 	Progress(p Progress)
