@@ -139,7 +139,7 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 		}
 	}
 	if opt.engine {
-		engine, err := local.New(ctx, a.policy(), local.Options{Slots: len(w.Prompts) * w.Rollouts, HalfCache: w.precision != full}, local.TenantOptions{})
+		engine, err := local.OpenTenant(ctx, a.policy(), local.Options{Slots: len(w.Prompts) * w.Rollouts, HalfCache: w.precision != full}, local.TenantOptions{})
 		if err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func (w *sweep) open(ctx context.Context, o Options) (err error) {
 	if a.model, err = model.RandomOnDevice(ctx, a.device, w.config, 1, opt); err != nil {
 		return err
 	}
-	engine, err := local.New(ctx, a.model, local.Options{Slots: slots, Context: limit, Note: func(text string) { o.Log("%s", text) }}, local.TenantOptions{})
+	engine, err := local.OpenTenant(ctx, a.model, local.Options{Slots: slots, Context: limit, Note: func(text string) { o.Log("%s", text) }}, local.TenantOptions{})
 	if err != nil {
 		return err
 	}

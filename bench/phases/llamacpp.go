@@ -187,7 +187,7 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	// room for each prompt, for each sequence in flight, and for each of the last ones, also for their recurrent states
 	n := d.shape.prompts
 	engine := local.Options{Slots: n, Conversations: 2 * n, CacheTokens: arch.WholeCache(3*n, w.context()+1), HalfCache: d.half}
-	if a.engine, err = local.New(ctx, a.model, engine, local.TenantOptions{}); err != nil {
+	if a.engine, err = local.OpenTenant(ctx, a.model, engine, local.TenantOptions{}); err != nil {
 		return nil, measure.Setup{}, err
 	}
 	p := &cached{a, w}

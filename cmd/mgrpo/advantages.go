@@ -36,7 +36,7 @@ func (c *advantagesCmd) Run() error {
 	case c.Weights != "" || c.Convention != "mgrpo":
 		return errors.New("--weights and --convention belong to --npy: a line has weights and a convention of its own")
 	}
-	return c.convert(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normaliser(kernels.CPU)) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.NormaliserOn(kernels.CPU)) })
 }
 
 // arrays reads and writes NumPy files.

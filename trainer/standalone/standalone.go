@@ -149,7 +149,7 @@ func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (*local.Tenant, 
 	if c.Tokenizer != nil {
 		tenantOpt.TokenBytes = c.Tokenizer.TokenBytes
 	}
-	engine, err := local.New(ctx, c.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, c.Model.MaxPosition())}, tenantOpt)
+	engine, err := local.OpenTenant(ctx, c.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, c.Model.MaxPosition())}, tenantOpt)
 	if err == nil {
 		c.engines = append(c.engines, engine)
 	}

@@ -168,7 +168,7 @@ func TestModuleSamples(t *testing.T) {
 	native, module := both(t, "cpu")
 	const sequences = 6
 	sample := func(m *model.Model, opt local.Options) (all [sequences]policy.Completion) {
-		e, err := local.New(t.Context(), m, opt, local.TenantOptions{})
+		e, err := local.OpenTenant(t.Context(), m, opt, local.TenantOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

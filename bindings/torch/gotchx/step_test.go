@@ -70,7 +70,7 @@ func withStep(t *testing.T, steps bool) (m *model.Model, c *counted) {
 
 func sampler(t *testing.T, m *model.Model, opt local.Options) *local.Tenant {
 	t.Helper()
-	e, err := local.New(t.Context(), m, opt, local.TenantOptions{Overlap: true})
+	e, err := local.OpenTenant(t.Context(), m, opt, local.TenantOptions{Overlap: true})
 	if err != nil {
 		t.Fatal(err)
 	}

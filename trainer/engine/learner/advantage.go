@@ -30,7 +30,7 @@ func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, gr
 	doErr := device.Do(ctx, func(s *torch.Scope) error {
 		on := model.Backend(s)
 		a.Backend = on.String()
-		a.Groups, err = Normaliser(on)(c, groups)
+		a.Groups, err = NormaliserOn(on)(c, groups)
 		return nil
 	})
 	if err = cmp.Or(doErr, err); err != nil {
@@ -43,8 +43,8 @@ func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, gr
 	return a, err
 }
 
-// Normaliser returns the group_advantage kernel of a backend. Rewards and weights are float64 host tensors (tensor.Dense).
-func Normaliser(on kernels.Backend) mgrpo.Normaliser {
+// NormaliserOn returns the group_advantage kernel of a backend. Rewards and weights are float64 host tensors (tensor.Dense).
+func NormaliserOn(on kernels.Backend) mgrpo.Normaliser {
 	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 		var rewards, weights []float64
 		offsets := []int64{0}

@@ -75,7 +75,7 @@ func testEngine(t *testing.T, m *model.Model, opt Options) *Tenant {
 
 func testTenant(t *testing.T, m *model.Model, opt Options, tenantOpt TenantOptions) *Tenant {
 	t.Helper()
-	e, err := New(context.Background(), m, opt, tenantOpt)
+	e, err := OpenTenant(context.Background(), m, opt, tenantOpt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,8 @@ type Tenant struct {
 
 var _ policy.Policy = (*Tenant)(nil)
 
-// New opens an engine for one tenant, which closes it.
-func New(ctx context.Context, m *model.Model, opt Options, tenantOpt TenantOptions) (*Tenant, error) {
+// OpenTenant opens an engine for one tenant, which closes it.
+func OpenTenant(ctx context.Context, m *model.Model, opt Options, tenantOpt TenantOptions) (*Tenant, error) {
 	e, err := Open(ctx, m, opt)
 	if err != nil {
 		return nil, err
