@@ -85,9 +85,8 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	return jsonl.Open(jsonl.Options{
 		Stages: stages,
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
-		AnswersNameOptions: t.Verifier.Kind == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
-		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts,
-			Kind: t.Fields.Kind, Level: t.Fields.Level},
+		AnswersNameOptions: verify.Kind(t.Verifier.Kind) == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
+		Fields: jsonl.Fields(t.Fields),
 	})
 }
 

@@ -15,9 +15,9 @@ import (
 
 // openVerifier makes a configured verifier, for a process with `agentsHere` agents.
 func openVerifier(cfg *config.Config, v config.Verifier, agentsHere int) (verify.Verifier, error) {
-	kind := v.Kind
+	kind := verify.Kind(v.Kind)
 	if kind == "auto" {
-		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
+		kind = map[string]verify.Kind{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
 	}
 	j := cfg.Task.Judge
 	kept, err := cache(cfg)
@@ -98,7 +98,7 @@ func ScoredHere(cfg *config.Config, agents []string) (here []string) {
 		if e := cfg.Task.Expert.Kind; !cfg.Agent(name).IsMain() && e != "auto" && e != "parts" {
 			v = cfg.Task.Expert
 		}
-		if slices.Contains(agents, name) && (v.Kind == verify.Program || v.Kind == verify.TorchScript) {
+		if kind := verify.Kind(v.Kind); slices.Contains(agents, name) && (kind == verify.Program || kind == verify.TorchScript) {
 			here = append(here, name)
 		}
 	}

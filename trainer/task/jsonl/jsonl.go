@@ -39,7 +39,7 @@ type Task struct {
 	order       *task.RowOrder
 	stages      []stage
 	main, sub   verify.Verifier
-	settings    Options
+	opt         Options
 	byID        map[string]place
 }
 
@@ -67,21 +67,21 @@ const (
 )
 
 // Open reads all files.
-func Open(s Options) (*Task, error) {
-	train, err := s.read(s.Train, s.Layout)
+func Open(opt Options) (*Task, error) {
+	train, err := opt.read(opt.Train, opt.Layout)
 	if err != nil {
 		return nil, err
 	}
-	eval, err := s.read(s.Eval, s.Layout)
+	eval, err := opt.read(opt.Eval, opt.Layout)
 	if err != nil {
 		return nil, err
 	}
-	t, err := New("jsonl", train, eval, s)
+	t, err := New("jsonl", train, eval, opt)
 	if err != nil {
 		return nil, err
 	}
-	for _, further := range s.Sets {
-		rows, err := s.read(further.Path, further.Layout)
+	for _, further := range opt.Sets {
+		rows, err := opt.read(further.Path, further.Layout)
 		if err == nil {
 			err = t.add(further.Name, rows)
 		}
@@ -105,31 +105,31 @@ func (s Options) read(path, layout string) ([]Row, error) {
 }
 
 // New builds a task from rows in memory. It ignores Options.Train, Eval and Fields.
-func New(name string, train, eval []Row, s Options) (*Task, error) {
+func New(name string, train, eval []Row, opt Options) (*Task, error) {
 	if len(train) == 0 || len(eval) == 0 {
 		return nil, fmt.Errorf("%s: needs training rows and held-out rows, but has %d and %d", name, len(train), len(eval))
 	}
-	if s.Main == nil {
+	if opt.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
 	}
-	train, err := s.checked(name, splitTrain, train)
+	train, err := opt.checked(name, splitTrain, train)
 	if err != nil {
 		return nil, err
 	}
-	t := &Task{name: name, settings: s, train: train, order: task.NewRowOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
+	t := &Task{name: name, opt: opt, train: train, order: task.NewRowOrder(opt.Seed, len(train)), main: opt.Main, sub: opt.Sub, byID: map[string]place{}}
 	if t.sub == nil {
 		t.sub = t.main
 	}
 	for i, r := range train {
-		if s.NeedParts && len(r.Parts) == 0 {
+		if opt.NeedParts && len(r.Parts) == 0 {
 			return nil, fmt.Errorf("%s: the training row %s has no parts, but sub-agents' answers are compared with parts", name, r.ID)
 		}
 		if err := t.place(splitTrain, r, place{false, i}); err != nil {
 			return nil, err
 		}
 	}
-	for _, of := range s.Stages {
-		added, err := of.open(s.Seed, train)
+	for _, of := range opt.Stages {
+		added, err := of.open(opt.Seed, train)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -141,7 +141,7 @@ func New(name string, train, eval []Row, s Options) (*Task, error) {
 // add adds the rows of a set to eval.
 func (t *Task) add(name string, rows []Row) error {
 	added := set{name, len(t.eval), len(rows)}
-	rows, err := t.settings.checked(t.name, added.split(), rows)
+	rows, err := t.opt.checked(t.name, added.split(), rows)
 	if err != nil {
 		return err
 	}

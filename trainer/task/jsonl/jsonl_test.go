@@ -22,7 +22,7 @@ func write(t testing.TB, content string) string {
 	return path
 }
 
-func open(t *testing.T, train, eval, kind string) *Task {
+func open(t *testing.T, train, eval string, kind verify.Kind) *Task {
 	t.Helper()
 	v, err := verify.New(verify.Options{Kind: kind})
 	if err != nil {

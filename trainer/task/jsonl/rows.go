@@ -33,9 +33,9 @@ type Fields struct {
 	Question string // a text, or messages: one user message, optionally after a system message
 	Answer   string // a text, or a list of accepted texts
 	Choices  string // list of options, or their texts and labels; a row may lack this field; "": no row has it
-	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 	Kind     string // kind of question; a row may lack this field; "": no row has it
 	Level    string // difficulty; a row may lack this field; "": no row has it
+	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 }
 
 // DefaultFields returns the names id, question, answer, choices, parts, kind and level.

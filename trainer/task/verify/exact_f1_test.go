@@ -33,7 +33,7 @@ func TestSquadNormalisation(t *testing.T) {
 }
 
 func TestExactMatchAndF1(t *testing.T) {
-	score := func(kind, answer string, accepted ...string) float64 {
+	score := func(kind Kind, answer string, accepted ...string) float64 {
 		v, err := New(Options{Kind: kind})
 		if err != nil {
 			t.Fatal(err)

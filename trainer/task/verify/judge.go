@@ -20,7 +20,7 @@ import (
 // JudgeOptions configure an OpenAI-compatible chat endpoint that scores answers.
 type JudgeOptions struct {
 	URL     string        // base, such as https://host/v1
-	Model   string        //
+	Model   string        // the name that requests send
 	KeyEnv  string        // environment variable with the API key; empty: no key is sent
 	Prompt  string        // template with {question}, {reference}, {answer}, {scale} and {row}; empty: DefaultJudgePrompt
 	Scale   float64       // best score of the judge; scores are divided by it; 0 means 1

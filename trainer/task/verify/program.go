@@ -62,9 +62,9 @@ type programReply struct {
 // programDeaths times without an answer in between, the open cases have no score. Nor has a case that has no answer for the timeout
 // after a later case was answered.
 type programVerifier struct {
-	settings ProgramOptions
-	name     string        // for errors
-	restart  time.Duration // pause before the next start of a process
+	opt     ProgramOptions
+	name    string        // for errors
+	restart time.Duration // pause before the next start of a process
 
 	mu      sync.Mutex
 	next    int64
@@ -109,7 +109,7 @@ func newProgram(s ProgramOptions) (Verifier, error) {
 	if s.Timeout <= 0 {
 		s.Timeout = time.Minute
 	}
-	v := &programVerifier{settings: s, name: strings.Join(s.Command, " "), restart: programRestart, waiting: map[int64]*programCase{}}
+	v := &programVerifier{opt: s, name: strings.Join(s.Command, " "), restart: programRestart, waiting: map[int64]*programCase{}}
 	v.ctx, v.close = context.WithCancel(context.Background())
 	return v, nil
 }
@@ -120,7 +120,7 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("verifier: program %s: %w", v.name, err)
 	}
-	for wait := v.settings.Timeout; ; {
+	for wait := v.opt.Timeout; ; {
 		select {
 		case r := <-asked.done:
 			if r.err != nil {
@@ -137,14 +137,14 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 
 // errSlow returns the error of a case that has no answer in time.
 func (v *programVerifier) errSlow() error {
-	return fmt.Errorf("no answer within %s: %w", v.settings.Timeout, context.DeadlineExceeded)
+	return fmt.Errorf("no answer within %s: %w", v.opt.Timeout, context.DeadlineExceeded)
 }
 
 // checkTime settles a case whose time is over, or kills the process if it hangs. It returns the time until the next check.
 func (v *programVerifier) checkTime(id int64) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	asked, limit := v.waiting[id], v.settings.Timeout
+	asked, limit := v.waiting[id], v.opt.Timeout
 	if asked == nil || asked.sent.IsZero() || v.process == nil || v.process.hung {
 		return limit
 	}
@@ -252,7 +252,7 @@ func (v *programVerifier) keep() {
 // runOnce starts a process, sends the open cases, and reads replies until the process ends. It returns true if keep
 // should start another process.
 func (v *programVerifier) runOnce() (again bool) {
-	p, err := startProcess(v.settings.Command, v.settings.Dir)
+	p, err := startProcess(v.opt.Command, v.opt.Dir)
 	if err != nil {
 		v.mu.Lock()
 		defer v.mu.Unlock()

@@ -37,8 +37,8 @@ const maxBatch = 32
 // moduleVerifier has one copy of the module on each device. It opens a copy for the first answer on its device, so a
 // server has no module for the answers that other servers score.
 type moduleVerifier struct {
-	settings TorchScriptOptions
-	open     ModuleOpener
+	opt  TorchScriptOptions
+	open ModuleOpener
 
 	mu     sync.Mutex
 	copies map[string]*moduleCopy // by device
@@ -68,26 +68,26 @@ func newTorchScript(s TorchScriptOptions) (Verifier, error) {
 		s.Device = func(string) string { return "cpu" }
 	}
 	s.Threads = max(s.Threads, 1)
-	v := &moduleVerifier{settings: s, open: openModule, copies: map[string]*moduleCopy{}}
+	v := &moduleVerifier{opt: s, open: openModule, copies: map[string]*moduleCopy{}}
 	v.ctx, v.end = context.WithCancel(context.Background())
 	return v, nil
 }
 
 // Score returns the module's score. A score outside [0,1] is an error.
 func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
-	tokens, err := v.settings.Encode(c.Question(), c.Attempt.Answer)
-	if err == nil && (len(tokens) == 0 || len(tokens) > v.settings.MaxTokens) {
-		err = fmt.Errorf("question and answer have %d tokens, but must have 1 to max_tokens, %d", len(tokens), v.settings.MaxTokens)
+	tokens, err := v.opt.Encode(c.Question(), c.Attempt.Answer)
+	if err == nil && (len(tokens) == 0 || len(tokens) > v.opt.MaxTokens) {
+		err = fmt.Errorf("question and answer have %d tokens, but must have 1 to max_tokens, %d", len(tokens), v.opt.MaxTokens)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, err)
+		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.opt.Path, err)
 	}
-	r := v.copyOn(v.settings.Device(c.Attempt.Agent)).ask(ctx, tokens)
+	r := v.copyOn(v.opt.Device(c.Attempt.Agent)).ask(ctx, tokens)
 	if r.err == nil && !(r.score >= 0 && r.score <= 1) {
 		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: end the module with a function to [0,1], such as a sigmoid", float32(r.score))
 	}
 	if r.err != nil {
-		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, r.err)
+		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.opt.Path, r.err)
 	}
 	return r.score, nil
 }
@@ -101,7 +101,7 @@ func (v *moduleVerifier) copyOn(device string) *moduleCopy {
 		m = &moduleCopy{asked: make(chan *moduleCase), ctx: v.ctx}
 		if v.ctx.Err() == nil {
 			v.copies[device] = m
-			v.served.Go(func() { m.serve(v.open, v.settings, device) })
+			v.served.Go(func() { m.serve(v.open, v.opt, device) })
 		}
 	}
 	return m

@@ -51,25 +51,28 @@ func Close(v Verifier) error {
 	return nil
 }
 
+// Kind is a kind of verifier.
+type Kind string
+
 // Kinds of verifier.
 const (
-	Exact      = "exact"       // equal except for surrounding space
-	Normalized = "normalized"  // equal except for case, punctuation, articles and spacing
-	ExactMatch = "exact_match" // equal as SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA define it
-	F1         = "f1"          // the fraction of common words, as these benchmarks define it
-	Quantity   = "quantity"    // equal numbers with units of one dimension; texts as normalized
-	Numeric    = "numeric"     // equal numbers: in \boxed{} or after ####, otherwise the last number
-	Choice     = "choice"      // the same letter or the same option
-	Regex      = "regex"       // the pattern's first group, or its match, equals the reference
-	Judge      = "judge"       // an OpenAI-compatible model's score
-	Program    = "program"     // the score of a program in any language
+	Exact      Kind = "exact"       // equal except for surrounding space
+	Normalized Kind = "normalized"  // equal except for case, punctuation, articles and spacing
+	ExactMatch Kind = "exact_match" // equal as SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA define it
+	F1         Kind = "f1"          // the fraction of common words, as these benchmarks define it
+	Quantity   Kind = "quantity"    // equal numbers with units of one dimension; texts as normalized
+	Numeric    Kind = "numeric"     // equal numbers: in \boxed{} or after ####, otherwise the last number
+	Choice     Kind = "choice"      // the same letter or the same option
+	Regex      Kind = "regex"       // the pattern's first group, or its match, equals the reference
+	Judge      Kind = "judge"       // an OpenAI-compatible model's score
+	Program    Kind = "program"     // the score of a program in any language
 
-	TorchScript = "torchscript" // the score of a module that torch.jit.save wrote
+	TorchScript Kind = "torchscript" // the score of a module that torch.jit.save wrote
 )
 
 // Options configure a verifier. Fields that the kind does not use are ignored.
 type Options struct {
-	Kind      string
+	Kind      Kind
 	Pattern   string  // regex: RE2
 	Tolerance float64 // numeric, quantity: largest difference that counts as equal
 	Relative  float64 // the same, as a fraction of the reference; the larger of the two applies
@@ -80,8 +83,8 @@ type Options struct {
 }
 
 // New returns a verifier. Its error names the bad setting.
-func New(s Options) (Verifier, error) {
-	switch s.Kind {
+func New(opt Options) (Verifier, error) {
+	switch opt.Kind {
 	case Exact:
 		return sameText(strings.TrimSpace), nil
 	case Normalized:
@@ -91,26 +94,26 @@ func New(s Options) (Verifier, error) {
 	case F1:
 		return f1{}, nil
 	case Quantity:
-		return newQuantity(s.Tolerance, s.Relative)
+		return newQuantity(opt.Tolerance, opt.Relative)
 	case Numeric:
-		return newNumeric(s.Tolerance, s.Relative)
+		return newNumeric(opt.Tolerance, opt.Relative)
 	case Choice:
 		return comparison(sameChoice), nil
 	case Regex:
-		pattern, err := regexp.Compile(s.Pattern)
-		if err != nil || s.Pattern == "" {
-			return nil, fmt.Errorf("verifier: pattern %q: needs a valid RE2 pattern: %v", s.Pattern, err)
+		pattern, err := regexp.Compile(opt.Pattern)
+		if err != nil || opt.Pattern == "" {
+			return nil, fmt.Errorf("verifier: pattern %q: needs a valid RE2 pattern: %v", opt.Pattern, err)
 		}
 		return lastMatch(pattern), nil
 	case Judge:
-		return newJudge(s.Judge)
+		return newJudge(opt.Judge)
 	case Program:
-		return newProgram(s.Program)
+		return newProgram(opt.Program)
 	case TorchScript:
-		return newTorchScript(s.TorchScript)
+		return newTorchScript(opt.TorchScript)
 	}
-	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, ExactMatch, F1, Quantity,
-		Numeric, Choice, Regex, Judge, Program, TorchScript)
+	return nil, fmt.Errorf("verifier: kind %q: must be one of %v", opt.Kind, []Kind{Exact, Normalized, ExactMatch, F1, Quantity, Numeric, Choice, Regex, Judge,
+		Program, TorchScript})
 }
 
 // Readable returns the error of a verifier that can read none of a question's accepted answers. It returns nil for a verifier that does
