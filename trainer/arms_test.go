@@ -155,9 +155,9 @@ func TestThreeAgents(t *testing.T) {
 // routedTask is the research task with a planner whose calls are routed. A user's own task sets a dialect in the same way.
 type routedTask struct{ *research.Task }
 
-func (t routedTask) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
-	d, err := t.Task.Dialect(p, words)
-	if err != nil || !p.Main {
+func (t routedTask) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+	d, err := t.Task.Dialect(role, words)
+	if err != nil || !role.Main {
 		return d, err
 	}
 	return routed{d}, nil

@@ -20,8 +20,8 @@ type watched struct {
 	during func(ctx context.Context)
 }
 
-func (w watched) Tools(q task.Query, p task.AgentRole) []tool.Tool {
-	tools := w.Task.Tools(q, p)
+func (w watched) Tools(q task.Query, role task.AgentRole) []tool.Tool {
+	tools := w.Task.Tools(q, role)
 	for i, t := range tools {
 		tools[i] = watchedTool{t, w.during}
 	}

@@ -95,8 +95,8 @@ func (rowOfTable) Score(_ context.Context, c verify.Case) (float64, error) {
 
 // Tools returns a tool that looks units up in the query's table, for the clerk only. The prompt is made with the zero
 // Query, which has no table.
-func (m *measures) Tools(q task.Query, p task.AgentRole) []tool.Tool {
-	if p.Main {
+func (m *measures) Tools(q task.Query, role task.AgentRole) []tool.Tool {
+	if role.Main {
 		return nil
 	}
 	rows, _ := q.Data.(table)
@@ -108,13 +108,13 @@ func (m *measures) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 
 // Demonstrations returns conversations for the cold start. They teach the form of a conversation and also bad habits: the
 // planner often stops after the first unit, and the clerk often guesses. Training must replace these habits.
-func (m *measures) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
+func (m *measures) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
-			q, habits := m.query("demonstration", i), task.NewStream(m.seed, "habits of "+p.Agent, i)
-			d := task.Demonstration{Query: q.ID, Agent: p.Agent}
-			if p.Main {
-				d.Segments = planned(q, p.Delegates[0], habits)
+			q, habits := m.query("demonstration", i), task.NewStream(m.seed, "habits of "+role.Agent, i)
+			d := task.Demonstration{Query: q.ID, Agent: role.Agent}
+			if role.Main {
+				d.Segments = planned(q, role.Delegates[0], habits)
 			} else {
 				d.Segments = lookedUp(q, habits)
 			}

@@ -125,23 +125,23 @@ type Toolkit interface {
 	// Tools returns the tools that the agent can call in a conversation on q, in addition to the tools of the
 	// configuration. Their names, descriptions and schemas must not depend on q, because the system prompt describes
 	// the tools of the zero Query.
-	Tools(q Query, p AgentRole) []tool.Tool
+	Tools(q Query, role AgentRole) []tool.Tool
 }
 
 // WithDialect is a task with its own dialect, which replaces the chat templates of the models.
 type WithDialect interface {
 	// Tokenizer returns a tokenizer with the dialect's words, for models with random initial weights.
 	Tokenizer() (*tokenizer.Tokenizer, error)
-	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the part, or
+	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the role, or
 	// if the tokenizer lacks words of the dialect.
-	Dialect(p AgentRole, t *tokenizer.Tokenizer) (agent.Dialect, error)
+	Dialect(role AgentRole, t *tokenizer.Tokenizer) (agent.Dialect, error)
 }
 
 // Demonstrator is a task with demonstrations for the supervised cold start.
 type Demonstrator interface {
 	// Demonstrations yields an agent's conversations on n queries, in an order that depends only on the seed. It yields
 	// all conversations of the agent on a query, which may be several or none.
-	Demonstrations(p AgentRole, n int) iter.Seq[Demonstration]
+	Demonstrations(role AgentRole, n int) iter.Seq[Demonstration]
 }
 
 // Demonstration is one conversation of one agent.

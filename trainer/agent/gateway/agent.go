@@ -84,8 +84,8 @@ var (
 )
 
 // NewAgentServer creates an agent of the gateway.
-func NewAgentServer(s AgentOptions) *AgentServer {
-	return &AgentServer{AgentOptions: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+func NewAgentServer(opt AgentOptions) *AgentServer {
+	return &AgentServer{AgentOptions: opt, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
 }
 
 // Begin admits the requests of a phase.

@@ -61,8 +61,8 @@ type Lease struct {
 const maxAttempts = 5
 
 // NewLeases returns Leases without jobs.
-func NewLeases(s LeaseOptions) *Leases {
-	l := &Leases{LeaseOptions: s, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
+func NewLeases(opt LeaseOptions) *Leases {
+	l := &Leases{LeaseOptions: opt, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
 	for path, h := range map[string]func(*http.Request, []byte) (any, error){
 		"POST /rollouts/lease": l.lease, "POST /rollouts/{id}/renew": l.renew, "PUT /rollouts/{id}/result": l.result} {
 		l.mux.Handle(path, l.guard(h))

@@ -37,11 +37,11 @@ type Programs struct {
 const maxStderr = 8 << 10
 
 // NewPrograms returns an error if the program does not exist.
-func NewPrograms(o ProgramOptions) (*Programs, error) {
-	if err := checkCommand(o.Command, o.Dir); err != nil {
+func NewPrograms(opt ProgramOptions) (*Programs, error) {
+	if err := checkCommand(opt.Command, opt.Dir); err != nil {
 		return nil, err
 	}
-	return &Programs{o, make(chan struct{}, max(o.Parallel, 1))}, nil
+	return &Programs{opt, make(chan struct{}, max(opt.Parallel, 1))}, nil
 }
 
 // checkCommand returns an error if the program does not exist.

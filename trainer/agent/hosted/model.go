@@ -27,8 +27,8 @@ type Model struct {
 var _ policy.Lifecycle = (*Model)(nil)
 
 // Open returns the model with the given name. It does not contact the server.
-func Open(s openai.Options, name string) (*Model, error) {
-	client, err := openai.New(s)
+func Open(opt openai.Options, name string) (*Model, error) {
+	client, err := openai.New(opt)
 	if err != nil {
 		return nil, fmt.Errorf("hosted model %s: %w", name, err)
 	}

@@ -48,20 +48,20 @@ type Client struct {
 }
 
 // New returns a client. It does not contact the server.
-func New(s Options) (*Client, error) {
-	base, err := url.Parse(s.URL)
+func New(opt Options) (*Client, error) {
+	base, err := url.Parse(opt.URL)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil {
 		return nil, errors.New("url: must be an http or https address without a user name; put the key into the environment variable that key_env names")
 	}
 	c := &Client{
-		endpoint: base.JoinPath("chat", "completions").String(), timeout: s.Timeout, retries: s.Retries, wait: retry.Sleep,
+		endpoint: base.JoinPath("chat", "completions").String(), timeout: opt.Timeout, retries: opt.Retries, wait: retry.Sleep,
 		http: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute},
 			// A redirect could carry the key to another host.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	if c.key, err = secret.FromEnv("key", s.KeyEnv); err != nil {
+	if c.key, err = secret.FromEnv("key", opt.KeyEnv); err != nil {
 		return nil, err
 	}
 	if c.timeout <= 0 {

@@ -33,7 +33,7 @@ var errEnough = errors.New("enough")
 
 // Demonstrations implements task.Demonstrator. It yields the agent's first n chats, reads the others, and counts them in Beyond. It stops
 // at the first bad row and puts the error into Err.
-func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
+func (c *Chats) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		filled, err := jsonl.IsParquet(c.Path)
 		if err != nil {
@@ -55,7 +55,7 @@ func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrat
 			if err != nil {
 				return err
 			}
-			if d.Agent != "" && d.Agent != p.Agent && !c.Alone {
+			if d.Agent != "" && d.Agent != role.Agent && !c.Alone {
 				return nil
 			}
 			if given == n {

@@ -39,13 +39,13 @@ type Parts struct {
 	sloppiness Sloppiness
 }
 
-// Parts returns a Demonstrator for the player's part.
+// Parts returns a Demonstrator for the player's agent.
 func (p *Player) Parts(s Sloppiness) *Parts {
 	return &Parts{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
 }
 
 // Demonstrations implements task.Demonstrator on the first n training queries. It skips queries without parts.
-func (d *Parts) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
+func (d *Parts) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {
 		defer d.tools.Take() // calls by demonstrations do not count as an agent's use of its tools
@@ -56,7 +56,7 @@ func (d *Parts) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrat
 				continue
 			}
 			d.Err = nil
-			e := &partsExpert{Parts: d, part: p, query: q, search: search, calculate: calculate, s: task.NewStream(d.seed, "parts.expert."+p.Agent, i)}
+			e := &partsExpert{Parts: d, role: role, query: q, search: search, calculate: calculate, s: task.NewStream(d.seed, "parts.expert."+role.Agent, i)}
 			for _, shown := range e.demonstrate() {
 				if e.err != nil {
 					d.Err = fmt.Errorf("demonstration of %s: %w", q.ID, e.err)
@@ -91,7 +91,7 @@ func soleTool(tools map[string]tool.Tool, argument string) tool.Tool {
 // partsExpert plays one agent on one query.
 type partsExpert struct {
 	*Parts
-	part              task.AgentRole
+	role              task.AgentRole
 	query             task.Query
 	search, calculate tool.Tool
 	s                 *task.Stream
@@ -106,7 +106,7 @@ const notFound = "unknown"
 const maxAsked = 3
 
 func (e *partsExpert) demonstrate() []task.Demonstration {
-	if e.part.Main {
+	if e.role.Main {
 		return []task.Demonstration{e.plan()}
 	}
 	shown := make([]task.Demonstration, len(e.query.Parts))
@@ -143,7 +143,7 @@ func (e *partsExpert) plan() task.Demonstration {
 
 // ask returns the answer to a part from a sub-agent, or from the main agent's own search.
 func (e *partsExpert) ask(p task.SubQuestion) string {
-	if len(e.part.Delegates) == 0 {
+	if len(e.role.Delegates) == 0 {
 		return e.lookUp(p)
 	}
 	answer := p.Answer
@@ -153,7 +153,7 @@ func (e *partsExpert) ask(p task.SubQuestion) string {
 	case e.s.Chance(e.sloppiness.Misread):
 		answer = e.foreignAnswer()
 	}
-	delegate := e.part.Delegates[e.s.IntN(len(e.part.Delegates))]
+	delegate := e.role.Delegates[e.s.IntN(len(e.role.Delegates))]
 	e.segments = append(e.segments,
 		task.Segment{Role: "assistant", Sampled: true, Call: &task.Delegation{Agent: delegate, Subtask: p.Question}},
 		task.Segment{Role: "tool", Text: answer})
@@ -217,7 +217,7 @@ func (e *partsExpert) say(text string) {
 }
 
 func (e *partsExpert) end() task.Demonstration {
-	return task.Demonstration{Query: e.query.ID, Agent: e.part.Agent, Segments: e.segments}
+	return task.Demonstration{Query: e.query.ID, Agent: e.role.Agent, Segments: e.segments}
 }
 
 // closest returns the passage of a search's result that shares the most words with a part's question. Among equals it

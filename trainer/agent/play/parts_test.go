@@ -75,11 +75,11 @@ func script(t *testing.T, d task.Demonstration) []string {
 	return lines
 }
 
-func shown(t *testing.T, p task.AgentRole, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
+func shown(t *testing.T, role task.AgentRole, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
 	t.Helper()
 	var asked []string
 	d := &Parts{task: parted{queries: queries}, tools: library(&asked, ranking), seed: seed, sloppiness: s}
-	for c := range d.Demonstrations(p, len(queries)) {
+	for c := range d.Demonstrations(role, len(queries)) {
 		conversations = append(conversations, script(t, c))
 	}
 	if d.Err != nil {

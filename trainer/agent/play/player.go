@@ -54,8 +54,8 @@ type programDialect struct {
 
 // New chooses the agent's dialect: the task's own if the task implements task.WithDialect, otherwise the model's chat template. A
 // hosted model exchanges messages, so New refuses it for such a task. New owns s.Tools and closes them if it fails.
-func New(s Options) (*Player, error) {
-	p := &Player{Options: s}
+func New(opt Options) (*Player, error) {
+	p := &Player{Options: opt}
 	if err := p.chooseDialect(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

@@ -35,8 +35,8 @@ func newFerries(queries ...task.Query) *ferries {
 	return f
 }
 
-func (f *ferries) Tools(q task.Query, p task.AgentRole) []tool.Tool {
-	if p.Main {
+func (f *ferries) Tools(q task.Query, role task.AgentRole) []tool.Tool {
+	if role.Main {
 		return nil
 	}
 	return f.made[q.ID]

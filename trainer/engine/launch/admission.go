@@ -39,7 +39,7 @@ func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
 	d := &deviceConn{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
 	const toProve = 5 * time.Second
-	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(min(m.settings.Lease, toProve))))
+	err := errors.Join(abandonAfter(conn, m.opt.Lease), conn.SetDeadline(time.Now().Add(min(m.opt.Lease, toProve))))
 	var content []byte
 	var h handshake
 	if err == nil {
@@ -47,7 +47,7 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		m.noteRefusal(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
+		m.noteRefusal(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.opt.Agent, err))
 		return
 	}
 	if _, content, err = readFrame(d.in, handshakeFrame); err == nil {
@@ -56,11 +56,11 @@ func (m *Machines) admit(conn net.Conn) {
 	if err != nil {
 		_ = conn.Close()
 		if !errors.Is(err, io.EOF) { // otherwise the machine closed it, because another of its connections was refused
-			m.noteRefusal(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
+			m.noteRefusal(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.opt.Agent, err))
 		}
 		return
 	}
-	if why := h.refusal(m.settings, m.program); why != "" {
+	if why := h.refusal(m.opt, m.program); why != "" {
 		m.noteRefusal(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
 		d.dismiss(control{Refused: why})
 		return
@@ -82,7 +82,7 @@ func (m *Machines) addressMismatch(here, there string) string {
 	for _, other := range m.conns {
 		if other.here != here {
 			return fmt.Sprintf("it reached this machine at %s and another machine reached it at %s, but all ranks must use one address: "+
-				"set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
+				"set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.opt.Agent)
 		}
 	}
 	if isLoopback(there) != isLoopback(here) {
@@ -104,7 +104,7 @@ func (m *Machines) noteRefusal(text string) {
 	silent := m.refused > most || m.runEnd != nil
 	m.mu.Unlock()
 	if !silent {
-		m.settings.Note(text)
+		m.opt.Note(text)
 	}
 }
 

@@ -33,7 +33,7 @@ func (d *deviceConn) await() {
 			break
 		}
 		if _, _, d.broken = readFrame(d.in, stopFrame); d.broken == nil {
-			d.machines.settings.Stop(d.machine)
+			d.machines.opt.Stop(d.machine)
 		}
 	}
 	if d.broken != nil {
@@ -78,7 +78,7 @@ func (d *deviceConn) lastOutput() string { return "" }
 
 // dismiss sends a last control message.
 func (d *deviceConn) dismiss(message control) {
-	_ = d.conn.SetWriteDeadline(time.Now().Add(d.machines.settings.Lease))
+	_ = d.conn.SetWriteDeadline(time.Now().Add(d.machines.opt.Lease))
 	_ = writeFrame(d.conn, controlFrame, message)
 	_ = d.conn.Close()
 }

@@ -17,7 +17,7 @@ import (
 // each of its devices. A connection lasts as long as its follower; then the machine connects again for the next round.
 // A nil *Machines has no machines.
 type Machines struct {
-	settings  MachineOptions
+	opt       MachineOptions
 	program   string
 	tls       *tls.Config
 	listener  net.Listener
@@ -46,29 +46,29 @@ type MachineOptions struct {
 }
 
 // Listen starts to listen for machines.
-func Listen(s MachineOptions) (*Machines, error) {
+func Listen(opt MachineOptions) (*Machines, error) {
 	digest, err := program()
 	if err != nil {
 		return nil, err
 	}
-	config, err := secured(s.Key)
+	config, err := secured(opt.Key)
 	if err != nil {
 		return nil, err
 	}
-	host, port, err := net.SplitHostPort(s.Address)
+	host, port, err := net.SplitHostPort(opt.Address)
 	if err != nil {
 		return nil, err
 	}
 	if net.ParseIP(host) == nil { // a name may be known to other machines only
 		host = ""
 	}
-	listening := net.ListenConfig{KeepAliveConfig: keepAlive(s.Lease)}
+	listening := net.ListenConfig{KeepAliveConfig: keepAlive(opt.Lease)}
 	listener, err := listening.Listen(context.Background(), "tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, fmt.Errorf("launch: agents.%s.machines.address: %w%s", s.Agent, err, cannotListen(s.Agent, err))
+		return nil, fmt.Errorf("launch: agents.%s.machines.address: %w%s", opt.Agent, err, cannotListen(opt.Agent, err))
 	}
 	const mostStrangers = 64
-	m := &Machines{settings: s, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
+	m := &Machines{opt: opt, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
 		conns: map[int]*deviceConn{}, changed: make(chan struct{}), unnotified: map[int]bool{}}
 	m.accepting.Go(m.accept)
 	return m, nil
@@ -108,11 +108,11 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 	if m == nil {
 		return nil, nil
 	}
-	late, noted := time.After(m.settings.Timeout), ""
+	late, noted := time.After(m.opt.Timeout), ""
 	for {
 		m.mu.Lock()
 		missing := m.missing()
-		for rank := len(m.settings.Devices); missing == "" && rank < m.settings.Count*len(m.settings.Devices); rank++ {
+		for rank := len(m.opt.Devices); missing == "" && rank < m.opt.Count*len(m.opt.Devices); rank++ {
 			m.conns[rank].taken = true
 			taken = append(taken, m.conns[rank])
 		}
@@ -123,19 +123,19 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 		}
 		if missing != noted {
 			noted = missing
-			m.settings.Note("waits for " + missing + ", to come to " + m.settings.Address)
+			m.opt.Note("waits for " + missing + ", to come to " + m.opt.Address)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late:
-			return nil, &AbsentError{Who: missing, Waited: m.settings.Timeout, Because: fmt.Sprintf(
-				"start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.settings.Agent, m.settings.Address)}
+			return nil, &AbsentError{Who: missing, Waited: m.opt.Timeout, Because: fmt.Sprintf(
+				"start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.opt.Agent, m.opt.Address)}
 		}
 	}
 	for _, d := range taken {
-		_ = writeFrame(d.conn, controlFrame, control{Begin: m.settings.Lease}) // if it is gone, the group will find it lost
+		_ = writeFrame(d.conn, controlFrame, control{Begin: m.opt.Lease}) // if it is gone, the group will find it lost
 	}
 	return taken, nil
 }
@@ -143,8 +143,8 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 // missing lists the machines for which not all devices are connected.
 func (m *Machines) missing() string {
 	var names []string
-	for rank := len(m.settings.Devices); rank < m.settings.Count*len(m.settings.Devices); rank++ {
-		name := fmt.Sprintf("machine %d of %s", rank/len(m.settings.Devices), m.settings.Agent)
+	for rank := len(m.opt.Devices); rank < m.opt.Count*len(m.opt.Devices); rank++ {
+		name := fmt.Sprintf("machine %d of %s", rank/len(m.opt.Devices), m.opt.Agent)
 		if d := m.conns[rank]; (d == nil || d.taken) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -172,7 +172,7 @@ func (m *Machines) Close(over RunEnd) {
 		m.dismiss(d, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < max(m.settings.Lease, startTimeout) && m.anyUnnotified(); waited += look {
+	for waited := time.Duration(0); waited < max(m.opt.Lease, startTimeout) && m.anyUnnotified(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()

@@ -54,7 +54,7 @@ func (w *worker) noted() string {
 
 // machine1 returns the settings of machine 1.
 func (w *worker) machine1() FurtherMachine {
-	s := w.settings
+	s := w.opt
 	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
 	return FurtherMachine{MachineOptions: s, Machine: 1, HiddenEnv: []string{"LAUNCH_TEST_SECRET"}}
 }
@@ -76,13 +76,13 @@ func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
 // start starts a round: rank 1 runs on this machine, ranks 2 and 3 run on machine 1.
 func (w *worker) start(t *testing.T) *RankGroup {
 	t.Helper()
-	c, err := StartGroup(t.Context(), GroupOptions{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
+	c, err := StartGroup(t.Context(), GroupOptions{Agent: w.opt.Agent, Devices: w.opt.Devices, Machines: w.Machines, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
 	opening := func(rank int) Order {
-		return Order{Kind: Open, Open: &OpenOrder{Agent: w.settings.Agent, Rank: rank, Size: 4, Beside: 1}}
+		return Order{Kind: Open, Open: &OpenOrder{Agent: w.opt.Agent, Rank: rank, Size: 4, Beside: 1}}
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 3 || replies[0].Digest != 1 || replies[1].Digest != 2 || replies[2].Digest != 3 {
@@ -220,7 +220,7 @@ func (w *worker) hears(t *testing.T, first any) (answer control) {
 // the context ends a wait with its cause.
 func TestMachinesAbsent(t *testing.T) {
 	w := listen(t, "obeys")
-	w.settings.Timeout = time.Millisecond
+	w.opt.Timeout = time.Millisecond
 	_, err := StartGroup(t.Context(), GroupOptions{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {

@@ -52,24 +52,25 @@ func checkParent() error {
 
 // StartGroup waits for the further machines and starts a follower for each device. The first order describes the model to
 // load.
-func StartGroup(ctx context.Context, s GroupOptions) (*RankGroup, error) {
+func StartGroup(ctx context.Context, opt GroupOptions) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
-	g := &RankGroup{lease: s.Lease, ended: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
-	far, err := s.Machines.take(ctx)
+	g := &RankGroup{lease: opt.Lease, ended: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(opt.Devices))}
+	far, err := opt.Machines.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for i, device := range s.Devices[1:] {
-		g.followers = append(g.followers, newFollowerHandle(s.Agent, i+1, device, &process{}))
+	for i, device := range opt.Devices[1:] {
+		g.followers = append(g.followers, newFollowerHandle(opt.Agent, i+1, device, &process{}))
 	}
 	here := slices.Clone(g.followers)
 	for _, d := range far {
-		g.add(s, d)
+		g.add(opt, d)
 	}
 	started := make(chan error)
-	g.left.Go(func() { g.parent(here, started, append(environment(s.HiddenEnv), followerEnv+"="+s.Lease.String())) })
+	env := append(environment(opt.HiddenEnv), followerEnv+"="+opt.Lease.String())
+	g.left.Go(func() { g.parent(here, started, env) })
 	if err := <-started; err != nil {
 		g.left.Wait()
 		for _, d := range far {
@@ -85,14 +86,14 @@ func StartGroup(ctx context.Context, s GroupOptions) (*RankGroup, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (g *RankGroup) add(s GroupOptions, d *deviceConn) {
-	f := newFollowerHandle(s.Agent, d.rank, d.device, d)
+func (g *RankGroup) add(opt GroupOptions, d *deviceConn) {
+	f := newFollowerHandle(opt.Agent, d.rank, d.device, d)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", d.machine, d.address)
 	f.allowed = append(f.allowed, stopFrame, endedFrame)
-	f.stop = func() { s.Machines.settings.Stop(d.machine) }
+	f.stop = func() { opt.Machines.opt.Stop(d.machine) }
 	g.followers = append(g.followers, f)
 	g.addresses = append(g.addresses, d.address)
-	for rank := range s.Devices {
+	for rank := range opt.Devices {
 		g.addresses[rank] = d.here
 	}
 }

@@ -24,7 +24,7 @@ type Options struct {
 // Task implements task.Task and task.Demonstrator.
 type Task struct {
 	*jsonl.Task
-	settings  Options
+	opt       Options
 	questions []problem // rows of the training file
 }
 
@@ -36,30 +36,30 @@ var (
 )
 
 // Open reads both files. Its errors name the file and the row.
-func Open(s Options) (*Task, error) {
-	if !(s.Delegate >= 0 && s.Delegate <= 1) {
-		return nil, fmt.Errorf("gsm8k: delegate %v: must be a fraction from 0 to 1", s.Delegate)
+func Open(opt Options) (*Task, error) {
+	if !(opt.Delegate >= 0 && opt.Delegate <= 1) {
+		return nil, fmt.Errorf("gsm8k: delegate %v: must be a fraction from 0 to 1", opt.Delegate)
 	}
-	if s.Main == nil {
+	if opt.Main == nil {
 		numeric, err := verify.New(verify.Options{Kind: verify.Numeric})
 		if err != nil {
 			return nil, err
 		}
-		s.Main = numeric
+		opt.Main = numeric
 	}
-	train, problems, err := read(s.Train)
+	train, problems, err := read(opt.Train)
 	if err != nil {
 		return nil, err
 	}
-	eval, _, err := read(s.Eval)
+	eval, _, err := read(opt.Eval)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := jsonl.New("gsm8k", train, eval, jsonl.Options{Seed: s.Seed, Main: s.Main, Sub: s.Sub})
+	rows, err := jsonl.New("gsm8k", train, eval, jsonl.Options{Seed: opt.Seed, Main: opt.Main, Sub: opt.Sub})
 	if err != nil {
 		return nil, err
 	}
-	return &Task{Task: rows, settings: s, questions: problems}, nil
+	return &Task{Task: rows, opt: opt, questions: problems}, nil
 }
 
 // calculation matches a calculator mark of the published solutions, as in "48/2 = <<48/2=24>>24".
@@ -90,14 +90,14 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 // Demonstrations yields conversations on n training problems, in an order that depends on the seed. A sub-agent gives
 // the published solution. On the fraction Options.Delegate of the problems, the main agent delegates the problem to a
 // sub-agent and states the value of its answer. On the others it gives the published solution itself.
-func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
+func (t *Task) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
-		order := task.NewRowOrder(t.settings.Seed, len(t.questions))
+		order := task.NewRowOrder(t.opt.Seed, len(t.questions))
 		for i := range int64(n) {
 			row, _ := order.At(i)
-			d := task.Demonstration{Query: t.questions[row].id, Agent: p.Agent, Segments: t.questions[row].solved()}
-			if p.Main {
-				d.Segments = t.mainSegments(i, t.questions[row], p.Delegates)
+			d := task.Demonstration{Query: t.questions[row].id, Agent: role.Agent, Segments: t.questions[row].solved()}
+			if role.Main {
+				d.Segments = t.mainSegments(i, t.questions[row], role.Delegates)
 			}
 			if !yield(d) {
 				return
@@ -107,8 +107,8 @@ func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstrati
 }
 
 func (t *Task) mainSegments(i int64, p problem, delegates []string) []task.Segment {
-	s := task.NewStream(t.settings.Seed, "gsm8k.demonstration", i)
-	if len(delegates) == 0 || !s.Chance(t.settings.Delegate) {
+	s := task.NewStream(t.opt.Seed, "gsm8k.demonstration", i)
+	if len(delegates) == 0 || !s.Chance(t.opt.Delegate) {
 		return p.solved()
 	}
 	delegate := delegates[s.IntN(len(delegates))]

@@ -52,7 +52,7 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // may use an Archive.
 type Archive struct {
 	saving
-	settings    Options
+	opt         Options
 	checkpoints Checkpoints
 	place       Place
 	exchange    Exchange
@@ -136,10 +136,10 @@ type state struct {
 }
 
 // New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
-func New(s Options, place Place, e Exchange, p Parameters) *Archive {
-	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, exchange: e, parameters: p, saved: -1}
-	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
-	a.evaluations.HeldOutDigest = s.HeldOutDigest
+func New(opt Options, place Place, e Exchange, p Parameters) *Archive {
+	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), place: place, exchange: e, parameters: p, saved: -1}
+	a.checkpoints.Dir, a.checkpoints.FS = opt.CheckpointsDir, opt.FS
+	a.evaluations.HeldOutDigest = opt.HeldOutDigest
 	return a
 }
 
@@ -155,8 +155,8 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
-	a.evaluations = a.settings.since(a.evaluations)
-	agentDir := a.checkpoints.AgentDir(from.Step, a.settings.Agent)
+	a.evaluations = a.opt.since(a.evaluations)
+	agentDir := a.checkpoints.AgentDir(from.Step, a.opt.Agent)
 	f, err := OpenOptimizer(agentDir)
 	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -210,7 +210,7 @@ func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state
 		m = func(_ int64, dst []float32) error { clear(dst); return nil }
 		v = m
 		if st.Updates > 0 {
-			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
+			a.opt.Observer.Note(metrics.Warnf(a.opt.Agent, metrics.TopicStart,
 				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's moments begin at 0, so the results will differ from a "+
 					"run without the interruption", st.Version))
 			st.Earlier, st.Updates = st.Earlier+st.Updates, 0
@@ -233,7 +233,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	var at LedgerMark
 	version := int64(0)
 	if from != nil {
-		part, _ := from.Agent(a.settings.Agent) // Verify has found it
+		part, _ := from.Agent(a.opt.Agent) // Verify has found it
 		at, version = part.Ledger, from.Step
 		if err := a.checkpoints.Agree(version); err != nil { // all workers start from it
 			return a.diskFull(err)
@@ -242,7 +242,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 			return err
 		}
 	}
-	if a.ledger, err = a.checkpoints.openLedger(a.settings.Agent, at); err != nil {
+	if a.ledger, err = a.checkpoints.openLedger(a.opt.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
 	return a.dropTrajectories(version)
@@ -270,5 +270,5 @@ func (a *Archive) diskFull(err error) error {
 	}
 	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo "+
 		"checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then resume the run",
-		err, a.settings.Dir)
+		err, a.opt.Dir)
 }

@@ -26,7 +26,7 @@ func TestDropTrajectories(t *testing.T) {
 	a.evaluations.Evaluated = &evaluated
 	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
 		for _, name := range []string{"planner", "researcher"} {
-			if err := writeLines(filepath.Join(TrajectoriesDir(a.settings.Dir), phase, name+".jsonl"), []string{"said"}); err != nil {
+			if err := writeLines(filepath.Join(TrajectoriesDir(a.opt.Dir), phase, name+".jsonl"), []string{"said"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -34,7 +34,7 @@ func TestDropTrajectories(t *testing.T) {
 	if err := a.dropTrajectories(4); err != nil {
 		t.Fatal(err)
 	}
-	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*", "planner.jsonl"))
+	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.opt.Dir), "*", "planner.jsonl"))
 	var phases []string
 	for _, path := range left {
 		phases = append(phases, filepath.Base(filepath.Dir(path)))
@@ -42,7 +42,7 @@ func TestDropTrajectories(t *testing.T) {
 	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
 		t.Errorf("left %v, %v", phases, err)
 	}
-	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*", "researcher.jsonl")); len(others) != 6 {
+	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.opt.Dir), "*", "researcher.jsonl")); len(others) != 6 {
 		t.Errorf("remaining files of the other agent: %v", others)
 	}
 }
@@ -111,7 +111,7 @@ func TestManifestsAreCompared(t *testing.T) {
 		a := worker(members[name], name) // each has its own
 		g.Go(func() {
 			if err := a.complete(t.Context(), 2); !isConflict(err) {
-				t.Errorf("%s: different manifests: %v", a.settings.Agent, err)
+				t.Errorf("%s: different manifests: %v", a.opt.Agent, err)
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 			o.Buffers[name] = snap.reader(ctx, buffer)
 		}
 	}
-	folder = coldStartDir(a.settings.Dir, a.settings.Agent)
+	folder = coldStartDir(a.opt.Dir, a.opt.Agent)
 	if err = durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder)); err == nil {
 		_, err = durable.WriteFolder(a.checkpoints.fsys(), folder, func(f *durable.Folder) error {
 			if err := o.write(f); err != nil {
@@ -93,13 +93,13 @@ func (a *Archive) takeSnapshot(ctx context.Context) (snap *snapshot, free func()
 // RestoreColdStart restores the weights and moments of a stopped cold start. If there is no such state, or if it is
 // damaged, it changes nothing and returns the zero value; for a damaged one it also sends a note.
 func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
-	folder := coldStartDir(a.settings.Dir, a.settings.Agent)
+	folder := coldStartDir(a.opt.Dir, a.opt.Agent)
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
 		return ColdStart{}, nil
 	}
 	c, f, err := openColdStart(folder, a.parameters.Numel())
 	if err != nil {
-		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
+		a.opt.Observer.Note(metrics.Warnf(a.opt.Agent, metrics.TopicStart,
 			"the cold start begins again with the first update, because its saved state cannot be used: %s: %v", folder, err))
 		return ColdStart{}, nil
 	}
@@ -137,5 +137,5 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 
 // dropColdStart removes the folder of a stopped cold start, once a complete checkpoint has replaced it.
 func (a *Archive) dropColdStart() error {
-	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.settings.Dir, a.settings.Agent))
+	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.opt.Dir, a.opt.Agent))
 }

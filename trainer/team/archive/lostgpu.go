@@ -37,7 +37,7 @@ func lostGPUFile(dir, agent string) string { return filepath.Join(dir, lostGPUsF
 
 // forgetLostGPU removes the record when a checkpoint is complete: the agent's GPU has worked since it was lost.
 func (a *Archive) forgetLostGPU() error {
-	err := os.Remove(lostGPUFile(a.settings.Dir, a.settings.Agent))
+	err := os.Remove(lostGPUFile(a.opt.Dir, a.opt.Agent))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

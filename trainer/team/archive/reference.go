@@ -52,7 +52,7 @@ func (a *Archive) Reference() (folder string, err error) {
 }
 
 func (a *Archive) referenceDir() string {
-	return filepath.Join(a.settings.Dir, referenceFolder, a.settings.Agent)
+	return filepath.Join(a.opt.Dir, referenceFolder, a.opt.Agent)
 }
 
 // files returns the content of a folder with the current weights.

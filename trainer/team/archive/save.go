@@ -29,7 +29,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		})
 		return nil
 	}
-	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
+	a.opt.Observer.Progress(metrics.Progress{Agent: a.opt.Agent, Activity: metrics.Checkpointing, Version: version})
 	if err := a.Wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
 		return err
 	}
@@ -59,14 +59,14 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.checkpoints.reopen(version); err != nil { // a manifest of this version belongs to an earlier round
 		return err
 	}
-	files := AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}
-	if a.settings.Endpoint == nil { // a hosted model has no files
+	files := AgentFiles{Name: a.opt.Agent, Files: []durable.File{}, Endpoint: a.opt.Endpoint}
+	if a.opt.Endpoint == nil { // a hosted model has no files
 		var err error
 		if files, err = a.checkpoints.SaveAgent(version, st); err != nil {
 			return err
 		}
 	}
-	files.CPUFeatures, files.Ledger = a.settings.CPUFeatures, mark
+	files.CPUFeatures, files.Ledger = a.opt.CPUFeatures, mark
 	if err := a.exchange.PublishPart(ctx, version, partOf(files)); err != nil {
 		return err
 	}
@@ -74,9 +74,9 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err != nil {
 		return err
 	}
-	m := a.settings.Manifest(version)
+	m := a.opt.Manifest(version)
 	m.Results = evaluations.encode()
-	for _, name := range a.settings.Team {
+	for _, name := range a.opt.Team {
 		m.Agents = append(m.Agents, filesOf(name, parts[name]))
 	}
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
@@ -91,10 +91,10 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.checkpoints.Agree(version); err != nil {
 		return err
 	}
-	if a.settings.Announce {
-		a.settings.Observer.Note(metrics.Infof(a.settings.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
+	if a.opt.Announce {
+		a.opt.Observer.Note(metrics.Infof(a.opt.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
-	if a.settings.Agent == a.settings.Team[0] {
+	if a.opt.Agent == a.opt.Team[0] {
 		if err := a.exchange.Trim(ctx, version-1); err != nil {
 			return err
 		}
@@ -132,10 +132,10 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range a.settings.Team {
-		if digests[name] != digests[a.settings.Agent] {
+	for _, name := range a.opt.Team {
+		if digests[name] != digests[a.opt.Agent] {
 			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version),
-				Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.settings.Agent)}
+				Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.opt.Agent)}
 		}
 	}
 	return nil
@@ -144,9 +144,9 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 // prune removes all checkpoints except the newest ones and the best.
 func (a *Archive) prune(evaluations Evaluations) error {
 	if evaluations.Best == nil {
-		return a.checkpoints.Prune(a.settings.Keep)
+		return a.checkpoints.Prune(a.opt.Keep)
 	}
-	return a.checkpoints.Prune(a.settings.Keep, evaluations.Best.Version)
+	return a.checkpoints.Prune(a.opt.Keep, evaluations.Best.Version)
 }
 
 // partOf returns the description of a worker's files that the worker publishes.
@@ -163,11 +163,11 @@ func filesOf(agent string, p store.Part) AgentFiles {
 // agentState returns the agent's weights, tokenizer and optimizer. If the agent is trained, the numbers come from a copy.
 // For a hosted model the result is empty.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
-	if a.settings.Endpoint != nil {
+	if a.opt.Endpoint != nil {
 		return AgentState{}, nil
 	}
 	st := state{Version: version, Counters: a.parameters.Counters(), Ranks: a.parameters.Ranks(), Reference: a.reference}
-	out := AgentState{Name: a.settings.Agent, DType: a.settings.DType, Extra: a.settings.Tokenizer}
+	out := AgentState{Name: a.opt.Agent, DType: a.opt.DType, Extra: a.opt.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
 		c := a.snapshot
@@ -176,10 +176,10 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		}
 		master = c.reader(ctx, c.master)
 		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)), Buffers: map[string]func(int64, []float32) error{}}
-		if a.settings.SaveMoments && st.Updates > 0 { // before the first update the moments are 0
+		if a.opt.SaveMoments && st.Updates > 0 { // before the first update the moments are 0
 			out.Optimizer.Buffers["m"], out.Optimizer.Buffers["v"] = c.reader(ctx, c.m), c.reader(ctx, c.v)
 		}
-		if a.settings.DType != weights.F32 {
+		if a.opt.DType != weights.F32 {
 			out.Optimizer.Buffers[masterBuffer] = master
 		}
 	}

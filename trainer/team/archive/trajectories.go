@@ -31,18 +31,18 @@ type Line struct {
 // WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.
 func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
 	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
-		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
+		a.opt.Observer.Note(metrics.Warnf(a.opt.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
 	}
 }
 
 func (a *Archive) trajectoriesOf(phase string) string {
-	return filepath.Join(TrajectoriesDir(a.settings.Dir), phase, a.settings.Agent+".jsonl")
+	return filepath.Join(TrajectoriesDir(a.opt.Dir), phase, a.opt.Agent+".jsonl")
 }
 
 // dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version `from` and
 // later, except the evaluation of `from` if its result is already available.
 func (a *Archive) dropTrajectories(from int64) error {
-	folders, err := os.ReadDir(TrajectoriesDir(a.settings.Dir))
+	folders, err := os.ReadDir(TrajectoriesDir(a.opt.Dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -80,11 +80,11 @@ func (n Number) MarshalText() ([]byte, error) {
 }
 
 // FailedDir returns the folder of refused batches.
-func (a *Archive) FailedDir() string { return filepath.Join(a.settings.Dir, failedFolder) }
+func (a *Archive) FailedDir() string { return filepath.Join(a.opt.Dir, failedFolder) }
 
 // WriteRefused writes the batch of a refused update for debugging, one JSON object per line and sequence.
 func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
-	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.settings.Agent, update))
+	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.opt.Agent, update))
 	return path, writeLines(path, batch)
 }
 
