@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 // A complete program that trains the team of a configuration, or resumes its training.
@@ -41,4 +44,43 @@ func ExampleEvaluate() {
 		log.Fatal(err)
 	}
 	fmt.Println(e.Checkpoint, accuracy)
+}
+
+// Serves the agents of the newest checkpoint as an OpenAI endpoint until Ctrl-C.
+func ExampleServe() {
+	cfg, err := config.Load("team.yaml", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server, err := health.Listen(health.Options{Address: "127.0.0.1:8000"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	g := &trainer.Gateway{Server: gateway.NewServer(), URL: server.URL(), Token: os.Getenv("API_KEY")}
+	g.Mount(server)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err = trainer.Serve(ctx, cfg, trainer.ServeOptions{Gateway: g}, func(stepDir string, agents []trainer.ServedAgent) {
+		fmt.Println(stepDir, "at", server.URL()+"/v1", "for", agents[0].Name)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Asks the team of the newest checkpoint a question, and prints the messages between the agents.
+func ExampleChat() {
+	cfg, err := config.Load("team.yaml", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = trainer.Chat(context.Background(), cfg, trainer.CheckpointOptions{}, func(ctx context.Context, team *trainer.TeamChat) error {
+		answer, err := team.Ask(ctx, "How many minutes have three hours?", func(m trainer.Message) { fmt.Println(m.From, "to", m.To+":", m.Text) })
+		fmt.Println(answer)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
@@ -24,7 +23,7 @@ the model's settings, the command fails and names the setting.
 }
 
 func (c *exportCmd) Run(ctx context.Context) error {
-	if err := standalone.Export(ctx, c.Model, c.Adapter, c.GGUF, weights.DType(c.Type)); err != nil {
+	if err := standalone.Export(ctx, c.Model, c.Adapter, c.GGUF, c.Type); err != nil {
 		return err
 	}
 	fmt.Printf("wrote %s\n", c.GGUF)

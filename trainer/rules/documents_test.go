@@ -121,7 +121,8 @@ func slug(title string) string {
 // TestLibraryQuotes checks that the Go code of docs/library.md is quoted from files that are compiled and tested.
 func TestLibraryQuotes(t *testing.T) {
 	var compiled strings.Builder
-	for _, pattern := range []string{"examples/task-in-go/*.go", "examples/head-in-go/*.go", "trainer/task/research/grammar.go", "trainer/task/jsonl/example_test.go"} {
+	for _, pattern := range []string{"examples/task-in-go/*.go", "examples/head-in-go/*.go", "trainer/task/research/grammar.go", "trainer/task/jsonl/example_test.go",
+		"trainer/example_test.go", "trainer/standalone/example_test.go"} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s: %v", pattern, err)

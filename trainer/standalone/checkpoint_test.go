@@ -34,16 +34,16 @@ func TestWeightsAlone(t *testing.T) {
 	if c.Tokenizer != nil || !strings.Contains(c.NoTokenizerError().Error(), dir) {
 		t.Errorf("got tokenizer %v, error %v", c.Tokenizer, c.NoTokenizerError())
 	}
-	if got := c.Model.MaxPosition(); got != 20 {
+	if got := c.model.MaxPosition(); got != 20 {
 		t.Errorf("got context %d, want 20", got)
 	}
-	if got := c.Model.Compute.DType(); got != torch.Float32 {
+	if got := c.model.Compute.DType(); got != torch.Float32 {
 		t.Errorf("default on a CPU: got weights in %v", got)
 	}
 	if got := c.StopIDs(); !slices.Equal(got, []int32{2}) {
 		t.Errorf("got stop ids %v, want config.json's", got)
 	}
-	if got := open(t, dir, Options{Device: "cpu", DType: "bf16"}).Model.Compute.DType(); got != torch.BFloat16 {
+	if got := open(t, dir, Options{Device: "cpu", DType: "bf16"}).model.Compute.DType(); got != torch.BFloat16 {
 		t.Errorf("bf16: got weights in %v", got)
 	}
 }

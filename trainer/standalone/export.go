@@ -10,10 +10,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Export writes the checkpoint at path as a GGUF file, with matrices in the given type, its tokenizer and its chat
+// Export writes the checkpoint at path as a GGUF file, with matrices of the type F32, BF16, F16 or Q8_0, its tokenizer and its chat
 // template. If an adapter is named, it is merged. Export returns an error that names any setting that GGUF cannot
 // represent.
-func Export(ctx context.Context, path, adapter, file string, dtype weights.DType) (err error) {
+func Export(ctx context.Context, path, adapter, file, dtype string) (err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func Export(ctx context.Context, path, adapter, file string, dtype weights.DType
 		defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
 		read = c.merged(ctx)
 	}
-	return weights.WriteGGUF(file, cfg, meta, read, dtype)
+	return weights.WriteGGUF(file, cfg, meta, read, weights.DType(dtype))
 }
 
 // merged returns a function that reads a tensor of the model with the adapter merged into it.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -118,12 +117,8 @@ func (g generator) answer(ctx context.Context, in input) answer {
 		return a
 	}
 	a.completion = completion{ID: q.id, IDs: c.Tokens, LogProbs: c.LogProbs, FinishReason: c.Finish}
-	if t := g.checkpoint.Tokenizer; t != nil {
-		ids := c.Tokens
-		if n := len(ids) - 1; n >= 0 && slices.Contains(g.opt.Sampling.StopIDs, ids[n]) {
-			ids = ids[:n]
-		}
-		a.completion.Text = new(t.Decode(ids, true))
+	if g.checkpoint.Tokenizer != nil {
+		a.completion.Text = new(g.checkpoint.text(c.Tokens, g.opt.Sampling.StopIDs))
 	}
 	return a
 }

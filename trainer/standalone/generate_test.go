@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 func generate(t *testing.T, c *Checkpoint, slots, inFlight int, seed uint64, in string) (string, Tally) {
@@ -100,6 +101,32 @@ func TestGenerateText(t *testing.T) {
 		if r.Text == nil || *r.Text != strings.Join(words, " ") {
 			t.Errorf("ids %v: got text %v", r.IDs, r.Text)
 		}
+	}
+}
+
+// TestReply: the reply to a chat is the turn that the engine samples after the chat's tokens, with the model's own stop tokens.
+func TestReply(t *testing.T) {
+	c := openTiny(t, true)
+	engine, err := c.OpenEngine(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat := tokenizer.Chat{Messages: tokenizer.Messages(tokenizer.Message{Role: "user", Content: "w7 w8"})}
+	for seed := range uint64(8) {
+		sampling := policy.Sampling{Temperature: 1, MaxNew: 9}
+		text, got, err := c.Reply(t.Context(), engine, chat, sampling, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sampling.StopIDs = []int32{2}
+		want, err := engine.Generate(t.Context(), policy.Request{Tokens: []int32{3, 7, 8, 4}, Sampling: sampling,
+			Key: policy.Key{RunSeed: seed, Query: "reply"}})
+		if err != nil || !slices.Equal(got.Tokens, want.Tokens) || got.Finish != want.Finish || strings.Contains(text, "</s>") || len(text) == 0 {
+			t.Errorf("seed %d: %q and %+v, want %+v, %v", seed, text, got, want, err)
+		}
+	}
+	if _, _, err := openTiny(t, false).Reply(t.Context(), engine, chat, policy.Sampling{MaxNew: 1}, 0); err == nil || !strings.Contains(err.Error(), "tokenizer") {
+		t.Errorf("without a tokenizer: %v", err)
 	}
 }
 

@@ -46,8 +46,8 @@ func parseRequest(c *Checkpoint, in input, chat bool) (q request, err error) {
 		return q, errors.New("no tokens: at least one is needed")
 	}
 	for i, id := range q.ids {
-		if int(id) >= c.Model.Config.VocabSize {
-			return q, fmt.Errorf("ids[%d] is %d, outside the vocabulary of %d", i, id, c.Model.Config.VocabSize)
+		if int(id) >= c.model.Config.VocabSize {
+			return q, fmt.Errorf("ids[%d] is %d, outside the vocabulary of %d", i, id, c.model.Config.VocabSize)
 		}
 	}
 	return q, nil

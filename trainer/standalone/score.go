@@ -95,7 +95,7 @@ func (s *scorer) gather(first input, lines <-chan input) []*scored {
 func (s *scorer) parse(in input) *scored {
 	l := &scored{number: in.number}
 	l.request, l.err = parseRequest(s.checkpoint, in, false)
-	if limit := s.checkpoint.Model.MaxPosition(); l.err == nil && len(l.ids) > limit {
+	if limit := s.checkpoint.model.MaxPosition(); l.err == nil && len(l.ids) > limit {
 		l.err = fmt.Errorf("%d tokens are more than the context of %d", len(l.ids), limit)
 	}
 	if l.err != nil {
@@ -144,11 +144,11 @@ func (s *scorer) pass(ctx context.Context, packed []*scored) error {
 	}
 	logp, entropy := make([]float32, len(row)), make([]float32, len(row))
 	if len(row) > 0 {
-		err := s.checkpoint.Model.Device.Do(ctx, func(sc *torch.Scope) error {
+		err := s.checkpoint.model.Device.Do(ctx, func(sc *torch.Scope) error {
 			t, n := int64(len(ids)), int64(len(row))
 			in := model.Packed{IDs: sc.FromInt32(ids, t), Pos: sc.FromInt32(pos, t), Cu: sc.FromInt32(cu, int64(len(cu)))}
-			hidden := s.checkpoint.Model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
-			lp, en := torch.HeadLogProb(hidden, s.checkpoint.Model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
+			hidden := s.checkpoint.model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
+			lp, en := torch.HeadLogProb(hidden, s.checkpoint.model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
 			lp.Float32s(logp)
 			en.Float32s(entropy)
 			return nil

@@ -1,9 +1,10 @@
 // Package standalone uses one checkpoint without a run. It loads the weights onto a device, and the tokenizer, if there is
-// one. A Checkpoint then samples (OpenEngine), continues and scores JSON lines (Generate, Score), and writes checkpoints
-// (Merge, Export).
+// one. A Checkpoint then samples (OpenEngine), replies to chats (Reply), continues and scores JSON lines (Generate, Score), and writes
+// checkpoints (Merge, Export).
 package standalone
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/hub"
@@ -21,11 +23,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Options are the device and the precision of a checkpoint's model.
+// Options are the device and the precision of a checkpoint's model. The zero value uses the CPU.
 type Options struct {
-	Device  string // "cpu", "cuda" or "cuda:N"
+	Device  string // "cpu", "cuda" or "cuda:N"; "": cpu
 	Threads int    // number of CPU threads; 0 means one per core
-	DType   string // "fp32", "bf16", "quantised" (as in a GGUF file), or "auto": fp32 on the CPU, bf16 on a GPU
+	DType   string // "fp32", "bf16", "quantised" (as in a GGUF file), or "auto" or "": fp32 on the CPU, bf16 on a GPU
 	Context int    // tokens of the longest sequence; 0 means the model's limit
 	Adapter string // folder of a LoRA adapter in PEFT's format; "": none
 }
@@ -33,15 +35,15 @@ type Options struct {
 // Checkpoint is a loaded checkpoint: a model ready to generate and to score, with its tokenizer. Its methods may be called from
 // several goroutines.
 type Checkpoint struct {
-	Model     *model.Model         // with the adapter, if there is one
 	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint does not have a readable one; then input and output are token ids
 	Notes     []string             // sentences about parts of the checkpoint that are ignored
 
+	model   *model.Model // with the adapter, if there is one
 	unread  error // reason why the tokenizer cannot be read; nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // may be nil
-	engines []*local.Tenant
+	engines []policy.Policy
 	path    string
 	dtype   weights.DType // of the checkpoint's weights
 }
@@ -67,14 +69,14 @@ func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err err
 	if threads == 0 {
 		threads = cgroup.UsableCores().N
 	}
-	if c.device, err = torch.Open(opt.Device, threads); err != nil {
+	if c.device, err = torch.Open(cmp.Or(opt.Device, "cpu"), threads); err != nil {
 		return nil, err
 	}
 	modelOptions := model.Options{Compute: computeType(opt.DType, c.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
 	if c.base, err = model.Load(ctx, c.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, c.device.Close())
 	}
-	c.Model, c.Notes = c.base, append(src.Notes(), c.Notes...)
+	c.model, c.Notes = c.base, append(src.Notes(), c.Notes...)
 	if opt.Adapter != "" {
 		if err = c.adapt(ctx, opt.Adapter); err != nil {
 			return nil, errors.Join(err, c.Close(context.WithoutCancel(ctx)))
@@ -91,7 +93,7 @@ func (c *Checkpoint) adapt(ctx context.Context, folder string) error {
 	if c.adapter, err = model.Adapt(ctx, c.base, read.Config, read.Layout, read.Fill); err != nil {
 		return err
 	}
-	c.Model = c.adapter.Model()
+	c.model = c.adapter.Model()
 	return nil
 }
 
@@ -143,17 +145,47 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	return tokenizer.LoadCheckpoint(path, src.GGUFMeta())
 }
 
-// OpenEngine starts a rollout engine with the given number of slots on the checkpoint's weights. Close also closes it.
-func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (*local.Tenant, error) {
+// OpenEngine starts a rollout engine on the checkpoint's weights, which samples up to `slots` sequences at a time. Close also closes it.
+func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (policy.Policy, error) {
 	var tenantOpt local.TenantOptions
 	if c.Tokenizer != nil {
 		tenantOpt.TokenBytes = c.Tokenizer.TokenBytes
 	}
-	engine, err := local.OpenTenant(ctx, c.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, c.Model.MaxPosition())}, tenantOpt)
-	if err == nil {
-		c.engines = append(c.engines, engine)
+	engine, err := local.OpenTenant(ctx, c.model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, c.model.MaxPosition())}, tenantOpt)
+	if err != nil {
+		return nil, err
 	}
-	return engine, err
+	c.engines = append(c.engines, engine)
+	return engine, nil
+}
+
+// Reply samples the assistant's turn after the messages of a chat, in the chat template of the checkpoint's tokenizer. It returns the
+// text, without special tokens, and the sampled tokens. engine is from OpenEngine. If the sampling has no StopIDs, the turn ends at those
+// of the method StopIDs. Equal chats, settings and seeds give equal replies.
+func (c *Checkpoint) Reply(ctx context.Context, engine policy.Sampler, chat tokenizer.Chat, sampling policy.Sampling, seed uint64) (
+	string, policy.Completion, error) {
+	if c.Tokenizer == nil {
+		return "", policy.Completion{}, c.NoTokenizerError()
+	}
+	chat.AddGenerationPrompt = true
+	prompt, err := c.Tokenizer.Render(chat)
+	if err != nil {
+		return "", policy.Completion{}, err
+	}
+	if sampling.StopIDs == nil {
+		sampling.StopIDs = c.StopIDs()
+	}
+	completion, err := engine.Generate(ctx, policy.Request{Tokens: c.Tokenizer.Encode(prompt), Sampling: sampling,
+		Key: policy.Key{RunSeed: seed, Query: "reply"}})
+	return c.text(completion.Tokens, sampling.StopIDs), completion, err
+}
+
+// text decodes the sampled tokens of a turn without the token that ended it and without special tokens.
+func (c *Checkpoint) text(ids, stops []int32) string {
+	if n := len(ids) - 1; n >= 0 && slices.Contains(stops, ids[n]) {
+		ids = ids[:n]
+	}
+	return c.Tokenizer.Decode(ids, true)
 }
 
 // mostCached is the number of tokens of all conversations whose keys and values an engine keeps, unless a single
@@ -172,7 +204,7 @@ func cacheTokens(slots, limit int) int {
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
 func (c *Checkpoint) StopIDs() []int32 {
-	ids := slices.Clone(c.Model.Config.EOS)
+	ids := slices.Clone(c.model.Config.EOS)
 	if c.Tokenizer != nil {
 		ids = append(ids, c.Tokenizer.StopIDs()...)
 	}

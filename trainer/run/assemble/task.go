@@ -85,7 +85,8 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	return jsonl.Open(jsonl.Options{
 		Stages: stages,
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
-		AnswersNameOptions: verify.Kind(t.Verifier.Kind) == verify.Choice, Unread: cfg.PlayedByProgram(), // a program may score its answers itself
+		AnswersNameOptions: verify.Kind(t.Verifier.Kind) == verify.Choice,
+		Unread:             cfg.PlayedByProgram(), // a program may score its answers itself
 		Fields: jsonl.Fields(t.Fields),
 	})
 }
