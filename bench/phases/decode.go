@@ -72,7 +72,8 @@ func (w *sweep) open(ctx context.Context, o Options) (err error) {
 	if a.model, err = model.RandomOnDevice(ctx, a.device, w.config, 1, opt); err != nil {
 		return err
 	}
-	engine, err := local.OpenTenant(ctx, a.model, local.Options{Slots: slots, Context: limit, Note: func(text string) { o.Log("%s", text) }}, local.TenantOptions{})
+	engineOpt := local.Options{Slots: slots, Context: limit, Note: func(text string) { o.Log("%s", text) }}
+	engine, err := local.OpenTenant(ctx, a.model, engineOpt, local.TenantOptions{})
 	if err != nil {
 		return err
 	}
