@@ -39,7 +39,7 @@ type Checkpoint struct {
 	Notes     []string             // sentences about parts of the checkpoint that are ignored
 
 	model   *model.Model // with the adapter, if there is one
-	unread  error // reason why the tokenizer cannot be read; nil: it can, or there is none
+	unread  error        // reason why the tokenizer cannot be read; nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // may be nil

@@ -87,7 +87,7 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
 		AnswersNameOptions: verify.Kind(t.Verifier.Kind) == verify.Choice,
 		Unread:             cfg.PlayedByProgram(), // a program may score its answers itself
-		Fields: jsonl.Fields(t.Fields),
+		Fields:             jsonl.Fields(t.Fields),
 	})
 }
 

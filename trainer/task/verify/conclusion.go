@@ -54,8 +54,8 @@ func tagged(answer string) string {
 	return jsonEscapes.Replace(answer[at[2]:at[3]])
 }
 
-// afterObject returns the text after the JSON object that contains the index: the object of the first brace if it is valid, or
-// otherwise of the last brace before the index.
+// afterObject returns the text after the JSON object that contains the index. It tries the first brace, and then the last one before the
+// index.
 func afterObject(text string, index int) string {
 	for _, begin := range []int{strings.IndexByte(text[:index], '{'), strings.LastIndexByte(text[:index], '{')} {
 		var object json.RawMessage
@@ -66,10 +66,10 @@ func afterObject(text string, index int) string {
 	return ""
 }
 
-// conclusions returns the parts of an answer that may state its result, the surest first. The content of an <answer> tag or of the
-// JSON key "answer" replaces the whole answer, as [tagged] does. Its last \boxed{} or #### comes first, and then an "answer:" after the box. Without a
-// mark it is the text after the last "answer is" or "answer:". Without these, the text after "the best option is" and similar words
-// comes first, and then the text before "is the answer" or the whole answer.
+// conclusions returns the parts of an answer that may state its result, the surest first. [tagged] may replace the whole answer. Its last
+// \boxed{} or #### comes first, and then an "answer:" after the box. Without a mark it is the text after the last "answer is" or "answer:".
+// Without these, the text after "the best option is" and similar words comes first, and then the text before "is the answer" or the whole
+// answer.
 func conclusions(answer string) []string {
 	answer = tagged(answer)
 	if mark, ok := marked(answer); ok {
