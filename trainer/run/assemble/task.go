@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -104,7 +105,7 @@ func layout(name string) string {
 }
 
 // RowWarnings returns a text for each stage of the curriculum (without one, for the whole training) whose rows are fewer than the
-// queries of a step. Such a step has several groups of the same row.
+// queries of a step. Such a step has several groups of the same row. Another text names the stages that begin after run.steps.
 func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 	n := int64(cfg.Task.QueriesPerStep)
 	find := func(where string, query func(i int64) task.Query) {
@@ -120,10 +121,20 @@ func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 	if len(cfg.Task.Curriculum) == 0 {
 		find("", t.Train)
 	}
+	var begun int64
+	var never []string
 	for i, s := range cfg.Task.Curriculum {
+		if begun >= cfg.Run.Steps {
+			never = append(never, s.Name)
+			continue
+		}
+		begun += s.Steps
 		if staged, ok := t.(task.WithCurriculum); ok {
 			find(" in the stage "+s.Name, func(at int64) task.Query { return staged.TrainStage(i, at) })
 		}
+	}
+	if len(never) > 0 {
+		out = append(out, fmt.Sprintf("run.steps is %d, so these stages of task.curriculum never begin: %s", cfg.Run.Steps, strings.Join(never, ", ")))
 	}
 	return out
 }
