@@ -120,19 +120,19 @@ func (h *history) seen(e entry, inRound bool) {
 }
 
 func readRecord(ctx context.Context, s Settings) ([]entry, error) {
-	opts, err := redis.ParseURL(s.Store)
+	opt, err := redis.ParseURL(s.Store)
 	if err != nil {
 		return nil, err
 	}
-	if opts.TLSConfig != nil {
+	if opt.TLSConfig != nil {
 		pem, err := os.ReadFile(s.CA)
 		if err != nil {
 			return nil, err
 		}
-		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: opts.TLSConfig.ServerName}
-		opts.TLSConfig.RootCAs.AppendCertsFromPEM(pem)
+		opt.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: opt.TLSConfig.ServerName}
+		opt.TLSConfig.RootCAs.AppendCertsFromPEM(pem)
 	}
-	c := redis.NewClient(opts)
+	c := redis.NewClient(opt)
 	defer c.Close()
 	messages, err := c.XRange(ctx, "mgrpo:{"+s.Run+"}:record", "-", "+").Result()
 	if err != nil {

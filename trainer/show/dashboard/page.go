@@ -47,7 +47,7 @@ type Options struct {
 // Page is the page of one process. It is a metrics.Observer; Joined adds workers. It reads the store only while it has
 // viewers.
 type Page struct {
-	opts   Options
+	opt    Options
 	access access
 	state  runState // used by the goroutine of keepShowing only
 
@@ -69,9 +69,9 @@ type Page struct {
 // New starts a page, which Close ends.
 func New(o Options) *Page {
 	o.Agents = slices.Clone(o.Agents)
-	p := &Page{opts: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+	p := &Page{opt: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		places: map[string]place{}, now: map[string]activityNow{}, warned: map[string]bool{}}
-	p.state.opts = o
+	p.state.opt = o
 	for _, l := range o.Before {
 		p.state.records.Add(l)
 	}
@@ -164,7 +164,7 @@ func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
 		Run    string
 		Style  template.CSS
 		Script template.JS
-	}{p.opts.Run, template.CSS(style), template.JS(script)}
+	}{p.opt.Run, template.CSS(style), template.JS(script)}
 	_ = templates.Execute(w, data) // the viewer may have disconnected
 }
 

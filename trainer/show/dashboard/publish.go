@@ -109,8 +109,8 @@ func (p *Page) publish(agent string, at place, request func(context.Context) err
 	said := p.warned[agent]
 	p.warned[agent] = true
 	p.mu.Unlock()
-	if !said && p.opts.Warn != nil {
-		p.opts.Warn(metrics.Warnf(agent, metrics.TopicHealth, "the pages at %s miss some of its statistics, which cannot be published: %v", Path, err))
+	if !said && p.opt.Warn != nil {
+		p.opt.Warn(metrics.Warnf(agent, metrics.TopicHealth, "the pages at %s miss some of its statistics, which cannot be published: %v", Path, err))
 	}
 	return false
 }

@@ -16,7 +16,7 @@ const shownRollouts = 4
 
 // runState is the page's copy of the run's state, as read from the store so far.
 type runState struct {
-	opts    Options
+	opt     Options
 	problem string // reason why there is nothing newer
 
 	status     *store.Status

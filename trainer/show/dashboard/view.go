@@ -39,26 +39,26 @@ type fact struct{ Name, Label, Value, Exact string }
 
 // class returns the CSS class of an agent's colour, as in the report.
 func (r *runState) class(agent string) string {
-	if i := slices.Index(r.opts.Agents, agent); i >= 0 {
+	if i := slices.Index(r.opt.Agents, agent); i >= 0 {
 		return "c" + strconv.Itoa(i%8)
 	}
 	return "c7"
 }
 
 func (r *runState) team(unread []metrics.Line) teamView {
-	v := teamView{Problem: r.problem, Damaged: r.damaged, Subtitle: fmt.Sprintf("%d steps", r.opts.Steps)}
+	v := teamView{Problem: r.problem, Damaged: r.damaged, Subtitle: fmt.Sprintf("%d steps", r.opt.Steps)}
 	newest := newestSteps(r.all(unread))
 	if r.status != nil {
 		v.Subtitle = fmt.Sprintf("round %d", r.status.Round)
 		if step := r.step(); step >= 0 {
-			v.Subtitle = fmt.Sprintf("%d of %d steps made · %s", step, r.opts.Steps, v.Subtitle)
+			v.Subtitle = fmt.Sprintf("%d of %d steps made · %s", step, r.opt.Steps, v.Subtitle)
 		}
 		v.Waits = r.status.WaitsFor()
 		if s := r.status.Stop; s != nil {
 			v.Waits = append([]string{fmt.Sprintf("The round was stopped by %s (%s): %s", s.Agent, s.Kind, s.Reason)}, v.Waits...)
 		}
 	}
-	for i, agent := range r.opts.Agents {
+	for i, agent := range r.opt.Agents {
 		a := agentView{named: named{agent, r.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
 		if i == 0 {
 			a.Role = "main agent"
@@ -109,7 +109,7 @@ func (r *runState) say(a *agentView) {
 	}
 	act := r.activities[a.Name]
 	a.Doing, a.Done, a.Total, a.Since = clip(act.Phase), max(act.Done, 0), max(act.Total, 0), max(act.Since.UnixMilli(), 0)
-	for _, other := range r.opts.Agents {
+	for _, other := range r.opt.Agents {
 		if slices.Contains(act.For, other) {
 			a.Doing, a.For = "waits for", append(a.For, named{other, r.class(other)})
 		}
@@ -188,13 +188,13 @@ func (r *runState) newest() rolloutsView {
 	first := r.rollouts[0]
 	v := rolloutsView{Phase: r.phase, Query: first.Query, Question: first.Question, Wanted: first.Wanted}
 	for _, one := range r.rollouts {
-		x := rolloutView{K: one.Rollout, Class: r.class(r.opts.Agents[0]), Chips: chips(one.Outcome)}
+		x := rolloutView{K: one.Rollout, Class: r.class(r.opt.Agents[0]), Chips: chips(one.Outcome)}
 		calls := 0
 		for _, n := range one.Calls {
 			calls += n
 		}
 		x.More = max(calls-len(one.Delegated), 0)
-		x.Turns = r.turnsOf(r.opts.Agents[0], one.ID())
+		x.Turns = r.turnsOf(r.opt.Agents[0], one.ID())
 		whole := x.Turns != nil
 		for _, d := range one.Delegated {
 			if turns := r.turnsOf(d.Agent, d.ID()); turns != nil {
@@ -205,7 +205,7 @@ func (r *runState) newest() rolloutsView {
 			}
 		}
 		if one.Failed == "" && !whole {
-			x.Turns = append(x.Turns, turn{r.class(r.opts.Agents[0]), "answer", "said", one.Answer})
+			x.Turns = append(x.Turns, turn{r.class(r.opt.Agents[0]), "answer", "said", one.Answer})
 		}
 		if why := cmp.Or(one.Failed, one.Unscored); why != "" {
 			x.Turns = append(x.Turns, turn{"", "because", "read", why})
@@ -256,7 +256,7 @@ func (r *runState) reportOf(unread []metrics.Line) string {
 		return r.report
 	}
 	var out bytes.Buffer
-	if err := (report.Growing{Agents: r.opts.Agents, Records: all}).Write(&out); err != nil {
+	if err := (report.Growing{Agents: r.opt.Agents, Records: all}).Write(&out); err != nil {
 		return template.HTMLEscapeString(err.Error())
 	}
 	r.reported, r.report = state, out.String()

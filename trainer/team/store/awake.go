@@ -54,12 +54,12 @@ type patience struct {
 // withTimeout returns a context that ends after the store's timeout. The caller must call cancel.
 func (s *Store) withTimeout(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
-	p := &patience{Context: ctx, deadline: time.Now().Add(s.opts.Timeout)}
+	p := &patience{Context: ctx, deadline: time.Now().Add(s.opt.Timeout)}
 	before := s.messages.awake.lostTime()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var timer *time.Timer
-	timer = time.AfterFunc(s.opts.Timeout, func() {
+	timer = time.AfterFunc(s.opt.Timeout, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		lost := s.messages.awake.lostTime()

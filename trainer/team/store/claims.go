@@ -148,7 +148,7 @@ func (in *Invocations) take(ctx context.Context, p Phase, q *queue, n int) (vs [
 			return nil, err
 		}
 		for _, c := range all {
-			if c.lost < in.at.opts.MaxDeliveries {
+			if c.lost < in.at.opt.MaxDeliveries {
 				vs = append(vs, c.Invocation)
 			} else if err := in.giveUp(ctx, c); err != nil {
 				return nil, err

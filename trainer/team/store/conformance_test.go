@@ -268,7 +268,7 @@ func TestDeadlines(t *testing.T) {
 		must(t, boss.Checkpoints.PublishPart(ctx, 1, Part{}))
 		must(t, boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
 		must(t, boss.Versions.Publish(ctx, 1))
-		boss.place.opts.Timeout = 300 * time.Millisecond
+		boss.place.opt.Timeout = 300 * time.Millisecond
 		for _, test := range []struct {
 			want string
 			wait func() error
@@ -386,7 +386,7 @@ func TestBarrier(t *testing.T) {
 		must(t, boss.Leave(ctx))
 
 		boss = join(t, b.open(t, Options{}), "boss")
-		boss.place.opts.Timeout = 300 * time.Millisecond
+		boss.place.opt.Timeout = 300 * time.Millisecond
 		err := boss.Round.Barrier(ctx, Finished, func([]string) {})
 		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)

@@ -28,29 +28,29 @@ func init() { redis.SetLogger(silence{}) }
 // clientOptions makes the options of the Redis client. It refuses a server that anyone on the network could read and
 // write.
 func clientOptions(o Options) (*redis.UniversalOptions, error) {
-	opts, err := parseURL(o.URL)
+	opt, err := parseURL(o.URL)
 	if err != nil {
 		return nil, err
 	}
-	opts.Username, opts.Password = cmp.Or(o.Username, opts.Username), cmp.Or(o.Password, opts.Password)
+	opt.Username, opt.Password = cmp.Or(o.Username, opt.Username), cmp.Or(o.Password, opt.Password)
 	switch {
-	case opts.TLSConfig != nil:
-		err = addCertificates(opts.TLSConfig, o)
-	case opts.Password == "" && !o.AllowInsecure:
-		opts.Dialer = dialLocal
-		for _, addr := range opts.Addrs {
+	case opt.TLSConfig != nil:
+		err = addCertificates(opt.TLSConfig, o)
+	case opt.Password == "" && !o.AllowInsecure:
+		opt.Dialer = dialLocal
+		for _, addr := range opt.Addrs {
 			err = errors.Join(err, checkLocal(addr))
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	opts.ContextTimeoutEnabled = true
-	opts.DisableIdentity = true
-	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	opts.PoolTimeout = 30 * time.Second
-	opts.DialerRetries = 1 // Store.retry and Store.wait repeat failed operations within their deadlines
-	return opts, nil
+	opt.ContextTimeoutEnabled = true
+	opt.DisableIdentity = true
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	opt.PoolTimeout = 30 * time.Second
+	opt.DialerRetries = 1 // Store.retry and Store.wait repeat failed operations within their deadlines
+	return opt, nil
 }
 
 // checkLocal returns an error for an address that is not on this machine. It is used for servers with neither TLS nor a
@@ -80,60 +80,60 @@ func parseURL(text string) (*redis.UniversalOptions, error) {
 	if err != nil { // the parser's error would print the text, which may hold a password
 		return nil, errors.New("store: store.url is not a URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///SOCKET")
 	}
-	opts, err := parseParts(u)
+	opt, err := parseParts(u)
 	if err != nil {
 		return nil, fmt.Errorf("store: store.url: %w", err)
 	}
-	return opts, nil
+	return opt, nil
 }
 
 func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
-	opts := &redis.UniversalOptions{Username: u.User.Username()}
-	opts.Password, _ = u.User.Password()
+	opt := &redis.UniversalOptions{Username: u.User.Username()}
+	opt.Password, _ = u.User.Password()
 	if u.Scheme == "unix" {
 		socket, err := redis.ParseURL(u.String())
 		if err != nil {
 			return nil, err
 		}
-		opts.Addrs, opts.DB = []string{socket.Addr}, socket.DB
-		return opts, nil
+		opt.Addrs, opt.DB = []string{socket.Addr}, socket.DB
+		return opt, nil
 	}
 	if u.Scheme != "redis" && u.Scheme != "rediss" {
 		return nil, fmt.Errorf("want redis://, rediss:// or unix://, found %s://", u.Scheme)
 	}
 	if u.Scheme == "rediss" {
-		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		opt.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	opts.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
+	opt.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
 			return nil, fmt.Errorf("%q is not the number of a database", db)
 		}
-		opts.DB = n
+		opt.DB = n
 	}
 	for key, values := range u.Query() {
 		switch key {
 		case "addr":
-			opts.Addrs = append(opts.Addrs, values...)
+			opt.Addrs = append(opt.Addrs, values...)
 		case "master_name":
-			opts.MasterName = values[0]
+			opt.MasterName = values[0]
 		case "cluster":
 			if values[0] != "true" && values[0] != "false" {
 				return nil, fmt.Errorf("cluster is %q: want true or false", values[0])
 			}
-			opts.IsClusterMode = values[0] == "true"
+			opt.IsClusterMode = values[0] == "true"
 		default:
 			return nil, fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
 		}
 	}
-	if opts.MasterName != "" && opts.IsClusterMode {
+	if opt.MasterName != "" && opt.IsClusterMode {
 		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
 	}
-	if clustered := opts.IsClusterMode || len(opts.Addrs) > 1 && opts.MasterName == ""; clustered && opts.DB != 0 {
-		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", opts.DB)
+	if clustered := opt.IsClusterMode || len(opt.Addrs) > 1 && opt.MasterName == ""; clustered && opt.DB != 0 {
+		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", opt.DB)
 	}
-	return opts, nil
+	return opt, nil
 }
 
 // addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host
@@ -162,8 +162,8 @@ func addCertificates(c *tls.Config, o Options) error {
 
 // checkTLS returns an error if the first server in the URL uses TLS and the URL does not, or the other way round. A server that does
 // not answer is no error.
-func checkTLS(ctx context.Context, opts *redis.UniversalOptions) error {
-	addr := opts.Addrs[0]
+func checkTLS(ctx context.Context, opt *redis.UniversalOptions) error {
+	addr := opt.Addrs[0]
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil { // the path of a socket
 		return nil
@@ -172,9 +172,9 @@ func checkTLS(ctx context.Context, opts *redis.UniversalOptions) error {
 	defer cancel()
 	plain := answersPlainly(ctx, addr)
 	switch {
-	case plain && opts.TLSConfig != nil:
+	case plain && opt.TLSConfig != nil:
 		return fmt.Errorf("%s answers without TLS: write redis:// in store.url instead of rediss://, or name the server's TLS port", addr)
-	case !plain && opts.TLSConfig == nil && answersTLS(ctx, addr, host):
+	case !plain && opt.TLSConfig == nil && answersTLS(ctx, addr, host):
 		return fmt.Errorf("%s wants TLS: write rediss:// in store.url instead of redis://", addr)
 	}
 	return nil

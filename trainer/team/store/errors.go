@@ -128,21 +128,21 @@ func (s *Store) advise(err error) error {
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
 		return err
 	}
-	opts, bad := parseURL(s.opts.URL)
+	opt, bad := parseURL(s.opt.URL)
 	if bad != nil {
 		return err
 	}
-	user := cmp.Or(s.opts.Username, opts.Username, "default")
+	user := cmp.Or(s.opt.Username, opt.Username, "default")
 	switch text := reply.Error(); {
 	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
 		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
-			err, strings.Join(opts.Addrs, ", "), user)}
+			err, strings.Join(opt.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
-		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(opts.Addrs, ", "))}
+		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(opt.Addrs, ", "))}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
 		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
 			"of each user",
-			err, user, strings.Join(opts.Addrs, ", "))}
+			err, user, strings.Join(opt.Addrs, ", "))}
 	}
 	return err
 }

@@ -144,7 +144,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		}
 		if last != nil {
 			again = lookGone // an event may arrive before the client's pool has tried to connect again
-			s.messages.storeGone(s.opts.URL, since, last)
+			s.messages.storeGone(s.opt.URL, since, last)
 		} else {
 			s.messages.deadWorkers(since, awaited, s.liveliness)
 		}

@@ -208,7 +208,7 @@ func TestNetworkStaysBad(t *testing.T) {
 			s := openAt(t, l.url, Options{Lease: time.Hour})
 			boss, err := s.Join(t.Context(), "boss", team, silent)
 			must(t, err)
-			s.opts.Timeout = time.Second
+			s.opt.Timeout = time.Second
 			v := call(0)
 			l.spoil(t, faults[name])
 			t.Cleanup(func() { l.heal(t) })

@@ -110,7 +110,7 @@ func FuzzReplies(f *testing.F) {
 		if err != nil && !errors.As(err, &bad) {
 			t.Errorf("claim: got error %v, want a MalformedError", err)
 		}
-		j, err := newJoining(newMember(&Store{opts: Options{Run: "r"}}, "help"), team)
+		j, err := newJoining(newMember(&Store{opt: Options{Run: "r"}}, "help"), team)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,9 +64,9 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 		if answer.refusal == nil {
 			break
 		}
-		limit := s.opts.Timeout
+		limit := s.opt.Timeout
 		if answer.taken { // the other worker may be dead
-			limit = s.opts.Lease + s.opts.Lease/4
+			limit = s.opt.Lease + s.opt.Lease/4
 		}
 		if answer.final || time.Since(since) > limit {
 			return nil, answer.refusal
@@ -76,7 +76,7 @@ func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting f
 			waiting(answer.refusal.Error())
 		}
 		select {
-		case <-time.After(min(s.opts.Lease/20, time.Second)):
+		case <-time.After(min(s.opt.Lease/20, time.Second)):
 		case <-ctx.Done():
 			return nil, errors.Join(answer.refusal, context.Cause(ctx))
 		}
@@ -121,9 +121,9 @@ func newJoining(m *Member, r JoinRequest) (*joining, error) {
 		"epochs": s.key("epochs"), "events": s.key("events"), "meta": s.key("meta"), "versions": s.key("versions"), "phases": s.key("phases"),
 		"stop": s.key("stop"), "offers": s.key("offers"), "record": s.key("record"), "claimed": s.key("claimed", agent),
 		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
-		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opts.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
+		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opt.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
 		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": r.Deterministic, "ownVersions": strings.Join(j.offers.versions(), " "),
-		"process": s.opts.process, "complete": r.Complete, "agents...": r.Agents} // the client writes a bool as 1 or 0
+		"process": s.opt.process, "complete": r.Complete, "agents...": r.Agents} // the client writes a bool as 1 or 0
 	return j, nil
 }
 
@@ -169,10 +169,10 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		return joinAnswer{}, ErrRunComplete
 	case "taken":
 		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; "+
-			"an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
+			"an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opt.Run, j.s.opt.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
-			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
+			j.s.opt.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
 	case "differs":
 		there, err := decode[agreement](j.s.key("meta"), word(reply, 2))
 		if err != nil {

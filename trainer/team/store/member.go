@@ -79,7 +79,7 @@ func (m *Member) Leave(ctx context.Context) error {
 // store cannot be reached: the place is lost only when another worker takes it.
 func (m *Member) beat() {
 	at := m.place
-	tick := time.NewTicker(at.opts.Lease / 4)
+	tick := time.NewTicker(at.opt.Lease / 4)
 	defer tick.Stop()
 	for {
 		select {
@@ -87,10 +87,10 @@ func (m *Member) beat() {
 			return
 		case <-tick.C:
 		}
-		ctx, cancel := context.WithTimeout(at.ctx, at.opts.Lease/2)
+		ctx, cancel := context.WithTimeout(at.ctx, at.opt.Lease/2)
 		// The script is not sent in a batch, so that it never waits for other commands.
 		keys, args := beatScript.inOrder(values{"lease": at.key("lease", at.agent), "stop": at.key("stop"),
-			"leaseToken": m.leaseToken, "milliseconds": at.opts.Lease.Milliseconds()}.writtenBy(at))
+			"leaseToken": m.leaseToken, "milliseconds": at.opt.Lease.Milliseconds()}.writtenBy(at))
 		reply, err := beatScript.Run(ctx, at.rdb, keys, args...).Slice()
 		switch {
 		case err != nil:

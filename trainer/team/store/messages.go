@@ -44,8 +44,8 @@ func (m *messages) storeGone(url string, since time.Time, err error) {
 		return
 	}
 	where := ""
-	if opts, err := parseURL(url); err == nil {
-		where = " at " + strings.Join(opts.Addrs, ", ")
+	if opt, err := parseURL(url); err == nil {
+		where = " at " + strings.Join(opt.Addrs, ", ")
 	}
 	m.send(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
 	m.mu.Lock()

@@ -82,11 +82,11 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 	if o.URL == "" {
 		return nil, errors.New("store: without store.url the store is embedded in the process of mgrpo train, and no other process can read it")
 	}
-	opts, err := clientOptions(o)
+	opt, err := clientOptions(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, rdb: redis.NewUniversalClient(opts)}
+	s := &Store{opt: o, rdb: redis.NewUniversalClient(opt)}
 	status, err := readStatus(ctx, s)
 	return status, errors.Join(err, s.rdb.Close())
 }
@@ -95,7 +95,7 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 func (d *Display) Status(ctx context.Context) (*Status, error) { return readStatus(ctx, d.at.Store) }
 
 func readStatus(ctx context.Context, s *Store) (*Status, error) {
-	r := &statusReader{s: s, ctx: ctx, out: Status{Run: s.opts.Run}}
+	r := &statusReader{s: s, ctx: ctx, out: Status{Run: s.opt.Run}}
 	if err := r.read(); err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (r *statusReader) agents() error {
 		st := AgentStatus{Agent: a, Ready: answers[i].ready.Val(), Finished: answers[i].finished.Val()}
 		if left := answers[i].lease.Val(); left >= 0 { // negative: there is no lease
 			st.Alive, st.LeaseLeft = true, left.Seconds()
-			st.Silent = max(r.s.opts.Lease-left, 0).Seconds()
+			st.Silent = max(r.s.opt.Lease-left, 0).Seconds()
 		}
 		if st.Epoch, err = r.number(r.s.key("epochs")+" "+a, answers[i].epoch); err != nil {
 			return err

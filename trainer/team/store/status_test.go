@@ -18,7 +18,7 @@ func statusOf(t *testing.T, s *Store) (*Status, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	return ReadStatus(ctx, s.opts)
+	return ReadStatus(ctx, s.opt)
 }
 
 // mustStatus reads the status and checks what the run waits for.
@@ -125,7 +125,7 @@ func TestStatusOfASilentWorker(t *testing.T) {
 		time.Hour: true,
 		0:         false,
 	} {
-		o := boss.place.opts
+		o := boss.place.opt
 		o.Lease = lease
 		st, err := ReadStatus(t.Context(), o)
 		must(t, err)

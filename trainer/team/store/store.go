@@ -58,7 +58,7 @@ var thisProcess = rand.Text()
 
 // Store is a connection to the shared data of one run. Its methods may be called from any number of goroutines.
 type Store struct {
-	opts     Options
+	opt      Options
 	embedded *miniredis.Miniredis // nil with a real server
 	rdb      redis.UniversalClient
 	batches  batches // groups commands that are sent together
@@ -81,7 +81,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	o.process = cmp.Or(o.process, thisProcess)
 	o.MaxDeliveries = cmp.Or(o.MaxDeliveries, 5)
 	o.sayAfter = cmp.Or(o.sayAfter, sayAfter)
-	s := &Store{opts: o}
+	s := &Store{opt: o}
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()
 		s.embedded.ClockTTL(true)
@@ -102,17 +102,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // connect opens the connections and starts the reader of events. With check it also checks the server's version and
 // settings.
 func (s *Store) connect(ctx context.Context, o Options, check bool) error {
-	opts, err := clientOptions(o)
+	opt, err := clientOptions(o)
 	if err != nil {
 		return err
 	}
 	s.messages.send, s.messages.after = o.Waiting, o.sayAfter
-	s.rdb = redis.NewUniversalClient(opts)
+	s.rdb = redis.NewUniversalClient(opt)
 	s.batches.rdb = s.rdb
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.wg.Go(func() { s.messages.awake.watch(s.ctx) })
-	if err := s.awaitServer(ctx, opts, check); err != nil {
+	if err := s.awaitServer(ctx, opt, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
 	}
@@ -124,12 +124,12 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 const firstAnswer = 3 * time.Second
 
 // awaitServer waits until the server answers, and checks it. A server that is still starting has one minute.
-func (s *Store) awaitServer(ctx context.Context, opts *redis.UniversalOptions, check bool) error {
-	ctx, cancel := context.WithTimeout(ctx, min(s.opts.Timeout, time.Minute))
+func (s *Store) awaitServer(ctx context.Context, opt *redis.UniversalOptions, check bool) error {
+	ctx, cancel := context.WithTimeout(ctx, min(s.opt.Timeout, time.Minute))
 	defer cancel()
 	if check {
 		checked := func(ctx context.Context) error {
-			if err := checkServer(ctx, s.rdb, s.opts.AllowVolatile); err != nil {
+			if err := checkServer(ctx, s.rdb, s.opt.AllowVolatile); err != nil {
 				return err
 			}
 			return s.Ping(ctx) // a node of a cluster refuses keys that are on another node
@@ -144,7 +144,7 @@ func (s *Store) awaitServer(ctx context.Context, opts *redis.UniversalOptions, c
 			defer cancel()
 			err := checked(short)
 			if err != nil && transient(err) {
-				return cmp.Or(checkTLS(ctx, opts), err)
+				return cmp.Or(checkTLS(ctx, opt), err)
 			}
 			return err
 		}); err != nil {
@@ -177,9 +177,9 @@ func (s *Store) Close() error {
 // key returns the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run are on one
 // node, so a script may use several of them.
 func (s *Store) key(parts ...string) string {
-	prefix := "mgrpo:{" + s.opts.Run + "}:"
-	if s.opts.Aside != "" {
-		prefix += s.opts.Aside + ":"
+	prefix := "mgrpo:{" + s.opt.Run + "}:"
+	if s.opt.Aside != "" {
+		prefix += s.opt.Aside + ":"
 	}
 	return prefix + strings.Join(parts, ":")
 }
@@ -208,7 +208,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
-		s.messages.storeGone(s.opts.URL, since, err)
+		s.messages.storeGone(s.opt.URL, since, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

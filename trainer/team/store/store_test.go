@@ -59,7 +59,7 @@ func embeddedBackend(t *testing.T) backend {
 			t.Helper()
 			o = withDefaults(o)
 			o.URL = url
-			s := &Store{opts: o}
+			s := &Store{opt: o}
 			// Without checkServer, because miniredis does not report these settings.
 			if err := s.connect(t.Context(), o, false); err != nil {
 				t.Fatal(err)
@@ -270,10 +270,10 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 			t.Errorf("%+v: got error %v, want none: %v", test.o, err, test.ok)
 		}
 	}
-	opts, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
+	opt, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
 	must(t, err)
-	if opts.MasterName != "m" || len(opts.Addrs) != 2 || opts.Username != "u" || opts.Password != "p" || opts.DB != 2 || opts.TLSConfig == nil {
-		t.Errorf("got options %+v, want master m, 2 addresses, user u, password p, database 2 and TLS", opts)
+	if opt.MasterName != "m" || len(opt.Addrs) != 2 || opt.Username != "u" || opt.Password != "p" || opt.DB != 2 || opt.TLSConfig == nil {
+		t.Errorf("got options %+v, want master m, 2 addresses, user u, password p, database 2 and TLS", opt)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestServerGone(t *testing.T) {
 	boss, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
 	server.Kill()
-	s.opts.Timeout = time.Second
+	s.opt.Timeout = time.Second
 	var late *TimeoutError
 	if err := boss.Invocations.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
 		t.Errorf("write: got error %v, want a TimeoutError with the last error", err)
