@@ -124,10 +124,14 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
   });
 }
 
+// Blocks of attend_mma_kernel on a multiprocessor at a time. Their registers hold the queries of the heads that share keys.
+constexpr int blocks_at_a_time(int heads, int head_size) {
+  if (heads * head_size <= 512) return 4;
+  return heads * head_size <= 1024 ? 3 : 2;
+}
+
 template <int kHd, int kHeads>
-__global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
-                                                : kHd * kHeads <= 1024 ? 3
-                                                                       : 2) void attend_mma_kernel(Attention<Bf16> in) {
+__global__ __launch_bounds__(kAttentionThreads, blocks_at_a_time(kHeads, kHd)) void attend_mma_kernel(Attention<Bf16> in) {
   constexpr int kWarps = kAttentionThreads / 32,
                 kRow = kHd + 4;  // the stride of rows in shared memory, so that they begin in different banks
   __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
