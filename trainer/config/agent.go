@@ -75,7 +75,7 @@ type Agent struct {
 
 	// Where AdamW's moments are stored: 8 bytes per trained parameter, plus 4 bytes for the fp32 weights if the agent
 	// computes in bf16. host: in the memory of the GPU's machine; during an update the GPU holds one piece at a time.
-	State string `yaml:"optimizer_state" default:"device" enum:"device|host" change:"worker"`
+	OptimizerState string `yaml:"optimizer_state" default:"device" enum:"device|host" change:"worker"`
 
 	// State that several devices divide among themselves. optimizer: AdamW's moments and, if the agent computes in
 	// bf16, the fp32 weights and gradient. full: also the weights that passes read. The devices gather these one layer

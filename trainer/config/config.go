@@ -122,7 +122,7 @@ type Run struct {
 	// attention then takes 10 to 20 % longer. false: attention adds up the gradients of queries in a varying order, so
 	// two trainings on a GPU differ by rounding. In either case, sampling on a GPU depends on which sequences share a
 	// pass.
-	GPUDeterminism bool `yaml:"gpu_deterministic" default:"false" change:"worker"`
+	GPUDeterministic bool `yaml:"gpu_deterministic" default:"false" change:"worker"`
 
 	// team: all agents learn. main_only: sub-agents take part with frozen weights. single: only the main agent, with
 	// the tools of the whole team.

@@ -126,7 +126,7 @@ func (a *Agent) validateShard(d *decoder, key string) {
 // validateDevices refuses invalid devices, and lists of devices on which an agent's processes cannot run.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
-	d.refuseIf(a.State == "host" && a.Ranks()[0] == "cpu", key+".optimizer_state",
+	d.refuseIf(a.OptimizerState == "host" && a.Ranks()[0] == "cpu", key+".optimizer_state",
 		"an agent on the CPU keeps all optimizer state in the host's memory; remove this key")
 	a.validateShard(d, key+".shard")
 	ranks := a.Devices

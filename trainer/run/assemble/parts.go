@@ -152,7 +152,7 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 		if torch.SetRoundFactorsIfFaster(wanted) != wanted && spec.Note != nil {
 			spec.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
 		}
-		torch.SetDeterministic(spec.Config.Run.GPUDeterminism)
+		torch.SetDeterministic(spec.Config.Run.GPUDeterministic)
 		torch.SetIdleThreadLimit(threads(spec.Config, 1))
 		sharing := spec.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(spec.Config, spec.devices()))
@@ -160,7 +160,8 @@ func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error
 			return nil, spec.Config.Fault("agents."+a.Name+".device", err)
 		}
 		opt := p.divided
-		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", spec.Config.Frozen(a), a.State == "host", positions(sharing)
+		opt.HalfCopy, opt.HostMaster = a.Engine.DType == "bf16", a.OptimizerState == "host"
+		opt.Frozen, opt.MaxPosition = spec.Config.Frozen(a), positions(sharing)
 		m, err := o.model(ctx, d, spec.Config, a, opt)
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -200,7 +201,7 @@ func (p *Parts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent,
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Objective: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, CheckpointActivations: a.Engine.CheckpointActivations,
-		HostState: a.State == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
+		HostState: a.OptimizerState == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
 	})
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ type Lever struct {
 
 // keep adds buffers that the optimizer keeps between updates, on the device where the agent has them.
 func (n *Need) keep(a *config.Agent, kind Kind, bytes int64) {
-	if a.State == "host" {
+	if a.OptimizerState == "host" {
 		n.Parts = append(n.Parts, Part{kind, "cpu", bytes})
 	} else {
 		n.add(kind, bytes)
