@@ -77,7 +77,7 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 		if _, err := os.Stat(path); err != nil {
 			return nil, cfg.Fault("task.eval_sets."+s.Name+".path", err)
 		}
-		sets = append(sets, jsonl.Set{Name: s.Name, Path: path, Layout: layout(s.Layout)})
+		sets = append(sets, jsonl.Set{Name: s.Name, Path: path, Layout: s.Layout})
 	}
 	var stages []jsonl.Stage
 	for _, s := range t.Curriculum {
@@ -85,7 +85,7 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	}
 	return jsonl.Open(jsonl.Options{
 		Stages: stages,
-		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Layout: t.Layout, Sets: sets, Train: train, Eval: heldOut, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
 		AnswersNameOptions: verify.Kind(t.Verifier.Kind) == verify.Choice,
 		Unread:             cfg.PlayedByProgram(), // a program may score its answers itself
 		Fields:             jsonl.Fields(t.Fields),
@@ -95,14 +95,6 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 // demonstratedDelegations is the share of a cold start's conversations in which the main agent
 // delegates. It is enough to learn how, but not so many that it no longer answers any question itself.
 const demonstratedDelegations = 0.7
-
-// layout returns the task's name for a layout.
-func layout(name string) string {
-	if name == "rows" {
-		return ""
-	}
-	return name
-}
 
 // RowWarnings returns a text for each stage of the curriculum (without one, for the whole training) whose rows are fewer than the
 // queries of a step. Such a step has several groups of the same row. Another text names the stages that begin after run.steps.

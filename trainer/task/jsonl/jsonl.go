@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Train, Eval        string // files
 	Fields             Fields
-	Layout             string          // one of Layouts, which determines the fields; "": Fields
+	Layout             string          // one of Layouts, which determines the fields; "" or "rows": Fields
 	Sets               []Set           // further held-out queries
 	Stages             []Stage         // stages of a curriculum
 	Seed               uint64          // seed of the training order
@@ -94,12 +94,12 @@ func Open(opt Options) (*Task, error) {
 
 // read reads a file with the given layout.
 func (s Options) read(path, layout string) ([]Row, error) {
-	if layout == "" {
+	if layout == "" || layout == "rows" {
 		return ReadRows(path, s.Fields)
 	}
 	reshape, ok := layouts[layout]
 	if !ok {
-		return nil, fmt.Errorf("jsonl: layout %q: must be one of %s", layout, strings.Join(Layouts(), ", "))
+		return nil, fmt.Errorf("jsonl: layout %q: must be rows or one of %s", layout, strings.Join(Layouts(), ", "))
 	}
 	return readRows(path, DefaultFields(), reshape)
 }

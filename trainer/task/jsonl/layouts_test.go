@@ -71,7 +71,7 @@ func TestLayoutsRefuse(t *testing.T) {
 		{"fanoutqa", `{"id":"a","question":"?","answer":[null],"decomposition":[]}`, "must be a text or a number"},
 		{"gaia", `{"task_id":"a","Question":"?","Level":1,"Final answer":"?"}`, "are not published"},
 		{"browsecomp", `{"problem":"not base64","answer":"b","canary":"c"}`, "the question cannot be decrypted with the row's canary"},
-		{"squad", `{"question":"?","answer":"b"}`, "must be one of 2wiki, browsecomp, fanoutqa, frames, gaia, hotpotqa, musique, sharegpt, verl, webwalkerqa"},
+		{"squad", `{"question":"?","answer":"b"}`, "must be rows or one of 2wiki, browsecomp, fanoutqa, frames, gaia, hotpotqa, musique, sharegpt, verl, webwalkerqa"},
 	} {
 		path := write(t, c.row)
 		if _, err := Open(Options{Train: path, Eval: path, Layout: c.layout, Main: exact}); err == nil || !strings.Contains(err.Error(), c.want) {
