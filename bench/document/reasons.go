@@ -23,9 +23,6 @@ const twoAgents = "A batch of 16 rows is compared with two batches of 8. From ab
 
 const lossFloor = "The ceiling comes from one measurement, and measurements differ by a fifth and more."
 
-const smallGroups = "Each group of about eight rewards needs three divisions, a root, and the rounding to and from float64. A copy of the same bytes " +
-	"takes a third of the time."
-
 const smallStep = "The update takes about its floor, and sampling about twice its floor. Sampling has products of few rows, and the work of Go and LibTorch " +
 	"around small operations runs on one thread."
 
@@ -80,7 +77,6 @@ var reasons = map[string]map[measure.Kind]string{
 	"rollout recurrent-bf16":               {measure.Faster: slowHalf},
 	"learner hybrid":                       {measure.Faster: mostlyProducts},
 	"learner recurrent":                    {measure.Faster: mostlyProducts},
-	"kernels group_advantage":              {measure.Faster: smallGroups},
 	"kernels linear_policy_loss":           {measure.Floor: lossFloor},
 	"kernels linear_policy_loss, bfloat16": {measure.Faster: slowHalf},
 	"rollout smollm2":                      {measure.Faster: smallProducts, measure.Floor: smallProducts},

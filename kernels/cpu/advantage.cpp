@@ -1,24 +1,24 @@
 #include "mgrpo/advantage.h"
 
-#include "advantage_loops.h"
 #include "check.h"
 #include "first_row.h"
 #include "group_advantage.h"
-#include "layer_loops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
-
-const AdvantageLoops &advantage_loops() {
-#if defined(__x86_64__)
-  if (layer_loops().isa >= Isa::avx2) return kAdvantageLoopsAvx2;
-#endif
-  return kAdvantageLoopsPortable;
-}
-
 namespace {
 
 constexpr int64_t kGroupBlock = 1024;  // groups that a thread computes at a time
+
+// Ragged groups and the arrays of their results, as in mgrpo/advantage.h.
+template <class T>
+struct GroupArrays {
+  const T *rewards;
+  const double *weights;  // null: all 1
+  const int64_t *offsets;
+  T *advantages;
+  mgrpo_group_stats *stats;
+};
 
 // Without weights each weight is the constant 1, which lets the compiler drop the multiplication.
 template <class T, bool kWeighted>
@@ -97,18 +97,6 @@ mgrpo_advantage_error one_group(const GroupArrays<T> &in, const mgrpo_convention
   return in.weights ? one_group<true>(in, c, g) : one_group<false>(in, c, g);
 }
 
-// Computes groups [begin, end). Returns the first group that is refused, or `end`.
-template <class T>
-int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t begin, int64_t end) {
-  const bool in_quads = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
-  for (int64_t g = begin; g < end;) {
-    if (in_quads) g = advantage_loops()(in, c, g, end);
-    for (const int64_t left = g + 4 < end ? g + 4 : end; g < left; g++)
-      if (one_group(in, c, g).code != MGRPO_ADVANTAGE_OK) return g;
-  }
-  return end;
-}
-
 template <class T>
 int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_convention *convention, mgrpo_advantage_error *error) {
   if (!error || !convention || !valid(*convention) || groups < 0 || !in.offsets || in.offsets[0] != 0) return MGRPO_INVALID_ARGUMENT;
@@ -117,8 +105,8 @@ int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_co
   if ((groups > 0 && !in.stats) || (in.offsets[groups] > 0 && any_null({in.rewards, in.advantages}))) return MGRPO_INVALID_ARGUMENT;
   FirstRow refused;
   parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(in.offsets[groups]), [&](int64_t begin, int64_t end) {
-    const int64_t g = some_groups(in, *convention, begin, end);
-    if (g < end) refused.report(g);
+    for (int64_t g = begin; g < end; g++)
+      if (one_group(in, *convention, g).code != MGRPO_ADVANTAGE_OK) return refused.report(g);
   });
   *error = {MGRPO_ADVANTAGE_OK, -1, -1};
   if (refused.row() < 0) return MGRPO_OK;
