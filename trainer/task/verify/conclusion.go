@@ -34,28 +34,32 @@ var (
 )
 
 // tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer. If
-// a conclusion follows the key's JSON object, as after a quoted result of a tool, it returns the text after the object.
-func tagged(answer string) string {
+// words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it returns the text after the object. The
+// second text is then the key's value, in case the first one has no result.
+func tagged(answer string) (text, otherwise string) {
 	if tags := answerOpen.FindAllStringIndex(answer, -1); len(tags) > 0 {
-		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0]
+		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0], ""
 	}
 	keys := answerKey.FindAllStringSubmatchIndex(answer, -1)
 	if len(keys) == 0 {
-		return answer
+		return answer, ""
 	}
 	at := keys[len(keys)-1]
+	var value string
+	if at[2] >= 0 {
+		value = jsonEscapes.Replace(answer[at[2]:at[3]])
+	} else { // a number
+		value = answer[at[4]:at[5]]
+	}
 	later := afterObject(answer, at[0])
 	if _, ok := marked(later); ok || announced.MatchString(later) {
-		return later
+		return later, value
 	}
-	if at[2] < 0 { // a number
-		return answer[at[4]:at[5]]
-	}
-	return jsonEscapes.Replace(answer[at[2]:at[3]])
+	return value, ""
 }
 
 // afterObject returns the text after the JSON object that contains the index. It tries the first brace, and then the last one before the
-// index.
+// index. It returns "" if there is no such object.
 func afterObject(text string, index int) string {
 	for _, begin := range []int{strings.IndexByte(text[:index], '{'), strings.LastIndexByte(text[:index], '{')} {
 		var object json.RawMessage
@@ -66,12 +70,19 @@ func afterObject(text string, index int) string {
 	return ""
 }
 
-// conclusions returns the parts of an answer that may state its result, the surest first. [tagged] may replace the whole answer. Its last
-// \boxed{} or #### comes first, and then an "answer:" after the box. Without a mark it is the text after the last "answer is" or "answer:".
-// Without these, the text after "the best option is" and similar words comes first, and then the text before "is the answer" or the whole
-// answer.
+// conclusions returns the parts of an answer that may state its result, the surest first. It reads the texts that [tagged] returns.
 func conclusions(answer string) []string {
-	answer = tagged(answer)
+	text, otherwise := tagged(answer)
+	if otherwise == "" {
+		return stating(text)
+	}
+	return append(stating(text), otherwise)
+}
+
+// stating returns the parts of a text that may state its result, the surest first. The last \boxed{} or #### comes first, and then an
+// "answer:" after the box. Without a mark it is the text after the last "answer is" or "answer:". Without these, the text after "the best
+// option is" and similar words comes first, and then the text before "is the answer" or the whole text.
+func stating(answer string) []string {
 	if mark, ok := marked(answer); ok {
 		if inside, ok := afterAnnounced(mark); ok {
 			mark = inside

@@ -37,5 +37,6 @@ func TestNumericEquations(t *testing.T) {
 		{"3", "3 <answer></answer>", 0},
 		// a conclusion after a JSON object
 		{"6", `The tool returned {"answer": 5}. The final answer is 6.`, 1}, {"5", `The tool returned {"answer": 5}. The final answer is 6.`, 0}, {"6", `Given {x}: {"answer": 5}, but 1 is missing. \boxed{6}`, 1}, {"5", `{"out": {"answer": 5}, "note": "the answer is in metres, 3 of them"}`, 1}, {"5", `{"answer": 5} in 3 steps`, 1}, {"5", `"answer": 5`, 1},
+		{"18", `{"answer": 18}. The answer is in dollars.`, 1}, {"18", `{"answer": "18"}. The answer is 3.`, 0},
 	})
 }

@@ -153,7 +153,7 @@ func TestChoiceConclusions(t *testing.T) {
 	var cases []verdict
 	for _, answer := range []string{"**Answer**: B", "*Answer*: B", "__Answer__: B", "**Final Answer**: B", "**Correct Answer**: B", "**Answer**\n\nB", "**Final Answer**\nB", "## Final Answer\n\n**B**",
 		"The answer should be B.", "The answer would be B.", "The answer must be B.", "The answer is therefore B.", "The answer is clearly B.", "The answer is, therefore, B.", "The best option is B", "My choice is B.",
-		"Thus, the correct choice is **B**.", "Therefore, B.", "Hence, option B.", "So **B**.", "I choose B.", "I'd go with B.", "Conclusion: B", "Ans: B", `{"answer": "B"}`, `{"reasoning": "A is cold", "answer": "B", "sure": true}`, "From the tool: {\"answer\": \"A\"}.\n\nThe answer is B.",
+		"Thus, the correct choice is **B**.", "Therefore, B.", "Hence, option B.", "So **B**.", "I choose B.", "I'd go with B.", "Conclusion: B", "Ans: B", `{"answer": "B"}`, `{"reasoning": "A is cold", "answer": "B", "sure": true}`, "From the tool: {\"answer\": \"A\"}.\n\nThe answer is B.", `{"answer": "B"} My answer is based on the table.`,
 		"```json\n{\"answer\": \"\\\\boxed{B}\"}\n```", "<final_answer>B</final_answer>", "the <answer> tag: <answer>B</answer>", "Antwort: B", "Respuesta: B", "Réponse : B", "答案：B", "正确答案是B，因为它热",
 		"It is \\boxed{v \\ll c}.\n\n**Answer: B**", "#### Answer: B"} {
 		cases = append(cases, verdict{"B", "A and C are cold.\n\n" + answer, 1})
