@@ -76,7 +76,7 @@ func ExampleChat() {
 		log.Fatal(err)
 	}
 	err = trainer.Chat(context.Background(), cfg, trainer.CheckpointOptions{}, func(ctx context.Context, team *trainer.TeamChat) error {
-		answer, err := team.Ask(ctx, "How many minutes have three hours?", func(m trainer.Message) { fmt.Println(m.From, "to", m.To+":", m.Text) })
+		answer, err := team.Ask(ctx, "How many minutes are in three hours?", func(m trainer.Message) { fmt.Println(m.From, "to", m.To+":", m.Text) })
 		fmt.Println(answer)
 		return err
 	})

@@ -127,7 +127,8 @@ type Verifier struct {
 	// any language. torchscript: a module that scores. See docs/verifiers.md.
 	Kind string `yaml:"kind" common:"true" default:"auto" verifier:"true"`
 
-	// regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer.
+	// regex: RE2 pattern; the first group of its last match in the answer, or the whole match, is compared with the reference
+	// answer.
 	Pattern string `yaml:"pattern" applies:"kind=regex"`
 
 	// numeric, quantity: greatest absolute difference that still counts as equal.
