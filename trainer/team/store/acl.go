@@ -96,15 +96,16 @@ var rights = []right{
 // ACLRules returns the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
 // run. They remove all earlier rights of the user and keep its passwords. They need Redis 7.0, which can bind commands to keys.
 func ACLRules(run, url string, u User) ([]string, error) {
-	opt, err := parseURL(url)
+	redisOpt, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
 	all := slices.Clone(rights)
 	switch {
-	case opt.MasterName == "" && (opt.IsClusterMode || len(opt.Addrs) > 1): // redis.NewUniversalClient makes a client for a cluster
+	case redisOpt.MasterName == "" && (redisOpt.IsClusterMode || len(redisOpt.Addrs) > 1):
+		// redis.NewUniversalClient makes a client for a cluster.
 		all = append(all, right{everyone, "cluster|slots command", ""})
-	case opt.DB != 0:
+	case redisOpt.DB != 0:
 		all = append(all, right{everyone, "select", ""})
 	}
 	out := []string{"on", "resetkeys", "resetchannels", "-@all", "clearselectors"}

@@ -28,29 +28,29 @@ func init() { redis.SetLogger(silence{}) }
 // clientOptions makes the options of the Redis client. It refuses a server that anyone on the network could read and
 // write.
 func clientOptions(o Options) (*redis.UniversalOptions, error) {
-	opt, err := parseURL(o.URL)
+	redisOpt, err := parseURL(o.URL)
 	if err != nil {
 		return nil, err
 	}
-	opt.Username, opt.Password = cmp.Or(o.Username, opt.Username), cmp.Or(o.Password, opt.Password)
+	redisOpt.Username, redisOpt.Password = cmp.Or(o.Username, redisOpt.Username), cmp.Or(o.Password, redisOpt.Password)
 	switch {
-	case opt.TLSConfig != nil:
-		err = addCertificates(opt.TLSConfig, o)
-	case opt.Password == "" && !o.AllowInsecure:
-		opt.Dialer = dialLocal
-		for _, addr := range opt.Addrs {
+	case redisOpt.TLSConfig != nil:
+		err = addCertificates(redisOpt.TLSConfig, o)
+	case redisOpt.Password == "" && !o.AllowInsecure:
+		redisOpt.Dialer = dialLocal
+		for _, addr := range redisOpt.Addrs {
 			err = errors.Join(err, checkLocal(addr))
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	opt.ContextTimeoutEnabled = true
-	opt.DisableIdentity = true
-	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	opt.PoolTimeout = 30 * time.Second
-	opt.DialerRetries = 1 // Store.retry and Store.wait repeat failed operations within their deadlines
-	return opt, nil
+	redisOpt.ContextTimeoutEnabled = true
+	redisOpt.DisableIdentity = true
+	redisOpt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	redisOpt.PoolTimeout = 30 * time.Second
+	redisOpt.DialerRetries = 1 // Store.retry and Store.wait repeat failed operations within their deadlines
+	return redisOpt, nil
 }
 
 // checkLocal returns an error for an address that is not on this machine. It is used for servers with neither TLS nor a
@@ -80,60 +80,60 @@ func parseURL(text string) (*redis.UniversalOptions, error) {
 	if err != nil { // the parser's error would print the text, which may hold a password
 		return nil, errors.New("store: store.url is not a URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///SOCKET")
 	}
-	opt, err := parseParts(u)
+	redisOpt, err := parseParts(u)
 	if err != nil {
 		return nil, fmt.Errorf("store: store.url: %w", err)
 	}
-	return opt, nil
+	return redisOpt, nil
 }
 
 func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
-	opt := &redis.UniversalOptions{Username: u.User.Username()}
-	opt.Password, _ = u.User.Password()
+	redisOpt := &redis.UniversalOptions{Username: u.User.Username()}
+	redisOpt.Password, _ = u.User.Password()
 	if u.Scheme == "unix" {
 		socket, err := redis.ParseURL(u.String())
 		if err != nil {
 			return nil, err
 		}
-		opt.Addrs, opt.DB = []string{socket.Addr}, socket.DB
-		return opt, nil
+		redisOpt.Addrs, redisOpt.DB = []string{socket.Addr}, socket.DB
+		return redisOpt, nil
 	}
 	if u.Scheme != "redis" && u.Scheme != "rediss" {
 		return nil, fmt.Errorf("want redis://, rediss:// or unix://, found %s://", u.Scheme)
 	}
 	if u.Scheme == "rediss" {
-		opt.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		redisOpt.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	opt.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
+	redisOpt.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
 			return nil, fmt.Errorf("%q is not the number of a database", db)
 		}
-		opt.DB = n
+		redisOpt.DB = n
 	}
 	for key, values := range u.Query() {
 		switch key {
 		case "addr":
-			opt.Addrs = append(opt.Addrs, values...)
+			redisOpt.Addrs = append(redisOpt.Addrs, values...)
 		case "master_name":
-			opt.MasterName = values[0]
+			redisOpt.MasterName = values[0]
 		case "cluster":
 			if values[0] != "true" && values[0] != "false" {
 				return nil, fmt.Errorf("cluster is %q: want true or false", values[0])
 			}
-			opt.IsClusterMode = values[0] == "true"
+			redisOpt.IsClusterMode = values[0] == "true"
 		default:
 			return nil, fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
 		}
 	}
-	if opt.MasterName != "" && opt.IsClusterMode {
+	if redisOpt.MasterName != "" && redisOpt.IsClusterMode {
 		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
 	}
-	if clustered := opt.IsClusterMode || len(opt.Addrs) > 1 && opt.MasterName == ""; clustered && opt.DB != 0 {
-		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", opt.DB)
+	if clustered := redisOpt.IsClusterMode || len(redisOpt.Addrs) > 1 && redisOpt.MasterName == ""; clustered && redisOpt.DB != 0 {
+		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", redisOpt.DB)
 	}
-	return opt, nil
+	return redisOpt, nil
 }
 
 // addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host
@@ -162,8 +162,8 @@ func addCertificates(c *tls.Config, o Options) error {
 
 // checkTLS returns an error if the first server in the URL uses TLS and the URL does not, or the other way round. A server that does
 // not answer is no error.
-func checkTLS(ctx context.Context, opt *redis.UniversalOptions) error {
-	addr := opt.Addrs[0]
+func checkTLS(ctx context.Context, redisOpt *redis.UniversalOptions) error {
+	addr := redisOpt.Addrs[0]
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil { // the path of a socket
 		return nil
@@ -172,9 +172,9 @@ func checkTLS(ctx context.Context, opt *redis.UniversalOptions) error {
 	defer cancel()
 	plain := answersPlainly(ctx, addr)
 	switch {
-	case plain && opt.TLSConfig != nil:
+	case plain && redisOpt.TLSConfig != nil:
 		return fmt.Errorf("%s answers without TLS: write redis:// in store.url instead of rediss://, or name the server's TLS port", addr)
-	case !plain && opt.TLSConfig == nil && answersTLS(ctx, addr, host):
+	case !plain && redisOpt.TLSConfig == nil && answersTLS(ctx, addr, host):
 		return fmt.Errorf("%s wants TLS: write rediss:// in store.url instead of redis://", addr)
 	}
 	return nil

@@ -128,21 +128,21 @@ func (s *Store) advise(err error) error {
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
 		return err
 	}
-	opt, bad := parseURL(s.opt.URL)
+	redisOpt, bad := parseURL(s.opt.URL)
 	if bad != nil {
 		return err
 	}
-	user := cmp.Or(s.opt.Username, opt.Username, "default")
+	user := cmp.Or(s.opt.Username, redisOpt.Username, "default")
 	switch text := reply.Error(); {
 	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
 		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
-			err, strings.Join(opt.Addrs, ", "), user)}
+			err, strings.Join(redisOpt.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
-		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(opt.Addrs, ", "))}
+		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(redisOpt.Addrs, ", "))}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
 		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
 			"of each user",
-			err, user, strings.Join(opt.Addrs, ", "))}
+			err, user, strings.Join(redisOpt.Addrs, ", "))}
 	}
 	return err
 }

@@ -82,11 +82,11 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 	if o.URL == "" {
 		return nil, errors.New("store: without store.url the store is embedded in the process of mgrpo train, and no other process can read it")
 	}
-	opt, err := clientOptions(o)
+	redisOpt, err := clientOptions(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opt: o, rdb: redis.NewUniversalClient(opt)}
+	s := &Store{opt: o, rdb: redis.NewUniversalClient(redisOpt)}
 	status, err := readStatus(ctx, s)
 	return status, errors.Join(err, s.rdb.Close())
 }

@@ -102,17 +102,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // connect opens the connections and starts the reader of events. With check it also checks the server's version and
 // settings.
 func (s *Store) connect(ctx context.Context, o Options, check bool) error {
-	opt, err := clientOptions(o)
+	redisOpt, err := clientOptions(o)
 	if err != nil {
 		return err
 	}
 	s.messages.send, s.messages.after = o.Waiting, o.sayAfter
-	s.rdb = redis.NewUniversalClient(opt)
+	s.rdb = redis.NewUniversalClient(redisOpt)
 	s.batches.rdb = s.rdb
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.wg.Go(func() { s.messages.awake.watch(s.ctx) })
-	if err := s.awaitServer(ctx, opt, check); err != nil {
+	if err := s.awaitServer(ctx, redisOpt, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
 	}
@@ -124,7 +124,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 const firstAnswer = 3 * time.Second
 
 // awaitServer waits until the server answers, and checks it. A server that is still starting has one minute.
-func (s *Store) awaitServer(ctx context.Context, opt *redis.UniversalOptions, check bool) error {
+func (s *Store) awaitServer(ctx context.Context, redisOpt *redis.UniversalOptions, check bool) error {
 	ctx, cancel := context.WithTimeout(ctx, min(s.opt.Timeout, time.Minute))
 	defer cancel()
 	if check {
@@ -144,7 +144,7 @@ func (s *Store) awaitServer(ctx context.Context, opt *redis.UniversalOptions, ch
 			defer cancel()
 			err := checked(short)
 			if err != nil && transient(err) {
-				return cmp.Or(checkTLS(ctx, opt), err)
+				return cmp.Or(checkTLS(ctx, redisOpt), err)
 			}
 			return err
 		}); err != nil {
