@@ -22,7 +22,7 @@ type EvaluateOptions struct {
 	Agents     []string         // agents that this process runs; the others run in processes with the same store.url; nil: all
 	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
 	Task       task.Task        // replaces the configured task; may be nil
-	Observer   metrics.Observer // receives progress and notes, and no records, which Evaluation.Records has; may be nil
+	Observer   metrics.Observer // receives progress and notes; the records are in Evaluation.Records; may be nil
 	Gateway    *Gateway         // gives programs access to the agents; needed if the configuration has a gateway
 }
 

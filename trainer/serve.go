@@ -19,8 +19,9 @@ type ServeOptions struct {
 }
 
 // Serve answers requests at opt.Gateway for the agents of a checkpoint, all in this process, until ctx ends. Requests may set
-// temperature and truncation; the defaults are the same as in evaluations. Serve calls ready, which may be nil, when the agents can
-// answer, with the folder of the checkpoint. It returns nil when ctx ends. The configuration needs no gateway.
+// temperature and truncation; the defaults are the same as in evaluations. When the agents can answer, Serve
+// calls ready, if it is not nil, with the folder of the checkpoint and the agents. It returns nil when ctx ends. The configuration needs no
+// gateway.
 func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func(stepDir string, agents []ServedAgent)) error {
 	if opt.Gateway == nil {
 		return errors.New("serve: ServeOptions.Gateway is nil")
@@ -28,7 +29,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func
 	g := *opt.Gateway
 	g.open = true
 	own := *cfg
-	own.Gateway.Listen = cmp.Or(own.Gateway.Listen, "127.0.0.1:0") // its agents answer requests; the address is not used
+	own.Gateway.Listen = cmp.Or(own.Gateway.Listen, "127.0.0.1:0") // so that HasGateway is true; nothing listens at this address
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end

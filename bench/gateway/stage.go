@@ -62,8 +62,8 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.model, err = model.Random(ctx, s.device, config, 1, model.Options{Compute: torch.Float32}); err != nil {
 		return nil, err
 	}
-	bytes := local.TenantOptions{TokenBytes: s.tokenizer.TokenBytes}
-	if s.engine, err = local.OpenTenant(ctx, s.model, local.Options{Slots: r.Conversations}, bytes); err != nil {
+	tenantOpt := local.TenantOptions{TokenBytes: s.tokenizer.TokenBytes}
+	if s.engine, err = local.OpenTenant(ctx, s.model, local.Options{Slots: r.Conversations}, tenantOpt); err != nil {
 		return nil, err
 	}
 	s.agent = gateway.NewAgentServer(gateway.AgentOptions{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer,

@@ -139,8 +139,8 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 		}
 	}
 	if opt.engine {
-		opt := local.Options{Slots: len(w.Prompts) * w.Rollouts, HalfCache: w.precision != full}
-		engine, err := local.OpenTenant(ctx, a.policy(), opt, local.TenantOptions{})
+		engineOpt := local.Options{Slots: len(w.Prompts) * w.Rollouts, HalfCache: w.precision != full}
+		engine, err := local.OpenTenant(ctx, a.policy(), engineOpt, local.TenantOptions{})
 		if err != nil {
 			return err
 		}

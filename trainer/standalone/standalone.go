@@ -161,7 +161,7 @@ func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (policy.Policy, 
 
 // Reply samples the assistant's turn after the messages of a chat, in the chat template of the checkpoint's tokenizer. It returns the
 // text, without special tokens, and the sampled tokens. engine is from OpenEngine. If the sampling has no StopIDs, the turn ends at those
-// of the method StopIDs. Equal chats, settings and seeds give equal replies.
+// of the method StopIDs. On a CPU, equal chats, settings and seeds give equal replies.
 func (c *Checkpoint) Reply(ctx context.Context, engine policy.Sampler, chat tokenizer.Chat, sampling policy.Sampling, seed uint64) (
 	string, policy.Completion, error) {
 	if c.Tokenizer == nil {

@@ -37,8 +37,8 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, at(dir, err)
 }
 
-// LoadCheckpoint reads the tokenizer of a checkpoint: from the metadata of its GGUF file at path, as [FromGGUF] describes it, or from the
-// folder if gguf is nil.
+// LoadCheckpoint reads the tokenizer of the checkpoint at path. gguf is the metadata of its GGUF file (see [FromGGUF]), or nil if path is
+// a folder (see [Load]).
 func LoadCheckpoint(path string, gguf map[string]any) (*Tokenizer, error) {
 	if gguf == nil {
 		return Load(path)

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// TestFewRows counts the rows of the whole training, and of each stage of a curriculum.
+// TestFewRows counts the rows of the whole training and of each stage of a curriculum, and finds stages that never begin.
 func TestFewRows(t *testing.T) {
 	dir := t.TempDir()
 	var rows strings.Builder
@@ -25,7 +25,7 @@ func TestFewRows(t *testing.T) {
 		{"task.queries_per_step=6", ""},
 		{"task.queries_per_step=7", "the 7 queries of a step are made from only 6 rows of the task, so"},
 		{"task.curriculum={first: {steps: 2, kinds: [easy]}, then: {steps: 2, kinds: [hard]}}", "the 3 queries of a step are made from only 2 rows of the task in the stage then, so"},
-		{"task.curriculum={first: {steps: 4}, then: {steps: 2, kinds: [hard]}, last: {steps: 1}}", "run.steps is 4, so these stages of task.curriculum never begin: then, last"},
+		{"task.curriculum={first: {steps: 4}, then: {steps: 2, kinds: [hard]}, last: {steps: 1}}", "run.steps is 4, so these stages of task.curriculum never begin (then, last): raise"},
 	} {
 		cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(`
 run: {name: x, steps: 4}

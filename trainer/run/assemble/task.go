@@ -97,7 +97,8 @@ func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 const demonstratedDelegations = 0.7
 
 // RowWarnings returns a text for each stage of the curriculum (without one, for the whole training) whose rows are fewer than the
-// queries of a step. Such a step has several groups of the same row. Another text names the stages that begin after run.steps.
+// queries of a step. Such a step has several groups of the same row. The last text names the stages that never begin, because
+// the stages before them take all of run.steps.
 func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 	n := int64(cfg.Task.QueriesPerStep)
 	find := func(where string, query func(i int64) task.Query) {
@@ -126,7 +127,8 @@ func RowWarnings(cfg *config.Config, t task.Task) (out []string) {
 		}
 	}
 	if len(never) > 0 {
-		out = append(out, fmt.Sprintf("run.steps is %d, so these stages of task.curriculum never begin: %s", cfg.Run.Steps, strings.Join(never, ", ")))
+		out = append(out, fmt.Sprintf("run.steps is %d, so these stages of task.curriculum never begin (%s): raise run.steps, or shorten the stages before "+
+			"them", cfg.Run.Steps, strings.Join(never, ", ")))
 	}
 	return out
 }

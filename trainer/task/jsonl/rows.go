@@ -27,7 +27,8 @@ const (
 )
 
 // Fields are the names of the fields that the task reads from a row. A name may be a path into a column, such as
-// reward_model.ground_truth or answers.0.text. A column with exactly this name takes precedence.
+// reward_model.ground_truth or answers.0.text. A column with exactly this name takes precedence. The fields are those
+// of config.Fields, in the same order.
 type Fields struct {
 	ID       string // row id; a row without this field uses its number; "": every row uses its number
 	Question string // a text, or messages: one user message, optionally after a system message
@@ -38,9 +39,9 @@ type Fields struct {
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 }
 
-// DefaultFields returns the names id, question, answer, choices, parts, kind and level.
+// DefaultFields returns the names id, question, answer, choices, kind, level and parts.
 func DefaultFields() Fields {
-	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Parts: "parts", Kind: "kind", Level: "level"}
+	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Kind: "kind", Level: "level", Parts: "parts"}
 }
 
 // Row is one question.

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// part returns the part of a team that has a role.
-func part(r Role) task.AgentRole {
+// agentRole returns the AgentRole of an agent with a role of the grammar.
+func agentRole(r Role) task.AgentRole {
 	p := task.AgentRole{Agent: string(r), Main: r != Researcher}
 	if r == Planner {
 		p.Delegates = []string{string(Researcher)}
@@ -70,7 +70,7 @@ func (m *model) Generate(_ context.Context, r policy.Request) (policy.Completion
 func converse(t *testing.T, role Role, question string, turns ...string) agent.Trajectory {
 	t.Helper()
 	r, v := open(t)
-	d, err := r.Dialect(part(role), v)
+	d, err := r.Dialect(agentRole(role), v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +167,10 @@ func TestForeignVocabulary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Dialect(part(Planner), foreign); err == nil {
+	if _, err := r.Dialect(agentRole(Planner), foreign); err == nil {
 		t.Error("a vocabulary without the stop words was accepted")
 	}
-	d, err := r.Dialect(part(Planner), words)
+	d, err := r.Dialect(agentRole(Planner), words)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,11 +197,11 @@ func TestPartsAreChecked(t *testing.T) {
 func TestTools(t *testing.T) {
 	r, _ := open(t)
 	for role, want := range map[Role]int{Planner: 0, Researcher: 1, Single: 1} {
-		if got := r.Tools(r.Train(0), part(role)); len(got) != want {
+		if got := r.Tools(r.Train(0), agentRole(role)); len(got) != want {
 			t.Errorf("%s has %d tools, want %d", role, len(got), want)
 		}
 	}
-	search := r.Tools(task.Query{ID: "x"}, part(Researcher))[0]
+	search := r.Tools(task.Query{ID: "x"}, agentRole(Researcher))[0]
 	if _, err := search.Call(t.Context(), []byte(`{"query": "Ada"}`)); err == nil {
 		t.Error("a query without its knowledge base is searched")
 	}

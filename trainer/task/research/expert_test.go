@@ -64,7 +64,7 @@ func TestDemonstrationLengths(t *testing.T) {
 	}{{Planner, 21.5, 43, 1}, {Researcher, 31.3, 71, 2.03}, {Single, 65.8, 199, 1}} {
 		const queries = 3072
 		count, tokens, longest := 0, 0, 0
-		for d := range r.Demonstrations(part(c.role), queries) {
+		for d := range r.Demonstrations(agentRole(c.role), queries) {
 			n := 0
 			for _, s := range d.Segments {
 				n += len(strings.Fields(s.Text))

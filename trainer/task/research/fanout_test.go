@@ -35,7 +35,7 @@ func newFanOut(t *testing.T) *Task {
 func play(t *testing.T, r *Task, q task.Query, rollout int) (answer string, calls int) {
 	t.Helper()
 	kb := q.Data.(*KB)
-	search := r.Tools(q, part(Researcher))[0]
+	search := r.Tools(q, agentRole(Researcher))[0]
 	e := &expert{kb: kb, noise: r.opt.Noise, failures: r.shape.Failures, s: task.NewStream(9, "play "+q.ID, int64(rollout))}
 	answer = e.plan(func(entity, relation string) (string, bool) {
 		calls++
@@ -108,7 +108,7 @@ func TestFailures(t *testing.T) {
 			o := tool.Origin{Query: "train-000001", Rollout: k, Agent: "researcher", Invocation: 1, Call: call}
 			q := r.Train(1)
 			arguments := json.RawMessage(`{"query":"` + q.Data.(*KB).Relations[0] + `"}`)
-			found, err := r.Tools(q, part(Researcher))[0].Call(tool.WithOrigin(t.Context(), o), arguments)
+			found, err := r.Tools(q, agentRole(Researcher))[0].Call(tool.WithOrigin(t.Context(), o), arguments)
 			if err != nil || (found == "") != r.fails(tool.WithOrigin(t.Context(), o)) {
 				t.Fatalf("%+v: %q, %v", o, found, err)
 			}
@@ -176,7 +176,7 @@ func TestFanOutDemonstrations(t *testing.T) {
 	r := newFanOut(t)
 	for _, role := range []Role{Planner, Researcher, Single} {
 		failed, repeated, turns := 0, 0, 0
-		for d := range r.Demonstrations(part(role), 200) {
+		for d := range r.Demonstrations(agentRole(role), 200) {
 			g := newGrammar(role, true)
 			for i, s := range d.Segments {
 				if s.Sampled {

@@ -127,7 +127,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	}
 	words := set(vocabulary)
 	for _, role := range []Role{Planner, Researcher, Single} {
-		for d := range r.Demonstrations(part(role), 500) {
+		for d := range r.Demonstrations(agentRole(role), 500) {
 			g := newGrammar(role, false)
 			var last agent.Action
 			for i, s := range d.Segments {
@@ -168,7 +168,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 // searchOf returns the answer of a single agent's search tool to a call.
 func searchOf(t *testing.T, r *Task, q task.Query, call agent.Call) (string, error) {
 	t.Helper()
-	tools := r.Tools(q, part(Single))
+	tools := r.Tools(q, agentRole(Single))
 	if len(tools) != 1 || tools[0].Name() != call.Name {
 		t.Fatalf("the tools are %v; the grammar calls %q", tools, call.Name)
 	}
