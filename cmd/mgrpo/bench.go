@@ -15,13 +15,13 @@ import (
 
 type benchCmd struct {
 	Kernels benchKernelsCmd `cmd:"" help:"Measure every kernel, and compare it with PyTorch."`
-	Rollout benchRolloutCmd `cmd:"" help:"Measure sampling, and compare it with transformers' generate."`
+	Rollout benchRolloutCmd `cmd:"" help:"Measure sampling, and compare it with transformers' generate and vLLM."`
 	Learner benchLearnerCmd `cmd:"" help:"Measure an update, and compare it with transformers' forward and backward pass."`
-	Step    benchStepCmd    `cmd:"" help:"Measure a whole step of GRPO, and compare it with TRL."`
+	Step    benchStepCmd    `cmd:"" help:"Measure a whole step of GRPO, and compare it with TRL and CoMLRL."`
 
 	Decode benchDecodeCmd `cmd:"" help:"Measure passes over GGUF files of each type, and compare them with llama.cpp."`
 
-	Roofline benchRooflineCmd `cmd:"" help:"Compute the least time of a step on a GPU from bytes, operations and launches."`
+	Roofline benchRooflineCmd `cmd:"" help:"Compute the least time of a step on a GPU or a measured CPU from bytes, operations and launches."`
 
 	Store benchStoreCmd `cmd:"" help:"Measure the store: bytes, round trips, latency, and the capacity of one Redis."`
 
@@ -31,8 +31,9 @@ type benchCmd struct {
 }
 
 func (benchCmd) Help() string {
-	return `Measures this machine, prints a table and writes a JSON file. Run it in the root of the repository, on a machine
-without other load. make bench-peers installs the peers. docs/benchmarks.md explains the numbers.`
+	return `The suites measure this machine, print a table and write a JSON file; roofline only computes, and compare only prints.
+Run them in the root of the repository, on a machine without other load. make bench-peers installs the peers.
+docs/benchmarks.md explains the numbers.`
 }
 
 // benchFlags are the flags of every suite.

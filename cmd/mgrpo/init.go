@@ -16,7 +16,8 @@ type initCmd struct {
 }
 
 func (initCmd) Help() string {
-	return `Writes a commented configuration and all files that it names.
+	return `Writes a commented configuration and its data files. All templates except quickstart use a model of the Hub, which
+"hf download NAME" fetches.
 
     quickstart  two small random models and the built-in task; no download
     own-task    questions and answers in JSON lines, prompts, demonstrations

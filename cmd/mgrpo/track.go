@@ -20,8 +20,9 @@ type trackCmd struct {
 }
 
 func (trackCmd) Help() string {
-	return `Forwards the records of a run, during the run or after it. No record is forwarded twice: the same command continues
-where it stopped. docs/tracking.md lists the forwarded records and the environment variables of the trackers.`
+	return `Forwards the records of a run, during the run or after it. With W&B and MLflow the same command continues where it
+stopped. TensorBoard's files are written again, and W&B takes an offline run only once.
+docs/tracking.md lists the forwarded records and the environment variables of the trackers.`
 }
 
 // Run forwards the records and prints their number.

@@ -27,8 +27,9 @@ func (workerCmd) Help() string {
     75   stopped before the end; --resume continues from the newest checkpoint
     130  a second Ctrl-C or SIGTERM ended the worker at once
 
-Causes of 75 are Ctrl-C, SIGTERM, a worker of the run that was stopped, a worker that did not appear in time, and a GPU
-that needs a new process. The scripts in deploy/ start a worker again if a signal killed it.`
+Causes of 75 are Ctrl-C, SIGTERM, a worker of the run that was stopped, and a GPU that needs a new process. Others are a
+worker, a further machine or a server that samples that did not answer in time, and a lost process of a further device.
+The scripts in deploy/ start a worker again if a signal killed it.`
 }
 
 func (c *workerCmd) Run(ctx context.Context) error {

@@ -28,7 +28,8 @@ type Agent struct {
 
 	// Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy if
 	// training changes the weights. quantised: matrices stay in the blocks of the model's GGUF file and are
-	// dequantised within the products. They are never trained, so this needs lora or train: false.
+	// dequantised within the products. They are never trained, so this needs lora, or train: false without a cold start. It
+	// does not work with servers that sample, or with engine.dtype.
 	DType string `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised"`
 
 	// Low-rank adapters: the model's weights are frozen, and small matrices added to its linear layers are trained
@@ -208,7 +209,7 @@ type Engine struct {
 	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false"`
 
 	// Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy that is refreshed after each
-	// update (with train: false it is the only copy); log-probs then differ from the trainer's (grpo.gap_warn).
+	// update (the only copy if nothing trains the weights); log-probs then differ from the trainer's (grpo.gap_warn).
 	DType string `yaml:"dtype" default:"auto" enum:"auto|bf16" applies:"kind=local"`
 
 	// Keys and values of sampled sequences. auto: bf16 with dtype: bf16, or on a GPU that computes in bf16; else fp32.

@@ -239,12 +239,13 @@ type Health struct {
 
 // Gateway is the OpenAI-compatible endpoint of a process.
 type Gateway struct {
-	// HOST:PORT to listen at, with /healthz, /readyz and /metrics on the same port. Absent: a free port of 127.0.0.1
+	// HOST:PORT to listen at, with /healthz, /readyz and /metrics on the same port. If other machines can reach it, set
+	// health.address to the same address, and health.token_env. Absent: a free port of 127.0.0.1
 	// if a program plays the rollouts, otherwise no gateway.
 	Listen string `yaml:"listen"`
 
-	// URL at which programs and other workers reach this process, such as https://node3:8443. Absent: http://HOST:PORT
-	// of listen.
+	// URL at which programs and other workers reach this process, such as https://node3:8443. Absent: HOST:PORT of
+	// listen, with https:// if cert is given. Required if listen names no host, such as :9464.
 	Advertise string `yaml:"advertise" applies:"listen or task.program.command or task.program.elsewhere"`
 
 	// Environment variable with the token, of at least 16 bytes, that programs elsewhere need to request rollouts.
