@@ -125,6 +125,9 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:1: health.address: missing; a token has an effect only with an address"},
 		{name: "health without port", text: team + "health: {address: localhost}\n",
 			want: "f.yaml:3:10: health.address: must be HOST:PORT, such as 127.0.0.1:9464"},
+		{name: "gateway for other machines without a token for its page", text: team + "gateway: {listen: \"node0:9464\", cert: a.crt, key: a.key}\n",
+			want: "f.yaml:3:11: gateway.listen: node0:9464 is open to other machines, and so is the page at the same port: " +
+				"set health.address to the same address, and health.token_env"},
 	})
 }
 

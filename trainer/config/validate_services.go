@@ -74,6 +74,8 @@ func (c *Config) validateGateway(d *decoder) {
 	}
 	d.refuseIf(!local && g.Cert == "" && g.AllowInsecure == "", "gateway.cert",
 		"missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
+	d.refuseIf(!local && c.Health.Address == "", "gateway.listen", "%s is open to other machines, and so is the page at the same port: "+
+		"set health.address to the same address, and health.token_env", clip(g.Listen))
 	d.refuseIf(c.Health.Address != "" && c.Health.Address != g.Listen, "health.address",
 		"differs from gateway.listen; both use one port: give the same address")
 }
