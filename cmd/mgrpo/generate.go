@@ -42,7 +42,6 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	if len(sampling.StopStrings) > 0 && checkpoint.Tokenizer == nil {
 		return checkpoint.NoTokenizerError()
 	}
-	sampling.StopIDs = checkpoint.StopIDs()
 	engine, err := checkpoint.OpenEngine(ctx, c.Slots)
 	if err != nil {
 		return err

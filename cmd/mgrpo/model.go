@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
@@ -32,17 +31,10 @@ type optionalModelFlags struct {
 	Threads int    `placeholder:"N" help:"CPU threads; absent: one for each core."`
 }
 
-// open checks the kernels of the device and loads the checkpoint.
+// open loads the checkpoint.
 func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.Checkpoint, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context must be 0 or more")
-	}
-	left, err := selftest.CheckDevice(ctx, f.Device)
-	if err != nil {
-		return nil, fmt.Errorf("--device: %w", err)
-	}
-	for _, r := range left {
-		fmt.Fprintln(os.Stderr, "warning:", r.LeftOut())
 	}
 	opt := standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter}
 	checkpoint, err := standalone.Open(ctx, f.Model, opt)

@@ -91,6 +91,17 @@ func TestTokenizerFiles(t *testing.T) {
 	}
 }
 
+// TestRefusedOptions: an unknown precision is refused, and so is a merge without an adapter.
+func TestRefusedOptions(t *testing.T) {
+	dir := filepath.Join(testdata, "models", "llama-tiny")
+	if _, err := Open(t.Context(), dir, Options{DType: "float16"}); err == nil || !strings.Contains(err.Error(), "fp32") {
+		t.Errorf("float16: %v", err)
+	}
+	if err := open(t, dir, Options{}).Merge(t.Context(), filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "without an adapter") {
+		t.Errorf("a merge without an adapter: %v", err)
+	}
+}
+
 // TestCacheTokens: the cache of many long conversations is bounded, and has room for one of them.
 func TestCacheTokens(t *testing.T) {
 	for _, c := range []struct{ slots, limit, want int }{{16, 512, 0}, {16, 8192, 0}, {16, 40_960, 131_072}, {2, 131_072, 131_072}, {1, 262_144, 262_144}} {

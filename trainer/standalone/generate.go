@@ -12,7 +12,7 @@ import (
 
 // GenerateOptions are the options of Generate.
 type GenerateOptions struct {
-	Sampling policy.Sampling
+	Sampling policy.Sampling // if it has no StopIDs, a turn ends at those of Checkpoint.StopIDs
 	Seed     uint64
 	InFlight int       // lines in flight; more than the engine's slots, so that no slot is ever idle
 	Progress *Progress // may be nil
@@ -36,6 +36,9 @@ func Generate(ctx context.Context, c *Checkpoint, engine policy.Sampler, opt Gen
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	defer stop()
+	if opt.Sampling.StopIDs == nil {
+		opt.Sampling.StopIDs = c.StopIDs()
+	}
 	g := generator{c, engine, opt}
 	lines, ended := readLines(ctx, r, 0)
 	pending := make(chan chan answer, max(opt.InFlight-1, 1))

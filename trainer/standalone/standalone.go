@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
@@ -21,6 +22,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/hub"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
 // Options are the device and the precision of a checkpoint's model. The zero value uses the CPU.
@@ -33,24 +35,29 @@ type Options struct {
 }
 
 // Checkpoint is a loaded checkpoint: a model ready to generate and to score, with its tokenizer. Its methods may be called from
-// several goroutines.
+// several goroutines, except Close.
 type Checkpoint struct {
 	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint does not have a readable one; then input and output are token ids
-	Notes     []string             // sentences about parts of the checkpoint that are ignored
+	Notes     []string             // sentences about ignored parts of the checkpoint, and about kernels that are not used
 
 	model   *model.Model // with the adapter, if there is one
 	unread  error        // reason why the tokenizer cannot be read; nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // may be nil
-	engines []policy.Policy
+	mu      sync.Mutex
+	engines []policy.Policy // mu guards them
 	path    string
 	dtype   weights.DType // of the checkpoint's weights
 }
 
 // Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in the
-// local cache. If the checkpoint does not have a readable tokenizer, Tokenizer is nil, and NoTokenizerError returns the reason.
+// local cache. It first checks the kernels of the device, once in a process. If the checkpoint does not have a readable tokenizer,
+// Tokenizer is nil, and NoTokenizerError returns the reason.
 func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err error) {
+	if !slices.Contains([]string{"", "auto", "fp32", "bf16", "quantised"}, opt.DType) {
+		return nil, fmt.Errorf("dtype %q: must be auto, fp32, bf16 or quantised", opt.DType)
+	}
 	if path, err = hub.Find(path, path); err != nil {
 		return nil, err
 	}
@@ -69,7 +76,15 @@ func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err err
 	if threads == 0 {
 		threads = cgroup.UsableCores().N
 	}
-	if c.device, err = torch.Open(cmp.Or(opt.Device, "cpu"), threads); err != nil {
+	device := cmp.Or(opt.Device, "cpu")
+	left, err := selftest.CheckDevice(ctx, device)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range left {
+		c.Notes = append(c.Notes, r.LeftOut())
+	}
+	if c.device, err = torch.Open(device, threads); err != nil {
 		return nil, err
 	}
 	modelOptions := model.Options{Compute: computeType(opt.DType, c.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
@@ -99,10 +114,13 @@ func (c *Checkpoint) adapt(ctx context.Context, folder string) error {
 
 // Merge writes a Hugging Face folder of the model with the adapter merged. Every changed weight
 // is W + scale·B A, computed in float32 and rounded once to the type of the checkpoint. dir
-// must not exist. It also writes the tokenizer, so it returns an error if that cannot be read.
+// must not exist. It also writes the tokenizer, so it returns an error if that cannot be read, and one if there is no adapter.
 func (c *Checkpoint) Merge(ctx context.Context, dir string) error {
 	if c.unread != nil {
 		return c.unread
+	}
+	if c.adapter == nil {
+		return errors.New("the checkpoint was opened without an adapter, so there is nothing to merge")
 	}
 	var files map[string][]byte
 	if c.Tokenizer != nil {
@@ -155,6 +173,8 @@ func (c *Checkpoint) OpenEngine(ctx context.Context, slots int) (policy.Policy, 
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.engines = append(c.engines, engine)
 	return engine, nil
 }
