@@ -85,6 +85,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()
 		s.embedded.ClockTTL(true)
+		o.Username, o.Password = "", rand.Text() // other users of the machine must not reach it
+		s.embedded.RequireAuth(o.Password)
 		if err := s.embedded.StartAddr("127.0.0.1:0"); err != nil {
 			return nil, fmt.Errorf("store: embedded: %w", err)
 		}
