@@ -3,11 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/advantages"
-	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
@@ -36,7 +33,7 @@ func (c *advantagesCmd) Run() error {
 	case c.Weights != "" || c.Convention != "mgrpo":
 		return errors.New("--weights and --convention belong to --npy: a line has weights and a convention of its own")
 	}
-	return c.convert(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.NormaliserOn(kernels.CPU)) })
+	return c.convert(advantages.JSONL)
 }
 
 // arrays reads and writes NumPy files.

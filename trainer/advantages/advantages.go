@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -60,9 +61,13 @@ type alignReply struct {
 
 // JSONL answers each line of r with a line on w, at once: {"groups":[{"rewards","weights"?}], "convention"?} with
 // {"groups":[{"advantage","mean","std_population","degenerate"}]}, and {"run_seed","query","rollout","agent","d","d_k"}
-// with {"multiplicity","draws"}. It answers a refused line with {"error":{...}}, a mgrpo.Refusal. It returns an error
-// only if reading or writing fails.
-func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
+// with {"multiplicity","draws"}. The kernel that training uses computes the advantages, on the CPU. JSONL answers a refused line with
+// {"error":{...}}, a mgrpo.Refusal. It returns an error only if reading or writing fails.
+func JSONL(r io.Reader, w io.Writer) error {
+	return answerLines(r, w, kernels.NormaliserOn(kernels.CPU))
+}
+
+func answerLines(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
 	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(nil, maxLine)
 	encoder := json.NewEncoder(w) // writes an answer in one piece

@@ -27,7 +27,7 @@ func TestJSONL(t *testing.T) {
 		{"no calls", `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0}`, `{"multiplicity":[],"draws":[]}`},
 	} {
 		var out strings.Builder
-		if err := JSONL(strings.NewReader(c.in), &out, oracle.Normalise); err != nil {
+		if err := answerLines(strings.NewReader(c.in), &out, oracle.Normalise); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := strings.TrimSpace(out.String()); got != c.want {
@@ -41,7 +41,7 @@ func TestJSONLAnswersAtOnce(t *testing.T) {
 	in, question := io.Pipe()
 	answer, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- JSONL(in, out, oracle.Normalise) }()
+	go func() { ended <- answerLines(in, out, oracle.Normalise) }()
 	replies := bufio.NewScanner(answer)
 	for range 3 {
 		if _, err := io.WriteString(question, `{"groups":[{"rewards":[1,0]}]}`+"\n"); err != nil || !replies.Scan() || !strings.Contains(replies.Text(), "[1,-1]") {
@@ -65,7 +65,7 @@ func TestJSONLRefusesAndGoesOn(t *testing.T) {
 	}
 	var out strings.Builder
 	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
-	if err := JSONL(strings.NewReader(in), &out, oracle.Normalise); err != nil {
+	if err := answerLines(strings.NewReader(in), &out, oracle.Normalise); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -85,7 +85,7 @@ func FuzzJSONL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		var out strings.Builder
-		if err := JSONL(strings.NewReader(line), &out, oracle.Normalise); err != nil {
+		if err := answerLines(strings.NewReader(line), &out, oracle.Normalise); err != nil {
 			t.Fatal(err)
 		}
 	})

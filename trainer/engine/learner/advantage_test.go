@@ -42,7 +42,7 @@ func TestNormaliserIsTheOracle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := NormaliserOn(on)(convention, raggedGroups)
+			got, err := kernels.NormaliserOn(on)(convention, raggedGroups)
 			if d := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12), cmpopts.EquateEmpty()); err != nil || d != "" {
 				t.Errorf("%s on %s: %v\n%s", name, on, err, d)
 			}
@@ -52,7 +52,7 @@ func TestNormaliserIsTheOracle(t *testing.T) {
 			{{Rewards: []float64{1, 0}, Weights: []float64{-1, 1}}},
 		} {
 			_, want := oracle.Normalise(mgrpo.DefaultConvention(), bad)
-			_, got := NormaliserOn(on)(mgrpo.DefaultConvention(), bad)
+			_, got := kernels.NormaliserOn(on)(mgrpo.DefaultConvention(), bad)
 			if want == nil || cmp.Diff(want, got) != "" {
 				t.Errorf("%s: got %v, want %v", on, got, want)
 			}

@@ -30,7 +30,7 @@ func (n normaliser) normalise(ctx context.Context, groups []mgrpo.Group) (learne
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
 	}
 	if n.device == nil { // a hosted model: its advantages are shown in the report, and not trained on
-		advantages, err := learner.NormaliserOn(kernels.CPU)(n.rules.Convention, rewards)
+		advantages, err := kernels.NormaliserOn(kernels.CPU)(n.rules.Convention, rewards)
 		return learner.Advantages{Groups: advantages, Backend: kernels.CPU.String()}, err
 	}
 	return learner.Normalise(ctx, n.device, n.rules.Convention, rewards)
