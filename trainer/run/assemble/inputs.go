@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,13 +37,10 @@ func InputFiles(cfg *config.Config) (map[string]string, error) {
 // inputPaths returns the paths of the inputs by key; "" if a model is missing.
 func inputPaths(cfg *config.Config) map[string]string {
 	paths := map[string]string{"task.judge.prompt": cfg.Resolve(cfg.Task.Judge.Prompt)}
-	if from := cfg.ColdStart.Demonstrations; !slices.Contains([]config.Path{"none", "task", "parts"}, from) {
-		paths["cold_start.demonstrations"] = cfg.Resolve(from)
-	}
 	for _, name := range cfg.AgentNames() {
 		a := cfg.Agent(name)
 		key := "agents." + name
-		paths[key+".prompt"] = cfg.Resolve(a.Prompt)
+		maps.Copy(paths, agentFiles(cfg, a))
 		if m := a.Model.Module; m != nil {
 			paths[key+".model.torchscript"] = cfg.Resolve(m.TorchScript)
 		}
@@ -50,11 +48,6 @@ func inputPaths(cfg *config.Config) map[string]string {
 			paths[key+".model"], _ = cfg.Find(a.Model.Path)
 		}
 		paths[key+".reference"], _ = cfg.Find(a.Reference)
-		for _, tool := range cfg.ToolsOf(a) {
-			if search, ok := cfg.Tool(tool).(*config.Search); ok {
-				paths["tools."+tool+".corpus"] = cfg.Resolve(search.Corpus)
-			}
-		}
 	}
 	return paths
 }
