@@ -39,9 +39,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
-	own := *cfg
-	own.Gateway = config.Gateway{}
-	return withCheckpoint(ctx, &own, opt.evaluation(nil), useChat, func(ctx context.Context, t *checkpointTeam) error {
+	return withCheckpoint(ctx, cfg, opt.evaluation(nil), useChat, func(ctx context.Context, t *checkpointTeam) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(t.step))}
 		questions := c.worker(c.Main).Parts.Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {

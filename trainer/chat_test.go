@@ -109,7 +109,8 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, ServeOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Token: "of the server"}}, func(string, []ServedAgent) {
+	g := &Gateway{Server: endpoint, URL: server.URL, Token: "of the server"}
+	err := Serve(ctx, cfg, ServeOptions{Gateway: g, Ready: func(string, []ServedAgent) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("request to the hosted agent: %d %s", status, text)
@@ -117,7 +118,7 @@ func TestServeHosted(t *testing.T) {
 		if status, text := ask("solver", "another"); status != 401 {
 			t.Errorf("with a wrong key: %d %s", status, text)
 		}
-	})
+	}})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}

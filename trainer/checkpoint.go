@@ -85,7 +85,8 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 		return err
 	}
 	setup := worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
-		NoTraining: true, Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names}}
+		NoTraining: true, Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names},
+		Gateway: use == useServe || use == useEvaluate && cfg.HasGateway()}
 	if use == useEvaluate {
 		shared := sharing("an evaluation of the run "+cfg.Run.Name, opt.Agents != nil)
 		var release func() error

@@ -61,10 +61,10 @@ func ExampleServe() {
 	g.Mount(server)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	err = trainer.Serve(ctx, cfg, trainer.ServeOptions{Gateway: g}, func(stepDir string, agents []trainer.ServedAgent) {
+	opt := trainer.ServeOptions{Gateway: g, Ready: func(stepDir string, agents []trainer.ServedAgent) {
 		fmt.Println(stepDir, "at", server.URL()+"/v1", "for", agents[0].Name)
-	})
-	if err != nil {
+	}}
+	if err := trainer.Serve(ctx, cfg, opt); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -40,7 +40,7 @@ func (g *Gateway) Mount(server interface{ Handle(string, http.Handler) }) {
 // starts the programs that play rollouts, or leases rollouts to them.
 func (t *team) openGateway(ctx context.Context) error {
 	g := t.hooks.gateway
-	if !t.Config.HasGateway() {
+	if !t.Gateway {
 		return nil
 	}
 	if g == nil {

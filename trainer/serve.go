@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -15,21 +14,20 @@ import (
 // ServeOptions are the options of Serve in addition to the configuration.
 type ServeOptions struct {
 	CheckpointOptions
-	Gateway *Gateway // receives the requests; the caller mounts it on a server
+	Gateway *Gateway                                   // receives the requests; the caller mounts it on a server
+	Ready   func(stepDir string, agents []ServedAgent) // called when the agents can answer, with the folder of the checkpoint; may be nil
 }
 
 // Serve answers requests at opt.Gateway for the agents of a checkpoint, all in this process, until ctx ends. Requests may set
-// temperature and truncation; the defaults are the same as in evaluations. When the agents can answer, Serve
-// calls ready, if it is not nil, with the folder of the checkpoint and the agents. It returns nil when ctx ends. The configuration needs no
+// temperature and truncation; the defaults are the same as in evaluations. It returns nil when ctx ends. The configuration needs no
 // gateway.
-func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func(stepDir string, agents []ServedAgent)) error {
+func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions) error {
 	if opt.Gateway == nil {
 		return errors.New("serve: ServeOptions.Gateway is nil")
 	}
 	g := *opt.Gateway
 	g.open = true
 	own := *cfg
-	own.Gateway.Listen = cmp.Or(own.Gateway.Listen, "127.0.0.1:0") // so that HasGateway is true; nothing listens at this address
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
@@ -40,8 +38,8 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions, ready func
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
-			if w.Main() && ready != nil {
-				ready(t.stepDir, t.served())
+			if w.Main() && opt.Ready != nil {
+				opt.Ready(t.stepDir, t.served())
 			}
 			<-ctx.Done()
 			return nil

@@ -54,7 +54,8 @@ type hooks struct {
 func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
-		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process, Terms: opt.Terms, Stop: opt.Stop},
+		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
+			Gateway: cfg.HasGateway(), Terms: opt.Terms, Stop: opt.Stop},
 		hooks: hooks{opt.Gateway, opt.Health, opt.Dashboard, opt.BeforeLoad}, before: state.before,
 	}
 }
@@ -298,7 +299,7 @@ func (t *team) releasePlace(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	if g := t.hooks.gateway; g != nil && t.Config.HasGateway() { // the round is over for the programs
+	if g := t.hooks.gateway; g != nil && t.Gateway { // the round is over for the programs
 		g.Server.BeginRound(gateway.Round{}, nil)
 	}
 	for _, w := range t.workers {

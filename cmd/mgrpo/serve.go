@@ -70,8 +70,8 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	opt := trainer.ServeOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, Gateway: g}
-	return trainer.Serve(ctx, cfg, opt, ready)
+	opt := trainer.ServeOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, Gateway: g, Ready: ready}
+	return trainer.Serve(ctx, cfg, opt)
 }
 
 // describe prints what is served, where, and how to call it.

@@ -32,7 +32,8 @@ package config
 
 import "time"
 
-// Config is a configuration file with all defaults filled in.
+// Config is a configuration file with all defaults filled in. Fields that a program changes are not checked, and values that were derived
+// from them stay as they are: pass overrides to Load or Parse.
 type Config struct {
 	// The run: its name, its folder and its length.
 	Run Run `yaml:"run" required:"true"`

@@ -54,6 +54,7 @@ type AgentSpec struct {
 	Task    task.Task
 	Weights string    // a checkpoint's folder; "": the configured model
 	Learns  bool      // the agent needs a learner
+	Gateway bool      // programs may use the agent
 	Term    term.Term // the program's loss term for the agent; nil: none
 	Process *Process
 
@@ -120,7 +121,7 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
 		return p, err
 	}
 	p.Policy, p.Player.Policy = sampler, sampler
-	if cfg.HasGateway() {
+	if spec.Gateway {
 		p.Gateway = gateway.NewAgentServer(gateway.AgentOptions{Name: a.Name, Main: a.IsMain(), Seed: cfg.Run.Seed, Policy: sampler,
 			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
 	}

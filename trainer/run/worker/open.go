@@ -28,6 +28,7 @@ type Setup struct {
 	Checkpoints string               // folder of the run's checkpoints; "": within Dir
 	Process     *assemble.Process    // holds the devices and models of the agents here
 	NoTraining  bool                 // evaluation: without a learner
+	Gateway     bool                 // programs may use the agent
 	Terms       map[string]term.Term // loss terms of the program, by agent; may be nil
 	FS          durable.FS           // file system for checkpoints and ledgers; nil: the disk
 	Stop        <-chan struct{}      // closed to request a clean stop; may be nil
@@ -80,7 +81,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 
 // assemble loads the agent and gives each part of the worker the objects it needs.
 func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
-	spec := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name],
+	spec := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name], Gateway: s.Gateway,
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
 	if s.From != nil {
