@@ -165,11 +165,11 @@ type Segment struct {
 	Role    string // "user" (the question, first), "assistant" or "tool"; "system" too in a verbatim demonstration
 	Text    string
 	Sampled bool        // written by the agent; ends with the stop token if the dialect has one
-	Call    *Delegation // call of a sub-agent after Text, in a sampled segment; the dialect writes it
+	Call    *Delegation // in a sampled segment without text: a call of a sub-agent in the Hermes format, which every agent reads
 
 	// In a sampled segment, in the notation of the model's chat template:
 	Thinking  string         // precedes Text
-	Calls     []FunctionCall // follow Text, in place of Call
+	Calls     []FunctionCall // follow Text; not together with Call
 	Untrained bool           // the segment is read but not trained on
 }
 

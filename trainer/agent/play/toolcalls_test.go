@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // sampledText returns the trained part of a demonstration.
@@ -136,5 +137,18 @@ func TestWhatIsNotReadIsRefused(t *testing.T) {
 	}
 	if _, err := demonstrate(t, p, strings.Replace(row, `"messages"`, `"id": "a", "source": "web", "tools": [], "messages"`, 1)); err != nil {
 		t.Errorf("other keys of a row: got error %v", err)
+	}
+}
+
+// TestCallIsAlone checks that no part of a segment is lost if it has a Call.
+func TestCallIsAlone(t *testing.T) {
+	call := &task.Delegation{Agent: "solver", Subtask: "2 + 2?"}
+	if text, err := textOf(task.Segment{Sampled: true, Call: call}, nil); err != nil || text != agent.DelegationText("solver", "2 + 2?") {
+		t.Errorf("%q, %v", text, err)
+	}
+	for _, s := range []task.Segment{{Call: call, Text: "I ask."}, {Call: call, Thinking: "hm"}, {Call: call, Calls: []task.FunctionCall{{Name: "add"}}}} {
+		if text, err := textOf(s, nil); err == nil {
+			t.Errorf("%+v is written as %q", s, text)
+		}
 	}
 }
