@@ -43,7 +43,8 @@ func run(ctx context.Context, dir string, steps int64) (err error) {
 	if err := tokenizer.WriteWordLevel(filepath.Join(dir, "tokenizer"), words()); err != nil {
 		return err
 	}
-	cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), team, nil) // paths in it start from dir
+	file := filepath.Join(dir, "team.yaml") // paths in the configuration start from its folder
+	cfg, err := config.Parse(file, team, nil)
 	if err != nil {
 		return err
 	}
@@ -52,11 +53,11 @@ func run(ctx context.Context, dir string, steps int64) (err error) {
 		return err
 	}
 	steps = cmp.Or(steps, cfg.Run.Steps)
-	before, err := train(ctx, cfg, t, 0) // the cold start alone
+	before, err := train(ctx, file, t, 0) // the cold start alone
 	if err != nil {
 		return err
 	}
-	after, err := train(ctx, cfg, t, steps)
+	after, err := train(ctx, file, t, steps)
 	if err != nil {
 		return err
 	}
@@ -65,8 +66,11 @@ func run(ctx context.Context, dir string, steps int64) (err error) {
 }
 
 // train continues the run up to a step and returns the team's held-out accuracy after it.
-func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (accuracy float64, err error) {
-	cfg.Run.Steps = steps
+func train(ctx context.Context, file string, t *measures, steps int64) (accuracy float64, err error) {
+	cfg, err := config.Parse(file, team, []string{fmt.Sprintf("run.steps=%d", steps)})
+	if err != nil {
+		return 0, err
+	}
 	if err := trainer.Train(context.Background(), cfg, trainer.TrainOptions{Task: t, Observer: progress{}, Resume: steps > 0, Stop: ctx.Done()}); err != nil {
 		return 0, err
 	}
