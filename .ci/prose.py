@@ -205,7 +205,8 @@ def lines(path, text):
             whole = row if path.endswith(".md") or row not in source[n - 1] else source[n - 1].expandtabs(4)
             if 'help:"' in whole:
                 whole = row
-            if len(whole) > WIDTH and not re.match(r"\t| {2,}(?![-*] )| *\|", row):
+            code = r"\t| {4,}(?![-*] )| *\|" if path.endswith(".md") else r"\t| {2,}(?![-*] )| *\|"  # also tables
+            if len(whole) > WIDTH and not re.match(code, row):
                 found[n] = (n, f"line of {len(whole)} characters", row)
     return list(found.values())
 
