@@ -12,8 +12,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
 type serveCmd struct {
@@ -105,18 +105,12 @@ func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready fun
 		return err
 	}
 	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
-	if checkpoint.Tokenizer == nil {
-		return checkpoint.NoTokenizerError()
-	}
 	engine, err := checkpoint.OpenEngine(ctx, c.Slots)
 	if err != nil {
 		return err
 	}
-	a := gateway.NewAgentServer(gateway.AgentOptions{Name: c.Name, Main: true, Policy: engine, Tokenizer: checkpoint.Tokenizer})
-	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
-	defer a.End(gateway.OpenPhase)
-	g.Server.BeginRound(gateway.Round{Open: true, Token: g.Token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
-	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.MaxTokens()}})
-	<-ctx.Done()
-	return nil
+	opt := standalone.ServeOptions{Name: c.Name, Token: g.Token, Ready: func(contextTokens int) {
+		ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: contextTokens}})
+	}}
+	return checkpoint.Serve(ctx, g.Server, engine, opt)
 }

@@ -1,0 +1,33 @@
+package standalone
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// ServeOptions are the options of Checkpoint.Serve.
+type ServeOptions struct {
+	Name  string                  // name of the model in requests
+	Token string                  // requests must have it as their API key; "": none is needed
+	Ready func(contextTokens int) // called when the model can answer, with the largest number of tokens of a conversation; may be nil
+}
+
+// Serve answers requests at server for the model until ctx ends, as an OpenAI endpoint. The caller mounts the server on an HTTP server.
+// engine is from OpenEngine. Requests may set temperature and truncation; the temperature is 1 by default. It returns nil when ctx ends,
+// and an error if the checkpoint has no readable tokenizer.
+func (c *Checkpoint) Serve(ctx context.Context, server *gateway.Server, engine policy.Policy, opt ServeOptions) error {
+	if c.Tokenizer == nil {
+		return c.NoTokenizerError()
+	}
+	a := gateway.NewAgentServer(gateway.AgentOptions{Name: opt.Name, Main: true, Policy: engine, Tokenizer: c.Tokenizer})
+	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+	defer a.End(gateway.OpenPhase)
+	server.BeginRound(gateway.Round{Open: true, Token: opt.Token, Agents: []string{opt.Name}}, []*gateway.AgentServer{a})
+	if opt.Ready != nil {
+		opt.Ready(a.MaxTokens())
+	}
+	<-ctx.Done()
+	return nil
+}
