@@ -24,9 +24,9 @@ type measures struct {
 
 // A task implements task.Task. The other interfaces are optional.
 var (
-	_ task.Task         = (*measures)(nil)
-	_ task.Toolkit      = (*measures)(nil)
-	_ task.Demonstrator = (*measures)(nil)
+	_ task.Task               = (*measures)(nil)
+	_ task.WithTools          = (*measures)(nil)
+	_ task.WithDemonstrations = (*measures)(nil)
 )
 
 func newMeasures(seed uint64, held int) (*measures, error) {

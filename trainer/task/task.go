@@ -120,8 +120,8 @@ type AgentRole struct {
 	System    string   // its system prompt; may be empty
 }
 
-// Toolkit is a task that brings its own tools, which are bound to a query.
-type Toolkit interface {
+// WithTools is a task that brings its own tools, which are bound to a query.
+type WithTools interface {
 	// Tools returns the tools that the agent can call in a conversation on q, in addition to the tools of the
 	// configuration. Their names, descriptions and schemas must not depend on q, because the system prompt describes
 	// the tools of the zero Query.
@@ -137,8 +137,8 @@ type WithDialect interface {
 	Dialect(role AgentRole, t *tokenizer.Tokenizer) (agent.Dialect, error)
 }
 
-// Demonstrator is a task with demonstrations for the supervised cold start.
-type Demonstrator interface {
+// WithDemonstrations is a task with demonstrations for the supervised cold start.
+type WithDemonstrations interface {
 	// Demonstrations yields an agent's conversations on n queries, in an order that depends only on the seed. It yields
 	// all conversations of the agent on a query, which may be several or none.
 	Demonstrations(role AgentRole, n int) iter.Seq[Demonstration]

@@ -31,8 +31,8 @@ const maxChat = 16 << 20
 // errEnough stops the reading of a file.
 var errEnough = errors.New("enough")
 
-// Demonstrations implements task.Demonstrator. It yields the agent's first n chats, reads the others, and counts them in Beyond. It stops
-// at the first bad row and puts the error into Err.
+// Demonstrations implements task.WithDemonstrations. It yields the agent's first n chats, reads the others, and counts them in Beyond. It
+// stops at the first bad row and puts the error into Err.
 func (c *Chats) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		filled, err := jsonl.IsParquet(c.Path)

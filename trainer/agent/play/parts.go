@@ -39,12 +39,12 @@ type Parts struct {
 	sloppiness Sloppiness
 }
 
-// Parts returns a Demonstrator for the player's agent.
+// Parts returns a WithDemonstrations for the player's agent.
 func (p *Player) Parts(s Sloppiness) *Parts {
 	return &Parts{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
 }
 
-// Demonstrations implements task.Demonstrator on the first n training queries. It skips queries without parts.
+// Demonstrations implements task.WithDemonstrations on the first n training queries. It skips queries without parts.
 func (d *Parts) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {

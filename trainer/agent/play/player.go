@@ -195,7 +195,7 @@ const (
 
 // bound returns the tools that the task binds to q.
 func (p *Player) bound(q task.Query) []tool.Tool {
-	kit, ok := p.Task.(task.Toolkit)
+	kit, ok := p.Task.(task.WithTools)
 	if !ok {
 		return nil
 	}

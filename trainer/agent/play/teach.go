@@ -43,7 +43,7 @@ func (d Demonstrated) String() string {
 
 // Demonstrations turns the agent's demonstrations on n queries of source into trajectories. It skips trajectories of more than limit
 // tokens.
-func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) (Demonstrated, error) {
+func (p *Player) Demonstrations(source task.WithDemonstrations, n, limit int) (Demonstrated, error) {
 	out := Demonstrated{Limit: limit}
 	for d := range source.Demonstrations(p.Role, n) {
 		t, err := p.teach(d)

@@ -141,10 +141,10 @@ func Demonstrations(cfg *config.Config, p *play.Player, limit int) (play.Demonst
 }
 
 // demonstrator returns the source of demonstrations, and a function that returns the source's error afterwards.
-func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator, failed func() error, err error) {
+func demonstrator(cfg *config.Config, p *play.Player) (source task.WithDemonstrations, failed func() error, err error) {
 	switch cfg.ColdStart.Demonstrations {
 	case "task":
-		source, ok := p.Task.(task.Demonstrator)
+		source, ok := p.Task.(task.WithDemonstrations)
 		if !ok {
 			return nil, nil, fmt.Errorf("the task %s does not have demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
 		}

@@ -21,7 +21,7 @@ type Options struct {
 	Delegate    float64         // fraction of the main agent's demonstrations that delegate
 }
 
-// Task implements task.Task and task.Demonstrator.
+// Task implements task.Task and task.WithDemonstrations.
 type Task struct {
 	*jsonl.Task
 	opt       Options
@@ -31,8 +31,8 @@ type Task struct {
 type problem struct{ id, question, solution, value string }
 
 var (
-	_ task.Task         = (*Task)(nil)
-	_ task.Demonstrator = (*Task)(nil)
+	_ task.Task               = (*Task)(nil)
+	_ task.WithDemonstrations = (*Task)(nil)
 )
 
 // Open reads both files. Its errors name the file and the row.

@@ -25,17 +25,17 @@ type Options struct {
 	Shape    *Shape // shape of the knowledge bases; nil: defaultShape
 }
 
-// Task implements task.Task, task.WithDialect, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
+// Task implements task.Task, task.WithDialect, task.WithTools and task.WithDemonstrations. Query.Data is a *KB.
 type Task struct {
 	opt   Options
 	shape Shape
 }
 
 var (
-	_ task.Task         = (*Task)(nil)
-	_ task.WithDialect  = (*Task)(nil)
-	_ task.Toolkit      = (*Task)(nil)
-	_ task.Demonstrator = (*Task)(nil)
+	_ task.Task               = (*Task)(nil)
+	_ task.WithDialect        = (*Task)(nil)
+	_ task.WithTools          = (*Task)(nil)
+	_ task.WithDemonstrations = (*Task)(nil)
 )
 
 // New returns the task, or an error for bad settings.
