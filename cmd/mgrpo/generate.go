@@ -23,8 +23,8 @@ func (generateCmd) Help() string {
 inputs of the chat template: "tools", "enable_thinking", "template_kwargs".
 
 Lines are answered in order with {"ids", "text", "logprobs", "finish_reason"}. A line's "id" is copied to its answer. A
-line that cannot be answered gets {"error"}, and the exit status is then 1. An answer depends only on the seed, the
-line's number and its prompt.
+line that cannot be answered gets {"error"}, and the exit status is then 1. On a CPU an answer depends only on the
+seed, the line's number and its prompt, if the model computes rows independently.
 
   echo '{"text": "Once upon a time"}' | mgrpo generate --model DIR`
 }

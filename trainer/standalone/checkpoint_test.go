@@ -91,7 +91,7 @@ func TestTokenizerFiles(t *testing.T) {
 	}
 }
 
-// TestRefusedOptions: an unknown precision is refused, and so is a merge without an adapter.
+// TestRefusedOptions: an unknown precision is refused, and so is a merge without an adapter or of rounded weights.
 func TestRefusedOptions(t *testing.T) {
 	dir := filepath.Join(testdata, "models", "llama-tiny")
 	if _, err := Open(t.Context(), dir, Options{DType: "float16"}); err == nil || !strings.Contains(err.Error(), "fp32") {
@@ -99,6 +99,10 @@ func TestRefusedOptions(t *testing.T) {
 	}
 	if err := open(t, dir, Options{}).Merge(t.Context(), filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "without an adapter") {
 		t.Errorf("a merge without an adapter: %v", err)
+	}
+	adapted := open(t, dir, Options{DType: "bf16", Adapter: filepath.Join(testdata, "lora", "llama-qkvo")})
+	if err := adapted.Merge(t.Context(), filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "fp32") {
+		t.Errorf("a merge in bf16: %v", err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 type GenerateOptions struct {
 	Sampling policy.Sampling // if it has no StopIDs, a turn ends at those of Checkpoint.StopIDs
 	Seed     uint64
-	InFlight int       // lines in flight; more than the engine's slots, so that no slot is ever idle
+	InFlight int       // lines in flight, 0: one; more than the engine's slots, so that no slot is ever idle
 	Progress *Progress // may be nil
 }
 
@@ -29,8 +29,9 @@ type completion struct {
 
 // Generate continues the prompt of every line of r: for {"ids"|"text"|"messages"} it writes {"ids", "text", "logprobs",
 // "finish_reason"} of the sampled tokens. The ids include a stop token; the text omits all special tokens. A line's "id" is
-// copied to its reply. A reply depends on the line number, the seed and the prompt alone. Generate returns an error if
-// reading, writing or the engine fails; the Tally counts refused lines.
+// copied to its reply. On a CPU, with a model that computes rows independently and with equal settings, a reply depends on the line
+// number, the seed and the prompt alone. Generate returns an error if reading, writing or the engine fails; the Tally counts refused
+// lines.
 func Generate(ctx context.Context, c *Checkpoint, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
@@ -41,7 +42,7 @@ func Generate(ctx context.Context, c *Checkpoint, engine policy.Sampler, opt Gen
 	}
 	g := generator{c, engine, opt}
 	lines, ended := readLines(ctx, r, 0)
-	pending := make(chan chan answer, max(opt.InFlight-1, 1))
+	pending := make(chan chan answer, max(opt.InFlight-1, 0))
 	calls.Go(func() {
 		defer close(pending)
 		for {

@@ -13,6 +13,7 @@ type Progress struct {
 	lines, tokens int
 	began         time.Time
 	stop          chan struct{}
+	once          sync.Once // closes stop
 	done          sync.WaitGroup
 }
 
@@ -53,10 +54,10 @@ func (p *Progress) add(lines, tokens int) {
 	p.tokens += tokens
 }
 
-// Stop ends the reports.
+// Stop ends the reports. It may be called more than once.
 func (p *Progress) Stop() {
 	if p != nil {
-		close(p.stop)
+		p.once.Do(func() { close(p.stop) })
 		p.done.Wait()
 	}
 }

@@ -24,6 +24,7 @@ func (c *Checkpoint) Serve(ctx context.Context, server *gateway.Server, engine p
 	a := gateway.NewAgentServer(gateway.AgentOptions{Name: opt.Name, Main: true, Policy: engine, Tokenizer: c.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
+	defer server.BeginRound(gateway.Round{}, nil)
 	server.BeginRound(gateway.Round{Open: true, Token: opt.Token, Agents: []string{opt.Name}}, []*gateway.AgentServer{a})
 	if opt.Ready != nil {
 		opt.Ready(a.MaxTokens())

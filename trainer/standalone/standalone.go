@@ -112,15 +112,18 @@ func (c *Checkpoint) adapt(ctx context.Context, folder string) error {
 	return nil
 }
 
-// Merge writes a Hugging Face folder of the model with the adapter merged. Every changed weight
-// is W + scale·B A, computed in float32 and rounded once to the type of the checkpoint. dir
-// must not exist. It also writes the tokenizer, so it returns an error if that cannot be read, and one if there is no adapter.
+// Merge writes a Hugging Face folder of the model with the adapter merged. Every changed weight is W + scale·B A, computed in float32 and
+// rounded once to the type of the checkpoint. dir must not exist. It also writes the tokenizer. Merge returns an error if the tokenizer
+// cannot be read, if there is no adapter, or if the model is not in float32 (Options.DType).
 func (c *Checkpoint) Merge(ctx context.Context, dir string) error {
 	if c.unread != nil {
 		return c.unread
 	}
 	if c.adapter == nil {
 		return errors.New("the checkpoint was opened without an adapter, so there is nothing to merge")
+	}
+	if c.base.Master == nil {
+		return errors.New("a merge needs the weights in float32: open the checkpoint with DType fp32")
 	}
 	var files map[string][]byte
 	if c.Tokenizer != nil {
