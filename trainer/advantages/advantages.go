@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -96,11 +97,17 @@ func answerLine(line []byte, normalise mgrpo.Normaliser) (any, error) {
 	if err := decoder.Decode(&q); err != nil {
 		return nil, err
 	}
-	if decoder.More() {
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: "more than one value on the line"}
 	}
-	if q.Groups != nil {
+	aligns := q.RunSeed != nil || q.Query != nil || q.Rollout != nil || q.Agent != nil || q.D != nil || q.DK != nil
+	switch {
+	case q.Groups != nil && aligns:
+		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: "the line has groups and the keys of an alignment: give one of the two"}
+	case q.Groups != nil:
 		return q.advantages(normalise)
+	case q.Convention != nil:
+		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: "convention belongs to groups"}
 	}
 	return q.alignment()
 }

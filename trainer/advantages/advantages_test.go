@@ -56,6 +56,7 @@ func TestJSONLAnswersAtOnce(t *testing.T) {
 
 func TestJSONLRefusesAndGoesOn(t *testing.T) {
 	bad := []string{
+		`{"groups":[]}]`, `{"groups":[]}}`, `{"groups":[]} {}`, `{"groups":[],"d":8}`, `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0,"convention":"mgrpo"}`,
 		`{`, `[]`, `{"groups":1}`, `{"groups":[{"reward":[1]}]}`, `{"groups":[{"rewards":["one"]}]}`,
 		`{"groups":[{"rewards":[1,2],"weights":[1]}]}`, `{"groups":[{"rewards":[1]}],"convention":"ppo"}`,
 		`{"groups":[{"rewards":[1]}],"convention":{"std":"none"}}`, `{"groups":[]} {"groups":[]}`, `{"query":"q"}`,
