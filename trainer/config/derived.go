@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,9 +106,16 @@ func (a *Agent) OnMachine() []string {
 	return out
 }
 
-// CheckAgents returns an error if the configuration does not have all the named agents.
+// CheckAgents returns an error if the configuration does not have all the named agents, if one is named twice, or if names is empty but
+// not nil, which stands for all agents.
 func CheckAgents(c *Config, names []string) error {
-	for _, name := range names {
+	if names != nil && len(names) == 0 {
+		return errors.New("the list of agents is empty: name agents of the configuration, or give nil for all of them")
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("the agent %q is named twice", name)
+		}
 		if c.Agent(name) == nil {
 			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(c.AgentNames(), ", "))
 		}

@@ -76,11 +76,13 @@ func Open(opt Options) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	sets := opt.Sets
+	opt.Sets = nil // New cannot read files
 	t, err := New("jsonl", train, eval, opt)
 	if err != nil {
 		return nil, err
 	}
-	for _, further := range opt.Sets {
+	for _, further := range sets {
 		rows, err := opt.read(further.Path, further.Layout)
 		if err == nil {
 			err = t.add(further.Name, rows)
@@ -104,13 +106,16 @@ func (s Options) read(path, layout string) ([]Row, error) {
 	return readRows(path, DefaultFields(), reshape)
 }
 
-// New builds a task from rows in memory. It ignores Options.Train, Eval and Fields.
+// New builds a task from rows in memory. It ignores Options.Train, Eval, Fields and Layout, and refuses Sets, which are files.
 func New(name string, train, eval []Row, opt Options) (*Task, error) {
 	if len(train) == 0 || len(eval) == 0 {
 		return nil, fmt.Errorf("%s: needs training rows and held-out rows, but has %d and %d", name, len(train), len(eval))
 	}
 	if opt.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
+	}
+	if len(opt.Sets) > 0 {
+		return nil, fmt.Errorf("%s: Sets are files, which only Open reads", name)
 	}
 	train, err := opt.checked(name, splitTrain, train)
 	if err != nil {
