@@ -159,11 +159,10 @@ func mask(sampled []bool, segments []task.Segment) {
 
 // textOf returns the text of a turn of the agent.
 func textOf(s task.Segment, writer demonstrable) (string, error) {
-	switch {
-	case s.Call == nil:
-	case s.Text != "" || s.Thinking != "" || len(s.Calls) > 0:
-		return "", errors.New("a segment with Call also has Text, Thinking or Calls: use Calls alone, which follow a text")
-	default:
+	if s.Call != nil {
+		if s.Text != "" || s.Thinking != "" || len(s.Calls) > 0 {
+			return "", errors.New("a segment with Call also has Text, Thinking or Calls: use Calls alone, which follow a text")
+		}
 		return agent.DelegationText(s.Call.Agent, s.Call.Subtask), nil
 	}
 	turn := agent.WrittenTurn{Thinking: s.Thinking, Text: s.Text}
