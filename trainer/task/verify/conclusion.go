@@ -34,8 +34,8 @@ var (
 )
 
 // tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer. If
-// words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it returns the text after the object. The
-// second text is then the key's value, in case the first one has no result.
+// words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it returns the text after the object. Then
+// otherwise is the key's value, which counts if the text states no result.
 func tagged(answer string) (text, otherwise string) {
 	if tags := answerOpen.FindAllStringIndex(answer, -1); len(tags) > 0 {
 		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0], ""
