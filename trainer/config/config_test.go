@@ -483,3 +483,24 @@ func TestMachinesKey(t *testing.T) {
 		t.Errorf("%d devices on one machine, %d on all", n, len(c.Main().Ranks()))
 	}
 }
+
+// TestAgentsAreNamedOnce: a list names agents of the configuration, each once, and an empty list is not nil.
+func TestAgentsAreNamedOnce(t *testing.T) {
+	c, err := Parse("f.yaml", []byte(team), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range [][]string{nil, {"a"}, {"b", "a"}} {
+		if err := CheckAgents(c, names); err != nil {
+			t.Errorf("%v: %v", names, err)
+		}
+	}
+	for _, bad := range []struct {
+		names []string
+		want  string
+	}{{[]string{}, "empty"}, {[]string{"a", "b", "a"}, `"a" is named twice`}, {[]string{"c"}, `no agent "c"`}} {
+		if err := CheckAgents(c, bad.names); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%v: %v", bad.names, err)
+		}
+	}
+}
