@@ -50,7 +50,7 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
-		tally, err := standalone.Generate(ctx, checkpoint, engine, opt, r, w)
+		tally, err := checkpoint.Generate(ctx, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

@@ -380,7 +380,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 	if sum.Text == nil || *sum.Text != answers[0] || sum.FinishReason != "stop" {
 		t.Errorf("generate's answer is %+v, chat's is %q", sum, answers[0])
 	}
-	if out := succeed(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids": [`) {
+	if out := succeed(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids":[`) {
 		t.Errorf("tokenize's answer is %q", out)
 	}
 }

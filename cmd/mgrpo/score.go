@@ -38,7 +38,7 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 	defer progress.Stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
-		tally, err := standalone.Score(ctx, checkpoint, opt, r, w)
+		tally, err := checkpoint.Score(ctx, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/lines"
 	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
 
@@ -20,13 +21,20 @@ type tokenizeCmd struct {
 
 func (tokenizeCmd) Help() string {
 	return `Turns lines {"text": "..."} into {"ids": [...]}, or the reverse with --decode. No token is added before or after a text.
-Added tokens in the text, such as <|im_end|>, are recognised.`
+Added tokens in the text, such as <|im_end|>, are recognised. A line that cannot be answered gets {"error"}, and the exit status is then 1.`
 }
 
-func (c *tokenizeCmd) Run() error {
+func (c *tokenizeCmd) Run(ctx context.Context) error {
 	t, err := standalone.LoadTokenizer(c.Model)
 	if err != nil {
 		return err
 	}
-	return c.convert(func(r io.Reader, w io.Writer) error { return lines.Tokenize(t, r, w, c.Decode) })
+	answer := standalone.Tokenize
+	if c.Decode {
+		answer = standalone.Detokenize
+	}
+	return c.convert(func(r io.Reader, w io.Writer) error {
+		tally, err := answer(ctx, t, r, w)
+		return errors.Join(err, tally.Err())
+	})
 }

@@ -32,7 +32,7 @@ type completion struct {
 // copied to its reply. On a CPU, with a model that computes rows independently and with equal settings, a reply depends on the line
 // number, the seed and the prompt alone. Generate returns an error if reading, writing or the engine fails; the Tally counts refused
 // lines.
-func Generate(ctx context.Context, c *Checkpoint, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
+func (c *Checkpoint) Generate(ctx context.Context, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	defer calls.Wait()

@@ -23,7 +23,7 @@ func generate(t *testing.T, c *Checkpoint, slots, inFlight int, seed uint64, in 
 	}
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: c.StopIDs()}, Seed: seed, InFlight: inFlight}
 	var out strings.Builder
-	tally, err := Generate(context.Background(), c, engine, opt, strings.NewReader(in), &out)
+	tally, err := c.Generate(context.Background(), engine, opt, strings.NewReader(in), &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestLongLine(t *testing.T) {
 	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
 	out, tally := generate(t, c, 1, 1, 0, in)
 	got := replies(t, out)
-	if len(got) != 3 || tally.Failed != 1 || !strings.Contains(got[1].Error, "longer than 16 MiB") || got[2].Error != "" {
+	if len(got) != 3 || tally.Failed != 1 || !strings.Contains(got[1].Error, "longer than 64 MiB") || got[2].Error != "" {
 		t.Errorf("answers %+v", got)
 	}
 }
@@ -186,7 +186,7 @@ func TestGenerateAnswersAtOnce(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 3}, InFlight: 16}
-		_, err := Generate(context.Background(), c, engine, opt, asked, said)
+		_, err := c.Generate(context.Background(), engine, opt, asked, said)
 		said.Close()
 		done <- err
 	}()
@@ -225,7 +225,7 @@ func TestGenerateEnds(t *testing.T) {
 	defer engine.Close(context.Background())
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
 	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
-	if _, err := Generate(context.Background(), c, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := c.Generate(context.Background(), engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a broken pipe: got error %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -235,7 +235,7 @@ func TestGenerateEnds(t *testing.T) {
 		w.Write([]byte(in[:28]))
 		cancel()
 	}()
-	if _, err := Generate(ctx, c, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
+	if _, err := c.Generate(ctx, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled context: got error %v", err)
 	}
 }

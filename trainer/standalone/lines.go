@@ -13,7 +13,7 @@ import (
 )
 
 // MaxLine is the size of the longest line that is read, in bytes.
-const MaxLine = 16 << 20
+const MaxLine = 64 << 20
 
 // Tally counts the lines of an input and the lines that failed.
 type Tally struct {

@@ -32,7 +32,7 @@ const headRows = 512
 // they are its log-prob under softmax(logits / temperature) given the ids before it, and the entropy of
 // that distribution, in nats. Lines that have already arrived share a forward pass, packed without
 // padding. Score returns an error if reading, writing or the device fails; the Tally counts refused lines.
-func Score(ctx context.Context, c *Checkpoint, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
+func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines, ended := readLines(ctx, r, 64)

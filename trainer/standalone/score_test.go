@@ -16,7 +16,7 @@ import (
 func scores(t *testing.T, c *Checkpoint, temperature float64, batch int, in string) ([]reply, Tally) {
 	t.Helper()
 	var out strings.Builder
-	tally, err := Score(context.Background(), c, ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
+	tally, err := c.Score(context.Background(), ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
 	if err != nil {
 		t.Fatal(err)
 	}

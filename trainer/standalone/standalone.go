@@ -1,6 +1,6 @@
 // Package standalone uses one checkpoint without a run. It loads the weights onto a device, and the tokenizer, if there is
 // one. A Checkpoint then samples (OpenEngine), replies to chats (Reply), answers requests (Serve), continues and scores JSON lines
-// (Generate, Score), and writes checkpoints (Merge, Export).
+// (Generate, Score), and writes checkpoints (Merge, Export). Tokenize, Detokenize and Render convert JSON lines with a tokenizer alone.
 package standalone
 
 import (
