@@ -192,7 +192,7 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 	}
 }
 
-// Linux is asked for large pages for a large kept tensor, and only for it: the flag hg of its mapping.
+// A large kept tensor asks Linux for large pages, and no other tensor does: the flag hg of its mapping.
 func TestKeptTensorsAreInLargePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
 		t.Skip("this Linux has no large pages")

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// removal is a conversation with two calls in a turn and a third after it, and an engine for the turns that follow a removal.
+// removal makes a conversation with two calls in a turn and a third after it, and an engine for the turns that follow a removal.
 func removal(t *testing.T, turns ...scriptedTurn) (*stage, Trajectory) {
 	t.Helper()
 	s := newStage(t, says(t, delegation("first")+calculation("2 + 2")+delegation("second")), says(t, "Hm. "+delegation("third")), says(t, "4"))

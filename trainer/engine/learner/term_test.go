@@ -47,7 +47,7 @@ func perToken(s *torch.Scope, b term.Batch, of func(q term.Sequence) float64) *t
 	return s.FromFloat32(out, int64(len(out)))
 }
 
-// reinforce is c · Σ advantage · log-prob.
+// reinforce returns the term c · Σ advantage · log-prob.
 func reinforce(c float64) *testTerm {
 	return &testTerm{loss: func(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
 		return b.LogProb.Mul(perToken(s, b, func(q term.Sequence) float64 { return q.Advantage })).Sum().Scale(c), nil

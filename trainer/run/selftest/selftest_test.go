@@ -34,7 +34,7 @@ func use(t *testing.T, isa string) {
 	t.Cleanup(func() { kernels.UseISA(before) })
 }
 
-// failed are the kernels that failed.
+// failed returns the names of the kernels that failed.
 func failed(results []Result) (names []string) {
 	for _, r := range results {
 		if r.Failed() {

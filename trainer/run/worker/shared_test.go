@@ -21,7 +21,7 @@ import (
 // are complete nevertheless: the reference of a KL term and the state after a cold start, both before and after the agent is frozen.
 func TestSharedWeightsAreKeptWhole(t *testing.T) { rankstest.Pass(t, 2, "keep", t.TempDir()) }
 
-// TestRank is one of the processes that TestSharedWeightsAreKeptWhole starts. Ranks get no
+// TestRank runs in one of the processes that TestSharedWeightsAreKeptWhole starts. Ranks get no
 // orders in this test, so each runs the code of rank 0.
 func TestRank(t *testing.T) {
 	rank := rankstest.Join(t)

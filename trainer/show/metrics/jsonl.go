@@ -46,7 +46,7 @@ type JSONL struct {
 // NewJSONL returns the writer for a run's folder. The first line creates the file.
 func NewJSONL(dir string) *JSONL { return &JSONL{path: filepath.Join(dir, FileName)} }
 
-// Progress is not recorded.
+// Progress does nothing, because progress is not recorded.
 func (*JSONL) Progress(Progress) {}
 
 // Report appends a record, without values that are not finite.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestParquetTypes is the table of JSON values for Parquet's types: testdata/write_types.py wrote the values with
+// TestParquetTypes compares Parquet's types with a table of JSON values: testdata/write_types.py wrote the values with
 // pyarrow.
 func TestParquetTypes(t *testing.T) {
 	want := map[string]string{

@@ -173,7 +173,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestIndexElsewhere is a process that TestIndexTogether starts.
+// TestIndexElsewhere runs in a process that TestIndexTogether starts.
 func TestIndexElsewhere(t *testing.T) {
 	dir, corpus, ok := strings.Cut(os.Getenv(searchedEnv), ":")
 	if !ok {

@@ -140,7 +140,7 @@ func mathML(n *html.Node, depth int) string {
 	return strings.Join(parts, "")
 }
 
-// fenced are parts between brackets, with commas unless the element names others.
+// fenced returns the parts in brackets, with commas between them unless the element names other separators.
 func fenced(n *html.Node, parts []string) string {
 	mark := func(key, usual string) string {
 		if v, ok := attributeOf(n, key); ok {

@@ -143,7 +143,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	return errors.Join(err, e.cache.Close(ctx, e.dev))
 }
 
-// schedule is the scheduler's loop: admit sequences, run a pass, distribute its tokens. Only schedule uses the cache.
+// schedule runs the scheduler: it admits sequences, runs a pass and distributes its tokens. Only schedule uses the cache.
 func (e *Engine) schedule() {
 	defer close(e.done)
 	for {

@@ -57,7 +57,7 @@ func named(name string, err error) error {
 	return nil
 }
 
-// refuse is a method that changes its value, which Hugging Face's sandbox forbids.
+// refuse implements the methods that change their value, which Hugging Face's sandbox forbids.
 func refuse[T any](r *renderer, v T, args arguments) (any, error) {
 	return nil, errors.New("changing a value is not allowed in a chat template")
 }
@@ -293,7 +293,7 @@ func affixMethod(has func(s, affix string) bool) methodOf[string] {
 	}
 }
 
-// ofArgument is a method of a string and another one.
+// ofArgument makes a method from a function of the string and its one argument.
 func ofArgument(name string, f func(s, argument string) any) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		argument, err := args.text(0, name)
