@@ -3,15 +3,49 @@ package assemble
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
+
+// Files that a run reads: their checks, their digests and their paths.
+
+// CheckFiles checks that the files and programs exist which an agent's worker opens only after it
+// has loaded its weights. These are prompt, corpora of tools, demonstrations, and the program
+// that holds the conversations. The error names all that are missing.
+func CheckFiles(cfg *config.Config, a *config.Agent) error {
+	var missing config.Errors
+	files := agentFiles(cfg, a)
+	for _, key := range slices.Sorted(maps.Keys(files)) {
+		if files[key] == "" {
+			continue
+		}
+		if _, err := os.Stat(files[key]); err != nil {
+			missing = append(missing, cfg.Fault(key, err))
+		}
+	}
+	if p := cfg.Task.Program; a.IsMain() && len(p.Command) > 0 {
+		if _, err := gateway.NewPrograms(gateway.ProgramOptions{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
+			missing = append(missing, cfg.Fault("task.program.command", err))
+		}
+	}
+	return missing.Err()
+}
+
+// TaskFiles returns a digest of each of the task's files of questions, by key. Workers must have equal files: they look questions up
+// by their number. Files that do not exist are left out, because a program may bring the task.
+func TaskFiles(cfg *config.Config) (map[string]string, error) {
+	return fileDigests(cfg, taskPaths(cfg))
+}
 
 // InputFiles returns a digest of each file and model that the training reads and no checkpoint contains, by key. The file of
 // held-out questions is left out (see HeldOutDigest), and so is what does not exist on this machine.
@@ -34,6 +68,50 @@ func InputFiles(cfg *config.Config) (map[string]string, error) {
 	return digests, nil
 }
 
+// HeldOutDigest returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
+func HeldOutDigest(cfg *config.Config) (string, error) {
+	questions := ""
+	if inFiles(cfg) {
+		var err error
+		if questions, err = fileDigest(cfg, "task.eval", cfg.Task.Eval); err != nil {
+			return "", err
+		}
+	}
+	h, e := sha256.New(), cfg.Eval
+	fmt.Fprintln(h, e.Queries, e.Samples, e.Temperature, e.TopK, e.TopP, e.MinP, questions)
+	return hex.EncodeToString(h.Sum(nil))[:digestLength], nil
+}
+
+// taskPaths returns the paths of the task's files of questions, by key.
+func taskPaths(cfg *config.Config) map[string]config.Path {
+	if !inFiles(cfg) {
+		return nil
+	}
+	paths := map[string]config.Path{"task.train": cfg.Task.Train, "task.eval": cfg.Task.Eval}
+	for _, s := range cfg.Task.EvalSets {
+		paths["task.eval_sets."+s.Name+".path"] = s.Path
+	}
+	return paths
+}
+
+// inFiles reports whether the task's questions are in files.
+func inFiles(cfg *config.Config) bool { return cfg.Task.Kind == "jsonl" || cfg.Task.Kind == "gsm8k" }
+
+// agentFiles returns the paths of the files that an agent reads in addition to its model, by key: its prompt, the corpora of its tools,
+// and the demonstrations of its cold start. A path that is not configured may be "".
+func agentFiles(cfg *config.Config, a *config.Agent) map[string]string {
+	files := map[string]string{"agents." + a.Name + ".prompt": cfg.Resolve(a.Prompt)}
+	for _, name := range cfg.ToolsOf(a) {
+		if search, ok := cfg.Tool(name).(*config.Search); ok {
+			files["tools."+name+".corpus"] = cfg.Resolve(search.Corpus)
+		}
+	}
+	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && !slices.Contains([]config.Path{"task", "parts"}, from) {
+		files["cold_start.demonstrations"] = cfg.Resolve(from)
+	}
+	return files
+}
+
 // inputPaths returns the paths of the inputs by key; "" if a model is missing.
 func inputPaths(cfg *config.Config) map[string]string {
 	paths := map[string]string{"task.judge.prompt": cfg.Resolve(cfg.Task.Judge.Prompt)}
@@ -50,6 +128,35 @@ func inputPaths(cfg *config.Config) map[string]string {
 		paths[key+".reference"], _ = cfg.Find(a.Reference)
 	}
 	return paths
+}
+
+const digestLength = 16 // digests tell files of one run apart
+
+// fileDigests returns the digests of the existing files among paths.
+func fileDigests(cfg *config.Config, paths map[string]config.Path) (map[string]string, error) {
+	digests := map[string]string{}
+	for key, path := range paths {
+		digest, err := fileDigest(cfg, key, path)
+		if err != nil {
+			return nil, err
+		}
+		if digest != "" {
+			digests[key] = digest
+		}
+	}
+	return digests, nil
+}
+
+// fileDigest returns the digest of the file that a key names, or "" if the file does not exist.
+func fileDigest(cfg *config.Config, key string, path config.Path) (string, error) {
+	f, err := durable.Digest(cfg.Resolve(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", cfg.Fault(key, err)
+	}
+	return f.SHA256[:digestLength], nil
 }
 
 // sampleDigest returns a digest of the sizes and of samples of a file or, for a folder, of the weights and JSON files in it. It

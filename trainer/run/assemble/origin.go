@@ -136,16 +136,16 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 		text, id, rows))
 }
 
-// Rehearsal is what a dry run found.
-type Rehearsal struct {
+// DryRunResult holds the findings of DryRun.
+type DryRunResult struct {
 	TooLong        []task.Query      // queries whose prompts leave the agent no room for an answer
 	Demonstrations play.Demonstrated // demonstrations of the agent's cold start
 }
 
-// DryRun opens everything that the agent's worker opens, except the device, the weights and the store,
-// and closes it again. This is model files, tokenizer, chat template, prompt, tools, demonstrations,
-// and the weights of the KL term. It requests a turn from a hosted model. The length of a hosted model's prompts is unknown.
-func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (found Rehearsal, err error) {
+// DryRun opens and closes the files that the agent's worker opens: the model, tokenizer, chat template, prompt, tools, demonstrations, and
+// the weights of the KL term. It opens neither the device nor the store, and loads no weights. It requests a turn from a hosted model. The
+// length of a hosted model's prompts is unknown.
+func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (found DryRunResult, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := openHosted(ctx, cfg, a, t, nil)
 		if err != nil {

@@ -2,6 +2,7 @@ package assemble
 
 import (
 	"cmp"
+
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"

@@ -107,7 +107,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 }
 
 // unused warns of prompts and demonstrations that the agent cannot use.
-func unused(name string, found assemble.Rehearsal, queries int) (out []Finding) {
+func unused(name string, found assemble.DryRunResult, queries int) (out []Finding) {
 	if n := len(found.TooLong); n > 0 {
 		out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", n, queries,
 			found.TooLong[0].ID),
