@@ -37,8 +37,8 @@ type pruner struct {
 	drop   map[*node]bool
 }
 
-// place is a value that is not a mapping, and its key.
-type place struct {
+// keyedValue is a value that is not a mapping, with its key.
+type keyedValue struct {
 	key   string
 	value *node
 }
@@ -46,11 +46,11 @@ type place struct {
 // prune drops the values without which the configuration is the same. It drops all values, and restores those that change by it until
 // nothing changes. Then it drops each restored value that the others imply, the last one first, because a file has most values before
 // those that are derived from them.
-func (p *pruner) prune(values []place) {
+func (p *pruner) prune(values []keyedValue) {
 	for _, v := range values {
 		p.drop[v.value] = true
 	}
-	var restored []place
+	var restored []keyedValue
 	for changed := p.changed(); len(changed) > 0; changed = p.changed() {
 		before := len(restored)
 		for _, v := range values {
@@ -113,12 +113,12 @@ func (p *pruner) has(key string) bool {
 func isPart(key, of string) bool { return of == "" || key == of || strings.HasPrefix(key, of+".") }
 
 // leaves returns the values of a tree's mappings that are not mappings themselves, for a tree at a key.
-func leaves(key string, n *node) (out []place) {
+func leaves(key string, n *node) (out []keyedValue) {
 	for _, e := range n.keys {
 		if path := join(key, e.key); e.value.kind == mapKind {
 			out = append(out, leaves(path, e.value)...)
 		} else {
-			out = append(out, place{path, e.value})
+			out = append(out, keyedValue{path, e.value})
 		}
 	}
 	return out

@@ -133,12 +133,12 @@ func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
 	return d.rowsOf(d.embed, ids, d.cfg.EmbeddingScale())
 }
 
-// rowsOf are rows of an embedding in the type of the norms, scaled.
+// rowsOf returns rows of an embedding, scaled, in the type of the norms.
 func (d *Decoder) rowsOf(embedding torch.Matrix, ids *torch.Tensor, scale float64) *torch.Tensor {
 	x := torch.Embedding(embedding, ids)
-	if held := x; held.DType() != d.norm.DType() {
-		x = held.To(d.norm.DType())
-		held.Drop()
+	if unconverted := x; unconverted.DType() != d.norm.DType() {
+		x = unconverted.To(d.norm.DType())
+		unconverted.Drop()
 	}
 	switch {
 	case scale == 1:

@@ -226,9 +226,9 @@ func closest(result string, p task.SubQuestion) (best string) {
 	most := -1
 	for passage := range strings.SplitSeq(result, "\n\n") {
 		near := 0
-		held := wordsOf(passage)
+		passageWords := wordsOf(passage)
 		for _, w := range wordsOf(p.Question) {
-			if slices.Contains(held, w) {
+			if slices.Contains(passageWords, w) {
 				near += 2
 			}
 		}

@@ -47,9 +47,9 @@ func (p *Player) Demonstrations(source task.WithDemonstrations, n, limit int) (D
 	out := Demonstrated{Limit: limit}
 	for d := range source.Demonstrations(p.Role, n) {
 		t, err := p.teach(d)
-		var vain *agent.UndemonstrableError
+		var undemonstrable *agent.UndemonstrableError
 		switch {
-		case errors.As(err, &vain) && slices.Contains(p.Absent, vain.Call.Name):
+		case errors.As(err, &undemonstrable) && slices.Contains(p.Absent, undemonstrable.Call.Name):
 			out.Absent++
 		case err != nil:
 			return out, fmt.Errorf("demonstration %s: %w", d.Query, err)

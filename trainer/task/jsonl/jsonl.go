@@ -40,11 +40,11 @@ type Task struct {
 	stages      []stage
 	main, sub   verify.Verifier
 	opt         Options
-	byID        map[string]place
+	byID        map[string]splitIndex
 }
 
-// place is the position of a row: in train or in eval.
-type place struct {
+// splitIndex is the position of a row in train or in eval.
+type splitIndex struct {
 	held  bool
 	index int
 }
@@ -121,7 +121,7 @@ func New(name string, train, eval []Row, opt Options) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Task{name: name, opt: opt, train: train, order: task.NewRowOrder(opt.Seed, len(train)), main: opt.Main, sub: opt.Sub, byID: map[string]place{}}
+	t := &Task{name: name, opt: opt, train: train, order: task.NewRowOrder(opt.Seed, len(train)), main: opt.Main, sub: opt.Sub, byID: map[string]splitIndex{}}
 	if t.sub == nil {
 		t.sub = t.main
 	}
@@ -129,7 +129,7 @@ func New(name string, train, eval []Row, opt Options) (*Task, error) {
 		if opt.NeedParts && len(r.Parts) == 0 {
 			return nil, fmt.Errorf("%s: the training row %s has no parts, but sub-agents' answers are compared with parts", name, r.ID)
 		}
-		if err := t.place(splitTrain, r, place{false, i}); err != nil {
+		if err := t.place(splitTrain, r, splitIndex{false, i}); err != nil {
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ func (t *Task) add(name string, rows []Row) error {
 		return err
 	}
 	for i, r := range rows {
-		if err := t.place(added.split(), r, place{true, added.first + i}); err != nil {
+		if err := t.place(added.split(), r, splitIndex{true, added.first + i}); err != nil {
 			return err
 		}
 	}
@@ -167,7 +167,7 @@ func (s set) split() string {
 	return splitEval + "." + s.name
 }
 
-func (t *Task) place(split string, r Row, at place) error {
+func (t *Task) place(split string, r Row, at splitIndex) error {
 	id := split + "-" + r.ID
 	if _, taken := t.byID[id]; taken {
 		return fmt.Errorf("%s: two sets have a query %s: rename one of the sets", t.name, id)

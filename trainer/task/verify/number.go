@@ -137,8 +137,8 @@ func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
 			continue // part of a name, as in H2O and x_{12}
 		}
 		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
-		minus, clear := negative(before)
-		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear ||
+		minus, unambiguous := negative(before)
+		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !unambiguous ||
 			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && isTerm(before, after)) {
 			n.Figure = nil
 		}
@@ -172,8 +172,8 @@ func endsInSignWord(before string) bool {
 
 // negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets, or with
 // "negative" or "minus". A minus after a digit, a letter or a bracket is a subtraction. A minus with a space after it is a sign
-// if it follows "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; clear is then false.
-func negative(before string) (minus, clear bool) {
+// if it follows "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; unambiguous is then false.
+func negative(before string) (minus, unambiguous bool) {
 	const currencies = "$€£¥₹"
 	bare := strings.TrimRight(before, currencies+"({ ")
 	if !strings.HasSuffix(bare, "-") {
