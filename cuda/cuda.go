@@ -1,5 +1,5 @@
-// Package cuda calls the CUDA driver through gorgonia/cu: which GPUs this machine has, their free memory, the
-// duration of work on a stream, and kernels that files hold. Builds without the tag `cuda` have the same
+// Package cuda calls the CUDA driver through gorgonia/cu. It lists the GPUs of this machine, reads their free memory,
+// times work on a stream, and launches kernels from files. Builds without the tag `cuda` have the same
 // functions and find no GPU: gorgonia/cu ends the process if no driver answers, so only bin/mgrpo-cuda links it.
 package cuda
 

@@ -78,8 +78,8 @@ const (
 	stallTimeout = 2 * time.Minute // without a step, a kill or a start
 )
 
-// run supervises until every agent's worker has ended by itself, and all kills were made, in the phases that the check
-// requires. If the team makes its last step before that, it gets more steps.
+// run supervises until every worker has ended by itself and all kills have been made in the required phases. If the team
+// makes its last step before that, it gets more steps.
 func (c *chaos) run(ctx context.Context) error {
 	c.began, c.watchdog.lastActivity = time.Now(), time.Now()
 	if err := c.startAll(); err != nil {

@@ -100,8 +100,8 @@ func (d *decoder) holds(c condition) bool {
 	})
 }
 
-// switchedOff reports whether a key of the condition was given with the value of its tag "off", no earlier than the value at pos: in the
-// same file, or by an override.
+// switchedOff reports whether a key of the condition has the value of its tag "off", set in the same file as the value at pos or by a
+// later override.
 func (d *decoder) switchedOff(c condition, pos position) bool {
 	return slices.ContainsFunc(slices.Concat(terms(c.text)...), func(t term) bool {
 		v, tag := d.switchOf(c, t.key)

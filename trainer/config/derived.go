@@ -42,9 +42,9 @@ func (a *Agent) ContextTokens(positions int) int {
 	return min(positions, a.Limits.MaxTokens)
 }
 
-// Foldable returns an error if limits.fold.at leaves too little room, for a model with the given number of positions. A
-// summary must fit before at, because the next stretch begins with it. After at must fit a turn, the shortest form of
-// its results with the request for a summary, and the summary.
+// Foldable returns an error if limits.fold.at leaves too little room, for a model with the given number of positions. The
+// summary must be shorter than at, because the next stretch begins with it. The room after at must hold one turn, the
+// shortest form of its results with the request for a summary, and the summary.
 func (a *Agent) Foldable(positions int) error {
 	const request = 64
 	at, turn, all := a.Limits.Fold.At, a.Limits.MaxNewTokens, a.ContextTokens(positions)

@@ -143,7 +143,7 @@ type ColdStart struct {
 	// Otherwise the path of a file of chats: JSON lines, a JSON array, or Parquet.
 	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" off:"none"`
 
-	// Number of queries with demonstrations. Of a file, each agent uses at most so many chats, the first ones.
+	// Number of queries with demonstrations. From a file of chats, each agent uses its first `queries` chats.
 	Queries int `yaml:"queries" default:"3072" min:"1" max:"1e6"`
 
 	// Demonstrations made from parts: probabilities of mistakes that training should unlearn.

@@ -108,7 +108,7 @@ func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tens
 // beforeGates returns the column of dimension i of the queries, if each head of them is followed by as many gates.
 func beforeGates(i, headDim int) int { return i/headDim*2*headDim + i%headDim }
 
-// paired returns the column that comes to i.
+// paired returns the source column of column i.
 func paired(cfg *arch.Config, i, headDim, layer int) int {
 	rotary, _ := cfg.Layer(layer).Rotary()
 	head, at, half := i/headDim, i%headDim, rotary.Dim/2

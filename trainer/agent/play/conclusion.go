@@ -9,11 +9,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// conclude states the conclusion from the answers found to the parts. Some of them may be wrong
-// or notFound. The right answers determine the kind of conclusion. It is the sum of the parts,
-// or the answer of the last part. Or it is yes or no, depending on whether all answers are
-// equal, or the name that the highest or lowest part asks about. In any other case the
-// conclusion is the query's answer.
+// conclude states the conclusion from the answers found to the parts. Some of them may be wrong or notFound. The right
+// answers determine the kind of conclusion, the first of these that fits:
+//   - the sum of the parts
+//   - the answer of the last part
+//   - yes or no: whether all answers are equal
+//   - the name that the part with the highest or the lowest answer asks about
+//   - the query's answer
 func (e *partsExpert) conclude(found []string) {
 	switch q := e.query; {
 	case len(q.Parts) > 1 && isSum(q):

@@ -10,8 +10,8 @@ import (
 )
 
 // withFindings replaces the answers of earlier parts in a question by the answers found. known is false if the question
-// needs an answer that was not found. It does not replace an answer that the query itself mentions, because no part had
-// to find it.
+// needs an answer that was not found. An answer that already appears in the query stays, because no part had to find
+// it.
 func withFindings(question string, q task.Query, found []string) (asked string, known bool) {
 	for i, f := range found {
 		answer := q.Parts[i].Answer

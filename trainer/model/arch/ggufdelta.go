@@ -107,7 +107,7 @@ func refuseSectionsGGUF(k *keys, key string, c *Config) {
 	}
 }
 
-// writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads and that are no settings.
+// writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads and that are not settings.
 func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
 	g, planes := c.GatedDelta, cmp.Or(c.RotaryDim, c.HeadDim)/2
 	set("ssm.inner_size", g.Values())

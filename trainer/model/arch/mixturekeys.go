@@ -61,7 +61,7 @@ func (m *Mixture) settings(f *family) []setting {
 	return all
 }
 
-// keys returns the keys of config.json that are no settings.
+// keys returns the keys of config.json that are not settings.
 func (m *Mixture) keys(f *family) map[string]any {
 	switch {
 	case f.byLayer:

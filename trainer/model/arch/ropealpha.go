@@ -18,7 +18,7 @@ func (r *RopeAlpha) rescale(freqs []float64, rotary Rotary) {
 	}
 }
 
-// withoutAlpha returns the same rotary embedding with the theta that Alpha comes to, which GGUF files have in its place.
+// withoutAlpha returns the configuration with Alpha folded into theta, as GGUF files store it.
 func (c Config) withoutAlpha() Config {
 	if r, stretched := c.RopeScaling.(*RopeAlpha); stretched {
 		dim := float64(c.HeadDim)

@@ -77,9 +77,9 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 	return replaced(plan, replacements, degenerate), g.Wait()
 }
 
-// replaced returns the plan in which replacements have taken the places of degenerate queries. They replace the
-// degenerate queries of the plan in their order, and then degenerate earlier replacements. There are at most as many
-// replacements as degenerate queries.
+// replaced returns the plan in which replacements have taken the places of degenerate queries. They first
+// replace degenerate queries in the order of the plan. Replacements that are degenerate, too, are replaced next. There
+// are at most as many replacements as degenerate queries.
 func replaced(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
 	played := slices.Concat(plan.Queries, replacements)
 	plan.Queries = slices.Clone(plan.Queries)

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
-// RecordLostGPU records in a run's folder the version at which an agent's GPU was lost. It reports whether the GPU was lost at
-// the same version the last time, with no checkpoint since then.
+// RecordLostGPU records in a run's folder the version at which an agent's GPU was lost. It reports whether the
+// previous loss was at this version, too, with no checkpoint in between.
 func RecordLostGPU(dir, agent string, version int64) (again bool, err error) {
 	type loss struct {
 		Version int64 `json:"version"`

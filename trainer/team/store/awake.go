@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// awake counts the time for which this process did not run, because it was stopped or its machine was. Such time is no part of a wait:
-// the other agents may have been stopped, too, and this process could not have noticed their answers.
+// awake measures how long this process or its machine was suspended. Waits do not count that time: the other agents may have been
+// suspended, too, and this process could not have noticed their answers.
 type awake struct {
 	mu   sync.Mutex
 	last time.Time     // when this process was last seen running

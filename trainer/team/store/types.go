@@ -27,7 +27,7 @@ func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 // String returns the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
 
-// Invocation is one call of a sub-agent within a rollout, or the message that a program's calls of it have ended.
+// Invocation is one call of a sub-agent within a rollout. If End is set, it is the notice that a program's attempt has finished.
 type Invocation struct {
 	Phase   Phase  `json:"phase"`
 	Query   string `json:"query"`

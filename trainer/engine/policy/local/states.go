@@ -20,7 +20,7 @@ type recurrence struct {
 
 const noState = -1
 
-// maxWanted bounds the snapshots that are wanted of a cached sequence in flight.
+// maxWanted is the largest number of pending snapshots of a cached sequence in flight.
 const maxWanted = 8
 
 // states assigns recurrent states to cached sequences. A state that no cached sequence in flight advances can be given

@@ -140,7 +140,7 @@ func spreadNamed(r *renderer, e expression, named *ordered.Object, s *scope) err
 	for key, v := range d.pairs() {
 		name, ok := text(key)
 		if _, twice := named.Get(name); !ok || twice {
-			return fmt.Errorf("the argument %v behind ** is no name or is given twice", key)
+			return fmt.Errorf("the argument %v behind ** is not a name or is given twice", key)
 		}
 		named.Set(name, v)
 	}
