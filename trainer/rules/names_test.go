@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestDocumentsNameCode checks that names such as `learner.agree` and `passes.dispatch` in the documents on the architecture are declared: in
-// the package, or as a method or a field of the type. Names of files, and those that begin with neither a package nor a type, are not
-// checked.
+// TestDocumentsNameCode checks that names such as `learner.agree` and `passes.dispatch` in the documents on the architecture are
+// declared: in the package, or as a method or a field of the type. Names of files, and those that begin with neither a package nor a
+// type, are not checked.
 func TestDocumentsNameCode(t *testing.T) {
 	declared := declarations(t)
 	config := read(t, "docs/config.md")
