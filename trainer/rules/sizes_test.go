@@ -79,7 +79,7 @@ var (
 		"trainer/model.Model":                    24,
 		"trainer/model.layer":                    22,
 		"trainer/model/arch.Config":              33,
-		"trainer/model/arch.family":              32,
+		"trainer/model/arch.family":              18,
 		"trainer/run/assemble.Parts":             16,
 		"trainer/show/metrics/report.page":       24,
 		"trainer/show/metrics/report.trajectory": 16,

@@ -85,7 +85,7 @@ func (c Config) validateByLayer(f *family) error {
 	switch {
 	case c.ByLayer == nil:
 		return nil
-	case !f.byLayer:
+	case !f.has.byLayer:
 		return fmt.Errorf("layers that differ: model_type %s has none", f.name)
 	case b.GlobalHeadDim < 0 || b.GlobalHeadDim > maxHeadDim || b.GlobalHeadDim%2 != 0:
 		return fmt.Errorf("global_head_dim is %d: must be even and at most %d", b.GlobalHeadDim, maxHeadDim)

@@ -103,10 +103,10 @@ func (c Config) WithDefaults() Config {
 		return c
 	}
 	c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
-	if f.shortConv && c.ShortConv == nil {
+	if f.has.shortConv && c.ShortConv == nil {
 		c.ShortConv = &ShortConv{Layers: eachLayer(c.Layers, func(i int) bool { return i%3 != 2 }), Width: 3}
 	}
-	if f.gatedDelta {
+	if f.has.gatedDelta {
 		c = c.withGatedDelta()
 	}
 	if c.Mixture != nil {
@@ -164,13 +164,13 @@ func (c Config) Validate() error {
 		key      string
 		set, has bool
 	}{
-		{"sliding_window", c.Windows != nil, f.windows},
-		{"no_rope_layers", c.NoRope != nil, f.noRope},
+		{"sliding_window", c.Windows != nil, f.has.windows},
+		{"no_rope_layers", c.NoRope != nil, f.has.noRope},
 		{"rope_local_base_freq", c.LocalTheta != 0, f.defaults.LocalTheta != 0},
-		{"query_pre_attn_scalar", c.Queries.Scalar != 0, f.queryScalar},
-		{"llama_4_scaling_beta", c.Queries.Growth != QueryGrowth{}, f.queryGrowth},
+		{"query_pre_attn_scalar", c.Queries.Scalar != 0, f.has.queryScalar},
+		{"llama_4_scaling_beta", c.Queries.Growth != QueryGrowth{}, f.has.queryGrowth},
 		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
-		{"final_logit_softcapping", c.LogitCap != 0, f.byLayer},
+		{"final_logit_softcapping", c.LogitCap != 0, f.has.byLayer},
 	} {
 		if s.set && !s.has {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)

@@ -17,22 +17,9 @@ type family struct {
 	architecture string // name of the class in architectures of config.json
 	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
 
-	// Keys that only some families have.
-	attentionBias, mlpBias bool    // attention_bias, mlp_bias
-	useBias, qkvBias       bool    // use_bias replaces both; qkv_bias replaces attention_bias, on q, k and v
-	windows                bool    // sliding_window
-	noRope                 bool    // layers without rotary positions
-	queryScalar            bool    // query_pre_attn_scalar
-	byLayer                bool    // see ByLayer; also final_logit_softcapping, and enable_moe_block: experts in addition to the MLPs
-	partialRotary          float64 // partial_rotary_factor if the key is absent; 0: the family does not have this key
-	longRope               bool    // rope_scaling must be a RopeLong
-	rope                   string  // rope_parameters if the key is absent, as JSON; "": none
-	queryGrowth            bool    // llama_4_scaling_beta
-	alpha                  bool    // alpha of rope_type dynamic, see RopeAlpha
-	multipliers            bool    // see Multipliers
-	expertsAlone           bool    // every layer has experts, of size intermediate_size
-	shortConv              bool    // see ShortConv
-	gatedDelta             bool    // see GatedDelta; in a mixture, every layer has experts, with normalised weights
+	has           familyKeys // keys that only some families have
+	partialRotary float64    // partial_rotary_factor if the key is absent; 0: the family does not have this key
+	rope          string     // rope_parameters if the key is absent, as JSON; "": none
 
 	Features
 	anyGELU bool // with GELU: the key may also name its exact form, which stands for the tanh form
@@ -43,6 +30,23 @@ type family struct {
 	layer     func(l *layer, c Config) // the tensors of one layer; nil for TorchScript, to which no other field applies
 	finalNorm string                   // name of the norm after the layers; "": norm
 	gguf      *gguf                    // nil: GGUF does not have this architecture
+}
+
+// familyKeys lists the keys, and the parts of a layer with keys of their own, that only some families have.
+type familyKeys struct {
+	attentionBias, mlpBias bool // attention_bias, mlp_bias
+	useBias, qkvBias       bool // use_bias replaces both; qkv_bias replaces attention_bias, on q, k and v
+	windows                bool // sliding_window
+	noRope                 bool // layers without rotary positions
+	queryScalar            bool // query_pre_attn_scalar
+	byLayer                bool // see ByLayer; also final_logit_softcapping, and enable_moe_block: experts in addition to the MLPs
+	longRope               bool // rope_scaling must be a RopeLong
+	queryGrowth            bool // llama_4_scaling_beta
+	alpha                  bool // alpha of rope_type dynamic, see RopeAlpha
+	multipliers            bool // see Multipliers
+	expertsAlone           bool // every layer has experts, of size intermediate_size
+	shortConv              bool // see ShortConv
+	gatedDelta             bool // see GatedDelta; in a mixture, every layer has experts, with normalised weights
 }
 
 var families = map[string]*family{}

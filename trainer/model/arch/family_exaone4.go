@@ -12,10 +12,9 @@ func init() {
 		architecture: "Exaone4ForCausalLM",
 		defaults: Config{VocabSize: 102400, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, FFN: 16384, RMSEps: 1e-5, MaxPosition: 2048,
 			BOS: []int32{0}, EOS: []int32{2}},
-		windows: true,
-		noRope:  true,
-		read:    exaone4Windows,
-		write:   writeEXAONE4,
+		has:   familyKeys{windows: true, noRope: true},
+		read:  exaone4Windows,
+		write: writeEXAONE4,
 		layer: func(l *layer, c Config) {
 			l.qkv(false)
 			l.headNorms()

@@ -6,13 +6,11 @@ const Gemma3 = "gemma3_text"
 
 func init() {
 	register(&family{
-		name:          Gemma3,
-		architecture:  "Gemma3ForCausalLM",
-		defaults:      gemmaDefaults(262208, 26),
-		attentionBias: true,
-		windows:       true,
-		queryScalar:   true,
-		Features:      Features{NormOffset: 1, GELU: true},
+		name:         Gemma3,
+		architecture: "Gemma3ForCausalLM",
+		defaults:     gemmaDefaults(262208, 26),
+		has:          familyKeys{attentionBias: true, windows: true, queryScalar: true},
+		Features:     Features{NormOffset: 1, GELU: true},
 		read: func(k *keys, c *Config) {
 			gemma3Scalars(k, c)
 			gemma3Windows(k, c)

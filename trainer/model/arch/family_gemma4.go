@@ -14,15 +14,13 @@ const Gemma4 = "gemma4_text"
 
 func init() {
 	register(&family{
-		name:          Gemma4,
-		architecture:  "Gemma4ForCausalLM",
-		defaults:      gemmaDefaults(262144, 30),
-		attentionBias: true,
-		windows:       true,
-		byLayer:       true,
-		Features:      Features{ValueNorms: true, GELU: true},
-		read:          readGemma4,
-		write:         writeGemma4,
+		name:         Gemma4,
+		architecture: "Gemma4ForCausalLM",
+		defaults:     gemmaDefaults(262144, 30),
+		has:          familyKeys{attentionBias: true, windows: true, byLayer: true},
+		Features:     Features{ValueNorms: true, GELU: true},
+		read:         readGemma4,
+		write:        writeGemma4,
 		layer: func(l *layer, c Config) {
 			l.gemma(c)
 			if c.Mixture != nil {

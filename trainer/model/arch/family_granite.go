@@ -11,11 +11,9 @@ func init() {
 		architecture: "GraniteForCausalLM",
 		defaults: Config{VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-6, MaxPosition: 2048,
 			BOS: []int32{1}, EOS: []int32{2}},
-		attentionBias: true,
-		mlpBias:       true,
-		multipliers:   true,
-		layer:         llamaLayer,
-		gguf:          &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
+		has:   familyKeys{attentionBias: true, mlpBias: true, multipliers: true},
+		layer: llamaLayer,
+		gguf:  &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
 	})
 }
 

@@ -11,7 +11,7 @@ func init() {
 		architecture: "Lfm2ForCausalLM",
 		defaults: Config{VocabSize: 65536, Hidden: 2560, Layers: 32, Heads: 32, KVHeads: 8, FFN: 12288, RMSEps: 1e-5, RopeTheta: 1e6,
 			MaxPosition: 128000, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
-		shortConv: true,
+		has:       familyKeys{shortConv: true},
 		finalNorm: "embedding_norm",
 		read:      readLFM2,
 		write:     writeLFM2,

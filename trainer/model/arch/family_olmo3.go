@@ -9,12 +9,11 @@ func init() {
 		architecture: "Olmo3ForCausalLM",
 		defaults: Config{VocabSize: 50304, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, RopeTheta: 500000,
 			LocalTheta: 500000, MaxPosition: 2048, EOS: []int32{50279}, Pad: []int32{1}},
-		attentionBias: true,
-		windows:       true,
-		read:          olmo3Windows,
-		write:         writeOLMo3,
-		layer:         olmoLayer,
-		gguf:          &gguf{name: OLMo2, fits: olmoSlides, read: olmo3GGUF, write: writeWindowGGUF},
+		has:   familyKeys{attentionBias: true, windows: true},
+		read:  olmo3Windows,
+		write: writeOLMo3,
+		layer: olmoLayer,
+		gguf:  &gguf{name: OLMo2, fits: olmoSlides, read: olmo3GGUF, write: writeWindowGGUF},
 	})
 }
 

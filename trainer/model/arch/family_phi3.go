@@ -10,9 +10,8 @@ func init() {
 		architecture: "Phi3ForCausalLM",
 		defaults: Config{VocabSize: 32064, Hidden: 3072, Layers: 32, Heads: 32, FFN: 8192, RMSEps: 1e-5, MaxPosition: 4096,
 			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}},
-		windows:       true,
+		has:           familyKeys{windows: true, longRope: true},
 		partialRotary: 1,
-		longRope:      true,
 		read:          everyLayerSlides(0),
 		write: func(c Config) map[string]any {
 			object := map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": c.rotaryFactor()}

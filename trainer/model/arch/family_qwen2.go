@@ -9,9 +9,9 @@ func init() {
 		architecture: "Qwen2ForCausalLM",
 		defaults: Config{VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, FFN: 22016, RMSEps: 1e-6,
 			MaxPosition: 32768},
-		windows: true,
-		read:    upperLayersSlide,
-		write:   writeUpperLayers,
+		has:   familyKeys{windows: true},
+		read:  upperLayersSlide,
+		write: writeUpperLayers,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(true)

@@ -10,10 +10,9 @@ func init() {
 		architecture: "Qwen2MoeForCausalLM",
 		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 16, KVHeads: 16, FFN: 5632, RMSEps: 1e-6, MaxPosition: 32768, AttentionBias: true,
 			Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}},
-		qkvBias: true,
-		windows: true,
-		read:    everyOtherLayerSlides,
-		write:   writeUpperLayers,
+		has:   familyKeys{qkvBias: true, windows: true},
+		read:  everyOtherLayerSlides,
+		write: writeUpperLayers,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(c.AttentionBias)

@@ -9,12 +9,11 @@ func init() {
 		architecture: "Qwen3ForCausalLM",
 		defaults: Config{VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128, FFN: 22016,
 			RMSEps: 1e-6, MaxPosition: 32768},
-		attentionBias: true,
-		windows:       true,
-		read:          upperLayersSlide,
-		write:         writeUpperLayers,
-		layer:         qwen3Layer,
-		gguf:          &gguf{},
+		has:   familyKeys{attentionBias: true, windows: true},
+		read:  upperLayersSlide,
+		write: writeUpperLayers,
+		layer: qwen3Layer,
+		gguf:  &gguf{},
 	})
 }
 

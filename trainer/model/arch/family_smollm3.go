@@ -15,10 +15,7 @@ func init() {
 		architecture: "SmolLM3ForCausalLM",
 		defaults: Config{VocabSize: 128256, Hidden: 2048, Layers: 36, Heads: 16, KVHeads: 4, FFN: 11008, RMSEps: 1e-6,
 			RopeTheta: 2e6, MaxPosition: 32768, Tied: true, BOS: []int32{128000}, EOS: []int32{128001}, Pad: []int32{128004}},
-		attentionBias: true,
-		mlpBias:       true,
-		windows:       true,
-		noRope:        true,
+		has: familyKeys{attentionBias: true, mlpBias: true, windows: true, noRope: true},
 		read: func(k *keys, c *Config) {
 			readNoRopeLayers(k, c)
 			smolLM3Windows(k, c)

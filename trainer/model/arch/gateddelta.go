@@ -63,9 +63,9 @@ func (c Config) withGatedDelta() Config {
 func (c Config) validateGatedDelta(f *family) error {
 	g := c.GatedDelta
 	switch {
-	case g != nil && !f.gatedDelta:
+	case g != nil && !f.has.gatedDelta:
 		return fmt.Errorf("model_type %s has no layers of type %s", f.name, linearAttention)
-	case g == nil && f.gatedDelta:
+	case g == nil && f.has.gatedDelta:
 		return fmt.Errorf("model_type %s needs layers of type %s", f.name, linearAttention)
 	case g == nil:
 		return nil

@@ -58,8 +58,8 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 		c.VocabSize = int(s[0])
 	}
 	c.Tied = !stores(k, ggufHead)
-	c.AttentionBias = (f.attentionBias || f.qkvBias) && stores(k, "blk.0.attn_q.bias")
-	c.MLPBias = f.mlpBias && stores(k, "blk.0.ffn_gate.bias")
+	c.AttentionBias = (f.has.attentionBias || f.has.qkvBias) && stores(k, "blk.0.attn_q.bias")
+	c.MLPBias = f.has.mlpBias && stores(k, "blk.0.ffn_gate.bias")
 	readArchitectureGGUF(k, &c)
 	for _, t := range c.tokens() {
 		*t.ids = tokensGGUF(file, c.VocabSize, t.gguf...)
@@ -119,7 +119,7 @@ func stores(k *keys, name string) bool { _, ok := k.shapes[name]; return ok }
 
 func readArchitectureGGUF(k *keys, c *Config) {
 	rows := c.VocabSize
-	if f := families[c.Family]; f.gatedDelta && f.defaults.Mixture != nil {
+	if f := families[c.Family]; f.has.gatedDelta && f.defaults.Mixture != nil {
 		c.FFN = f.defaults.FFN // no layer has this MLP
 	}
 	k.read(baseSettings(c))
@@ -141,7 +141,7 @@ func readArchitectureGGUF(k *keys, c *Config) {
 func expertsGGUF(k *keys, c *Config) {
 	f := families[c.Family]
 	c.Mixture = &Mixture{Normalise: true, Step: 1}
-	if f.sharedExpert() && !f.gatedDelta {
+	if f.sharedExpert() && !f.has.gatedDelta {
 		c.Mixture.Shared = c.FFN
 	}
 	k.read(c.Mixture.settings(f))

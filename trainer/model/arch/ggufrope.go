@@ -34,12 +34,12 @@ func ropeGGUF(k *keys, c *Config) {
 		}
 		read = append(read, "dimension_count")
 	}
-	if f.gatedDelta {
+	if f.has.gatedDelta {
 		read = append(read, "dimension_sections") // see refuseSectionsGGUF
 	}
 	yarn := RopeYaRN{BetaFast: 32, BetaSlow: 1}
 	all := 0.0 // mscale_all_dim; mscale is 1
-	if f.queryGrowth {
+	if f.has.queryGrowth {
 		in.float("scaling.yarn_log_multiplier", &all)
 		in.float("scaling.yarn_beta_fast", &yarn.BetaFast)
 		in.float("scaling.yarn_beta_slow", &yarn.BetaSlow)

@@ -31,7 +31,7 @@ func TestGGUFOfFamilies(t *testing.T) {
 			c.LocalTheta = c.RopeTheta
 		}
 		var heads any = int64(2) // number of key heads
-		if families[name].shortConv {
+		if families[name].has.shortConv {
 			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
 			heads = []int64{0, 2}
 		}

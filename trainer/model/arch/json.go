@@ -51,10 +51,10 @@ func fromKeys(k *keys) (Config, error) {
 	switch {
 	case f.defaults.Mixture != nil:
 		readMixture(k, f, &c)
-	case !f.byLayer: // which reads its experts itself
+	case !f.has.byLayer: // which reads its experts itself
 		refuseExperts(k)
 	}
-	if f.multipliers {
+	if f.has.multipliers {
 		readMultipliers(k, &c)
 	}
 	readRope(k, f, &c)
@@ -88,14 +88,14 @@ func readHeads(k *keys, c *Config) {
 // refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
 func refuseUnimplemented(k *keys, f *family) {
 	refuseActivation(k, f)
-	if !f.windows {
+	if !f.has.windows {
 		refuseWindows(k, f)
 	}
 	refused := []string{"clip_qkv", "attn_logit_softcapping"}
-	if !f.byLayer {
+	if !f.has.byLayer {
 		refused = append(refused, "use_bidirectional_attention", "final_logit_softcapping")
 	}
-	if !f.multipliers {
+	if !f.has.multipliers {
 		for _, m := range new(Config).multiplierKeys() {
 			refused = append(refused, m.key)
 		}
@@ -145,7 +145,7 @@ func refuseWindows(k *keys, f *family) {
 	if sliding {
 		k.fail("use_sliding_window true is not supported in model_type %s: set it to false if the model was trained without a window", f.name)
 	}
-	if layers, ok := k.values["layer_types"].([]any); ok && !f.shortConv && !f.gatedDelta {
+	if layers, ok := k.values["layer_types"].([]any); ok && !f.has.shortConv && !f.has.gatedDelta {
 		for i, l := range layers {
 			if l != fullAttention {
 				k.fail("layer_types[%d] is %s: only %s is supported in model_type %s", i, strictjson.Show(l), fullAttention, f.name)
@@ -210,13 +210,13 @@ func (c Config) keys() map[string]any {
 	} else {
 		object["hidden_act"] = "silu"
 	}
-	if f.multipliers {
+	if f.has.multipliers {
 		maps.Copy(object, writeMultipliers(c))
 	}
 	if f.write != nil {
 		maps.Copy(object, f.write(c))
 	}
-	if f.byLayer { // both types of layers are in rope_parameters
+	if f.has.byLayer { // both types of layers are in rope_parameters
 		delete(object, "rope_theta")
 		delete(object, "rope_scaling")
 	}

@@ -36,7 +36,7 @@ func HasExperts(family string) bool {
 }
 
 // ExpertsBesideMLP reports whether each layer has both a dense MLP and experts, and norms after them.
-func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].byLayer }
+func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].has.byLayer }
 
 // DividesExperts reports whether ranks that hold shares of a model compute their own experts only. It is false if a norm follows the
 // experts: then each rank computes all experts of a layer.
@@ -80,7 +80,7 @@ func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 
 func (c Config) validateMixture(f *family) error {
 	m := c.Mixture
-	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.byLayer {
+	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.has.byLayer {
 		return fmt.Errorf("model_type %s with a mixture of experts is %v, but for this family it must be %v", f.name, m != nil, has)
 	}
 	if m == nil {
@@ -89,9 +89,9 @@ func (c Config) validateMixture(f *family) error {
 	switch {
 	case f.sharedExpert() != (m.Shared > 0):
 		return fmt.Errorf("shared_expert_intermediate_size is %d in model_type %s", m.Shared, f.name)
-	case (f.byLayer || f.gatedDelta) && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
+	case (f.has.byLayer || f.has.gatedDelta) && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
 		return fmt.Errorf("decoder_sparse_step, mlp_only_layers or norm_topk_prob: model_type %s has experts in all layers, with normalised weights", f.name)
-	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
+	case f.has.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
 		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)
 	}
 	if err := m.validateSigmoid(f); err != nil {

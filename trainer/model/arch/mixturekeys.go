@@ -14,7 +14,7 @@ func readMixture(k *keys, f *family, c *Config) {
 		k.fail("num_experts is %d but num_local_experts is %d", named, m.Experts)
 	}
 	switch {
-	case f.expertsAlone:
+	case f.has.expertsAlone:
 		m.FFN = c.FFN
 	case f.sigmoidRouter():
 		readDenseLayers(k, &m, c.Layers)
@@ -42,10 +42,10 @@ func (m *Mixture) settings(f *family) []setting {
 	width := setting{json: "moe_intermediate_size", gguf: "expert_feed_forward_length", to: &m.FFN, most: maxFFN, required: true}
 	otherName := setting{json: "num_local_experts", to: &m.Experts}
 	switch {
-	case f.byLayer:
+	case f.has.byLayer:
 		perToken.json = "top_k_experts"
 		return []setting{experts, perToken, width}
-	case f.expertsAlone:
+	case f.has.expertsAlone:
 		width.json, width.most = "", 0 // it is the width of the MLPs
 		return []setting{experts, otherName, perToken, width}
 	}
@@ -64,9 +64,9 @@ func (m *Mixture) settings(f *family) []setting {
 // keys returns the keys of config.json that are not settings.
 func (m *Mixture) keys(f *family) map[string]any {
 	switch {
-	case f.byLayer:
+	case f.has.byLayer:
 		return map[string]any{"enable_moe_block": true}
-	case f.expertsAlone:
+	case f.has.expertsAlone:
 		return nil
 	case m.Sigmoid != nil:
 		return map[string]any{"num_dense_layers": len(m.Dense)}

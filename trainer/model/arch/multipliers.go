@@ -78,7 +78,7 @@ func (c Config) ResidualScale() float64 { return cmp.Or(c.Multipliers.Residual, 
 func (c Config) HiddenScale() float64 { return 1 / cmp.Or(c.Multipliers.Logits, 1) }
 
 func (c Config) validateMultipliers(f *family) error {
-	if c.Multipliers != (Multipliers{}) && !f.multipliers {
+	if c.Multipliers != (Multipliers{}) && !f.has.multipliers {
 		return fmt.Errorf("multipliers %+v are set: model_type %s does not have them", c.Multipliers, f.name)
 	}
 	for _, m := range c.multiplierKeys() {

@@ -73,9 +73,9 @@ func (c Config) validateRotary() error {
 	long, isLong := c.RopeScaling.(*RopeLong)
 	_, proportional := c.RopeScaling.(*RopeProportional)
 	switch f := families[c.Family]; {
-	case proportional != f.byLayer:
+	case proportional != f.has.byLayer:
 		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", c.RopeScaling, f.name)
-	case isLong != f.longRope:
+	case isLong != f.has.longRope:
 		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
 	case isLong:
 		r, _ := c.Layer(0).Rotary()

@@ -13,7 +13,7 @@ const originalPositions = "original_max_position_embeddings"
 
 // readRope reads rope_scaling, or rope_parameters, which also has rope_theta, as transformers' modeling_rope_utils does.
 func readRope(k *keys, f *family, c *Config) {
-	if f.byLayer {
+	if f.has.byLayer {
 		return // its read does
 	}
 	if f.defaults.LocalTheta != 0 {
@@ -28,7 +28,7 @@ func readRope(k *keys, f *family, c *Config) {
 	if in == nil {
 		in = f.absentRope()
 	}
-	if k.has(originalPositions) || f.longRope { // it has priority over the value in the section; longrope does not read that value
+	if k.has(originalPositions) || f.has.longRope { // it has priority over the value in the section; longrope does not read that value
 		in.values = maps.Clone(in.values)
 		if in.values == nil {
 			in.values = map[string]any{}
@@ -40,7 +40,7 @@ func readRope(k *keys, f *family, c *Config) {
 	}
 	readRopeParameters(in, f, c)
 	readPartialRotary(k, f, in, c)
-	if f.queryGrowth {
+	if f.has.queryGrowth {
 		readQueryGrowth(in, c)
 	}
 	k.fold(in)
@@ -144,17 +144,17 @@ func readRopeParameters(k *keys, f *family, c *Config) {
 	if kind == "default" {
 		return
 	}
-	if f.longRope && (kind == "longrope" || kind == "su" || kind == "yarn") { // older names
+	if f.has.longRope && (kind == "longrope" || kind == "su" || kind == "yarn") { // older names
 		readRopeLong(k, c)
 		return
 	}
 	read, ok := ropeScalings[kind]
-	if kind == "dynamic" && f.alpha && k.values["alpha"] != nil {
+	if kind == "dynamic" && f.has.alpha && k.values["alpha"] != nil {
 		read = readRopeAlpha
 	}
-	if !ok || f.longRope {
+	if !ok || f.has.longRope {
 		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name,
-			map[bool]string{false: ", linear, dynamic, llama3 or yarn", true: " or longrope"}[f.longRope])
+			map[bool]string{false: ", linear, dynamic, llama3 or yarn", true: " or longrope"}[f.has.longRope])
 		return
 	}
 	if scaling := read(k, c); !scaling.identity() {

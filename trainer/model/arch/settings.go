@@ -32,10 +32,10 @@ func (c *Config) settings() []setting {
 	if c.GatedDelta != nil {
 		all = append(all, c.GatedDelta.settings()...)
 	}
-	if f.shortConv {
+	if f.has.shortConv {
 		all = append(all, c.shortConv().settings()...)
 	}
-	if f.byLayer {
+	if f.has.byLayer {
 		all = append(all, c.byLayer().settings()...)
 	}
 	return all
@@ -72,13 +72,13 @@ func headSettings(c *Config) []setting {
 // biasSettings lists the settings of biases, whose keys differ between families. A key that has another name in the family must be of
 // the right type, but its value is ignored, as in transformers.
 func biasSettings(c *Config, f *family) []setting {
-	attention := setting{json: "attention_bias", to: &c.AttentionBias, null: true, lacks: !f.attentionBias}
-	mlp := setting{json: "mlp_bias", to: &c.MLPBias, null: true, lacks: !f.mlpBias}
+	attention := setting{json: "attention_bias", to: &c.AttentionBias, null: true, lacks: !f.has.attentionBias}
+	mlp := setting{json: "mlp_bias", to: &c.MLPBias, null: true, lacks: !f.has.mlpBias}
 	switch {
-	case f.useBias:
+	case f.has.useBias:
 		attention.to, mlp.to = new(bool), new(bool)
 		return []setting{attention, mlp, {json: "use_bias", to: &c.AttentionBias, null: true}, {json: "use_bias", to: &c.MLPBias, null: true}}
-	case f.qkvBias:
+	case f.has.qkvBias:
 		attention.to = new(bool)
 		return []setting{attention, mlp, {json: "qkv_bias", to: &c.AttentionBias}}
 	}

@@ -40,7 +40,7 @@ func (c Config) validateShortConv(f *family) error {
 	switch {
 	case s == nil:
 		return nil
-	case !f.shortConv:
+	case !f.has.shortConv:
 		return fmt.Errorf("layer_types has %s: model_type %s has no such layers", convolution, f.name)
 	case len(s.Layers) != c.Layers:
 		return fmt.Errorf("layer_types lists %d types for %d layers", len(s.Layers), c.Layers)
