@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,10 +53,10 @@ func TestFloors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range machines {
-		for _, r := range m.results {
+		for _, r := range m.Results {
 			for _, row := range r.Rows {
-				if beatsFloor(row, r.Machine) && fasterThanFloor[row.Name] == "" {
-					t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.slug, r.Suite, row.Name, row.Shape, row.Of(measure.Ours).PercentOfFloor)
+				if beatsFloor(row, r.Machine) && about(remarks.Fast, row.Suite+" "+row.Name, "") == "" {
+					t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.Slug, r.Suite, row.Name, row.Shape, row.Of(measure.Ours).PercentOfFloor)
 				}
 			}
 		}
@@ -72,14 +73,25 @@ func row(shape string, ours, peer float64) measure.Row {
 	return r
 }
 
+// benchmarks returns docs/benchmarks.md with one machine.
+func benchmarks(t *testing.T, m *machine) string {
+	t.Helper()
+	got, err := text("benchmarks.md.tmpl", machines{m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
 // A machine of two rows: one target met and one missed, one comparison lost.
 func TestText(t *testing.T) {
-	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 2},
+	m := &machine{Slug: "x", Results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 2},
 		Ceilings: measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}, GEMMBF16: measure.Quantiles{Median: 7}},
 		Rows:     []measure.Row{row("80 rewards in 10 groups", 1e-3, 5e-3), row("800 rewards in 100 groups", 2e-3, 1e-3)}}}}
-	reasons["kernels group_advantage"] = map[measure.Kind]string{measure.Faster: "Because."}
-	defer delete(reasons, "kernels group_advantage")
-	got := text([]*machine{m})
+	missed := remarks.Missed
+	remarks.Missed = append(slices.Clone(missed), remark{[]string{"kernels group_advantage"}, []measure.Kind{measure.Faster}, "Because."})
+	defer func() { remarks.Missed = missed }()
+	got := benchmarks(t, m)
 	for _, want := range []string{
 		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed (1) |\n\n1. Because.\n", "Faster in 1 of 2 comparisons",
 		"| group_advantage, 800 rewards in 100 groups | cold | torch-eager | 0.50 |", "10 % of memory copy", " failed |",
@@ -89,14 +101,14 @@ func TestText(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	for _, f := range m.figures() {
+	for _, f := range m.Figures() {
 		d := xml.NewDecoder(strings.NewReader(f.svg()))
 		circles := 0
 		for {
 			token, err := d.Token()
 			if token == nil {
 				if err.Error() != "EOF" {
-					t.Errorf("%s: %v", f.file, err)
+					t.Errorf("%s: %v", f.File, err)
 				}
 				break
 			}
@@ -109,7 +121,7 @@ func TestText(t *testing.T) {
 			points += len(s.points)
 		}
 		if circles != points || points < 4 {
-			t.Errorf("%s: %d circles for %d points", f.file, circles, points)
+			t.Errorf("%s: %d circles for %d points", f.File, circles, points)
 		}
 	}
 }
@@ -128,7 +140,7 @@ func TestEmulated(t *testing.T) {
 		r.DType, r.PeerDType, r.Ceilings = "bfloat16", c.peer, &c.ceilings
 		lost := row("800 rewards in 100 groups", 2e-3, 1e-3)
 		lost.DType, lost.PeerDType, lost.Ceilings = r.DType, r.PeerDType, r.Ceilings
-		got := text([]*machine{{slug: "x", results: []*measure.Results{{Suite: "kernels", Rows: []measure.Row{r, lost}}}}})
+		got := benchmarks(t, &machine{Slug: "x", Results: []*measure.Results{{Suite: "kernels", Rows: []measure.Row{r, lost}}}})
 		for want, is := range map[string]bool{
 			"| 5.00, bf16 emulated |": c.emulated, "not counted: the peer's bf16 is emulated": c.emulated, "Faster in 0 of 1 comparisons. 1 more": c.emulated,
 			"| 5.00 |": !c.emulated, "| 5 | met |": !c.emulated, "Faster in 1 of 2 comparisons.": !c.emulated,
@@ -144,8 +156,8 @@ func TestEmulated(t *testing.T) {
 // A GPU is named, and reasons of processors are not given for it.
 func TestGPU(t *testing.T) {
 	r := row("80 rewards in 10 groups", 1e-3, 1e-3)
-	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 16, GPU: "Chip 9", Driver: "13.0"}, Rows: []measure.Row{r}}}}
-	got := text([]*machine{m})
+	m := &machine{Slug: "x", Results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 16, GPU: "Chip 9", Driver: "13.0"}, Rows: []measure.Row{r}}}}
+	got := benchmarks(t, m)
 	for _, want := range []string{"## Chip 9\n", "The driver supports CUDA 13.0. The processor is A & B with 16 cores", "| 3 times as fast | 1 | missed |", "Roofline of Chip 9, bfloat16"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -155,8 +167,8 @@ func TestGPU(t *testing.T) {
 	if !strings.Contains(got, unmeasured) {
 		t.Error("a case that no GPU has is not listed")
 	}
-	m.results = append(m.results, &measure.Results{Suite: "rollout", Rows: phases.OnGPU("rollout")})
-	if strings.Contains(text([]*machine{m}), unmeasured) {
+	m.Results = append(m.Results, &measure.Results{Suite: "rollout", Rows: phases.OnGPU("rollout")})
+	if strings.Contains(benchmarks(t, m), unmeasured) {
 		t.Error("a case is listed that a GPU has")
 	}
 }
@@ -181,12 +193,14 @@ func TestHotKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b strings.Builder
-	h.write(&b)
+	got, err := text("hot kernels", h)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{"on 2026-11-27 22:28:11 UTC with mgrpo v1, PyTorch 2.11.0 and driver 580.", "a copy (3.00 TB/s)", "norm.\n\n| kernel |",
 		"| swiglu | 2e-03 | 50 µs | 1.25 | 100 µs | 2.00 |", "| adamw | 1e-08 | 1.35 ms | 1.00 |  |  |", "| heads | wrong:  |", "| sample | wrong: status 2 |"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
 	write("hot-x.json", "{")
@@ -200,10 +214,10 @@ func TestStore(t *testing.T) {
 	load := func(withTLS bool, rate, p99 float64, memory ...float64) store.LoadResult {
 		return store.LoadResult{Load: store.Load{TLS: withTLS, Workers: 999, Clients: 2, Rate: rate, Seconds: 60}, PerSecond: rate, ExchangeP99: p99, RedisMemory: memory}
 	}
-	m := &machine{slug: "x", store: &store.Results{Machine: measure.Machine{CPU: "A & B", Cores: 2}, Settings: []string{"--save", "", "--appendonly", "yes"},
+	m := &machine{Slug: "x", Store: &store.Results{Machine: measure.Machine{CPU: "A & B", Cores: 2}, Settings: []string{"--save", "", "--appendonly", "yes"},
 		Costs: []store.Cost{{What: "rollout", RoundTrips: 9, Up: 3400, Down: 1500}, {What: "Call", TLS: true, P50: 0.004, P99: 0.01}},
 		Loads: []store.LoadResult{load(false, store.TargetRate, 0.015, 1, 1, 1), load(true, store.TargetRate, 0.025, 1, 1, 1), load(false, 5000, 0.025, 1, 1, 1)}}}
-	got := text([]*machine{m})
+	got := benchmarks(t, m)
 	for _, want := range []string{
 		"one Redis, without TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 15 ms, memory flat | met |",
 		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed (1) |", "\n1. All invocations",
@@ -230,7 +244,7 @@ func TestReadmeNamesFamiliesWithTokenizers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := readAgreed(root)
+	e, err := readEvidence(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +254,7 @@ func TestReadmeNamesFamiliesWithTokenizers(t *testing.T) {
 			continue
 		}
 		named++
-		if len(a.comparedTokenizers(root, family)) == 0 {
+		if e.Tokenizers(family) == "" {
 			t.Errorf("README names %s: no published tokenizer of %s was compared", name, family)
 		}
 	}
@@ -265,7 +279,11 @@ func TestChecksNeedEvidence(t *testing.T) {
 	write("testdata/families-2026/a/config.json", `{"model_type":"gemma3","text_config":{"model_type":"gemma3_text"}}`)
 	write("testdata/families-2026/a/expected.json", `{}`)
 	write("testdata/gguf/a.gguf", "")
-	table, err := checks(bare)
+	e, err := readEvidence(bare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := text("models.md.tmpl", e)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// figures returns a machine's pictures. It leaves out pictures without numbers.
-func (m *machine) figures() (all []*figure) {
-	for _, r := range m.results {
+// Figures returns a machine's pictures. It leaves out pictures without numbers.
+func (m *machine) Figures() (all []*figure) {
+	for _, r := range m.Results {
 		if r.Suite == "kernels" {
-			all = append(all, roofline(r, "roofline-"+m.slug+".svg"))
+			all = append(all, roofline(r, "roofline-"+m.Slug+".svg"))
 		}
 	}
 	for _, g := range []struct {
@@ -32,7 +32,7 @@ func (m *machine) figures() (all []*figure) {
 		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss",
 			`^(\d+) x 576 x 49152$`, "tokens", "bytes", extra},
 	} {
-		f := &figure{file: fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), title: g.title, xTitle: g.x, yTitle: g.y}
+		f := &figure{File: fmt.Sprintf("bench-%s-%s.svg", g.file, m.Slug), Title: g.title, xTitle: g.x, yTitle: g.y}
 		f.grow(m.rows(), g.row, regexp.MustCompile(g.shape), g.of)
 		if len(f.series) > 0 && len(f.series[0].points) > 1 {
 			all = append(all, f)
@@ -77,7 +77,7 @@ func roofline(r *measure.Results, file string) *figure {
 		title, peak = fmt.Sprintf("Roofline of %s, %d threads, float32", r.Machine.CPU, r.Machine.Threads), r.Ceilings.GEMM.Median
 		rows = slices.DeleteFunc(slices.Clone(rows), func(row measure.Row) bool { return row.DType != "float32" })
 	}
-	f := &figure{file: file, title: title, xTitle: "operations a byte", yTitle: "GFLOP/s",
+	f := &figure{File: file, Title: title, xTitle: "operations a byte", yTitle: "GFLOP/s",
 		roof: []point{{x: 0.05, y: 0.05 * copyRate}, {x: peak / copyRate, y: peak}, {x: 2000, y: peak}}}
 	for i, row := range largest(rows) {
 		x := row.FLOPs.Value / row.Bytes.Value
@@ -118,10 +118,11 @@ func largest(rows []measure.Row) (out []measure.Row) {
 
 // figure is a picture with two logarithmic axes.
 type figure struct {
-	file, title, xTitle, yTitle string
-	series                      []*series
-	roof                        []point  // the line of the highest possible rates; without it a line joins the points of each series
-	legend                      []string // meaning of the points' labels
+	File, Title    string
+	xTitle, yTitle string
+	series         []*series
+	roof           []point  // the line of the highest possible rates; without it a line joins the points of each series
+	legend         []string // meaning of the points' labels
 }
 
 type series struct {
@@ -169,7 +170,7 @@ func (f *figure) svg() string {
 	}
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%.0f" font-family="sans-serif" font-size="12">`+"\n", width, height)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
-	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, html.EscapeString(f.title))
+	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, html.EscapeString(f.Title))
 	for d := x0; d <= x1; d++ {
 		x := px(math.Pow(10, d))
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, top, top+plotHeight, x,

