@@ -50,7 +50,7 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 		return CallForm{}, err
 	}
 	form := CallForm{}
-	if reader, ok := t.calls.(callformat.Unquoted); ok {
+	if reader, ok := t.calls.(callformat.PairsFormat); ok {
 		form, ok = t.pairsForm(name, text, reader)
 		if !ok {
 			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot constrain a reply "+
@@ -73,7 +73,7 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 }
 
 // pairsForm derives the form from calls with one argument, with two, with a number and with none.
-func (t *Template) pairsForm(name, one string, reader callformat.Unquoted) (CallForm, bool) {
+func (t *Template) pairsForm(name, one string, reader callformat.PairsFormat) (CallForm, bool) {
 	first, second := callformat.Argument{Key: formKey, Value: formValue}, callformat.Argument{Key: formKey2, Value: formValue2}
 	two, err := t.callsText(name, []callformat.Argument{first, second})
 	number, again := t.callsText(name, []callformat.Argument{{Key: formKey, Value: formNumber}})

@@ -1,6 +1,6 @@
 // Package callformat reads the function calls that a model writes in its turns. Each family of models has its own
-// notation, and the family's chat template prints it. Learn asks a template to print a few calls and returns the Format
-// that reads them.
+// notation, and the family's chat template prints it. InferFormat asks a template to print a few calls and returns the
+// Format that reads them.
 //
 // One file holds one notation:
 //

@@ -40,8 +40,8 @@ const (
 var (
 	// ErrNotPrinted is the error that InferFormat returns for a template that does not print calls.
 	ErrNotPrinted = errors.New("the chat template does not print calls")
-	// ErrUnknown is the error that Learn returns for a template that prints calls in a notation that no Format can
-	// read.
+	// ErrUnknown is the error that InferFormat returns for a template that prints calls in a notation that no
+	// Format can read.
 	ErrUnknown = errors.New("the chat template prints calls in a notation that cannot be read")
 )
 

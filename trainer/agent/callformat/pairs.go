@@ -19,8 +19,8 @@ type pairs struct {
 	padded   bool           // each value is on its own lines
 }
 
-// Unquoted is a Format whose arguments are keys and values between marks, without quotes.
-type Unquoted interface {
+// PairsFormat is a Format whose arguments are keys and values between marks, without quotes.
+type PairsFormat interface {
 	Format
 	// ValueEnd returns the mark that ends a value.
 	ValueEnd() string
