@@ -156,7 +156,7 @@ func (c *conversation) converse(ctx context.Context) error {
 		return fmt.Errorf("prompt: %w", err)
 	}
 	for turns := 0; ; turns++ {
-		if max := c.spec.Limits.Turns; max > 0 && turns >= max {
+		if limit := c.spec.Limits.Turns; limit > 0 && turns >= limit {
 			c.traj.Finish = FinishTurns
 			return nil
 		}

@@ -286,8 +286,8 @@ func TestRunLimits(t *testing.T) {
 			if traj.Finish != FinishAnswer && traj.Answer != "" {
 				t.Errorf("a conversation that was cut off: got answer %q, want none", traj.Answer)
 			}
-			if max := tc.limits.Tokens; max > 0 && traj.Finish == FinishTokens && len(traj.Tokens) > max {
-				t.Errorf("got %d tokens, want at most %d", len(traj.Tokens), max)
+			if limit := tc.limits.Tokens; limit > 0 && traj.Finish == FinishTokens && len(traj.Tokens) > limit {
+				t.Errorf("got %d tokens, want at most %d", len(traj.Tokens), limit)
 			}
 		})
 	}

@@ -121,8 +121,8 @@ func (v *sampler) room(dialectMax int) (int, string) {
 			room, binding = n, finish
 		}
 	}
-	if max := v.spec.Limits.TurnTokens; max > 0 {
-		tighten(max, FinishLength)
+	if limit := v.spec.Limits.TurnTokens; limit > 0 {
+		tighten(limit, FinishLength)
 	}
 	if dialectMax > 0 {
 		tighten(dialectMax, FinishLength)

@@ -62,8 +62,8 @@ func FuzzHermesCalls(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		calls := callformat.Hermes.Read(text, nil).Calls
-		if max := strings.Count(text, callformat.HermesOpen) + 1; len(calls) > max {
-			t.Fatalf("got %d calls from %d opening tags", len(calls), max-1)
+		if limit := strings.Count(text, callformat.HermesOpen) + 1; len(calls) > limit {
+			t.Fatalf("got %d calls from %d opening tags", len(calls), limit-1)
 		}
 		for _, c := range calls {
 			if c.Problem != "" {
