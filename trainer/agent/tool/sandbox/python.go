@@ -82,13 +82,13 @@ print(json.dumps({"Version": "%d.%d" % sys.version_info[:2], "Executable": sys.e
 		return "", fmt.Errorf("%s is not Python 3: %w", p.cfg.Interpreter, err)
 	}
 	p.box = pythonBox{Executable: seen.Executable, Memory: p.cfg.Memory, Files: p.cfg.Files, Seconds: uint64((p.cfg.Time + time.Second - 1) / time.Second)}
-	p.box.Shown, err = shown(seen.Prefixes, seen.Path)
+	p.box.Mounted, err = pathsInSandbox(seen.Prefixes, seen.Path)
 	return seen.Version, err
 }
 
-// shown returns the folders and files of an interpreter and of the libraries that it needs. It omits those within other
-// folders of the list.
-func shown(prefixes, modules []string) ([]shownPath, error) {
+// pathsInSandbox returns the folders and files of an interpreter and of the libraries that it needs. It omits those within
+// other folders of the list.
+func pathsInSandbox(prefixes, modules []string) ([]mountedPath, error) {
 	paths := []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache"}
 	for _, p := range prefixes {
 		for _, part := range []string{"bin", "lib", "lib64", "pyvenv.cfg"} {
@@ -101,9 +101,9 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 		}
 	}
 	slices.Sort(paths)
-	var outer []shownPath
+	var outer []mountedPath
 	for _, p := range slices.Compact(paths) {
-		if covered := slices.ContainsFunc(outer, func(k shownPath) bool { return strings.HasPrefix(p, k.At+"/") }); covered {
+		if covered := slices.ContainsFunc(outer, func(k mountedPath) bool { return strings.HasPrefix(p, k.At+"/") }); covered {
 			continue
 		}
 		real, err := filepath.EvalSymlinks(p)
@@ -113,7 +113,7 @@ func shown(prefixes, modules []string) ([]shownPath, error) {
 		if err != nil {
 			return nil, err
 		}
-		outer = append(outer, shownPath{At: p, Real: real})
+		outer = append(outer, mountedPath{At: p, Real: real})
 	}
 	return outer, nil
 }

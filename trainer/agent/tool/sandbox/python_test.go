@@ -170,7 +170,7 @@ func TestPythonRefused(t *testing.T) {
 		}
 	}
 	p := newTestPython(t, roomy)
-	p.box.Shown = nil // hides the interpreter from the sandbox
+	p.box.Mounted = nil // hides the interpreter from the sandbox
 	if _, err := p.box.run(t.Context(), "1", 10); err == nil || !strings.Contains(err.Error(), "starting ") {
 		t.Errorf("a hidden interpreter: got error %v, want one of starting it", err)
 	}

@@ -25,14 +25,14 @@ const pythonEnv = "MGRPO_SANDBOX_PYTHON"
 // pythonBox is the sandbox of one interpreter.
 type pythonBox struct {
 	Executable    string
-	Shown         []shownPath
+	Mounted       []mountedPath
 	Memory, Files int64  // bytes
 	Seconds       uint64 // processor time
 }
 
-// shownPath is a folder or file of this machine that the sandbox shows read-only. Real is its path without symbolic
+// mountedPath is a folder or file of this machine that the sandbox mounts read-only. Real is its path without symbolic
 // links.
-type shownPath struct{ At, Real string }
+type mountedPath struct{ At, Real string }
 
 // boxFailed is the exit status of a process that could not set up its sandbox.
 const boxFailed = 125
@@ -185,7 +185,7 @@ func becomePython(settings string) error {
 		return err
 	}
 	runtime.LockOSThread() // the following changes apply to this thread, which executes the interpreter
-	if err := b.showFiles(); err != nil {
+	if err := b.mountFiles(); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte("sandbox")); err != nil {
@@ -208,8 +208,8 @@ func becomePython(settings string) error {
 	return fmt.Errorf("starting %s: %w", b.Executable, syscall.Exec(b.Executable, argv, env))
 }
 
-// showFiles creates a file system with the sandbox's files and an empty /tmp, and moves the process into it.
-func (b pythonBox) showFiles() error {
+// mountFiles creates a file system with the sandbox's files and an empty /tmp, and moves the process into it.
+func (b pythonBox) mountFiles() error {
 	const base, old = "/tmp", "/old"
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -232,7 +232,7 @@ func (b pythonBox) showFiles() error {
 	if err := mountMemory("/tmp", b.Files); err != nil { // before the interpreter's files, which may be below /tmp
 		return err
 	}
-	for _, s := range b.Shown {
+	for _, s := range b.Mounted {
 		if err := bind(old+s.Real, s.At); err != nil {
 			return err
 		}
