@@ -146,7 +146,7 @@ func (m *Client) start() {
 	}
 	if err != nil {
 		m.wait = time.Now().Add(reconnectPause)
-		m.tell(err)
+		m.reportFailure(err)
 		return
 	}
 	m.session = session
@@ -161,10 +161,11 @@ func (m *Client) closeLost(cause error) {
 	} else {
 		_ = gone.Close() // kills the process if it still runs
 	}
-	m.tell(gone.explain(cause, m.cfg))
+	m.reportFailure(gone.explain(cause, m.cfg))
 }
 
-func (m *Client) tell(why error) {
+// reportFailure passes the reason of a failure to Config.Lost, without secrets.
+func (m *Client) reportFailure(why error) {
 	if m.cfg.Lost != nil {
 		m.cfg.Lost(fmt.Sprintf("%s: %v", m.cfg, tool.Redact(why.Error(), m.cfg.Secrets())))
 	}
