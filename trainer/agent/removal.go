@@ -12,7 +12,7 @@ import (
 // removed is the result that a main agent reads in place of a removed answer. A sub-agent that gave no answer has a similar one.
 const removed = "(no answer)"
 
-// WithoutCall returns the conversation that t would have been if the sub-agent had given no answer to call index. The agent's turns
+// WithoutCall returns t as it would be without an answer to the call number index of subAgent. The agent's turns
 // up to its last results stay as they are; the turns after them are sampled again, with the random numbers of the first time.
 // If the agent then calls again or reaches a limit, the conversation has no answer, and its Finish is the reason. Sub-agents
 // and tools are not called. spec and env are those of the conversation.

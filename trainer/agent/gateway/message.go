@@ -110,9 +110,8 @@ func checkMessages(messages []message) error {
 // chain is a hash of a conversation's messages, starting with the first.
 type chain [sha256.Size]byte
 
-// then returns the chain with one more message. Two messages count as equal if they may differ only because a client
-// stored and repeated one of them. So spaces around the content and in the arguments of calls, the ids of calls, and
-// reasoning do not count.
+// then returns the chain with one more message. Differences that a client makes when it stores and repeats a message are
+// ignored: spaces around the content and in the arguments of calls, the ids of calls, and reasoning.
 func (c chain) then(m message) chain {
 	h := sha256.New()
 	h.Write(c[:])
