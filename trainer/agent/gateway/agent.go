@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mgrpo/mgrpo/bindings/grammar"
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway/constrained"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
@@ -50,10 +50,7 @@ type AgentServer struct {
 	changed   chan struct{} // closed when a phase begins or ends
 	phases    map[string]*phase
 	templates map[string]*dialect
-
-	grammars   sync.Mutex
-	vocabulary *grammar.Vocabulary // nil until a reply is constrained
-	compiled   map[string]*grammar.Grammar
+	grammars  *constrained.Grammars
 }
 
 // phase is a training step or an evaluation that is in progress.
@@ -85,7 +82,8 @@ var (
 
 // NewAgentServer creates an agent of the gateway.
 func NewAgentServer(opt AgentOptions) *AgentServer {
-	return &AgentServer{AgentOptions: opt, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+	return &AgentServer{AgentOptions: opt, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{},
+		grammars: constrained.NewGrammars(opt.Tokenizer)}
 }
 
 // Begin admits the requests of a phase.

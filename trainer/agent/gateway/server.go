@@ -152,6 +152,9 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 }
 
+// object is a JSON object of a reply.
+type object = map[string]any
+
 func writeJSON(w http.ResponseWriter, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

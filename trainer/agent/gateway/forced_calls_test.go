@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway/constrained"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
@@ -108,7 +109,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	if got.Finish == "length" {
 		t.Skip("the reply did not end within its limit")
 	}
-	if len(got.Message.ToolCalls) != 1 || got.Message.ToolCalls[0].Function.Name != "add" || valid(json.RawMessage(parameters), got.Message.ToolCalls[0].Function.Arguments) != nil {
+	if len(got.Message.ToolCalls) != 1 || got.Message.ToolCalls[0].Function.Name != "add" || constrained.Validate(json.RawMessage(parameters), got.Message.ToolCalls[0].Function.Arguments) != nil {
 		t.Errorf("got body %+q", w.Body.String())
 	}
 }

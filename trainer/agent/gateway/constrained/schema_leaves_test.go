@@ -1,4 +1,4 @@
-package gateway
+package constrained
 
 import (
 	"fmt"
@@ -17,11 +17,11 @@ func TestLeavesAreBounded(t *testing.T) {
 			next := slices.Repeat([]string{fmt.Sprintf(`{"$ref": "#/$defs/d%d"}`, i+1)}, branches)
 			defs = append(defs, fmt.Sprintf(`"d%d": {"anyOf": [%s]}`, i, strings.Join(next, ", ")))
 		}
-		root, err := parsed([]byte(fmt.Sprintf(`{"$defs": {%s, "d%d": %s}}`, strings.Join(defs, ", "), levels, last)))
+		root, err := parseSchema([]byte(fmt.Sprintf(`{"$defs": {%s, "d%d": %s}}`, strings.Join(defs, ", "), levels, last)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, err := parsed([]byte(`{"$ref": "#/$defs/d0"}`))
+		first, err := parseSchema([]byte(`{"$ref": "#/$defs/d0"}`))
 		if err != nil {
 			t.Fatal(err)
 		}

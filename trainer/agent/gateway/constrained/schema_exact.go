@@ -1,4 +1,4 @@
-package gateway
+package constrained
 
 import (
 	"encoding/json"
@@ -112,8 +112,8 @@ const clock = `([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?(Z|[+-]([01][0
 // otherFormats are the formats that XGrammar enforces only in JSON.
 var otherFormats = []string{"ipv6", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
 
-// parsed returns a schema with its keywords in order.
-func parsed(schema json.RawMessage) (node, error) {
+// parseSchema returns a schema with its keywords in order.
+func parseSchema(schema json.RawMessage) (node, error) {
 	v, err := ordered.Parse(schema)
 	n, ok := v.(node)
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/jsonschemas"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway/constrained"
 )
 
 // responseFormat is the form that a reply's content must have.
@@ -44,7 +44,7 @@ func (f *responseFormat) check() error {
 	case f.JSONSchema == nil || len(f.JSONSchema.Schema) == 0:
 		return invalid("response_format", "json_schema has no schema")
 	}
-	if err := checkSchema(f.JSONSchema.Schema); err != nil {
+	if err := constrained.CheckSchema(f.JSONSchema.Schema); err != nil {
 		return invalid("response_format", "%v", err)
 	}
 	return nil
@@ -88,7 +88,7 @@ func (r *chatRequest) checkChoice() error {
 		f := functionOf(raw)
 		names = append(names, f.Function.Name)
 		if len(f.Function.Parameters) > 0 && (r.ToolChoice.name == "" || r.ToolChoice.name == f.Function.Name) {
-			if err := checkSchema(f.Function.Parameters); err != nil {
+			if err := constrained.CheckSchema(f.Function.Parameters); err != nil {
 				return invalid("tools", "the parameters of %s, which tool_choice may require: %v", f.Function.Name, err)
 			}
 		}
@@ -125,18 +125,5 @@ func (r *chatRequest) breaks(sampled reply) bool {
 			slices.ContainsFunc(sampled.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
 	}
 	schema := r.ResponseFormat.schema()
-	return schema != nil && len(sampled.calls) == 0 && valid(schema, sampled.text) != nil
-}
-
-// valid checks a JSON text against a schema that checkSchema accepts.
-func valid(schema json.RawMessage, text string) error {
-	s, err := jsonschemas.Resolve(schema)
-	if err != nil {
-		return err
-	}
-	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return err
-	}
-	return s.Validate(v)
+	return schema != nil && len(sampled.calls) == 0 && constrained.Validate(schema, sampled.text) != nil
 }

@@ -1,4 +1,4 @@
-package gateway
+package constrained
 
 import (
 	"encoding/json"
@@ -28,8 +28,8 @@ var (
 		"minProperties", "maxProperties"}
 )
 
-// checkSchema refuses a JSON schema that a grammar cannot enforce. The error names the keyword.
-func checkSchema(schema json.RawMessage) error {
+// CheckSchema returns an error that names the keyword if a grammar cannot enforce a JSON Schema.
+func CheckSchema(schema json.RawMessage) error {
 	if len(schema) > maxSchema {
 		return fmt.Errorf("it has more than %d KiB", maxSchema>>10)
 	}
@@ -45,6 +45,19 @@ func checkSchema(schema json.RawMessage) error {
 	}
 	_, err = jsonschemas.Resolve(schema)
 	return err
+}
+
+// Validate returns an error unless a text is JSON that satisfies a schema. CheckSchema must accept the schema.
+func Validate(schema json.RawMessage, text string) error {
+	s, err := jsonschemas.Resolve(schema)
+	if err != nil {
+		return err
+	}
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return err
+	}
+	return s.Validate(v)
 }
 
 // checkNode checks a schema at a path within the whole schema.
