@@ -245,7 +245,7 @@ func (r *root) conversation() Conversation {
 			c.Replies = append(c.Replies, t.reply.id)
 		}
 		c.Malformed += t.reply.malformed
-		c.Valid = c.Valid && t.out.Finish == policy.FinishStop && !t.reply.broken
+		c.Valid = c.Valid && t.out.Finish == policy.FinishStop && !t.reply.violation
 	}
 	last := r.last().reply
 	if c.Answer = strings.TrimSpace(last.text); c.Answer == "" && len(last.calls) > 0 {

@@ -53,8 +53,8 @@ func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chat
 		return err
 	}
 	template := request.template(d)
-	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, certain: func(text string) agent.Partial {
-		return until(request.Stop, template.Partial(text, d.offers))
+	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, stable: func(text string) agent.Partial {
+		return cutPartial(request.Stop, template.Partial(text, d.offers))
 	}}
 	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
 }
@@ -69,7 +69,7 @@ func (r *textRequest) answer(in incoming, a *AgentServer, c call) error {
 	}
 	if r.Stream {
 		to := &chunks{events: events{w: in.w}, agent: a, object: "text_completion", usage: r.StreamOptions.IncludeUsage, logProbs: logProbs}
-		s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
+		s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, stable: func(text string) agent.Partial {
 			return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
 		}}
 		return s.run(in.r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.continueText(ctx, r, c) })

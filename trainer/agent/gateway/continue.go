@@ -36,17 +36,17 @@ func (r *chatRequest) continues() bool {
 // the lock.
 func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d *dialect, c call) (err error) {
 	n := len(messages) - 1
-	for _, before := range at.forest.known[all[n+1]] {
+	for _, before := range at.forest.byHistory[all[n+1]] {
 		sameThinking := messages[n].Reasoning == "" || strings.TrimSpace(messages[n].Reasoning) == strings.TrimSpace(before.reply.thinking)
 		if before.out.Finish != policy.FinishStop && before.tools == d.tools && sameThinking {
 			t.parent = before
 			return before.root.add(t)
 		}
 	}
-	t.prompt.ids, t.prompt.text, err = d.Continue(rendered(messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.Continue(templateMessages(messages, d.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
 	t.opening = opening{all[n], lastUser(t.messages)}
-	return at.begin(t, at.forest.rewritten(all), d, c)
+	return at.begin(t, at.forest.findRewrittenRoot(all), d, c)
 }

@@ -13,10 +13,9 @@ import (
 // root's turns form a tree. The parent of a turn is the turn whose tokens it continues. If the client or its template
 // rewrote the history, the turn has no parent and begins a new row within the root. The caller must hold the lock.
 type forest struct {
-	roots []*root // in the order of their first requests
-	known map[chain][]*turn
-
-	missed map[request]int // number of turns that were removed and not requested again
+	roots     []*root           // in the order of their first requests
+	byHistory map[chain][]*turn // sampled turns by the chain of the messages up to their reply
+	removed   map[request]int   // number of turns that were removed and not requested again
 }
 
 // request identifies the requests for one turn.
@@ -58,7 +57,7 @@ type turn struct {
 	siblings       []*turn // turns with the same parent that were not answered yet when this one was requested
 
 	messages    []message // all messages before it
-	continued   content   // content of the assistant's message that it continues
+	prefill     content   // content of the assistant's message that it continues
 	prompt      prompt    // tokens and text between the parent's turn and this one; for the first turn of a row, all before it
 	opening     opening   // set if the turn may begin a root
 	out         policy.Completion
@@ -97,11 +96,11 @@ func (t *turn) path() []*turn {
 	return out
 }
 
-// continued finds the turn that a request's messages extend: the end of the longest conversation that they begin with.
+// findParent finds the turn that a request's messages extend: the end of the longest conversation that they begin with.
 // If several conversations are equal, it returns the first turn without a successor.
-func (f *forest) continued(chains []chain) *turn {
+func (f *forest) findParent(chains []chain) *turn {
 	for n := len(chains) - 2; n > 0; n-- {
-		turns := f.known[chains[n]]
+		turns := f.byHistory[chains[n]]
 		if len(turns) == 0 {
 			continue
 		}
@@ -115,9 +114,9 @@ func (f *forest) continued(chains []chain) *turn {
 	return nil
 }
 
-// equal finds the last turn of a request with the same messages and functions. If repeat is not negative, only the root
-// with that ordinal counts.
-func (f *forest) equal(history chain, tools string, repeat int) *turn {
+// findEqual finds the last turn of a request with the same messages and functions. If repeat is not negative, only the
+// root with that ordinal counts.
+func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
 			if t.history == history && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
@@ -128,23 +127,23 @@ func (f *forest) equal(history chain, tools string, repeat int) *turn {
 	return nil
 }
 
-// answered finds an existing turn that answers a request: the turn of an equal request that was refused, or that this
-// request repeats. If an equal turn was removed because its client had gone, a repeated request means the removed turn,
-// so answered returns nil.
-func (f *forest) answered(r request, c call) *turn {
-	wasRemoved := c.retried && c.repeat < 0 && f.missed[r] > 0
+// findExisting finds an existing turn that answers a request: the turn of an equal request that was refused, or that
+// this request repeats. If an equal turn was removed because its client had gone, a repeated request means the removed
+// turn, so findExisting returns nil.
+func (f *forest) findExisting(r request, c call) *turn {
+	wasRemoved := c.retried && c.repeat < 0 && f.removed[r] > 0
 	if wasRemoved {
-		f.missed[r]--
+		f.removed[r]--
 	}
-	if t := f.equal(r.history, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
+	if t := f.findEqual(r.history, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
 		return t
 	}
 	return nil
 }
 
-// rewritten finds the root whose first request a request begins with, although the request extends none of the root's
-// turns.
-func (f *forest) rewritten(chains []chain) *root {
+// findRewrittenRoot finds the root whose first request a request begins with, although the request extends none of
+// the root's turns.
+func (f *forest) findRewrittenRoot(chains []chain) *root {
 	for n := len(chains) - 2; n > 0; n-- {
 		for _, r := range f.roots {
 			if r.opening.chain == chains[n] {
@@ -199,22 +198,22 @@ func (r *root) add(t *turn) error {
 
 // remember registers a sampled turn, so that later requests can extend it.
 func (f *forest) remember(t *turn, reply message) {
-	if f.known == nil {
-		f.known = map[chain][]*turn{}
+	if f.byHistory == nil {
+		f.byHistory = map[chain][]*turn{}
 	}
 	c := t.history.then(reply)
 	if t.messages != nil {
 		c = chains(slices.Concat(t.messages, []message{reply}))[len(t.messages)+1]
 	}
-	f.known[c] = append(f.known[c], t)
+	f.byHistory[c] = append(f.byHistory[c], t)
 }
 
 // forget removes a turn that was not sampled, and its root if the root has no other turns.
 func (f *forest) forget(t *turn) {
-	if f.missed == nil {
-		f.missed = map[request]int{}
+	if f.removed == nil {
+		f.removed = map[request]int{}
 	}
-	f.missed[request{t.history, t.tools}]++
+	f.removed[request{t.history, t.tools}]++
 	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
 	if len(t.root.turns) == 0 {
 		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })

@@ -182,7 +182,7 @@ func TestMessagesOfClients(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": `+arguments+`}}]}`), &m); err != nil {
 			t.Fatal(err)
 		}
-		call := rendered([]message{m}, plain)[0].ToolCalls[0]
+		call := templateMessages([]message{m}, plain)[0].ToolCalls[0]
 		if text, err := ordered.Dumps(call.Arguments, ordered.Format{}); text != "{}" {
 			t.Errorf("%s: got the arguments %s, %v", arguments, text, err)
 		}

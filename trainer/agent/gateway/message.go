@@ -144,9 +144,9 @@ func plainJSON(text string) string {
 	return text
 }
 
-// rendered converts messages for a template. It breaks control tokens in texts of users, tools and assistants; system
-// prompts may contain them.
-func rendered(messages []message, neutral func(string) string) []tokenizer.Message {
+// templateMessages converts messages for a template. It breaks control tokens in texts of users, tools and assistants;
+// system prompts may contain them.
+func templateMessages(messages []message, neutral func(string) string) []tokenizer.Message {
 	called := map[string]string{} // names of functions, by the id of the call
 	out := make([]tokenizer.Message, len(messages))
 	for i, m := range messages {

@@ -11,13 +11,13 @@ type reply struct {
 	text      string
 	thinking  string
 	calls     []toolCall
-	malformed int     // calls that cannot be executed
-	written   []wrote // all calls in the order written, if any is malformed
-	broken    bool    // it violates the request's response_format or tool_choice
+	malformed int           // calls that cannot be executed
+	written   []writtenCall // all calls in the order written, if any is malformed
+	violation bool          // it violates the request's response_format or tool_choice
 }
 
-// wrote is a call as the model wrote it. Problem is the text for the model in place of a result.
-type wrote struct {
+// writtenCall is a call as the model wrote it. Problem is the text for the model in place of a result.
+type writtenCall struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments,omitempty"`
 	Problem   string `json:"problem,omitempty"`
@@ -46,7 +46,7 @@ func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 		if problem != "" && turn.Finish == policy.FinishStop {
 			out.malformed++
 		}
-		out.written = append(out.written, wrote{c.Name, string(c.Arguments), problem})
+		out.written = append(out.written, writtenCall{c.Name, string(c.Arguments), problem})
 		if i < handed {
 			unreadable = unreadable || c.Problem != ""
 			out.calls = append(out.calls, toolCall{Type: "function", Function: functionCall{Name: c.Name, Arguments: string(c.Arguments)}})

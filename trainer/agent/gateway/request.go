@@ -37,8 +37,8 @@ type options struct {
 	ResponseFormat      *responseFormat `json:"response_format"`
 }
 
-// ignored are the names of fields that have no effect.
-var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+// ignoredFields are the names of fields that have no effect.
+var ignoredFields = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 
 type streamOptions struct {
 	IncludeUsage       bool `json:"include_usage"`
@@ -52,7 +52,7 @@ type chatRequest struct {
 	options
 	Messages    []message         `json:"messages"`
 	Tools       []json.RawMessage `json:"tools"`
-	ToolChoice  choice            `json:"tool_choice"`
+	ToolChoice  toolChoice        `json:"tool_choice"`
 	LogProbs    bool              `json:"logprobs"`
 	TopLogProbs int               `json:"top_logprobs"`
 
@@ -134,7 +134,7 @@ func parse(body []byte, into any) error {
 		return refuse(400, "invalid_request", "the body is not a JSON object: %v", err)
 	}
 	maps.DeleteFunc(fields, func(name string, value json.RawMessage) bool {
-		return slices.Contains(ignored, name) || string(value) == "null"
+		return slices.Contains(ignoredFields, name) || string(value) == "null"
 	})
 	known, err := json.Marshal(fields)
 	if err != nil {
@@ -142,14 +142,14 @@ func parse(body []byte, into any) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(known))
 	dec.DisallowUnknownFields()
-	return unread(dec.Decode(into))
+	return decodeError(dec.Decode(into))
 }
 
 // withoutEmbedded removes the names of embedded structs from the path of a field.
 var withoutEmbedded = strings.NewReplacer("options.", "", "namedSchema.", "")
 
-// unread converts the decoder's error into an error for the client.
-func unread(err error) error {
+// decodeError converts the decoder's error into an error for the client.
+func decodeError(err error) error {
 	var api *apiError
 	var kind *json.UnmarshalTypeError
 	if err == nil || errors.As(err, &api) {

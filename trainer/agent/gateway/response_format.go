@@ -50,14 +50,14 @@ func (f *responseFormat) check() error {
 	return nil
 }
 
-// choice is tool_choice: auto, none, required, or a function by its name, which must be called.
-type choice struct {
+// toolChoice is the field tool_choice: auto, none, required, or a function by its name, which must be called.
+type toolChoice struct {
 	mode string // auto, none or required
 	name string // of the function that must be called; "": any
 }
 
 // UnmarshalJSON reads the forms of /v1/chat/completions and of /v1/responses.
-func (c *choice) UnmarshalJSON(data []byte) error {
+func (c *toolChoice) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &c.mode) == nil {
 		if !slices.Contains([]string{"auto", "none", "required"}, c.mode) {
 			return invalid("tool_choice", "it is %q, but must be auto, none, required or a function", c.mode)
@@ -118,8 +118,8 @@ func functionOf(raw json.RawMessage) (f function) {
 	return f
 }
 
-// breaks reports whether a reply violates the request's response_format or tool_choice.
-func (r *chatRequest) breaks(sampled reply) bool {
+// violatedBy reports whether a reply violates the request's response_format or tool_choice.
+func (r *chatRequest) violatedBy(sampled reply) bool {
 	if r.ToolChoice.mode == "required" {
 		return len(sampled.calls) == 0 || r.ToolChoice.name != "" &&
 			slices.ContainsFunc(sampled.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })

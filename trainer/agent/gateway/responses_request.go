@@ -13,7 +13,7 @@ type responsesRequest struct {
 	Input              items             `json:"input"`
 	Instructions       string            `json:"instructions"`
 	Tools              []json.RawMessage `json:"tools"`
-	ToolChoice         choice            `json:"tool_choice"`
+	ToolChoice         toolChoice        `json:"tool_choice"`
 	ParallelToolCalls  *bool             `json:"parallel_tool_calls"`
 	MaxOutputTokens    *int              `json:"max_output_tokens"`
 	Temperature        *float64          `json:"temperature"`

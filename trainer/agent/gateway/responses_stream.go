@@ -37,7 +37,7 @@ type response struct {
 func (s *response) open(id string) {
 	s.id = id
 	for _, name := range []string{"created", "in_progress"} {
-		s.tell("response."+name, object{"response": s.object(nil, []any{})})
+		s.sendEvent("response."+name, object{"response": s.object(nil, []any{})})
 	}
 }
 
@@ -53,20 +53,20 @@ func (s *response) end(t *turn) {
 		begun := maps.Clone(call)
 		begun["arguments"], begun["status"] = "", "in_progress"
 		at := object{"item_id": call["id"], "output_index": s.items}
-		s.tell("response.output_item.added", object{"output_index": s.items, "item": begun})
-		s.tell("response.function_call_arguments.delta", at, object{"delta": call["arguments"]})
-		s.tell("response.function_call_arguments.done", at, object{"name": call["name"], "arguments": call["arguments"]})
-		s.tell("response.output_item.done", object{"output_index": s.items, "item": call})
+		s.sendEvent("response.output_item.added", object{"output_index": s.items, "item": begun})
+		s.sendEvent("response.function_call_arguments.delta", at, object{"delta": call["arguments"]})
+		s.sendEvent("response.function_call_arguments.done", at, object{"name": call["name"], "arguments": call["arguments"]})
+		s.sendEvent("response.output_item.done", object{"output_index": s.items, "item": call})
 		s.items++
 	}
 	whole := s.object(t, output)
-	s.tell("response."+whole["status"].(string), object{"response": whole})
+	s.sendEvent("response."+whole["status"].(string), object{"response": whole})
 }
 
 func (s *response) fail(err *apiError) {
 	failed := s.object(nil, []any{})
 	failed["status"], failed["error"] = "failed", object{"code": err.code, "message": err.message}
-	s.tell("response.failed", object{"response": failed})
+	s.sendEvent("response.failed", object{"response": failed})
 }
 
 // delta sends a piece of an item of the kind reasoning or message.
@@ -78,11 +78,11 @@ func (s *response) delta(kind, piece string) {
 		if kind == "message" {
 			item["content"] = []any{}
 		}
-		s.tell("response.output_item.added", object{"output_index": s.items, "item": item})
-		s.tell("response.content_part.added", s.part(), object{"part": part})
+		s.sendEvent("response.output_item.added", object{"output_index": s.items, "item": item})
+		s.sendEvent("response.content_part.added", s.part(), object{"part": part})
 	}
 	s.written.WriteString(piece)
-	s.tell(s.name("delta"), s.part(), object{"delta": piece})
+	s.sendEvent(s.name("delta"), s.part(), object{"delta": piece})
 }
 
 // complete completes the current item.
@@ -91,9 +91,9 @@ func (s *response) complete() {
 		return
 	}
 	item, part := s.item(s.kind, s.written.String(), "completed")
-	s.tell(s.name("done"), s.part(), object{"text": s.written.String()})
-	s.tell("response.content_part.done", s.part(), object{"part": part})
-	s.tell("response.output_item.done", object{"output_index": s.items, "item": item})
+	s.sendEvent(s.name("done"), s.part(), object{"text": s.written.String()})
+	s.sendEvent("response.content_part.done", s.part(), object{"part": part})
+	s.sendEvent("response.output_item.done", object{"output_index": s.items, "item": item})
 	s.items++
 	s.kind = ""
 	s.written.Reset()
@@ -189,8 +189,8 @@ func (s *response) object(t *turn, output []any) object {
 	return out
 }
 
-// tell sends an event with the fields of all bodies.
-func (s *response) tell(kind string, bodies ...object) {
+// sendEvent sends an event with the fields of all bodies.
+func (s *response) sendEvent(kind string, bodies ...object) {
 	event := object{"type": kind, "sequence_number": s.number}
 	for _, b := range bodies {
 		maps.Copy(event, b)

@@ -15,7 +15,7 @@ import (
 type stream struct {
 	agent   *AgentServer
 	to      listener
-	certain func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
+	stable  func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
 	stopIDs []int32                         // tokens that end a turn and have no text
 	plain   bool                            // special tokens have no text
 	sent    agent.Partial
@@ -61,7 +61,7 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 	return nil
 }
 
-// follow sends the certain part of the reply as tokens arrive, and reports whether sampling began.
+// follow sends the stable part of the reply as tokens arrive, and reports whether sampling began.
 func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
 	var text strings.Builder
 	decoder := s.agent.Tokenizer.NewStream(s.plain)
@@ -72,7 +72,7 @@ func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
 			s.to.open(*id)
 		case !slices.Contains(s.stopIDs, token):
 			text.WriteString(decoder.Push(token))
-			s.send(s.certain(text.String()))
+			s.send(s.stable(text.String()))
 		}
 	}
 	return opened
@@ -90,8 +90,8 @@ func (s *stream) send(now agent.Partial) {
 	}
 }
 
-// until cuts an unfinished reply before the client's stop strings, as cut does with a finished one.
-func until(stops []string, p agent.Partial) agent.Partial {
+// cutPartial cuts an unfinished reply before the client's stop strings, as cut does with a finished one.
+func cutPartial(stops []string, p agent.Partial) agent.Partial {
 	p.Text = agent.SafePrefix(p.Text, stops...)
 	if p.Thought {
 		p.Thinking = cut(p.Thinking, stops)

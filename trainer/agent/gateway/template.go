@@ -67,7 +67,7 @@ func (a *AgentServer) dialect(functions []json.RawMessage, kwargs *ordered.Objec
 
 // probe creates the dialect's template.
 func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
-	d.Template, err = agent.NewTemplate(agent.TemplateOptions{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs),
+	d.Template, err = agent.NewTemplate(agent.TemplateOptions{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: mergeArgs(a.Variables, kwargs),
 		Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
 		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
@@ -84,8 +84,8 @@ func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ord
 	return nil
 }
 
-// joined returns the template's variables of the agent and of a request. The request's values win.
-func joined(own, requested *ordered.Object) *ordered.Object {
+// mergeArgs returns the template's variables of the agent and of a request. The request's values win.
+func mergeArgs(own, requested *ordered.Object) *ordered.Object {
 	if own == nil || requested == nil {
 		return cmp.Or(own, requested)
 	}
@@ -133,11 +133,11 @@ func (a *AgentServer) checkKwargs(r *chatRequest, d *dialect, rules Rules) error
 	if err != nil {
 		return err
 	}
-	_, want, err := plain.Prompt(rendered(r.Messages, plain.Neutral))
+	_, want, err := plain.Prompt(templateMessages(r.Messages, plain.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
-	if _, text, err := d.Prompt(rendered(r.Messages, d.Neutral)); err != nil || text != want {
+	if _, text, err := d.Prompt(templateMessages(r.Messages, d.Neutral)); err != nil || text != want {
 		return invalid("chat_template_kwargs", "they change the prompt, which must be the agent's own in training: leave them out")
 	}
 	return nil

@@ -49,7 +49,7 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 	t := &turn{history: all[n+1], tools: d.tools, messages: r.Messages}
 	opt.place = func(at *attempt) error { return at.placeChat(t, all, d, c) }
 	if r.continues() {
-		t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: r.Messages[:n], continued: r.Messages[n].Content}
+		t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: r.Messages[:n], prefill: r.Messages[n].Content}
 		opt.place = func(at *attempt) error { return at.placeContinuation(t, r.Messages, all, d, c) }
 	}
 	opt.read = func(t *turn) reply {
@@ -59,8 +59,8 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
 		whole := out // as the client reads it: with the text that it continues, and without what follows a stop string
-		whole.text = string(t.continued) + cut(out.text, r.Stop)
-		out.broken = r.breaks(whole)
+		whole.text = string(t.prefill) + cut(out.text, r.Stop)
+		out.violation = r.violatedBy(whole)
 		return out
 	}
 	return a.answer(ctx, c, t, opt)
@@ -120,7 +120,7 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 	t.reply.thinking, t.reply.text = cut(t.reply.thinking, opt.Stop), cut(t.reply.text, opt.Stop)
 	at.turns++
 	at.calls = t.reply.calls
-	at.forest.remember(t, message{Role: "assistant", Content: t.continued + content(t.reply.text), ToolCalls: t.reply.calls})
+	at.forest.remember(t, message{Role: "assistant", Content: t.prefill + content(t.reply.text), ToolCalls: t.reply.calls})
 	return t, nil
 }
 
@@ -163,7 +163,7 @@ func (at *attempt) store(size int) error {
 func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if t = at.forest.answered(request{fresh.history, fresh.tools}, c); t != nil {
+	if t = at.forest.findExisting(request{fresh.history, fresh.tools}, c); t != nil {
 		return t, true, nil
 	}
 	if err = opt.place(at); err == nil {
@@ -179,7 +179,7 @@ func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call) 
 	before := t.parent.tokens()
 	tokens := append(before, t.prompt.ids...)
 	key := policy.Key{RunSeed: a.Seed, Step: c.step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
-		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer to the same messages
+		Root: policy.Branch(t.rowKey(), t.branch)} // a branch is another answer to the same messages
 	room := a.room(len(tokens), s.MaxNew)
 	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
 	t.refused = room <= 0 || long
@@ -213,9 +213,9 @@ func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call) 
 	return out, out.Check(room)
 }
 
-// row returns the key of the random numbers of the turn's row. If the client rewrote the history, the key differs:
+// rowKey returns the key of the random numbers of the turn's row. If the client rewrote the history, the key differs:
 // otherwise the positions would repeat random numbers whose results may be in the prompt.
-func (t *turn) row() uint64 {
+func (t *turn) rowKey() uint64 {
 	first := t
 	for first.parent != nil && !first.parentAnswered {
 		first = first.parent
@@ -257,8 +257,8 @@ func (a *AgentServer) fits(n, requested int) error {
 
 // placeChat adds the turn that a chat's messages ask for. all has their chains. The caller must hold the lock.
 func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err error) {
-	rewritten := at.forest.rewritten(all)
-	if before := at.forest.continued(all); before != nil {
+	rewritten := at.forest.findRewrittenRoot(all)
+	if before := at.forest.findParent(all); before != nil {
 		fits, err := before.extend(t, d.Template)
 		if err != nil {
 			return err
@@ -269,7 +269,7 @@ func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err erro
 		}
 		rewritten = before.root
 	}
-	t.prompt.ids, t.prompt.text, err = d.Prompt(rendered(t.messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.Prompt(templateMessages(t.messages, d.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
@@ -299,11 +299,11 @@ func (at *attempt) beginRoot(t *turn, c call) error {
 // extend sets the tokens between this turn and next. It returns false if the template no longer prints this turn and
 // the messages before it in the same way.
 func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
-	fresh := rendered(next.messages, template.Neutral)[len(t.messages)+1:]
+	fresh := templateMessages(next.messages, template.Neutral)[len(t.messages)+1:]
 	if next.tools != t.tools {
 		return false, nil
 	}
-	fits, err := template.Extends(rendered(t.messages, template.Neutral), t.reply.thinking != "", fresh)
+	fits, err := template.Extends(templateMessages(t.messages, template.Neutral), t.reply.thinking != "", fresh)
 	if err == nil && !fits {
 		return false, nil
 	} // if the template cannot print such a history at all, append the rest, as agent.Run does
