@@ -25,7 +25,7 @@ type ChatOptions struct {
 // Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and sub-agents.
 // Chat is immutable; several conversations may use it at once.
 type Chat struct {
-	*Template
+	template  *Template
 	system    string
 	callables *Callables
 }
@@ -52,16 +52,22 @@ func NewChat(cfg ChatOptions) (*Chat, error) {
 
 // Prompt renders the system prompt, the tools and the question.
 func (c *Chat) Prompt(task string) ([]int32, string, error) {
-	question := []tokenizer.Message{{Role: "user", Content: c.Neutral(task)}}
+	question := []tokenizer.Message{{Role: "user", Content: c.template.Neutral(task)}}
 	if c.system != "" {
 		question = append([]tokenizer.Message{{Role: "system", Content: c.system}}, question...)
 	}
-	return c.Template.Prompt(question)
+	return c.template.Prompt(question)
 }
+
+// Stops returns the model's end-of-turn tokens.
+func (c *Chat) Stops() Stops { return c.template.Stops() }
+
+// Text decodes a turn, including control tokens.
+func (c *Chat) Text(turn []int32) string { return c.template.Text(turn) }
 
 // Parse reads the calls of a turn. A turn without calls is the final answer, without its thinking.
 func (c *Chat) Parse(turn []int32) Action {
-	reply := c.Reply(turn)
+	reply := c.template.Reply(turn)
 	if len(reply.Calls) == 0 {
 		return Action{Final: true, Answer: strings.TrimSpace(reply.Text)}
 	}
@@ -77,7 +83,7 @@ func (c *Chat) Parse(turn []int32) Action {
 func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) {
 	messages := make([]tokenizer.Message, len(results))
 	for i, r := range results {
-		messages[i] = tokenizer.Message{Role: "tool", Content: c.Neutral(r.Text), Name: r.Call.Name}
+		messages[i] = tokenizer.Message{Role: "tool", Content: c.template.Neutral(r.Text), Name: r.Call.Name}
 	}
-	return c.Template.Observe(turn, messages)
+	return c.template.Observe(turn, messages)
 }

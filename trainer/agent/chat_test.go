@@ -87,14 +87,14 @@ func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 			}
 			cases++
 			c := newTestChat(t, ChatOptions{Tokenizer: tok, TemplateArgs: thinkingArgs(g.EnableThinking)})
-			if !c.history.toolRole {
+			if !c.template.history.toolRole {
 				t.Errorf("%s: the template's tool role was not found", g.Note)
 			}
-			delta, _, err := c.Observe(c.stops[:1], results)
+			delta, _, err := c.Observe(c.template.stops[:1], results)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := len(g.IDs) - len(delta); n <= 0 || !slices.Equal(g.IDs[n:], delta) || g.IDs[n-1] != c.stops[0] {
+			if n := len(g.IDs) - len(delta); n <= 0 || !slices.Equal(g.IDs[n:], delta) || g.IDs[n-1] != c.template.stops[0] {
 				t.Errorf("%s: appended %q after the turn's end, want the end of …%q", g.Note, c.Text(delta), g.Rendered[max(0, len(g.Rendered)-200):])
 				continue
 			}
@@ -169,7 +169,7 @@ func TestChatConversationIsTheTemplates(t *testing.T) {
 		messages := []tokenizer.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "What is 2 + 2?"}}
 		for i := range answers {
 			said := "step <tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call>"
-			turn := append(tok.Encode(said), c.stops[0])
+			turn := append(tok.Encode(said), c.template.stops[0])
 			results := []Result{{Text: answers[i]}, {Text: answers[len(answers)-1-i]}}
 			delta, _, err := c.Observe(turn, results)
 			if err != nil {
@@ -209,7 +209,7 @@ func TestChatTools(t *testing.T) {
 				t.Errorf("the prompt lacks %s: %s", want, text)
 			}
 		}
-		_, observed, err := c.Observe([]int32{c.stops[0]}, []Result{{Text: "12"}, {Text: "13"}})
+		_, observed, err := c.Observe([]int32{c.template.stops[0]}, []Result{{Text: "12"}, {Text: "13"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +222,7 @@ func TestChatTools(t *testing.T) {
 // TestChatExampleIsACall: if a system prompt describes the tools, its example of a call is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatOptions{Tokenizer: tokenizertest.Golden(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, SubAgents: []SubAgent{solver}})
-	calls := callformat.Hermes.Read(c.prompt, nil).Calls
+	calls := callformat.Hermes.Read(c.template.prompt, nil).Calls
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
 	}
@@ -231,7 +231,7 @@ func TestChatExampleIsACall(t *testing.T) {
 func TestChatParse(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatOptions{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
-	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.stops[0])) }
+	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.template.stops[0])) }
 
 	if a := parse("<think>\nlet me <tool_call>{}</tool_call>\n</think>\n\nIt is 4."); !a.Final || a.Answer != "It is 4." {
 		t.Errorf("got answer %+v, want it without the thinking", a)

@@ -115,7 +115,7 @@ func TestRunAnswersAtOnce(t *testing.T) {
 		t.Errorf("%+v", traj)
 	}
 	last := traj.Turns[1]
-	if end := traj.Tokens[last.To-1]; !slices.Contains(s.chat.stops, end) || !traj.Sampled[last.To-1] {
+	if end := traj.Tokens[last.To-1]; !slices.Contains(s.chat.template.stops, end) || !traj.Sampled[last.To-1] {
 		t.Errorf("the stop token %d is not marked as sampled", end)
 	}
 	if traj.LogProbs[last.From] != -1 || traj.LogProbs[last.From+1] != -1-1.0/64 {

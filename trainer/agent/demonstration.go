@@ -22,15 +22,16 @@ func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []
 		tokens = append(tokens, ids...)
 		sampled = append(sampled, slices.Repeat([]bool{own}, len(ids))...)
 	}
+	t := c.template
 	prompt, _, err := c.Prompt(question)
 	if err != nil {
 		return nil, nil, err
 	}
 	add(prompt, false)
 	for i, turn := range turns {
-		ids := c.cfg.Tokenizer.Encode(turn.Text)
-		if len(ids) == 0 || !slices.Contains(c.stops, ids[len(ids)-1]) {
-			ids = append(ids, c.end)
+		ids := t.cfg.Tokenizer.Encode(turn.Text)
+		if len(ids) == 0 || !slices.Contains(t.stops, ids[len(ids)-1]) {
+			ids = append(ids, t.end)
 		}
 		add(ids, true)
 		results, err := demonstratedResults(c.Parse(ids).Calls, turn.Results, i == len(turns)-1)

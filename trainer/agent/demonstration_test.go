@@ -35,7 +35,7 @@ func TestDemonstrationIsTheConversation(t *testing.T) {
 		c := newTestChat(t, ChatOptions{Tokenizer: tok, System: "Be brief.", SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
 		engine := &scripted{t: t}
 		for _, turn := range demonstrated {
-			engine.turns = append(engine.turns, scriptedTurn{tokens: append(tok.Encode(turn.Text), c.stops[0])})
+			engine.turns = append(engine.turns, scriptedTurn{tokens: append(tok.Encode(turn.Text), c.template.stops[0])})
 		}
 		held, err := Run(t.Context(), Spec{Key: policy.Key{Query: "q", Agent: "planner"}, Main: true, Task: "What is 1+1?", Dialect: c},
 			Env{Policy: engine, Tools: map[string]tool.Tool{"echo": echo()}, Delegate: func(context.Context, Delegation) (string, error) { return "two", nil }})

@@ -25,22 +25,23 @@ type WrittenTurn struct {
 // have the form that its system message describes. Write returns an error if the template does not print the thinking,
 // or prints calls that Parse cannot read.
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
+	t := c.template
 	turn = c.parted(turn)
 	switch {
-	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && c.describes() && !c.history.calls && turn.Thinking == "":
+	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && t.describes() && !t.history.calls && turn.Thinking == "":
 		return c.plain(turn), nil
-	case c.describes() && !c.history.calls && len(turn.Calls) > 0:
+	case t.describes() && !t.history.calls && len(turn.Calls) > 0:
 		return "", errNoReasoning
 	}
-	text, err := c.printed(turn)
+	text, err := t.printed(turn)
 	if err != nil {
 		return "", err
 	}
-	ids := c.cfg.Tokenizer.Encode(text)
+	ids := t.cfg.Tokenizer.Encode(text)
 	for last := len(ids) - 1; last >= 0; last-- {
-		if slices.Contains(c.stops, ids[last]) {
+		if slices.Contains(t.stops, ids[last]) {
 			ids = ids[:last+1]
-			text = c.Text(ids)
+			text = t.Text(ids)
 			break
 		}
 	}
@@ -51,6 +52,7 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 // other marks, the thinking moves from the text to its own field. If the template itself opens the thinking, the first
 // mark is removed.
 func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
+	t := c.template
 	text := strings.TrimLeft(turn.Text, Blanks)
 	if turn.Thinking != "" || !strings.HasPrefix(text, thinkOpen) {
 		return turn
@@ -58,11 +60,11 @@ func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	thought, rest, closed := plainThinking.split(text)
 	switch {
 	case !closed:
-	case c.thinks.open != thinkOpen && c.thinks.key == "":
-		turn.Text = c.thinks.open + "\n" + thought + "\n" + c.thinks.close + rest
-	case c.thinks.open != thinkOpen:
+	case t.thinks.open != thinkOpen && t.thinks.key == "":
+		turn.Text = t.thinks.open + "\n" + thought + "\n" + t.thinks.close + rest
+	case t.thinks.open != thinkOpen:
 		turn.Thinking, turn.Text = thought, strings.TrimLeft(rest, Blanks)
-	case c.thinks.opened:
+	case t.thinks.opened:
 		turn.Text = strings.TrimPrefix(text, thinkOpen)
 	}
 	return turn
@@ -71,12 +73,12 @@ func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 // plain returns the text of a turn with calls in the Hermes format. If the template opens the turn's thinking, the text
 // first closes it.
 func (c *Chat) plain(turn WrittenTurn) string {
-	text := turn.Text
+	t, text := c.template, turn.Text
 	if len(turn.Calls) > 0 {
 		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")
 	}
-	if c.thinks.opened && !strings.Contains(text, c.thinks.close) {
-		text = c.emptyThinking() + text
+	if t.thinks.opened && !strings.Contains(text, t.thinks.close) {
+		text = t.emptyThinking() + text
 	}
 	return text
 }
@@ -162,7 +164,7 @@ func (t *Template) withoutEmptyThought(turn string) string {
 
 // readsBack returns an error unless the calls of a turn can be read from its tokens.
 func (c *Chat) readsBack(ids []int32, turn WrittenTurn) error {
-	read := c.Reply(ids).Calls
+	read := c.template.Reply(ids).Calls
 	same := len(read) == len(turn.Calls)
 	for i := 0; same && i < len(read); i++ {
 		same = read[i].Name == turn.Calls[i].Name && sameJSON(read[i].Arguments, turn.Calls[i].Arguments)

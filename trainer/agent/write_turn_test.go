@@ -21,7 +21,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply := c.Reply(tok.Encode(text))
+		reply := c.template.Reply(tok.Encode(text))
 		if len(reply.Calls) != 2 || !sameJSON(reply.Calls[0].Arguments, calls[0].Arguments) || !strings.HasPrefix(reply.Text, "Let me see.") {
 			t.Errorf("the written turn %q is read as %+v", text, reply)
 		}
@@ -38,7 +38,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatOptions{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
-	if !c.thinks.opened {
+	if !c.template.thinks.opened {
 		t.Fatal("the template does not open a turn's thinking")
 	}
 	call := callformat.Call{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
@@ -48,7 +48,7 @@ func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 			t.Errorf("%+v: %v", turn, err)
 			continue
 		}
-		reply := c.Reply(tok.Encode(text))
+		reply := c.template.Reply(tok.Encode(text))
 		if strings.TrimSpace(reply.Text) != turn.Text || len(reply.Calls) != len(turn.Calls) || reply.Thinking != turn.Thinking || strings.Contains(text, "<think>") {
 			t.Errorf("%+v is written as %q and read as %+v", turn, text, reply)
 		}
@@ -84,7 +84,7 @@ func TestWrittenThinkingInText(t *testing.T) {
 		if err != nil || !strings.HasPrefix(text, with.want) {
 			t.Errorf("%s: got %q, error %v", name, text, err)
 		}
-		if reply := c.Reply(tok.Encode(text)); reply.Thinking != "Hm." || strings.TrimSpace(reply.Text) != "Two." {
+		if reply := c.template.Reply(tok.Encode(text)); reply.Thinking != "Hm." || strings.TrimSpace(reply.Text) != "Two." {
 			t.Errorf("%s: %q is read as %+v", name, text, reply)
 		}
 	}

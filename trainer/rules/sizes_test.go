@@ -89,7 +89,6 @@ var (
 		"bench/chaos.chaos":                      37,
 		"bindings/torch.Scope":                   26,
 		"bindings/torch.Tensor":                  49,
-		"trainer/agent.Chat":                     54,
 		"trainer/agent.Template":                 46,
 		"trainer/agent/gateway.AgentServer":      24,
 		"trainer/config.Config":                  55,
