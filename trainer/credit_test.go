@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/run/score"
 )
 
 // TestRemovalCredit trains one step with grpo.credit: removal. A sub-agent's reward then implies the credit of its call. A call whose
@@ -29,7 +28,7 @@ func TestRemovalCredit(t *testing.T) {
 			}
 		}
 	}
-	var credits score.Mean
+	sum, credits := 0., 0
 	byRollout := map[string]map[float64]bool{}
 	unknown, whole := 0, true
 	for _, l := range readLines(t, filepath.Join(dir, "trajectories", "step-0", "researcher.jsonl")) {
@@ -54,7 +53,7 @@ func TestRemovalCredit(t *testing.T) {
 				t.Errorf("%s has credit %v, but the planner read %q", l.ID, credit, read[rollout][l.Invocation])
 			}
 		}
-		credits.Add(credit)
+		sum, credits = sum+credit, credits+1
 		if byRollout[rollout] == nil {
 			byRollout[rollout] = map[float64]bool{}
 		}
@@ -66,14 +65,14 @@ func TestRemovalCredit(t *testing.T) {
 			different++
 		}
 	}
-	t.Logf("%d credits, mean %v; %d calls read as unknown; %d rollouts with different credits", credits.N, credits.Value(), unknown, different)
-	if credits.N == 0 || unknown == 0 || different == 0 {
-		t.Errorf("%d credits, %d calls read as unknown, %d rollouts with different credits: too few", credits.N, unknown, different)
+	t.Logf("%d credits, mean %v; %d calls read as unknown; %d rollouts with different credits", credits, sum/float64(credits), unknown, different)
+	if credits == 0 || unknown == 0 || different == 0 {
+		t.Errorf("%d credits, %d calls read as unknown, %d rollouts with different credits: too few", credits, unknown, different)
 	}
-	if n := seen.find(t, "step", 1, "planner").Values["removal_tokens"]; n < float64(credits.N) {
-		t.Errorf("%v tokens of answers without a call for %d credits", n, credits.N)
+	if n := seen.find(t, "step", 1, "planner").Values["removal_tokens"]; n < float64(credits) {
+		t.Errorf("%v tokens of answers without a call for %d credits", n, credits)
 	}
-	if mean := seen.find(t, "step", 1, "researcher").Values["credit_mean"]; whole && math.Abs(mean-credits.Value()) > 1e-5 {
-		t.Errorf("credit_mean is %v, the rewards imply %v", mean, credits.Value())
+	if mean := seen.find(t, "step", 1, "researcher").Values["credit_mean"]; whole && math.Abs(mean-sum/float64(credits)) > 1e-5 {
+		t.Errorf("credit_mean is %v, the rewards imply %v", mean, sum/float64(credits))
 	}
 }

@@ -54,7 +54,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 				return err
 			}
 			if w.Main() {
-				e.Answers = score.AnswersOf(answers)
+				e.Answers = answers
 			}
 			err = w.Member().Round.Barrier(ctx, store.Finished, w.ReportWaiting)
 			switch {

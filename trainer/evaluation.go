@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
@@ -134,13 +136,13 @@ func (e Evaluation) String() string {
 			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
 		}
 		fmt.Fprintln(&b)
-		for _, k := range score.SampleCounts(e.Samples) {
+		for _, k := range worker.SampleCounts(e.Samples) {
 			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), score.PassAtK(right, e.Samples, k))
 		}
 	}
 	b.WriteByte('\n')
 	if scores := e.Scores(); len(scores) > 0 {
-		fmt.Fprintf(&b, "%s\n", score.Table(scores))
+		fmt.Fprintf(&b, "%s\n", scoreTable(scores))
 	}
 	if d := e.Difference; d != nil {
 		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0],
@@ -153,13 +155,13 @@ func (e Evaluation) String() string {
 		if !ok {
 			mean, ok = r.Values[metrics.ExpertMean]
 		}
-		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], score.Figure(mean, ok, 3))
+		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], figure(mean, ok, 3))
 		for _, c := range []struct {
 			name   string
 			digits int
 		}{{metrics.FormatValid, 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
 			v, ok := r.Values[c.name]
-			fmt.Fprint(t, "\t", score.Figure(v, ok, c.digits))
+			fmt.Fprint(t, "\t", figure(v, ok, c.digits))
 		}
 		fmt.Fprintln(t)
 	}
@@ -169,4 +171,29 @@ func (e Evaluation) String() string {
 	}
 	fmt.Fprintf(&b, "\ntrajectories  %s\n", e.trajectories())
 	return b.String()
+}
+
+// scoreTable formats scores as a table of at most 80 columns.
+func scoreTable(scores []metrics.Score) string {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "questions\tn\taccuracy\t95 %\tpass@k\tbest@k\tcalls\ttokens")
+	for _, s := range scores {
+		name := cmp.Or(s.Set, "task.eval")
+		if s.By != "" {
+			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(metrics.Printable(s.Of), "-"))
+		}
+		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f-%.3f\t%.4f\t%.4f\t%.2f\t%s\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
+			s.Pass[s.Samples], s.Best[s.Samples], s.Calls, figure(s.Tokens, s.Tokens > 0, 0))
+	}
+	t.Flush()
+	return b.String()
+}
+
+// figure formats a number with some decimals; "-" if it is unknown.
+func figure(v float64, known bool, decimals int) string {
+	if !known {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
 }

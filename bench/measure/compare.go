@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/mgrpo/mgrpo/trainer/run/score"
 )
 
 // Compare returns a table of two files of results: of the same suite, or of two runs that learned (bench/learned).
@@ -121,7 +120,7 @@ func compareRuns(before, after string) (string, error) {
 		if n == 0 || m == 0 {
 			return
 		}
-		d, interval := score.Unpaired(x, n, y, m)
+		d, interval := unpaired(x, n, y, m)
 		fmt.Fprintf(w, "%s\t%.3f of %d\t%.3f of %d\t%+.3f\t%+.3f to %+.3f\n", what, x, n, y, m, d, interval[0], interval[1])
 	}
 	line("at the end", a.After, a.Questions, b.After, b.Questions)
@@ -130,4 +129,25 @@ func compareRuns(before, after string) (string, error) {
 	line("before the steps, greedy", a.Greedy.Before, a.Greedy.Questions, b.Greedy.Before, b.Greedy.Questions)
 	w.Flush()
 	return text.String(), nil
+}
+
+// unpaired returns the difference after - before of two accuracies that were measured on
+// different questions or in independent runs, with its 95 % interval. This is Newcombe's method
+// 10 (Statistics in Medicine 17, 1998), which combines the Wilson intervals of both. Several
+// answers to one question count as one, so the interval is conservative.
+func unpaired(before float64, questionsBefore int, after float64, questionsAfter int) (difference float64, interval [2]float64) {
+	b, a := wilson(before, questionsBefore), wilson(after, questionsAfter)
+	difference = after - before
+	down := math.Hypot(after-a[0], b[1]-before)
+	up := math.Hypot(a[1]-after, before-b[0])
+	return difference, [2]float64{difference - down, difference + up}
+}
+
+// wilson returns the 95 % score interval of a proportion of n.
+func wilson(p float64, n int) [2]float64 {
+	const z = 1.959964
+	m := float64(n)
+	centre := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return [2]float64{centre - half, centre + half}
 }

@@ -1,3 +1,5 @@
+// Package score compares evaluations, and estimates accuracy, its interval, and pass@k. Its results are functions of the
+// arguments only.
 package score
 
 import (
@@ -6,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
@@ -40,19 +41,14 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	if err != nil {
 		return d, err
 	}
-	var first, last, all Mean
-	differences := make([]float64, len(after))
+	later, differences := make([]float64, len(after)), make([]float64, len(after))
 	for i, a := range after {
-		now, err := a.mean()
-		if err != nil {
+		if later[i], err = a.mean(); err != nil {
 			return d, err
 		}
-		differences[i] = now - earlier[i]
-		first.Add(earlier[i])
-		last.Add(now)
-		all.Add(differences[i])
+		differences[i] = later[i] - earlier[i]
 	}
-	return Difference{len(after), first.Value(), last.Value(), all.Value(), bootstrap(differences, seed, "difference")}, nil
+	return Difference{len(after), mean(earlier), mean(later), mean(differences), Interval(differences, seed, "difference")}, nil
 }
 
 // pair returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
@@ -123,57 +119,25 @@ func ReadAnswers(path string) ([]Answers, error) {
 }
 
 func (a Answers) mean() (float64, error) {
-	var m Mean
-	for _, c := range a.Correct {
-		m.Add(c)
+	m := mean(a.Correct)
+	if !(m >= 0 && m <= 1) { // NaN (no answer), or outside our range
+		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m)
 	}
-	if !(m.Value() >= 0 && m.Value() <= 1) { // NaN (no answer), or outside our range
-		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.Value())
-	}
-	return m.Value(), nil
-}
-
-// AnswersOf returns the answers in the form that an evaluation publishes.
-func AnswersOf(questions []Question) []Answers {
-	out := make([]Answers, len(questions))
-	for i, q := range questions {
-		out[i] = answersTo(q.Query, q.Correct)
-	}
-	return out
+	return m, nil
 }
 
 // SameQuestions returns an error if an evaluation with n queries of each set asks other questions than the earlier one.
 func SameQuestions(earlier []Answers, t task.Task, n int) error {
 	var questions []Answers
 	for _, q := range task.HeldOut(t, n) {
-		questions = append(questions, answersTo(q, nil))
+		questions = append(questions, AnswersTo(q, nil))
 	}
 	_, err := pair(earlier, questions)
 	return err
 }
 
-func answersTo(q task.Query, correct []float64) Answers {
+// AnswersTo returns the answers to a held-out question in the form that an evaluation publishes, with the score of each.
+func AnswersTo(q task.Query, correct []float64) Answers {
 	sum := sha256.Sum256([]byte(q.Text + "\x00" + q.Answer))
 	return Answers{q.Set, q.ID, hex.EncodeToString(sum[:8]), correct}
-}
-
-// Unpaired returns the difference after - before of two accuracies that were measured on
-// different questions or in independent runs, with its 95 % interval. This is Newcombe's method
-// 10 (Statistics in Medicine 17, 1998), which combines the Wilson intervals of both. Several
-// answers to one question count as one, so the interval is conservative.
-func Unpaired(before float64, questionsBefore int, after float64, questionsAfter int) (difference float64, interval [2]float64) {
-	b, a := wilson(before, questionsBefore), wilson(after, questionsAfter)
-	difference = after - before
-	down := math.Hypot(after-a[0], b[1]-before)
-	up := math.Hypot(a[1]-after, before-b[0])
-	return difference, [2]float64{difference - down, difference + up}
-}
-
-// wilson returns the 95 % score interval of a proportion of n.
-func wilson(p float64, n int) [2]float64 {
-	const z = 1.959964
-	m := float64(n)
-	centre := (p + z*z/(2*m)) / (1 + z*z/m)
-	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
-	return [2]float64{centre - half, centre + half}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Evaluate plays rollouts of held-out queries, without training on them. At the main agent's worker it returns the
-// questions with their answers, or nil if some have no score.
-func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Question, err error) {
+// answers to each question, or nil if some have no score.
+func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Answers, err error) {
 	p := store.EvalPhase(version)
 	clock := newStopwatch()
 	exp, err := w.rollouts.play(ctx, p)
@@ -35,11 +35,13 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.Q
 	own := sets[""]
 	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
-		answers = groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
-		known := w.reports.scored(version, answers, sets)
-		record.Scores = score.Summary(known, w.cfg.Run.Seed)
-		if len(known) < len(answers) {
-			answers = nil
+		all := groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
+		known := w.reports.scored(version, all, sets)
+		record.Scores = summary(known, w.cfg.Run.Seed)
+		if len(known) == len(all) {
+			for _, q := range all {
+				answers = append(answers, score.AnswersTo(q.Query, q.Correct))
+			}
 		}
 	}
 	w.archive.RecordEvaluation(version, accuracy(own))
@@ -65,10 +67,10 @@ func checkPlanned(outcomes []store.Outcome, queries []task.Query, samples int) e
 }
 
 // groupedByQuestion groups outcomes by question, in the order of the questions.
-func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples int) []score.Question {
-	all, at := make([]score.Question, len(queries)), map[string]int{}
+func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples int) []question {
+	all, at := make([]question, len(queries)), map[string]int{}
 	for i, q := range queries {
-		all[i], at[q.ID] = score.Question{Query: q, Correct: make([]float64, samples)}, i
+		all[i], at[q.ID] = question{Query: q, Correct: make([]float64, samples)}, i
 	}
 	for _, o := range outcomes {
 		q := &all[at[o.Query]]
@@ -98,11 +100,11 @@ func accuracy(outcomes []store.Outcome) float64 {
 	if unknownAccuracy(outcomes) != "" {
 		return math.NaN()
 	}
-	var correct score.Mean
+	var correct mean
 	for _, o := range outcomes {
-		correct.Add(o.Correct)
+		correct.add(o.Correct)
 	}
-	return correct.Value()
+	return correct.value()
 }
 
 // unknownAccuracy returns the reason why an evaluation has no accuracy, or "" if every rollout has a score.

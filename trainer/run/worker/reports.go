@@ -45,12 +45,12 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	r.Values["rollouts_removed"] = float64(len(s.outcomes) - kept)
 	totals := mgrpo.CountGroups(s.advantages.Groups)
 	r.Values["trajectories_stale"] = float64(s.exp.stale)
-	var lag score.Mean
+	var lag mean
 	for _, t := range s.exp.trajectories {
-		lag.Add(float64(s.step - t.Version))
+		lag.add(float64(s.step - t.Version))
 		r.Values["lag_max"] = max(r.Values["lag_max"], float64(s.step-t.Version))
 	}
-	lag.Into(r.Values, "lag_mean")
+	lag.into(r.Values, "lag_mean")
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
@@ -58,13 +58,13 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		r.Values["advantage_gpu_seconds"] = *seconds
 	}
 	r.Values["groups_on_"+s.advantages.Backend] = float64(len(s.advantages.Groups))
-	rewards := score.Mean{}
+	rewards := mean{}
 	for _, g := range s.groups {
 		for _, m := range g.Members {
-			rewards.Add(m.Reward)
+			rewards.add(m.Reward)
 		}
 	}
-	rewards.Into(r.Values, metrics.RewardMean)
+	rewards.into(r.Values, metrics.RewardMean)
 	rp.describeCredit(&r, s.exp, s.complete)
 	describeLearning(&r, s.updates)
 	r.Values["agree_seconds"] = s.exp.clock.laps["agree"]
@@ -89,15 +89,15 @@ func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete m
 		}
 		return
 	}
-	var credit score.Mean
+	var credit mean
 	for _, query := range slices.Sorted(maps.Keys(complete)) { // in a fixed order, so that the sum is equal in each run
 		for _, o := range complete[query] {
 			for _, without := range o.Without[rp.name] {
-				credit.Add(o.Correct - without)
+				credit.add(o.Correct - without)
 			}
 		}
 	}
-	credit.Into(r.Values, "credit_mean")
+	credit.into(r.Values, "credit_mean")
 }
 
 // evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.
@@ -123,53 +123,53 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 }
 
 // scored returns the questions of the sets in which every rollout has a score. It reports the other sets.
-func (rp *reports) scored(version int64, questions []score.Question, sets map[string][]store.Outcome) []score.Question {
+func (rp *reports) scored(version int64, questions []question, sets map[string][]store.Outcome) []question {
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
 		why := unknownAccuracy(sets[set])
 		if why == "" {
 			continue
 		}
 		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: set %s: %s", version, set, why))
-		questions = slices.DeleteFunc(slices.Clone(questions), func(q score.Question) bool { return q.Query.Set == set })
+		questions = slices.DeleteFunc(slices.Clone(questions), func(q question) bool { return q.Query.Set == set })
 	}
 	return questions
 }
 
 // describeRollouts adds figures about the conversations of a phase for this agent.
 func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes []store.Outcome, clock *stopwatch) {
-	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
+	var format, turns, tokens, sampled, malformed, expert, correct mean
 	counted := true
 	for _, id := range slices.Sorted(maps.Keys(exp.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := exp.trajectories[id]
-		format.AddBool(t.FormatValid)
-		turns.Add(float64(len(t.AllTurns())))
+		format.addBool(t.FormatValid)
+		turns.add(float64(len(t.AllTurns())))
 		n, own, known := t.Size()
-		tokens.Add(float64(n))
-		sampled.Add(float64(own))
+		tokens.add(float64(n))
+		sampled.add(float64(own))
 		counted = counted && known
 		r.Values["rows_rewritten"] += float64(len(t.More))
-		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
-		malformed.Add(float64(t.Malformed))
+		r.Values["prompts_too_long"] += indicator(promptTooLong(t.Trajectory))
+		malformed.add(float64(t.Malformed))
 		if !rp.main && !t.unjudged {
 			scored := 0.0
 			if t.expert != nil {
 				scored = *t.expert
 			}
-			expert.Add(scored)
+			expert.add(scored)
 		}
 	}
 	for _, o := range outcomes {
 		if o.Failed == "" {
-			correct.Add(o.Correct)
+			correct.add(o.Correct)
 		}
-		r.Values["rollouts_failed"] += score.Indicator(o.Failed != "")
+		r.Values["rollouts_failed"] += indicator(o.Failed != "")
 	}
-	format.Into(r.Values, metrics.FormatValid)
-	turns.Into(r.Values, "turns_mean")
-	malformed.Into(r.Values, "malformed_mean")
-	expert.Into(r.Values, metrics.ExpertMean)
+	format.into(r.Values, metrics.FormatValid)
+	turns.into(r.Values, "turns_mean")
+	malformed.into(r.Values, "malformed_mean")
+	expert.into(r.Values, metrics.ExpertMean)
 	if rp.main {
-		correct.Into(r.Values, metrics.Accuracy)
+		correct.into(r.Values, metrics.Accuracy)
 	}
 	r.Values["trajectories"] = float64(len(exp.trajectories))
 	seconds := clock.laps["rollout"]
@@ -177,11 +177,11 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		r.Values[metrics.RolloutSeconds] = seconds
 	}
 	if counted {
-		tokens.Into(r.Values, "tokens_mean")
-		r.Values["tokens"], r.Values[metrics.SampledTokens] = tokens.Sum, sampled.Sum
+		tokens.into(r.Values, "tokens_mean")
+		r.Values["tokens"], r.Values[metrics.SampledTokens] = tokens.sum, sampled.sum
 	}
 	if counted && seconds > 0 {
-		r.Values["rollout_tokens_per_second"] = sampled.Sum / seconds
+		r.Values["rollout_tokens_per_second"] = sampled.sum / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
 	rp.describeCalls(r, outcomes)
@@ -192,7 +192,7 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 // describeCalls adds the distribution of d_k: over all its calls for the main agent, and over the calls to it for a
 // sub-agent.
 func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
-	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
+	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
 		d := o.Calls[rp.name]
 		if rp.main {
@@ -201,11 +201,11 @@ func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 				d += c
 			}
 		}
-		calls.Add(float64(d))
+		calls.add(float64(d))
 		histogram[strconv.Itoa(d)]++
 		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
-	calls.Into(r.Values, "calls_mean")
+	calls.into(r.Values, "calls_mean")
 	if std, ok := score.SpreadWithin(ofQuery); ok {
 		r.Values["calls_std"] = std
 	}
@@ -244,34 +244,34 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 // samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
-	runs := make([]score.Mean, samples)
+	runs := make([]mean, samples)
 	for _, o := range outcomes {
-		right[o.Query] += int(score.Indicator(o.Correct >= 1))
+		right[o.Query] += int(indicator(o.Correct >= 1))
 		if o.Rollout < samples {
-			runs[o.Rollout].Add(o.Correct)
+			runs[o.Rollout].add(o.Correct)
 		}
 	}
-	solved, histogram := score.Mean{}, map[string]int64{}
+	solved, histogram := mean{}, map[string]int64{}
 	for _, n := range right {
-		solved.AddBool(n > 0)
+		solved.addBool(n > 0)
 		histogram[strconv.Itoa(n)]++
 	}
-	solved.Into(r.Values, "pass_at_"+strconv.Itoa(samples))
+	solved.into(r.Values, "pass_at_"+strconv.Itoa(samples))
 	r.Counts["right_samples"] = histogram
-	var all score.Mean
+	var all mean
 	for _, run := range runs {
-		if run.N > 0 {
-			all.Add(run.Value())
+		if run.n > 0 {
+			all.add(run.value())
 		}
 	}
-	if all.N > 1 {
+	if all.n > 1 {
 		squares := 0.0
 		for _, run := range runs {
-			if run.N > 0 {
-				squares += (run.Value() - all.Value()) * (run.Value() - all.Value())
+			if run.n > 0 {
+				squares += (run.value() - all.value()) * (run.value() - all.value())
 			}
 		}
-		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.N-1))
+		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.n-1))
 	}
 }
 
@@ -279,8 +279,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 func describeLearning(r *metrics.Record, updates []learner.Report) {
 	merged := map[string][]float64{}
 	for _, u := range updates {
-		r.Values["updates_skipped"] += score.Indicator(u.Skipped)
-		r.Values["updates_failed"] += score.Indicator(u.Refused != nil)
+		r.Values["updates_skipped"] += indicator(u.Skipped)
+		r.Values["updates_failed"] += indicator(u.Refused != nil)
 		for name, v := range u.Values {
 			merged[name] = append(merged[name], v)
 		}
@@ -292,11 +292,11 @@ func describeLearning(r *metrics.Record, updates []learner.Report) {
 		case strings.HasSuffix(name, "_max"):
 			r.Values[name] = slices.Max(values)
 		default:
-			var m score.Mean
+			var m mean
 			for _, v := range values {
-				m.Add(v)
+				m.add(v)
 			}
-			r.Values[name] = m.Value()
+			r.Values[name] = m.value()
 		}
 	}
 	r.Values["updates"] = float64(len(updates))

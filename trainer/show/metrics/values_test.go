@@ -147,7 +147,7 @@ func namesIn(t *testing.T, path string, names map[string]string) {
 				note(n.Index)
 			}
 		case *ast.CallExpr:
-			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Into" && len(n.Args) == 2 {
+			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "into" && len(n.Args) == 2 {
 				note(n.Args[1])
 			}
 		case *ast.CompositeLit:

@@ -5,57 +5,31 @@ import (
 	"math"
 	"math/bits"
 	"testing"
-
-	"pgregory.net/rapid"
 )
 
-// The result equals the mean, over all subsets of k scores, of the best score in each.
-func TestBestOf(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		scores := rapid.SliceOfN(rapid.Float64Range(0, 1), 1, 8).Draw(t, "scores")
-		k := rapid.IntRange(1, len(scores)).Draw(t, "k")
-		var sum float64
-		var subsets int
-		for chosen := range 1 << len(scores) {
-			best, n := 0.0, 0
-			for i, s := range scores {
-				if chosen>>i&1 == 1 {
-					best, n = max(best, s), n+1
-				}
-			}
-			if n == k {
-				sum, subsets = sum+best, subsets+1
-			}
-		}
-		if got := bestOf(scores, k); math.Abs(got-sum/float64(subsets)) > 1e-12 {
-			t.Errorf("the best of %d of %v is %v, want %v", k, scores, got, sum/float64(subsets))
-		}
-	})
-}
-
 // With many questions the interval is near the normal approximation, and it depends only on seed and name.
-func TestBootstrap(t *testing.T) {
+func TestInterval(t *testing.T) {
 	values := make([]float64, 400)
 	for i := range 120 {
 		values[i] = 1
 	}
 	const p, error95 = 0.3, 1.96 * 0.0229 // sqrt(p (1 - p) / n)
-	got := bootstrap(values, 7, "all")
+	got := Interval(values, 7, "all")
 	if math.Abs(got[0]-(p-error95)) > 0.006 || math.Abs(got[1]-(p+error95)) > 0.006 {
 		t.Errorf("%v, want about %v and %v", got, p-error95, p+error95)
 	}
-	if got != bootstrap(values, 7, "all") {
+	if got != Interval(values, 7, "all") {
 		t.Error("two calls with one seed and name returned different intervals")
 	}
 	seeds, names := map[[2]float64]bool{}, map[[2]float64]bool{} // some may be equal, because ends are multiples of 1/400
 	for i := range 10 {
-		seeds[bootstrap(values, uint64(i), "all")] = true
-		names[bootstrap(values, 7, fmt.Sprint(i))] = true
+		seeds[Interval(values, uint64(i), "all")] = true
+		names[Interval(values, 7, fmt.Sprint(i))] = true
 	}
 	if len(seeds) < 3 || len(names) < 3 {
 		t.Errorf("ten seeds gave %d different intervals, ten names gave %d", len(seeds), len(names))
 	}
-	if got := bootstrap([]float64{1, 1, 1}, 7, ""); got != [2]float64{1, 1} {
+	if got := Interval([]float64{1, 1, 1}, 7, ""); got != [2]float64{1, 1} {
 		t.Errorf("of equal values: %v", got)
 	}
 }
