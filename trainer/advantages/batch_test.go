@@ -87,17 +87,17 @@ func TestNpy(t *testing.T) {
 	if err != nil || queries != 3 || flat != 1 {
 		t.Fatal(queries, flat, err)
 	}
-	got, err := ReadNpy(out)
+	got, err := readNpy(out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rewards, _ := ReadNpy("testdata/rewards.npy")
-	weights, _ := ReadNpy("testdata/weights.npy")
+	rewards, _ := readNpy("testdata/rewards.npy")
+	weights, _ := readNpy("testdata/weights.npy")
 	want, _, err := Batch(rewards, weights, mgrpo.DefaultConvention())
 	if err != nil || !got.Eq(want) {
 		t.Errorf("%v: %v, want %v", err, got, want)
 	}
-	single, err := ReadNpy("testdata/single.npy")
+	single, err := readNpy("testdata/single.npy")
 	if err != nil || single.Dtype() != tensor.Float32 || !single.Shape().Eq(tensor.Shape{4}) || single.Data().([]float32)[3] != 0.25 {
 		t.Errorf("%v, %v", single, err)
 	}
@@ -128,7 +128,7 @@ func TestNpyRefuses(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadNpy(path); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), path) {
+		if _, err := readNpy(path); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), path) {
 			t.Errorf("%s: %v, want ...%s...", c.name, err, c.want)
 		}
 	}

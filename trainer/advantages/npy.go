@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// The parts of a .npy file (NumPy's format, version 1.0) that ReadNpy checks before it allocates anything.
+// The parts of a .npy file (NumPy's format, version 1.0) that readNpy checks before it allocates anything.
 const (
 	npyMagic = "\x93NUMPY\x01\x00"
 	npyFixed = len(npyMagic) + 2 // and the length of the header
@@ -25,9 +25,9 @@ const (
 
 var npyHeader = regexp.MustCompile(`^\{'descr': '(<f8|<f4)', 'fortran_order': False, 'shape': \((\d+), ?(\d*)\),? ?\}\s*$`)
 
-// ReadNpy reads a .npy file with a vector or a matrix, little-endian float64 or float32 in C order, as numpy.save writes it. An error
+// readNpy reads a .npy file with a vector or a matrix, little-endian float64 or float32 in C order, as numpy.save writes it. An error
 // names the file and the array that is needed.
-func ReadNpy(path string) (*tensor.Dense, error) {
+func readNpy(path string) (*tensor.Dense, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func checkNpy(in *bufio.Reader, size int64) error {
 	return nil
 }
 
-// WriteNpy writes an array to a .npy file, which numpy.load reads.
-func WriteNpy(path string, array *tensor.Dense) (err error) {
+// writeNpy writes an array to a .npy file, which numpy.load reads.
+func writeNpy(path string, array *tensor.Dense) (err error) {
 	file, err := os.Create(path)
 	if err != nil {
 		return err
@@ -100,13 +100,13 @@ func WriteNpy(path string, array *tensor.Dense) (err error) {
 // "". Files returns the number of queries, and the number of queries whose advantages are all 0: their rewards are equal, or all
 // their weights are 0.
 func Files(rewards, weights, out string, convention mgrpo.Convention) (queries, flat int, err error) {
-	array, err := ReadNpy(rewards)
+	array, err := readNpy(rewards)
 	if err != nil {
 		return 0, 0, err
 	}
 	var weight *tensor.Dense
 	if weights != "" {
-		if weight, err = ReadNpy(weights); err != nil {
+		if weight, err = readNpy(weights); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -119,5 +119,5 @@ func Files(rewards, weights, out string, convention mgrpo.Convention) (queries, 
 			flat++
 		}
 	}
-	return len(stats), flat, WriteNpy(out, normalised)
+	return len(stats), flat, writeNpy(out, normalised)
 }

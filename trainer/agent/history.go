@@ -70,7 +70,7 @@ func (t *Template) learnCalls() (format callformat.Format, err error) {
 	return nil, err
 }
 
-// printCalls implements callformat.Printer.
+// printCalls prints an assistant's message for callformat.InferFormat.
 func (t *Template) printCalls(content string, calls ...callformat.Printed) (string, error) {
 	m := tokenizer.Message{Role: "assistant", Content: content}
 	for _, c := range calls {

@@ -171,7 +171,7 @@ func (c *Config) Digest() string {
 // DiffForResume returns a line "key: old -> new" for each key that differs from the earlier configuration but must not
 // change. It returns no lines if the run can be resumed.
 func (c *Config) DiffForResume(old *Config) []string {
-	return Diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
+	return diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
 }
 
 // ChangedOnResume returns a line "key: old -> new" for each key of the task, the algorithm and the agents that differs
@@ -184,11 +184,11 @@ func (c *Config) ChangedOnResume(old *Config) []string {
 		})
 		return keys
 	}
-	return Diff(learning(old), learning(c))
+	return diff(learning(old), learning(c))
 }
 
-// Diff returns a line "key: old -> new" for each key whose values differ, sorted by key.
-func Diff(old, new map[string]string) []string {
+// diff returns a line "key: old -> new" for each key whose values differ, sorted by key.
+func diff(old, new map[string]string) []string {
 	keys := maps.Clone(old)
 	maps.Copy(keys, new)
 	var out []string

@@ -55,7 +55,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 		{Tokenize, "[1]", "line 1: want an object, have list"},
 		{Tokenize, "{\"text\":\"a\"", "line 1: json"},
 		{Tokenize, "{}", `line 1: \"text\" is of type NoneType`},
-		{Tokenize, strings.Repeat(" ", MaxLine+1), "line 1: longer than 64 MiB"},
+		{Tokenize, strings.Repeat(" ", maxLine+1), "line 1: longer than 64 MiB"},
 		{Detokenize, `{"ids":[1,-1]}`, "line 1: ids[1] is not a token id"},
 		{Detokenize, `{"ids":[1,1.5]}`, "line 1: ids[1] is not a token id"},
 		{Render, `{"messages":[{"role":"user"}]}`, "line 1: chat template: line"},

@@ -165,7 +165,7 @@ func TestGenerateRefusesLines(t *testing.T) {
 // TestLongLine: a line that is too long is refused, and the next line is read.
 func TestLongLine(t *testing.T) {
 	c := openTiny(t, false)
-	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
+	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", maxLine) + `1]}` + "\n" + `{"ids":[1]}`
 	out, tally := generate(t, c, 1, 1, 0, in)
 	got := replies(t, out)
 	if len(got) != 3 || tally.Failed != 1 || !strings.Contains(got[1].Error, "longer than 64 MiB") || got[2].Error != "" {

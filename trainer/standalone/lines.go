@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
-// MaxLine is the size of the longest line that is read, in bytes.
-const MaxLine = 64 << 20
+// maxLine is the size of the longest line that is read, in bytes.
+const maxLine = 64 << 20
 
 // Tally counts the lines of an input and the lines that failed.
 type Tally struct {
@@ -47,7 +47,7 @@ func readLines(ctx context.Context, r io.Reader, ahead int) (<-chan input, <-cha
 			data, long, err := readLine(buf)
 			in := input{number: n, data: data}
 			if long {
-				in.err = fmt.Errorf("longer than %d MiB", MaxLine>>20)
+				in.err = fmt.Errorf("longer than %d MiB", maxLine>>20)
 			}
 			if long || len(bytes.TrimSpace(data)) > 0 {
 				select {
@@ -84,7 +84,7 @@ func receive(ctx context.Context, lines <-chan input) (in input, ok bool) {
 func readLine(r *bufio.Reader) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
-		if long = long || len(line)+len(part) > MaxLine; long {
+		if long = long || len(line)+len(part) > maxLine; long {
 			line = nil
 		} else {
 			line = append(line, part...)

@@ -19,10 +19,6 @@ type Argument struct {
 	Value any
 }
 
-// Printer prints an assistant's message with a template and returns the text from the end of the user's message to the
-// end.
-type Printer func(content string, calls ...Printed) (string, error)
-
 // Texts of the calls that a template prints. No template contains these texts.
 const (
 	probeText   = "mgrpo-probe-turn"
@@ -56,8 +52,9 @@ type probes struct {
 }
 
 // InferFormat asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
-// returns a format only if the format reads back the printed calls.
-func InferFormat(print Printer) (Format, error) {
+// returns a format only if the format reads back the printed calls. print prints an assistant's message with the template and
+// returns the text from the end of the user's message to the end.
+func InferFormat(print func(content string, calls ...Printed) (string, error)) (Format, error) {
 	p, err := takeProbes(print)
 	if err != nil {
 		return nil, err
@@ -70,7 +67,7 @@ func InferFormat(print Printer) (Format, error) {
 	return nil, fmt.Errorf("%w: it prints %.300q", ErrUnknown, strings.TrimPrefix(p.one, p.before))
 }
 
-func takeProbes(print Printer) (*probes, error) {
+func takeProbes(print func(content string, calls ...Printed) (string, error)) (*probes, error) {
 	p := &probes{}
 	text, err := print(probeText)
 	if err != nil {

@@ -31,7 +31,7 @@ func byteCompleteFiles(t testing.TB) map[string][]byte {
 	for _, added := range []string{"<|im_start|>", "<|im_end|>", "<think>"} {
 		tokens, types = append(tokens, added), append(types, ggufControl)
 	}
-	files, err := FromGGUF(map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+	files, err := fromGGUF(map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
 		"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": merges,
 		"tokenizer.ggml.eos_token_id": int64(267), "tokenizer.chat_template": "{{ messages[0].content + eos_token }}"})
 	if err != nil {

@@ -22,10 +22,10 @@ const (
 	ggufByte        = 6
 )
 
-// FromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
+// fromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
 // metadata of a GGUF file, whose values are string, bool, int64, []string, []int64 and []float64. It supports byte-level BPE
 // (model "gpt2") with the pre-tokenizers of ggufPres, and BPE of the SentencePiece kind ("llama", "gemma4").
-func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
+func fromGGUF(meta map[string]any) (files map[string][]byte, err error) {
 	g := ggufTokenizer{meta: meta}
 	files, err = g.files()
 	return files, at("GGUF tokenizer", err)

@@ -51,7 +51,7 @@ func ggufMeta(t *testing.T, name, pre string) map[string]any {
 func TestFromGGUFEncodesAsGolden(t *testing.T) {
 	for name, pre := range map[string]string{"smollm2": "smollm", "qwen3": "qwen2"} {
 		t.Run(name, func(t *testing.T) {
-			files, err := FromGGUF(ggufMeta(t, name, pre))
+			files, err := fromGGUF(ggufMeta(t, name, pre))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func compareOnGolden(t *testing.T, name string, files map[string][]byte) {
 
 func TestFromGGUFLlama3(t *testing.T) {
 	meta := ggufMeta(t, "smollm2", "llama-bpe")
-	files, err := FromGGUF(meta)
+	files, err := fromGGUF(meta)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestFromGGUFLlama3(t *testing.T) {
 		t.Errorf("EncodeWithSpecial: got %v, want the bos token before %v", got, plain)
 	}
 	meta["tokenizer.ggml.add_bos_token"] = false
-	if files, err = FromGGUF(meta); err != nil {
+	if files, err = fromGGUF(meta); err != nil {
 		t.Fatal(err)
 	}
 	if tok, err = Parse(files); err != nil {
@@ -118,7 +118,7 @@ func TestFromGGUFLlama3(t *testing.T) {
 
 // TestFromGGUFUserDefined: user-defined pieces such as Gemma's ▁▁ are found by merges. The ids are those of tokenizers 0.23.3.
 func TestFromGGUFUserDefined(t *testing.T) {
-	files, err := FromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": []string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"},
+	files, err := fromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": []string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"},
 		"tokenizer.ggml.token_type": []int64{2, 3, 3, 4, 1, 1, 1, 1}, "tokenizer.ggml.scores": []float64{0, 0, 0, 0, -3, -4, -5, -1},
 		"tokenizer.ggml.add_space_prefix": false, "tokenizer.ggml.add_bos_token": false})
 	if err != nil {
@@ -142,7 +142,7 @@ func TestFromGGUFIDsBeyond(t *testing.T) {
 		for i, name := range []string{"bos", "eos", "unknown", "padding"} {
 			meta["tokenizer.ggml."+name+"_token_id"] = []int64{math.MaxUint32, 3, 1 << 40, 9}[i]
 		}
-		files, err := FromGGUF(meta)
+		files, err := fromGGUF(meta)
 		if err != nil {
 			t.Fatalf("%s: %v", model, err)
 		}
@@ -182,11 +182,11 @@ func TestFromGGUFRefuses(t *testing.T) {
 		meta := map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
 			"tokenizer.ggml.tokens": []string{"a", "b", "ab"}, "tokenizer.ggml.token_type": []int64{1, 1, 1},
 			"tokenizer.ggml.merges": []string{"a b"}}
-		if _, err := FromGGUF(meta); err != nil {
+		if _, err := fromGGUF(meta); err != nil {
 			t.Fatal(err)
 		}
 		change(meta)
-		if _, err := FromGGUF(meta); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := fromGGUF(meta); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
@@ -199,7 +199,7 @@ func TestRealGGUF(t *testing.T) {
 	if err != nil {
 		t.Fatalf("models/%s does not exist: make gsm8k downloads it", filepath.Base(path))
 	}
-	files, err := FromGGUF(readGGUFMeta(file))
+	files, err := fromGGUF(readGGUFMeta(file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestGoldenPublishedGGUF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := FromGGUF(readGGUFMeta(file))
+	files, err := fromGGUF(readGGUFMeta(file))
 	if err != nil {
 		t.Fatal(err)
 	}

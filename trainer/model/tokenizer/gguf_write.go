@@ -16,7 +16,7 @@ var ggufSamples = []string{
 	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
 }
 
-// GGUF returns the metadata of the tokenizer for a GGUF file, in the types that FromGGUF reads. rows is the number of rows
+// GGUF returns the metadata of the tokenizer for a GGUF file, in the types that LoadCheckpoint reads. rows is the number of rows
 // of the embedding. Only byte-level BPE is supported. GGUF returns an error that names the vocabulary, pre-tokenizer or
 // setting for which the format has no key. It also returns an error if a reader of the metadata would split a text
 // differently.
@@ -178,7 +178,7 @@ func ggufTokens(s *spec, added []addedToken, rows int, meta map[string]any) erro
 
 // sameAsGGUF reads the metadata again, and compares the ids of some texts.
 func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
-	files, err := FromGGUF(meta)
+	files, err := fromGGUF(meta)
 	if err != nil {
 		return err
 	}

@@ -37,13 +37,13 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, at(dir, err)
 }
 
-// LoadCheckpoint reads the tokenizer of the checkpoint at path. gguf is the metadata of its GGUF file (see [FromGGUF]), or nil if path is
-// a folder (see [Load]).
+// LoadCheckpoint reads the tokenizer of the checkpoint at path. gguf is the metadata of its GGUF file, whose values are string, bool,
+// int64, []string, []int64 and []float64, or nil if path is a folder (see [Load]).
 func LoadCheckpoint(path string, gguf map[string]any) (*Tokenizer, error) {
 	if gguf == nil {
 		return Load(path)
 	}
-	files, err := FromGGUF(gguf)
+	files, err := fromGGUF(gguf)
 	if err != nil {
 		return nil, at(path, err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// ConsoleOptions describes the terminal and the run of a Console.
-type ConsoleOptions struct {
+// consoleOptions describes the terminal and the run of a Console.
+type consoleOptions struct {
 	Agents   []string // agents whose records are reported here, main agent first; a step's table is printed when all have reported
 	Steps    int64    // steps of the whole run; 0: unknown
 	Terminal bool     // the output is a terminal: a single progress line is redrawn in place
@@ -37,7 +37,7 @@ const (
 // evaluation, cold start and note.
 type Console struct {
 	out io.Writer
-	opt ConsoleOptions
+	opt consoleOptions
 
 	mu       sync.Mutex
 	start    time.Time
@@ -62,7 +62,7 @@ type table struct {
 // NewRunConsole returns the console of a run. agents are those that run in this process; nil means all. If out is a
 // terminal, it is used as one.
 func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console {
-	opt := ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
+	opt := consoleOptions{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {
 		opt.Agents = cfg.AgentNames()
 	}
@@ -71,11 +71,11 @@ func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console 
 		opt.Color = os.Getenv("NO_COLOR") == ""
 		opt.Width, _, _ = term.GetSize(int(file.Fd()))
 	}
-	return NewConsole(out, opt)
+	return newConsole(out, opt)
 }
 
-// NewConsole returns an Observer that writes to out.
-func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
+// newConsole returns an Observer that writes to out.
+func newConsole(out io.Writer, opt consoleOptions) *Console {
 	opt.Width = cmp.Or(opt.Width, 80)
 	if opt.Now == nil {
 		opt.Now = time.Now

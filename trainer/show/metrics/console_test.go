@@ -16,11 +16,11 @@ type clockwork struct{ now time.Time }
 
 func (c *clockwork) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-func newTestConsole(opt ConsoleOptions) (*Console, *bytes.Buffer, *clockwork) {
+func newTestConsole(opt consoleOptions) (*Console, *bytes.Buffer, *clockwork) {
 	var out bytes.Buffer
 	c := &clockwork{time.Unix(0, 0)}
 	opt.Now = func() time.Time { return c.now }
-	return NewConsole(&out, opt), &out, c
+	return newConsole(&out, opt), &out, c
 }
 
 // play reports a small run of two agents, with records out of order.
@@ -56,7 +56,7 @@ func TestSteps(t *testing.T) {
 }
 
 func TestConsole(t *testing.T) {
-	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
+	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
 	play(c, clock)
 	path := filepath.Join("testdata", "console.txt")
 	if *update {
@@ -88,7 +88,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 	}
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25), tokens("planner", 1), tokens("planner", 2), tokens("elsewhere", 1))
-	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner"}})
+	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	clock.pass(7 * time.Second)
 	c.Report(tokens("planner", 2)) // the checkpoint is from step 1
@@ -106,7 +106,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 func TestNoSummaryOfAFailedResume(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25), step("planner", 1, 1))
-	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"planner"}})
+	c, out, _ := newTestConsole(consoleOptions{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	if c.Summary(errors.New("these keys differ")); out.String() != "" {
 		t.Errorf("%q", out)
@@ -115,7 +115,7 @@ func TestNoSummaryOfAFailedResume(t *testing.T) {
 
 // TestTableWaitsForAll: the table of a step is printed once, after its last agent has reported.
 func TestTableWaitsForAll(t *testing.T) {
-	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}})
+	c, out, _ := newTestConsole(consoleOptions{Agents: []string{"a", "b"}})
 	c.Report(step("a", 1, 1))
 	c.Report(step("a", 2, 1))
 	if out.Len() > 0 {
@@ -132,7 +132,7 @@ func TestTableWaitsForAll(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
+	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
 	for i := range 50 {
 		c.Progress(Progress{Agent: "a", Activity: Waiting, For: []string{strings.Repeat("long", 20)}, Done: i, Total: 50})
 		clock.pass(10 * time.Millisecond)
@@ -163,7 +163,7 @@ func TestTerminal(t *testing.T) {
 
 // TestPlainProgress: without a terminal, progress is a line from time to time.
 func TestPlainProgress(t *testing.T) {
-	c, out, clock := newTestConsole(ConsoleOptions{})
+	c, out, clock := newTestConsole(consoleOptions{})
 	for i := range 120 {
 		c.Progress(Progress{Agent: "a", Activity: RollOut, Version: 1, Done: i, Total: 120})
 		clock.pass(100 * time.Millisecond)

@@ -34,11 +34,11 @@ type View struct {
 	Items []any
 }
 
-// MaxText is the size of the longest text of Dumps, Str and Repr, in bytes. A list that contains another list twice, at
+// maxText is the size of the longest text of Dumps, Str and Repr, in bytes. A list that contains another list twice, at
 // many levels, has a text of exponential size.
-const MaxText = 64 << 20
+const maxText = 64 << 20
 
-var errText = fmt.Errorf("the text of a value is longer than %d MiB", MaxText>>20)
+var errText = fmt.Errorf("the text of a value is longer than %d MiB", maxText>>20)
 
 // TypeName returns the Python name of a value's type, for messages.
 func TypeName(v any) string {
@@ -129,7 +129,7 @@ func (w *writer) value(v any, depth int) error {
 	if depth > 2*MaxDepth {
 		return fmt.Errorf("value nested deeper than %d", 2*MaxDepth)
 	}
-	if w.Len() > MaxText {
+	if w.Len() > maxText {
 		return errText
 	}
 	switch v := v.(type) {
@@ -146,7 +146,7 @@ func (w *writer) value(v any, depth int) error {
 	case *big.Int:
 		w.WriteString(v.String())
 	case float64:
-		text := FloatRepr(v)
+		text := floatRepr(v)
 		w.constant(jsonFloats.Replace(text), text)
 	case string:
 		w.quote(v)
@@ -267,7 +267,7 @@ func (w *writer) newline(depth int) {
 
 func (w *writer) quote(s string) {
 	if w.python {
-		w.WriteString(StringRepr(s))
+		w.WriteString(stringRepr(s))
 		return
 	}
 	w.WriteByte('"')
@@ -288,9 +288,9 @@ func (w *writer) quote(s string) {
 	w.WriteByte('"')
 }
 
-// FloatRepr formats a float as Python's repr does: with the shortest digits that parse to the same value, and always with a
+// floatRepr formats a float as Python's repr does: with the shortest digits that parse to the same value, and always with a
 // point or an exponent. It uses an exponent from 1e16 up and below 1e-4.
-func FloatRepr(f float64) string {
+func floatRepr(f float64) string {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strings.TrimPrefix(strings.ToLower(strconv.FormatFloat(f, 'g', -1, 64)), "+")
 	}
@@ -304,9 +304,9 @@ func FloatRepr(f float64) string {
 	return s
 }
 
-// StringRepr quotes a string as Python's repr does: in single quotes unless only double quotes avoid escapes, with
+// stringRepr quotes a string as Python's repr does: in single quotes unless only double quotes avoid escapes, with
 // unprintable characters as \x, \u or \U.
-func StringRepr(s string) string {
+func stringRepr(s string) string {
 	quote := '\''
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		quote = '"'
