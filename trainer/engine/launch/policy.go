@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/mgrpo/mgrpo/trainer/engine/internal/router"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
@@ -15,7 +16,7 @@ import (
 type RankedPolicy struct {
 	policy.Policy // of rank 0
 	group         *RankGroup
-	router        *policy.Router
+	router        *router.Router
 	model         arch.Config
 	versions      versions
 }
@@ -25,7 +26,7 @@ func (g *RankGroup) Sampler(own policy.Policy, model arch.Config) policy.Policy 
 	if g == nil {
 		return own
 	}
-	return &RankedPolicy{Policy: own, group: g, router: policy.NewRouter(1 + len(g.followers)), model: model,
+	return &RankedPolicy{Policy: own, group: g, router: router.New(1 + len(g.followers)), model: model,
 		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 

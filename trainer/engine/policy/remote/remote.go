@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/trainer/engine/internal/router"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -61,7 +62,7 @@ type Policy struct {
 	weights  Weights
 	probe    probe
 	replicas []*replica
-	router   *policy.Router
+	router   *router.Router
 	context  int
 
 	life context.Context // ends with Close
@@ -84,7 +85,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	for _, url := range opt.URLs {
 		p.replicas = append(p.replicas, newReplica(url, opt))
 	}
-	p.router = policy.NewRouter(len(p.replicas))
+	p.router = router.New(len(p.replicas))
 	if err := p.removeLeftovers(); err != nil {
 		return nil, errors.Join(err, p.Close(ctx))
 	}

@@ -1,9 +1,12 @@
-package policy
+// Package router chooses which of several engines samples a turn: the ranks of an agent, or its servers.
+package router
 
 import (
 	"cmp"
 	"slices"
 	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // Router chooses which of several engines samples a turn. An engine caches computed prompts, so all turns of a conversation
@@ -13,8 +16,8 @@ type Router struct {
 	mu            sync.Mutex
 	load          []load
 	most          int
-	conversations map[Key]int    // engine of each conversation
-	queries       map[string]int // engine of each query's newest conversation
+	conversations map[policy.Key]int // engine of each conversation
+	queries       map[string]int     // engine of each query's newest conversation
 }
 
 // load is the work of an engine.
@@ -23,8 +26,8 @@ type load struct {
 	held     int // number of conversations placed there
 }
 
-// NewRouter returns a router for engines 0 to engines-1.
-func NewRouter(engines int) *Router {
+// New returns a router for engines 0 to engines-1.
+func New(engines int) *Router {
 	r := &Router{load: make([]load, engines)}
 	r.Forget()
 	return r
@@ -32,7 +35,7 @@ func NewRouter(engines int) *Router {
 
 // Enter returns the engine for a turn of conversation k, which is in flight there until Leave. Engines for which able
 // returns false are avoided while there are others.
-func (r *Router) Enter(k Key, able func(engine int) bool) int {
+func (r *Router) Enter(k policy.Key, able func(engine int) bool) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	engine, known := r.conversations[k]
@@ -104,7 +107,7 @@ func (r *Router) Forget() {
 }
 
 func (r *Router) forget() {
-	r.conversations, r.queries = map[Key]int{}, map[string]int{}
+	r.conversations, r.queries = map[policy.Key]int{}, map[string]int{}
 	for i := range r.load {
 		r.load[i].held = 0
 	}

@@ -1,8 +1,10 @@
-package policy
+package router
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 func anywhere(int) bool { return true }
@@ -10,8 +12,10 @@ func anywhere(int) bool { return true }
 // TestRouter: a conversation keeps its engine under any load. The rollouts of a query use one
 // engine until it has more than its share of turns. Queries are spread over the engines.
 func TestRouter(t *testing.T) {
-	r := NewRouter(2)
-	key := func(query, rollout int) Key { return Key{Query: fmt.Sprint("q", query), Rollout: rollout} }
+	r := New(2)
+	key := func(query, rollout int) policy.Key {
+		return policy.Key{Query: fmt.Sprint("q", query), Rollout: rollout}
+	}
 	homes := map[int]int{}
 	for query := range 8 {
 		first := r.Enter(key(query, 0), anywhere)
@@ -49,8 +53,8 @@ func TestRouter(t *testing.T) {
 
 // TestRouterWithoutOne: engines that are not able are not chosen, also for conversations that they had, unless no engine is able.
 func TestRouterWithoutOne(t *testing.T) {
-	r := NewRouter(3)
-	k := Key{Query: "q"}
+	r := New(3)
+	k := policy.Key{Query: "q"}
 	first := r.Enter(k, anywhere)
 	without := func(engine int) bool { return engine != first }
 	second := r.Enter(k, without)
@@ -60,7 +64,7 @@ func TestRouterWithoutOne(t *testing.T) {
 	if again := r.Enter(k, anywhere); again != second {
 		t.Errorf("the conversation continued at engine %d, want %d, which had its newest turn", again, second)
 	}
-	if r.Enter(Key{Query: "other"}, func(int) bool { return false }) == second {
+	if r.Enter(policy.Key{Query: "other"}, func(int) bool { return false }) == second {
 		t.Error("if no engine is able, the one with the most turns was chosen")
 	}
 }
