@@ -23,7 +23,7 @@ the model's settings, the command fails and names the setting.
 }
 
 func (c *exportCmd) Run(ctx context.Context) error {
-	if err := standalone.Export(ctx, c.Model, c.Adapter, c.GGUF, c.Type); err != nil {
+	if err := standalone.Export(ctx, c.Model, c.GGUF, standalone.ExportOptions{Adapter: c.Adapter, DType: c.Type}); err != nil {
 		return err
 	}
 	fmt.Printf("wrote %s\n", c.GGUF)

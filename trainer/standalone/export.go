@@ -10,10 +10,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Export writes the checkpoint at path as a GGUF file, with matrices of the type F32, BF16, F16 or Q8_0, its tokenizer and its chat
-// template. If an adapter is named, it is merged. Export returns an error that names any setting that GGUF cannot
-// represent.
-func Export(ctx context.Context, path, adapter, file, dtype string) (err error) {
+// ExportOptions are the options of Export.
+type ExportOptions struct {
+	Adapter string // folder of a LoRA adapter in PEFT's format, which is merged into the model; "": none
+	DType   string // type of the matrices: F32, BF16, F16 or Q8_0
+}
+
+// Export writes the checkpoint at path to a GGUF file, with its tokenizer and its chat template. It returns an error that names
+// any setting that GGUF cannot represent.
+func Export(ctx context.Context, path, file string, opt ExportOptions) (err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return err
 	}
@@ -36,15 +41,15 @@ func Export(ctx context.Context, path, adapter, file, dtype string) (err error) 
 		shapes[t.Name] = t.Shape
 	}
 	read := func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }
-	if adapter != "" {
-		c, err := Open(ctx, path, Options{Device: "cpu", DType: "fp32", Adapter: adapter})
+	if opt.Adapter != "" {
+		c, err := Open(ctx, path, Options{Device: "cpu", DType: "fp32", Adapter: opt.Adapter})
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
 		read = c.merged(ctx)
 	}
-	return weights.WriteGGUF(file, cfg, meta, read, weights.DType(dtype))
+	return weights.WriteGGUF(file, cfg, meta, read, weights.DType(opt.DType))
 }
 
 // merged returns a function that reads a tensor of the model with the adapter merged into it.
