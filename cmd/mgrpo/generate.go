@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
@@ -46,14 +45,11 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	progress := standalone.StartProgress(os.Stderr, "sampled", progressAfter)
-	defer progress.Stop()
+	shown := startProgress(os.Stderr, "sampled")
+	defer shown.stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
+		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: shown.add}
 		tally, err := checkpoint.Generate(ctx, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})
 }
-
-// progressAfter is the longest time without output while lines are processed.
-const progressAfter = 2 * time.Second

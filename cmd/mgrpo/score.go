@@ -34,10 +34,10 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
-	progress := standalone.StartProgress(os.Stderr, "scored", progressAfter)
-	defer progress.Stop()
+	shown := startProgress(os.Stderr, "scored")
+	defer shown.stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
+		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: shown.add}
 		tally, err := checkpoint.Score(ctx, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})

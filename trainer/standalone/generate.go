@@ -14,8 +14,10 @@ import (
 type GenerateOptions struct {
 	Sampling policy.Sampling // if it has no StopIDs, a turn ends at those of Checkpoint.StopIDs
 	Seed     uint64
-	InFlight int       // lines in flight, 0: one; more than the engine's slots, so that no slot is ever idle
-	Progress *Progress // may be nil
+	InFlight int // lines in flight, 0: one; more than the engine's slots, so that no slot is ever idle
+
+	// Progress is called with 1, 0 after each line and with 0, 1 for each sampled token, by several goroutines; it may be nil.
+	Progress func(lines, tokens int)
 }
 
 // completion is the reply of Generate.
@@ -39,6 +41,9 @@ func (c *Checkpoint) Generate(ctx context.Context, engine policy.Sampler, opt Ge
 	defer stop()
 	if opt.Sampling.StopIDs == nil {
 		opt.Sampling.StopIDs = c.StopIDs()
+	}
+	if opt.Progress == nil {
+		opt.Progress = func(int, int) {}
 	}
 	g := generator{c, engine, opt}
 	lines, ended := readLines(ctx, r, 0)
@@ -71,7 +76,7 @@ func (c *Checkpoint) Generate(ctx context.Context, engine policy.Sampler, opt Ge
 		if err := out.write(a.line, a.id, a.completion, a.err); err != nil {
 			return out.tally, err
 		}
-		opt.Progress.add(1, 0)
+		opt.Progress(1, 0)
 		if len(pending) == 0 {
 			if err := out.buf.Flush(); err != nil {
 				return out.tally, err
@@ -115,7 +120,7 @@ func (g generator) answer(ctx context.Context, in input) answer {
 	}
 	c, err := g.engine.Generate(ctx, policy.Request{Tokens: q.ids, Sampling: g.opt.Sampling,
 		Key:     policy.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)},
-		OnToken: func(int32) { g.opt.Progress.add(0, 1) }})
+		OnToken: func(int32) { g.opt.Progress(0, 1) }})
 	if err != nil {
 		a.fatal = fmt.Errorf("line %d: %w", in.number, err)
 		return a

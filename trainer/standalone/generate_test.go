@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -22,10 +23,19 @@ func generate(t *testing.T, c *Checkpoint, slots, inFlight int, seed uint64, in 
 		t.Fatal(err)
 	}
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: c.StopIDs()}, Seed: seed, InFlight: inFlight}
+	var lines, tokens atomic.Int64
+	opt.Progress = func(l, n int) { lines.Add(int64(l)); tokens.Add(int64(n)) }
 	var out strings.Builder
 	tally, err := c.Generate(context.Background(), engine, opt, strings.NewReader(in), &out)
 	if err != nil {
 		t.Fatal(err)
+	}
+	sampled := 0
+	for _, r := range replies(t, out.String()) {
+		sampled += len(r.IDs)
+	}
+	if lines.Load() != int64(tally.Lines) || tokens.Load() != int64(sampled) {
+		t.Errorf("progress has %d lines and %d tokens, want %d and %d", lines.Load(), tokens.Load(), tally.Lines, sampled)
 	}
 	return out.String(), tally
 }

@@ -12,9 +12,9 @@ import (
 
 // ScoreOptions are the options of Score.
 type ScoreOptions struct {
-	Temperature float64   // > 0
-	BatchTokens int       // tokens of one forward pass; a longer sequence gets a pass of its own
-	Progress    *Progress // may be nil
+	Temperature float64                 // > 0
+	BatchTokens int                     // tokens of one forward pass; a longer sequence gets a pass of its own
+	Progress    func(lines, tokens int) // called with 1 and a line's number of tokens after the line; may be nil
 }
 
 // score is the reply of Score.
@@ -47,7 +47,9 @@ func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w
 			if err := out.write(l.number, l.id, l.reply, l.err); err != nil {
 				return out.tally, err
 			}
-			opt.Progress.add(1, len(l.ids))
+			if opt.Progress != nil {
+				opt.Progress(1, len(l.ids))
+			}
 		}
 		if err := out.buf.Flush(); err != nil {
 			return out.tally, err
