@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"syscall"
 
@@ -220,9 +221,9 @@ func checkTerms(cfg *config.Config, terms map[string]term.Term) error {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("trainer: TrainOptions.Terms: the team has no agent %s", name)
 		}
-		a := cfg.Agent(name)
+		a, value := cfg.Agent(name), reflect.ValueOf(terms[name])
 		switch {
-		case term.IsNil(terms[name]):
+		case !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil():
 			return fmt.Errorf("trainer: TrainOptions.Terms: the loss term of agent %s is nil", name)
 		case a.Model.Endpoint != nil || !cfg.Learns(a):
 			return cfg.Fault("agents."+name, errors.New("the agent is not trained, so it cannot have a loss term (TrainOptions.Terms)"))

@@ -18,7 +18,7 @@ func TestHeadLearns(t *testing.T) {
 				t.Skip(err)
 			}
 			defer device.Close()
-			err = device.Do(t.Context(), func(s *torch.Scope) error { return learn(t, s) })
+			err = device.Do(t.Context(), func(s *term.Scope) error { return learn(t, s) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -26,7 +26,7 @@ func TestHeadLearns(t *testing.T) {
 	}
 }
 
-func learn(t *testing.T, s *torch.Scope) error {
+func learn(t *testing.T, s *term.Scope) error {
 	head := gotchx.NewTerm(&valueHead{rate: 0.1})
 	b := term.Batch{
 		Hidden:  s.FromFloat32([]float32{9, 9, 1, 0, 9, 9, 0, 1}, 4, 2).To(torch.BFloat16),
@@ -38,14 +38,14 @@ func learn(t *testing.T, s *torch.Scope) error {
 	for i := range 100 {
 		var err error
 		s.Grad(true, func() {
-			var loss *torch.Tensor
+			var loss *term.Tensor
 			if loss, err = head.Loss(s, b); err != nil {
 				return
 			}
 			if last = loss.Detach().Item(); i == 0 {
 				first = last
 			}
-			torch.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil})
+			torch.Backward([]*term.Tensor{loss}, []*term.Tensor{nil})
 		})
 		if err != nil {
 			return err

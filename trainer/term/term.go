@@ -1,20 +1,17 @@
 // Package term is the interface of a loss term that a program adds to the policy loss of an
 // agent. The term may be a regulariser, or a value or reward head with its own optimizer.
-// Programs write terms with gotch (bindings/torch/gotchx); these types use the tensors of
-// bindings/torch, so that training itself does not link gotch.
+// Programs write terms with gotch (bindings/torch/gotchx), or with Tensor and Scope, so that training itself does not link
+// gotch.
 package term
 
-import (
-	"reflect"
+import "github.com/mgrpo/mgrpo/bindings/torch"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
-)
+// Tensor is a tensor of LibTorch. A term without gotch computes with its methods, such as Mul, Sum and Scale.
+type Tensor = torch.Tensor
 
-// IsNil reports whether an interface value, such as a Term, is nil or a nil pointer.
-func IsNil(value any) bool {
-	v := reflect.ValueOf(value)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
-}
+// Scope makes tensors on the agent's device, and frees at the end of the call those that are not kept. A term without gotch uses its
+// methods, such as FromFloat32 and Keep.
+type Scope = torch.Scope
 
 // Term is a loss term of one agent. Its methods are called on the thread of the agent's device, and never concurrently.
 type Term interface {
@@ -22,21 +19,21 @@ type Term interface {
 	// loss, or nil for 0. Its gradient reaches the policy's parameters through Hidden and LogProb, unless the term detaches them, and
 	// also parameters of the term's own. The loss of a minibatch is the sum over its micro-batches, so divide by a number in Minibatch
 	// for a mean. A value that is not finite refuses the update; an error ends the run. Gradients are recorded during the call.
-	Loss(s *torch.Scope, b Batch) (*torch.Tensor, error)
+	Loss(s *Scope, b Batch) (*Tensor, error)
 
 	// Updated is called after an update with at least one call of Loss. The term makes a step of its own
 	// optimizer or, if the update was not made, drops the gradients of its parameters. The step's record gets
 	// the returned values as term_NAME. A NAME has lower-case letters, digits and underscores; the name loss is
 	// reserved. An error or a value that is not finite ends the run. Gradients are not recorded during the call.
-	Updated(s *torch.Scope, u Update) (map[string]float64, error)
+	Updated(s *Scope, u Update) (map[string]float64, error)
 }
 
 // Batch is one micro-batch: N trained tokens of some sequences, one after the other. A token that several
 // sequences share is computed once and occurs in each of them. Both tensors have gradient history. Hidden
 // has the agent's compute type: float32 on a CPU and bf16 on a GPU, unless agents.NAME.dtype is set.
 type Batch struct {
-	Hidden  *torch.Tensor // [N, Hidden]: last hidden state, after the norm, that predicts the token
-	LogProb *torch.Tensor // float32 [N]: log-prob of the token under grpo.temperature
+	Hidden  *Tensor // [N, Hidden]: last hidden state, after the norm, that predicts the token
+	LogProb *Tensor // float32 [N]: log-prob of the token under grpo.temperature
 	Composition
 }
 

@@ -2,6 +2,7 @@ package gotchx
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/sugarme/gotch/ts"
 
@@ -30,7 +31,7 @@ type TermBatch struct {
 
 // NewTerm returns t for trainer.TrainOptions.Terms, or nil if t is nil or a nil pointer: training refuses a nil term.
 func NewTerm(t Term) term.Term {
-	if term.IsNil(t) {
+	if v := reflect.ValueOf(t); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil
 	}
 	return gotchTerm{t}
