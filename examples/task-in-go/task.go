@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,7 +67,7 @@ func (m *measures) EvalSize() int            { return m.held }
 func (m *measures) Lookup(id string) (task.Query, error) {
 	split, number, _ := strings.Cut(id, "-")
 	i, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || split != "train" && split != "eval" {
+	if err != nil || !slices.Contains([]string{"train", "eval", "demonstration"}, split) {
 		return task.Query{}, fmt.Errorf("measures: there is no query %q", id)
 	}
 	return m.query(split, i), nil

@@ -1,28 +1,28 @@
 package main
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/tasktest"
 )
 
-// TestLookup: a sub-agent's server makes the query that the main agent's server means.
-func TestLookup(t *testing.T) {
+// The roles of the team.
+var (
+	planner = task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"clerk"}}
+	clerk   = task.AgentRole{Agent: "clerk"}
+)
+
+// TestMeasures checks the rules that every task follows: a sub-agent's server, for example, makes a query again from its id.
+func TestMeasures(t *testing.T) {
 	m, err := newMeasures(7, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20 {
-		for _, q := range []task.Query{m.Train(int64(i)), m.Eval(i)} {
-			if again, err := m.Lookup(q.ID); err != nil || !reflect.DeepEqual(again, q) {
-				t.Errorf("%+v, %v, want %+v", again, err, q)
-			}
-		}
-	}
-	for _, id := range []string{"", "eval", "eval-", "other-3", "train-x"} {
+	tasktest.Check(t, m, planner, clerk)
+	for _, id := range []string{"eval", "eval-", "other-3", "train-x"} {
 		if _, err := m.Lookup(id); err == nil {
 			t.Errorf("%q is a query", id)
 		}
@@ -44,7 +44,7 @@ func TestDemonstrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	right, shown := 0, 0
-	for d := range m.Demonstrations(task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"clerk"}}, 200) {
+	for d := range m.Demonstrations(planner, 200) {
 		last := d.Segments[len(d.Segments)-1]
 		score, err := m.VerifyMain(t.Context(), m.query("demonstration", int64(shown)), task.Attempt{Answer: last.Text})
 		if err != nil {
@@ -56,7 +56,7 @@ func TestDemonstrations(t *testing.T) {
 	if right < shown/4 || right > shown*3/4 {
 		t.Errorf("%d of %d demonstrated answers are right", right, shown)
 	}
-	for d := range m.Demonstrations(task.AgentRole{Agent: "clerk"}, 200) {
+	for d := range m.Demonstrations(clerk, 200) {
 		for _, s := range d.Segments {
 			if slices.Contains(tok.Encode(s.Text), tok.Unk()) {
 				t.Errorf("the tokenizer lacks a word of %q", s.Text)

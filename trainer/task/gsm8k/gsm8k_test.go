@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/tasktest"
 )
 
 const data = "../../../testdata/gsm8k/"
@@ -51,10 +52,11 @@ func TestPublishedSolutions(t *testing.T) {
 }
 
 func TestDemonstrations(t *testing.T) {
-	g := open(t)
+	g, planner := open(t), task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"solver"}}
+	tasktest.Check(t, g, planner, task.AgentRole{Agent: "solver"})
 	const n = 400
 	delegated, count, seen := 0, 0, map[string]bool{}
-	for d := range g.Demonstrations(task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"solver"}}, n) {
+	for d := range g.Demonstrations(planner, n) {
 		count++
 		seen[d.Query] = true
 		q, err := g.Lookup(d.Query)

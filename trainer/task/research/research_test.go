@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/tasktest"
 )
 
 // quickstart returns the quickstart's settings: 192 held-out queries and the sloppy experts.
@@ -45,6 +46,7 @@ func TestVocabulary(t *testing.T) {
 
 func TestQueriesAreFunctionsOfTheSeed(t *testing.T) {
 	a, b, other := newTask(t, 5), newTask(t, 5), newTask(t, 6)
+	tasktest.Check(t, a, task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"researcher"}}, task.AgentRole{Agent: "researcher"})
 	same := 0
 	for i := range 50 {
 		q := a.Train(int64(i))
