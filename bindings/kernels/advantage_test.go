@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"gorgonia.org/tensor"
 )
 

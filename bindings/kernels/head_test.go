@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, and their batch.

@@ -8,7 +8,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 type rowExpectation struct {

@@ -1,7 +1,7 @@
 package kernels
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 
 	"errors"
 	"math"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestOnlySave checks that rows of a partial run start a new file or replace rows in an existing one. Rows from a different run are marked.

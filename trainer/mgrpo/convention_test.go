@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestConventionsByName(t *testing.T) {

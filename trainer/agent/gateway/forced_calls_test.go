@@ -13,7 +13,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway/constrained"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 

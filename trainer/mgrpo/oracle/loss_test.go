@@ -5,8 +5,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"pgregory.net/rapid"
 )
 

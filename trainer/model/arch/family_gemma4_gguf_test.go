@@ -4,7 +4,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestGemma4GGUFRefusals changes the metadata of a model of four layers. The last two layers share the keys and values of the first two.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // sharedKeys returns the config.json of the golden case with E2B's parts, after change.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestTiling compares the order of heads with llama.cpp's: reshape(key heads, value heads for each, size), swap the first two, flatten.

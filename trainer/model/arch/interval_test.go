@@ -3,7 +3,7 @@ package arch
 import (
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestIntervals reads the keys that select every n-th layer: n must be a positive integer, and null is an error, as in transformers. If a

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestConfigDefaults(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // benchText returns about a megabyte of text and code: this package's own source and the goldens' licence.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // ggufMeta returns a golden tokenizer as the metadata that llama.cpp's converter would write.

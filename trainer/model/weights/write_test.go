@@ -11,8 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 

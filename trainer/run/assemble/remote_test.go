@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // sglang replaces an SGLang server. It samples with the model of the folder that a request names.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestDamage damages every file of a checkpoint: it flips one bit anywhere, removes one byte, or removes the file.

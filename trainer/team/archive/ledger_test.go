@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 func TestLedger(t *testing.T) {

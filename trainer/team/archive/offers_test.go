@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestOffers checks that an evaluated step is offered with its results and without them, newest

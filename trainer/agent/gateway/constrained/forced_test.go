@@ -12,7 +12,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/grammar"
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 

@@ -49,7 +49,7 @@ func root() string {
 		return dir
 	}
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..", "testdata")
+	return filepath.Join(filepath.Dir(file), "..", "..", "testdata")
 }
 
 // File returns Dir(t, kind)/name. If the file is absent, it skips or fails the test as Dir does.
