@@ -17,7 +17,7 @@ template <int kBlock>
 __device__ double warps_sum(double value) {
   __shared__ double of_warp[kBlock / kWarp];
   value = lanes_sum<kWarp>(value);
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
+  if (lane() == 0) of_warp[warp()] = value;
   __syncthreads();
   double sum = 0;
   if (threadIdx.x == 0)
@@ -26,7 +26,7 @@ __device__ double warps_sum(double value) {
   return sum;
 }
 
-__global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, int64_t n, int64_t blocks, double *sums) {
+__global__ __launch_bounds__(kThreads) void grad_norm_squares_kernel(const float *grad, int64_t n, int64_t blocks, double *sums) {
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t rest = n - b * kNormBlock;
     double mine = 0;
@@ -42,7 +42,7 @@ __global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, in
 }
 
 // Adds up sums [n] with one block. A thread adds its numbers in their order.
-__global__ __launch_bounds__(kSumThreads) void sum_kernel(const double *sums, int64_t n, double *total) {
+__global__ __launch_bounds__(kSumThreads) void grad_norm_sum_kernel(const double *sums, int64_t n, double *total) {
   double mine = 0;
 #pragma unroll 8
   for (int64_t i = threadIdx.x; i < n; i += kSumThreads) mine += sums[i];
@@ -102,8 +102,8 @@ int32_t grad_norm(const float *grad, int64_t n, double *norm, cudaStream_t strea
   const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
   Scratch<double> sums(stream);  // the last element is the total
   MGRPO_TRY(sums.allocate(blocks + 1));
-  MGRPO_TRY(launch(squares_kernel, {block_count(blocks), kThreads}, stream, grad, n, blocks, sums.get()));
-  MGRPO_TRY(launch(sum_kernel, {1, kSumThreads}, stream, sums.get(), blocks, sums.get() + blocks));
+  MGRPO_TRY(launch(grad_norm_squares_kernel, {block_count(blocks), kThreads}, stream, grad, n, blocks, sums.get()));
+  MGRPO_TRY(launch(grad_norm_sum_kernel, {1, kSumThreads}, stream, sums.get(), blocks, sums.get() + blocks));
   MGRPO_TRY(sums.download(norm, 1, blocks));
   *norm = sqrt(*norm);
   return MGRPO_OK;

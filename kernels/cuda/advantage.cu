@@ -5,7 +5,7 @@ namespace mgrpo::cuda {
 namespace {
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Groups<T> in) {
+__global__ __launch_bounds__(kThreads) void group_advantage_kernel(mgrpo_convention c, Groups<T> in) {
   normalise_all(c, in);
 }
 
@@ -20,7 +20,7 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   MGRPO_TRY(refusals.allocate(groups));
   MGRPO_TRY(first.allocate_ones(1));
   constexpr int64_t kGroups = kThreads / kSmallGroupLanes;  // of a block
-  MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kGroups - 1) / kGroups), kThreads}, stream, *convention,
+  MGRPO_TRY(launch(group_advantage_kernel<T>, {block_count((groups + kGroups - 1) / kGroups), kThreads}, stream, *convention,
                    Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get(), first.get()}));
   int64_t group = -1, key = 0;
   MGRPO_TRY(first.download(&group, 1));

@@ -119,8 +119,8 @@ __device__ void normalise(const mgrpo_convention &c, const Groups<T> &in, int64_
 template <class T>
 __device__ void normalise_all(const mgrpo_convention &c, const Groups<T> &in) {
   constexpr int64_t kGroups = kWarp / kSmallGroupLanes;  // small groups that a warp computes at a time
-  const int64_t warp = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp, warps = gridDim.x * int64_t{kThreads / kWarp};
-  for (int64_t from = warp * kGroups; from < in.groups; from += warps * kGroups) {
+  const int64_t number = blockIdx.x * int64_t{kThreads / kWarp} + warp(), warps = gridDim.x * int64_t{kThreads / kWarp};
+  for (int64_t from = number * kGroups; from < in.groups; from += warps * kGroups) {
     const int64_t g = from + lane() / kSmallGroupLanes;
     const bool exists = g < in.groups, large = exists && in.offsets[g + 1] - in.offsets[g] > kMaxSmallGroup;
     normalise<kSmallGroupLanes>(c, in, g, exists && !large);

@@ -132,20 +132,19 @@ constexpr int blocks_at_a_time(int heads, int head_size) {
 
 template <int kHd, int kHeads>
 __global__ __launch_bounds__(kAttentionThreads, blocks_at_a_time(kHeads, kHd)) void attend_mma_kernel(Attention<Bf16> in) {
-  constexpr int kWarps = kAttentionThreads / 32,
+  constexpr int kWarps = kAttentionThreads / kWarp,
                 kRow = kHd + 4;  // the stride of rows in shared memory, so that they begin in different banks
   __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
   alignas(16) __shared__ float warp_values[kWarps][8][kRow];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for_each_part<kHeads>(in, [&](const Part &part) {
-    WarpAttention<kHd, kHeads> mine(in, part, warp_values[warp]);
-    mine.run(part.begin / kKeyTile * kKeyTile + warp * kKeyTile, kWarps * kKeyTile);
+    WarpAttention<kHd, kHeads> mine(in, part, warp_values[warp()]);
+    mine.run(part.begin / kKeyTile * kKeyTile + warp() * kKeyTile, kWarps * kKeyTile);
     const int g = mine.g, t = mine.t;
 #pragma unroll
     for (int half = 0; half < kHeads / 8; half++) {
       if (t == 0) {
-        warp_max[warp][g + 8 * half] = mine.max[half];
-        warp_sum[warp][g + 8 * half] = mine.sum[half];
+        warp_max[warp()][g + 8 * half] = mine.max[half];
+        warp_sum[warp()][g + 8 * half] = mine.sum[half];
       }
     }
     __syncthreads();
@@ -158,27 +157,27 @@ __global__ __launch_bounds__(kAttentionThreads, blocks_at_a_time(kHeads, kHd)) v
     for (int half = 0; half < kHeads / 8; half++) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const float rescale = exp2_of(warp_max[warp][8 * half + 2 * t + h] - merged_max_of(8 * half + 2 * t + h));
+        const float rescale = exp2_of(warp_max[warp()][8 * half + 2 * t + h] - merged_max_of(8 * half + 2 * t + h));
 #pragma unroll
         for (int e = 0; e < kHd / 64; e++)
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const float (&pair)[4] = mine.value[half][e][i];
-            *reinterpret_cast<float2 *>(&warp_values[warp][2 * t + h][64 * e + 8 * g + 2 * i]) =
+            *reinterpret_cast<float2 *>(&warp_values[warp()][2 * t + h][64 * e + 8 * g + 2 * i]) =
                 make_float2(pair[h] * rescale, pair[2 + h] * rescale);
           }
       }
       __syncthreads();
-      for (int head = 8 * half + warp; head < min(part.heads, 8 * half + 8); head += kWarps) {
+      for (int head = 8 * half + warp(); head < min(part.heads, 8 * half + 8); head += kWarps) {
         const float merged_max = merged_max_of(head);
         float sum = 0;
         for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - merged_max), warp_sum[w][head], sum);
-        for (int64_t c = lane; c < in.hd; c += 32) {
+        for (int64_t c = lane(); c < in.hd; c += kWarp) {
           float value = 0;
           for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
           in.put(part, head, c, value, sum);
         }
-        if (lane == 0) in.put_sums(part, head, merged_max, sum);
+        if (lane() == 0) in.put_sums(part, head, merged_max, sum);
       }
       __syncthreads();  // warp_values is written again
     }
@@ -187,7 +186,7 @@ __global__ __launch_bounds__(kAttentionThreads, blocks_at_a_time(kHeads, kHd)) v
 
 // Merges the parts of a row, and adds the sink of the head, which has a weight but no value. One block merges one query head of a row.
 template <class T>
-__global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
+__global__ __launch_bounds__(kThreads) void attend_merge_kernel(Attention<T> in) {
   __shared__ float weight[kMaxParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
     const int64_t row = b / in.heads;
@@ -266,7 +265,7 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
     in.rows = min(at_once, rows - done);
     MGRPO_TRY(splits_of(in.rows * sets_of_row, in.parts, &in.splits));
     MGRPO_TRY(launch(kernel.run, {block_count(in.rows * sets_of_row * in.splits), kThreads}, stream, in));
-    if (in.parts > in.alone) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
+    if (in.parts > in.alone) MGRPO_TRY(launch(attend_merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
     in.q += in.rows * in.heads * in.hd;
     in.out += in.rows * in.heads * in.hd;
     in.sequence += in.rows;

@@ -60,7 +60,8 @@ struct Attention {
   int64_t rows, heads, kv_heads, hd;
   int parts;   // the maximum number of parts of a row
   int splits;  // blocks that share the parts of a row
-  // merge_kernel merges rows with more parts than this. It is 1, or 0 if there are sinks, because merge_kernel adds their terms.
+  // attend_merge_kernel merges rows with more parts than this. It is 1, or 0 if there are sinks, because attend_merge_kernel adds their
+  // terms.
   int alone;
   float scale;     // the factor of scores, times log2 e
   int64_t window;  // 0: all keys

@@ -38,8 +38,8 @@ __device__ void advance_rows(const Rule<T> &in, const Columns &columns, int64_t 
 }
 
 template <class T, int kLanes>
-__global__ __launch_bounds__(kDeltaThreads) void packed_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, T *y, float *r,
-                                                               float *states) {
+__global__ __launch_bounds__(kDeltaThreads) void delta_rule_packed_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, T *y, float *r,
+                                                                          float *states) {
   __shared__ Chunk<kLanes> chunk;
   tasks.each([&](int64_t item, const Columns &columns) {
     const int32_t c = chains.order[chains.from + item];
@@ -73,7 +73,8 @@ struct Slots {
 };
 
 template <class T, int kLanes>
-__global__ __launch_bounds__(kDeltaThreads) void states_kernel(Rule<T> in, Slots slots, Tasks<kLanes> tasks, float *states, T *y) {
+__global__ __launch_bounds__(kDeltaThreads) void delta_rule_states_kernel(Rule<T> in, Slots slots, Tasks<kLanes> tasks, float *states,
+                                                                          T *y) {
   __shared__ Chunk<kLanes> chunk;
   tasks.each([&](int64_t row, const Columns &columns) {
     if (!slots.known(row)) {
@@ -112,7 +113,7 @@ int32_t mgrpo_delta_rule_packed_cuda(const void *x, const void *ba, mgrpo_delta_
       for (int64_t level = 0; level < pieces.levels; level++) {
         const Chains chains(pieces, level);
         const Tasks<lanes> tasks{chains.count, static_cast<int>(rule.value_heads), static_cast<int>(rule.value_dim)};
-        MGRPO_TRY(launch(packed_kernel<T, lanes>, tasks.shape(), stream_of(stream), Rule<T>(rule, x, ba), chains, tasks,
+        MGRPO_TRY(launch(delta_rule_packed_kernel<T, lanes>, tasks.shape(), stream_of(stream), Rule<T>(rule, x, ba), chains, tasks,
                          static_cast<T *>(y), r, states));
       }
       return MGRPO_OK;
@@ -129,8 +130,8 @@ int32_t mgrpo_delta_rule_states_cuda(const void *x, const void *ba, mgrpo_delta_
     using T = decltype(zero);
     return for_lanes(rule.key_dim, [&](auto lanes) {
       const Tasks<lanes> tasks{rows, static_cast<int>(rule.value_heads), static_cast<int>(rule.value_dim)};
-      return launch(states_kernel<T, lanes>, tasks.shape(), stream_of(stream), Rule<T>(rule, x, ba), Slots{slot, pos, slots, rows}, tasks,
-                    states, static_cast<T *>(y));
+      return launch(delta_rule_states_kernel<T, lanes>, tasks.shape(), stream_of(stream), Rule<T>(rule, x, ba),
+                    Slots{slot, pos, slots, rows}, tasks, states, static_cast<T *>(y));
     });
   });
 }

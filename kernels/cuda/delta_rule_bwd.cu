@@ -1,17 +1,17 @@
 // The backward pass of the gated delta rule.
 //
-// First, there is one launch of retreat_kernel for each level of chains, the last level first. It computes the gradient dS of the state
-// from the last row back to the first:
+// First, there is one launch of delta_rule_bwd_retreat_kernel for each level of chains, the last level first. It computes the gradient dS
+// of the state from the last row back to the first:
 //
 //   v_t = (dS + q'_t do_t^T)^T k'_t,  e_t = beta_t v_t,  dS <- exp(g_t) (dS + q'_t do_t^T - k'_t e_t^T)
 //
 // do_t is the gradient of a result, v_t is the gradient of beta_t r_t, and e_t is the gradient of a value. The kernel stores all v_t, and
 // dS at the ends of pieces.
 //
-// Then pieces_kernel computes the other gradients. Every piece has all its inputs, so blocks compute the pieces in any order, one piece for
-// one key head at a time. Let w_s = beta_s r_s. D[t, s] is the decay from after row s up to row t. D0[t] is the decay from the start of the
-// piece to row t, and D1[s] is the decay from row s to its end. S0 is the state before the piece, and dS is the gradient of the state after
-// it. Then:
+// Then delta_rule_bwd_pieces_kernel computes the other gradients. Every piece has all its inputs, so blocks compute the pieces in any
+// order, one piece for one key head at a time. Let w_s = beta_s r_s. D[t, s] is the decay from after row s up to row t. D0[t] is the decay
+// from the start of the piece to row t, and D1[s] is the decay from row s to its end. S0 is the state before the piece, and dS is the
+// gradient of the state after it. Then:
 //
 //   M1[t, s] = (do_t.w_s) D[t, s] for s <= t,   M2[t, s] = (e_t.w_s) D[t, s] for s < t
 //   dq'_t = D0[t] S0 do_t + sum over s of M1[t, s] k'_s
@@ -63,8 +63,8 @@ __device__ float backward_step(Column<kLanes> &column, const Chunk<kLanes> &chun
 
 // Computes v_t, which it writes to `to` [rows, value_heads, value_dim], and the gradients of the states.
 template <class T, int kLanes>
-__global__ __launch_bounds__(kDeltaThreads) void retreat_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, const T *dy,
-                                                                StateGradients gradients, float *to) {
+__global__ __launch_bounds__(kDeltaThreads) void delta_rule_bwd_retreat_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, const T *dy,
+                                                                               StateGradients gradients, float *to) {
   __shared__ Chunk<kLanes> chunk;
   tasks.each([&](int64_t item, const Columns &columns) {
     const int32_t c = chains.order[chains.from + item];
@@ -128,7 +128,7 @@ __device__ void take(float (&to)[kPerThread], int first, const F &f) {
   for (int i = 0; i < kPerThread; i++) to[i] = f(first + kSide * i);
 }
 
-// The shared memory of a block of pieces_kernel.
+// The shared memory of a block of delta_rule_bwd_pieces_kernel.
 struct PieceMemory {
   union {
     struct {
@@ -465,7 +465,7 @@ class Piece {
 };
 
 template <class T>
-__global__ __launch_bounds__(kBackThreads, 2) void pieces_kernel(const __grid_constant__ Backward<T> all) {
+__global__ __launch_bounds__(kBackThreads, 2) void delta_rule_bwd_pieces_kernel(const __grid_constant__ Backward<T> all) {
   PieceMemory &shared = *static_cast<PieceMemory *>(dynamic_shared());
   for (int64_t task = blockIdx.x; task < all.pieces * all.in.key_heads; task += gridDim.x) {
     Piece<T>(all, shared, task / all.in.key_heads, static_cast<int>(task % all.in.key_heads)).run();
@@ -488,13 +488,14 @@ int32_t packed_bwd(const Rule<T> &in, const mgrpo_pieces &pieces, const void *dy
     for (int64_t level = pieces.levels - 1; level >= 0; level--) {
       const Chains chains(pieces, level);
       const Tasks<lanes> tasks{chains.count, in.value_heads, in.value_dim};
-      MGRPO_TRY(launch(retreat_kernel<T, lanes>, tasks.shape(), stream, in, chains, tasks, grad, gradients, v));
+      MGRPO_TRY(launch(delta_rule_bwd_retreat_kernel<T, lanes>, tasks.shape(), stream, in, chains, tasks, grad, gradients, v));
     }
     return MGRPO_OK;
   }));
   const Backward<T> all{in,     pieces.first,    pieces.before,        pieces.count,          grad, r,           v,
                         states, gradients.after, static_cast<T *>(dx), static_cast<T *>(dba), dqk,  a_log_terms, dt_bias_terms};
-  MGRPO_TRY(launch(pieces_kernel<T>, {block_count(pieces.count * in.key_heads), kBackThreads, sizeof(PieceMemory)}, stream, all));
+  MGRPO_TRY(
+      launch(delta_rule_bwd_pieces_kernel<T>, {block_count(pieces.count * in.key_heads), kBackThreads, sizeof(PieceMemory)}, stream, all));
   const auto sum = [&](const float *parts, float *to) { return DwParts{parts, to, rows, to != nullptr ? in.value_heads : 0}; };
   if (da_log == nullptr && ddt_bias == nullptr) return MGRPO_OK;
   return sum_dw({{sum(a_log_terms, da_log), sum(dt_bias_terms, ddt_bias)}}, stream);

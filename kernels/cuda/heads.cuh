@@ -142,11 +142,10 @@ struct InCache {
   __device__ int64_t claim_of_lanes(int64_t row, bool asks, const int64_t *place_of) const {
     const int64_t mine = !asks ? -1 : last != nullptr ? place(row) : place_of[row];
     if (last != nullptr) return mine >= 0 && is_last(row, mine) ? mine : -1;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
     bool found = false;
     const int end = mine < 0 ? 0 : static_cast<int>(rows);
-    for (int later = static_cast<int>(row) + 1 + lane % kLanes; later < end; later += kLanes) found |= place_of[later] == mine;
-    const unsigned team = (kAllLanes >> (kWarp - kLanes)) << (lane / kLanes * kLanes);
+    for (int later = static_cast<int>(row) + 1 + lane() % kLanes; later < end; later += kLanes) found |= place_of[later] == mine;
+    const unsigned team = (kAllLanes >> (kWarp - kLanes)) << (lane() / kLanes * kLanes);
     return (__ballot_sync(kAllLanes, found) & team) != 0 ? -1 : mine;
   }
   __device__ int64_t row_of(int64_t place, int head, int) const { return pages.row(place, head); }
@@ -154,7 +153,7 @@ struct InCache {
 
 namespace {
 
-__global__ __launch_bounds__(kHeadThreads) void enter_kernel(InCache places) {
+__global__ __launch_bounds__(kHeadThreads) void cache_enter_kernel(InCache places) {
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kHeadThreads + threadIdx.x; row < places.rows;
        row += static_cast<int64_t>(gridDim.x) * kHeadThreads)
     places.enter(row);
@@ -166,7 +165,7 @@ inline int32_t fill_table(InCache *places, Scratch<InCache::Row> *table, cudaStr
   while (int64_t{1} << places->bits < 2 * places->rows) places->bits++;
   MGRPO_TRY(table->allocate_ones(int64_t{1} << places->bits));
   places->last = table->get();
-  return launch(enter_kernel, {block_count((places->rows + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, *places);
+  return launch(cache_enter_kernel, {block_count((places->rows + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, *places);
 }
 
 }  // namespace

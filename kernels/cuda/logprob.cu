@@ -13,7 +13,7 @@ struct Rows : LogitRows {
 __device__ bool target_ok(const Rows &in, int64_t row) { return in.targets[row] >= 0 && in.targets[row] < in.vocab; }
 
 template <class T>
-__global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
+__global__ __launch_bounds__(kRowThreads, 2) void logprob_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
                                                                  typename Compute<T>::type *entropy, int64_t *bad_row) {
   __shared__ Storage<MergeBuffer, 1> buffer;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
@@ -58,7 +58,7 @@ struct Gradients {
 };
 
 template <class T, bool kStaged>
-__global__ __launch_bounds__(kRowThreads, 2) void backward_kernel(T *logits, LogitRows in, Gradients<typename Compute<T>::type> of) {
+__global__ __launch_bounds__(kRowThreads, 2) void logprob_bwd_kernel(T *logits, LogitRows in, Gradients<typename Compute<T>::type> of) {
   differentiate_rows<T, T, kStaged>(logits, in, of);
 }
 
@@ -77,7 +77,7 @@ int32_t forward(const void *logits, const Rows &in, void *logp, void *entropy, i
   using A = typename Compute<T>::type;
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
-  MGRPO_TRY(launch(forward_kernel<T>, {block_count(in.rows), kRowThreads}, stream, static_cast<const T *>(logits), in,
+  MGRPO_TRY(launch(logprob_kernel<T>, {block_count(in.rows), kRowThreads}, stream, static_cast<const T *>(logits), in,
                    static_cast<A *>(logp), static_cast<A *>(entropy), bad.get()));
   return finish(bad, bad_row);
 }
@@ -88,7 +88,7 @@ int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *de
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
   const Gradients<A> of{in.mask, in.tau, static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get()};
-  MGRPO_TRY(launch_rows<T>(backward_kernel<T, true>, backward_kernel<T, false>, in, stream, static_cast<T *>(logits),
+  MGRPO_TRY(launch_rows<T>(logprob_bwd_kernel<T, true>, logprob_bwd_kernel<T, false>, in, stream, static_cast<T *>(logits),
                            static_cast<const LogitRows &>(in), of));
   return finish(bad, bad_row);
 }

@@ -70,8 +70,9 @@ struct Work {
 
 // Computes u [rows, rank] = A x. A block computes kRanks rows of A at a time.
 template <class T, bool kWhole>
-__global__ __launch_bounds__(kProjectThreads, 2) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
-                                                                     const T *x, float *u, int64_t rows, int64_t k, int rank, Work work) {
+__global__ __launch_bounds__(kProjectThreads, 2) void lora_project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
+                                                                          const T *x, float *u, int64_t rows, int64_t k, int rank,
+                                                                          Work work) {
   constexpr int kSums = kProjectRows * kRanks;
   __shared__ float shared[kProjectWarps][kSums];
   const int thread = threadIdx.x, lane = thread % kWarp;
@@ -170,8 +171,9 @@ __attribute__((noinline)) __device__ void expand(Columns part, const float *u, i
 }
 
 template <class T>
-__global__ __launch_bounds__(kExpandThreads, 8) void expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
-                                                                   const float *u, T *y, int64_t rows, int64_t n, int rank, Work work) {
+__global__ __launch_bounds__(kExpandThreads, 8) void lora_expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
+                                                                        const float *u, T *y, int64_t rows, int64_t n, int rank,
+                                                                        Work work) {
   const int64_t down = (rows + kExpandRows - 1) / kExpandRows;
   work.for_each_tile([&](int64_t tile) {
     const int64_t begin = tile % down * kExpandRows, columns = tile / down * kExpandThreads;
@@ -224,10 +226,10 @@ int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int
       // Several times as many blocks as a GPU runs at once.
       constexpr int64_t kProjectBlocks = 1 << 10, kExpandBlocks = 1 << 13;
       const Work project = Work::of(tiles(rows, kProjectRows) * tiles(rank, kRanks), some.count, kProjectBlocks);
-      MGRPO_TRY(launch(whole ? project_kernel<T, true> : project_kernel<T, false>, {project.blocks, kProjectThreads}, stream_of(stream),
-                       some, which_or_null, static_cast<const T *>(x), u.get(), rows, k, rank, project));
+      MGRPO_TRY(launch(whole ? lora_project_kernel<T, true> : lora_project_kernel<T, false>, {project.blocks, kProjectThreads},
+                       stream_of(stream), some, which_or_null, static_cast<const T *>(x), u.get(), rows, k, rank, project));
       const Work expand = Work::of(tiles(rows, kExpandRows) * tiles(n, kExpandThreads), some.count, kExpandBlocks);
-      MGRPO_TRY(launch(expand_kernel<T>, {expand.blocks, kExpandThreads}, stream_of(stream), some, which_or_null, u.get(),
+      MGRPO_TRY(launch(lora_expand_kernel<T>, {expand.blocks, kExpandThreads}, stream_of(stream), some, which_or_null, u.get(),
                        static_cast<T *>(y), rows, n, rank, expand));
     }
     return MGRPO_OK;

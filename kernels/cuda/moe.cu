@@ -18,9 +18,9 @@ Shape shape_of_items(int64_t items, int threads) { return {block_count((items + 
 
 constexpr int kTokenThreads = 64;
 
-__global__ __launch_bounds__(kTokenThreads) void route_kernel(const float *logits, const int32_t *given, int32_t *expert, float *weight,
-                                                              int32_t *differs, int64_t tokens, int64_t experts, int64_t k,
-                                                              bool normalise) {
+__global__ __launch_bounds__(kTokenThreads) void moe_route_kernel(const float *logits, const int32_t *given, int32_t *expert, float *weight,
+                                                                  int32_t *differs, int64_t tokens, int64_t experts, int64_t k,
+                                                                  bool normalise) {
   for (int64_t t = thread_number(); t < tokens; t += thread_total()) {
     const int32_t *choice = given != nullptr && given[t * k] != kFree ? given + t * k : nullptr;
     int32_t *other = differs != nullptr ? differs + t : nullptr;
@@ -36,15 +36,15 @@ __global__ __launch_bounds__(kTokenThreads) void route_kernel(const float *logit
   }
 }
 
-__global__ __launch_bounds__(kTokenThreads) void route_bwd_kernel(const float *dweight, const float *logits, const int32_t *expert,
-                                                                  const float *dprob, float *dlogits, int64_t tokens, int64_t experts,
-                                                                  int64_t k, bool normalise) {
+__global__ __launch_bounds__(kTokenThreads) void moe_route_bwd_kernel(const float *dweight, const float *logits, const int32_t *expert,
+                                                                      const float *dprob, float *dlogits, int64_t tokens, int64_t experts,
+                                                                      int64_t k, bool normalise) {
   for (int64_t t = thread_number(); t < tokens; t += thread_total())
     route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob, dlogits + t * experts, experts, k, normalise);
 }
 
 // Divides entries into runs. A warp counts or places the entries of one run for up to kTile experts at a time. counts [experts, runs] first
-// holds the number of entries, and after scan_kernel the row of the first entry of an expert in a run.
+// holds the number of entries, and after moe_scan_kernel the row of the first entry of an expert in a run.
 struct Sort {
   static constexpr int kTile = 1024;
   const int32_t *expert;
@@ -69,7 +69,7 @@ Sort sort_of(const int32_t *expert, int64_t entries, int64_t experts) {
   return {expert, nullptr, entries, experts, max(min((entries + kMinRunEntries - 1) / kMinRunEntries, max_runs), int64_t{1})};
 }
 
-__global__ __launch_bounds__(kWarp) void count_kernel(Sort in) {
+__global__ __launch_bounds__(kWarp) void moe_count_kernel(Sort in) {
   __shared__ int32_t count[Sort::kTile];
   in.for_each_tile([&](int64_t run, int64_t base, int experts) {
     for (int e = threadIdx.x; e < experts; e += kWarp) count[e] = 0;
@@ -87,7 +87,7 @@ __global__ __launch_bounds__(kWarp) void count_kernel(Sort in) {
 constexpr int kScanThreads = 1024;
 
 // Replaces each count by the sum of all counts before it, in the order of experts and then of runs. There is one block.
-__global__ __launch_bounds__(kScanThreads) void scan_kernel(Sort in, int32_t *first) {
+__global__ __launch_bounds__(kScanThreads) void moe_scan_kernel(Sort in, int32_t *first) {
   __shared__ double shared[2 * kScanThreads];
   const int64_t n = in.experts * in.runs, begin = n * threadIdx.x / kScanThreads, end = n * (threadIdx.x + 1) / kScanThreads;
   int32_t own = 0;
@@ -102,7 +102,7 @@ __global__ __launch_bounds__(kScanThreads) void scan_kernel(Sort in, int32_t *fi
   if (threadIdx.x == kScanThreads - 1) first[in.experts] = before;
 }
 
-__global__ __launch_bounds__(kWarp) void place_kernel(Sort in, int32_t *first, int32_t *source, int32_t *place) {
+__global__ __launch_bounds__(kWarp) void moe_place_kernel(Sort in, int32_t *first, int32_t *source, int32_t *place) {
   __shared__ int32_t next[Sort::kTile];
   in.for_each_tile([&](int64_t run, int64_t base, int experts) {
     for (int e = threadIdx.x; e < experts; e += kWarp) {
@@ -134,7 +134,8 @@ __device__ void for_each_row_pack(int64_t rows, int64_t d, const F &f) {
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void gather_kernel(const T *x, const int32_t *source, T *y, int64_t entries, int64_t k, int64_t d) {
+__global__ __launch_bounds__(kThreads) void moe_gather_kernel(const T *x, const int32_t *source, T *y, int64_t entries, int64_t k,
+                                                              int64_t d) {
   for_each_row_pack<T>(entries, d, [&](int64_t s, int64_t begin) {
     if (source[s] < 0 || source[s] >= entries) return;
     const T *from = x + source[s] / k * d;
@@ -144,8 +145,8 @@ __global__ __launch_bounds__(kThreads) void gather_kernel(const T *x, const int3
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void combine_kernel(const T *x, const int32_t *place, const float *weight, T *y, int64_t tokens,
-                                                           int64_t k, int64_t d) {
+__global__ __launch_bounds__(kThreads) void moe_combine_kernel(const T *x, const int32_t *place, const float *weight, T *y, int64_t tokens,
+                                                               int64_t k, int64_t d) {
   constexpr int kWidth = Pack<T>::kWidth;
   for_each_row_pack<T>(tokens, d, [&](int64_t t, int64_t begin) {
     float sum[kWidth] = {};
@@ -169,8 +170,8 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const T *x, const int
 
 // One block computes a row.
 template <class T>
-__global__ __launch_bounds__(kThreads) void weigh_kernel(T *g, T *a, const int32_t *source, const float *weight, float *dweight,
-                                                         int64_t entries, int64_t d) {
+__global__ __launch_bounds__(kThreads) void moe_weigh_kernel(T *g, T *a, const int32_t *source, const float *weight, float *dweight,
+                                                             int64_t entries, int64_t d) {
   __shared__ float shared[kThreads];
   for (int64_t s = blockIdx.x; s < entries; s += gridDim.x) {
     const int64_t entry = source[s];
@@ -223,8 +224,8 @@ __device__ void multiply(const T *x, const T *w, T *y, int rows, int outputs, in
 
 // A warp reads its rows of weights once for several rows of x. For the next rows of the same expert it reads them from the L1 cache.
 template <class T, bool kWhole>
-__global__ __launch_bounds__(kThreads, 2) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries,
-                                                             int64_t experts, int64_t in, int64_t out) {
+__global__ __launch_bounds__(kThreads, 2) void moe_linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries,
+                                                                 int64_t experts, int64_t in, int64_t out) {
   constexpr int kFew = 4, kMany = kWhole && sizeof(T) == 2 ? 8 : kFew;  // kMany is limited by the number of registers
   const int64_t groups = (out + kWarps * kOutputs - 1) / (kWarps * kOutputs);
   for (int64_t b = blockIdx.x; b < experts * groups; b += gridDim.x) {
@@ -261,7 +262,7 @@ int32_t mgrpo_moe_route_cuda(const float *logits, const int32_t *given_or_null, 
   if (!cuda::valid_shape(tokens, experts, k)) return MGRPO_INVALID_ARGUMENT;
   if (tokens == 0) return MGRPO_OK;
   if (any_null({logits, expert, weight})) return MGRPO_INVALID_ARGUMENT;
-  return launch(route_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), logits, given_or_null, expert, weight,
+  return launch(moe_route_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), logits, given_or_null, expert, weight,
                 differs_or_null, tokens, experts, k, normalise != 0);
 }
 
@@ -270,8 +271,8 @@ int32_t mgrpo_moe_route_bwd_cuda(const float *dweight, const float *logits, cons
   if (!cuda::valid_shape(tokens, experts, k)) return MGRPO_INVALID_ARGUMENT;
   if (tokens == 0) return MGRPO_OK;
   if (any_null({dweight, logits, expert, dlogits})) return MGRPO_INVALID_ARGUMENT;
-  return launch(route_bwd_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), dweight, logits, expert, dprob_or_null, dlogits,
-                tokens, experts, k, normalise != 0);
+  return launch(moe_route_bwd_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), dweight, logits, expert, dprob_or_null,
+                dlogits, tokens, experts, k, normalise != 0);
 }
 
 int32_t mgrpo_moe_sort_cuda(const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries, int64_t experts,
@@ -284,9 +285,9 @@ int32_t mgrpo_moe_sort_cuda(const int32_t *expert, int32_t *first, int32_t *sour
   MGRPO_TRY(counts.allocate(experts * sort.runs));
   sort.counts = counts.get();
   const Shape shape{block_count(sort.runs * sort.tiles()), kWarp};
-  MGRPO_TRY(launch(count_kernel, shape, stream_of(stream), sort));
-  MGRPO_TRY(launch(scan_kernel, {1, kScanThreads}, stream_of(stream), sort, first));
-  return launch(place_kernel, shape, stream_of(stream), sort, first, source, place);
+  MGRPO_TRY(launch(moe_count_kernel, shape, stream_of(stream), sort));
+  MGRPO_TRY(launch(moe_scan_kernel, {1, kScanThreads}, stream_of(stream), sort, first));
+  return launch(moe_place_kernel, shape, stream_of(stream), sort, first, source, place);
 }
 
 int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k, int64_t d,
@@ -297,7 +298,7 @@ int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtyp
   if (any_null({x, source, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(gather_kernel<T>, shape_of_items(entries * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x),
+    return launch(moe_gather_kernel<T>, shape_of_items(entries * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x),
                   source, static_cast<T *>(y), entries, k, d);
   });
 }
@@ -312,7 +313,7 @@ int32_t mgrpo_moe_linear_cuda(const void *x, const void *w, const int32_t *first
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool whole = whole_packs<T>(in, {x, w}) && in % kVector == 0;
-    return launch(whole ? linear_kernel<T, true> : linear_kernel<T, false>,
+    return launch(whole ? moe_linear_kernel<T, true> : moe_linear_kernel<T, false>,
                   Shape{block_count(experts * ((out + kWarps * kOutputs - 1) / (kWarps * kOutputs))), kThreads}, stream_of(stream),
                   static_cast<const T *>(x), static_cast<const T *>(w), first, static_cast<T *>(y), entries, experts, in, out);
   });
@@ -325,8 +326,8 @@ int32_t mgrpo_moe_combine_cuda(const void *x, const int32_t *place, const float 
   if (any_null({x, place, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(combine_kernel<T>, shape_of_items(tokens * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x), place,
-                  weight_or_null, static_cast<T *>(y), tokens, k, d);
+    return launch(moe_combine_kernel<T>, shape_of_items(tokens * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x),
+                  place, weight_or_null, static_cast<T *>(y), tokens, k, d);
   });
 }
 
@@ -337,7 +338,7 @@ int32_t mgrpo_moe_weigh_cuda(void *g, void *a, const int32_t *source, const floa
   if (any_null({source, weight, dweight}) || (d > 0 && any_null({g, a}))) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(weigh_kernel<T>, Shape{block_count(entries), kThreads}, stream_of(stream), static_cast<T *>(g), static_cast<T *>(a),
+    return launch(moe_weigh_kernel<T>, Shape{block_count(entries), kThreads}, stream_of(stream), static_cast<T *>(g), static_cast<T *>(a),
                   source, weight, dweight, entries, d);
   });
 }

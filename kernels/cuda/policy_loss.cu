@@ -21,8 +21,8 @@ struct TrajectoryResult {
 };
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void scan_kernel(mgrpo_loss_config c, TokenArrays<T> in, const Trajectory *trajectory,
-                                                        int64_t trajectories, TrajectoryScan *out) {
+__global__ __launch_bounds__(kThreads) void policy_loss_scan_kernel(mgrpo_loss_config c, TokenArrays<T> in, const Trajectory *trajectory,
+                                                                    int64_t trajectories, TrajectoryScan *out) {
   __shared__ Storage<TrajectoryScan, kThreads> shared;
   for (int64_t j = blockIdx.x; j < trajectories; j += gridDim.x) {
     const Trajectory tr = trajectory[j];
@@ -36,9 +36,9 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(mgrpo_loss_config c, Tok
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void loss_kernel(mgrpo_loss_config c, TokenArrays<T> in, const Trajectory *trajectory,
-                                                        int64_t trajectories, const TrajectoryScan *scans, T *dlogp_new, T *dentropy,
-                                                        TrajectoryResult *out) {
+__global__ __launch_bounds__(kThreads) void policy_loss_kernel(mgrpo_loss_config c, TokenArrays<T> in, const Trajectory *trajectory,
+                                                               int64_t trajectories, const TrajectoryScan *scans, T *dlogp_new, T *dentropy,
+                                                               TrajectoryResult *out) {
   __shared__ TrajectoryResult shared[kThreads];
   for (int64_t j = blockIdx.x; j < trajectories; j += gridDim.x) {
     const Trajectory tr = trajectory[j];
@@ -79,12 +79,12 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
   Scratch<TrajectoryScan> scans(stream);
   MGRPO_TRY(trajectories.upload(host.data(), n));
   MGRPO_TRY(scans.allocate(n));
-  MGRPO_TRY(launch(scan_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get()));
+  MGRPO_TRY(launch(policy_loss_scan_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get()));
   // If the data is refused, the outputs of the second pass are not used. So the host waits only once, after both passes.
   Scratch<TrajectoryResult> results(stream);
   MGRPO_TRY(results.allocate(n));
-  MGRPO_TRY(
-      launch(loss_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new, dentropy, results.get()));
+  MGRPO_TRY(launch(policy_loss_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new, dentropy,
+                   results.get()));
   std::vector<TrajectoryScan> scan(static_cast<size_t>(n));
   MGRPO_TRY(scans.download(scan.data(), n));
   std::vector<TrajectoryResult> result(static_cast<size_t>(n));

@@ -50,8 +50,9 @@ struct Objective {
 };
 
 template <class T, class G, bool kStaged>
-__global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, LogitRows in,
-                                                                  const __grid_constant__ Objective<typename Compute<T>::type> of) {
+__global__ __launch_bounds__(kRowThreads,
+                             2) void policy_loss_from_logits_kernel(T *logits, LogitRows in,
+                                                                    const __grid_constant__ Objective<typename Compute<T>::type> of) {
   differentiate_rows<T, G, kStaged>(logits, in, of);
 }
 
@@ -68,7 +69,8 @@ int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_b
   using A = typename Compute<T>::type;
   const LogitRows in{z.rows, z.vocab, z.ld, z.targets, z.tau};
   const Objective<A> of{first, trajectory.get(), z.tau, c, token_arrays<A>(b), static_cast<A *>(logp), static_cast<A *>(entropy), bad_row};
-  return launch_rows<T>(gradient_kernel<T, G, true>, gradient_kernel<T, G, false>, in, stream, static_cast<T *>(z.data), in, of);
+  return launch_rows<T>(policy_loss_from_logits_kernel<T, G, true>, policy_loss_from_logits_kernel<T, G, false>, in, stream,
+                        static_cast<T *>(z.data), in, of);
 }
 
 }  // namespace

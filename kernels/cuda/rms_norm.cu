@@ -29,7 +29,7 @@ __device__ void for_each_own_pack(int64_t d, const F &f) {
 
 // The forward pass for rows that consist of whole aligned packs. A thread keeps its packs of a row, at most kPacks, in registers.
 template <class T, int kPacks>
-__global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
+__global__ __launch_bounds__(kNormThreads) void whole_rms_norm_kernel(Norm<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
   __shared__ float shared[kNormWarps];
   const auto for_each_own = [&](const auto &f) { for_each_own_pack<T, kPacks>(in.d, f); };
@@ -59,7 +59,7 @@ __global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
 
 // The forward pass for rows of any width and any alignment.
 template <class T>
-__global__ __launch_bounds__(kNormThreads) void norm_kernel(Norm<T> in) {
+__global__ __launch_bounds__(kNormThreads) void rms_norm_kernel(Norm<T> in) {
   __shared__ float shared[kNormWarps];
   const int64_t d = in.d;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
@@ -107,7 +107,7 @@ struct NormBack {
 // Rows that a block keeps in shared memory: the current one, and the next one, which is being copied.
 constexpr int kRowsAhead = 2;
 
-// Returns the bytes of shared memory that a block of whole_back_kernel needs.
+// Returns the bytes of shared memory that a block of whole_rms_norm_bwd_kernel needs.
 template <int kPacks>
 size_t bytes_ahead(int threads) {
   return sizeof(uint4) * kRowsAhead * 3 * kPacks * threads;
@@ -117,7 +117,7 @@ size_t bytes_ahead(int threads) {
 // reads each row once. While it computes one row, it copies the next one to shared memory. The partial sum stays in registers. A thread
 // reads only those packs of shared memory that it copied itself, so no barrier is needed.
 template <class T, int kPacks>
-__global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in) {
+__global__ __launch_bounds__(kNormThreads) void whole_rms_norm_bwd_kernel(NormBack<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
   __shared__ float shared[kNormWarps];
   uint4 *const ahead = static_cast<uint4 *>(dynamic_shared()) + threadIdx.x;
@@ -173,7 +173,7 @@ __global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in
 
 // Computes dx for rows of any width and any alignment.
 template <class T>
-__global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
+__global__ __launch_bounds__(kNormThreads) void rms_norm_bwd_kernel(NormBack<T> in) {
   __shared__ float shared[kNormWarps];
   for (int64_t r = blockIdx.x; r < in.runs.rows; r += gridDim.x)
     row_back<true>(in.dy + r * in.d, in.x + r * in.d, in.w, in.offset, in.inv_rms[r], in.more != nullptr ? in.more + r * in.d : nullptr,
@@ -182,7 +182,7 @@ __global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
 
 // Computes the partial sums of dw for such rows. A thread computes the columns of one pack of one partial sum.
 template <class T>
-__global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
+__global__ __launch_bounds__(kNormThreads) void rms_norm_dw_kernel(NormBack<T> in) {
   const int64_t packs = packs_of<T>(in.d), threads = in.runs.parts * packs;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; t < threads;
        t += static_cast<int64_t>(gridDim.x) * kNormThreads) {
@@ -213,8 +213,8 @@ template <class T>
 int32_t rms_norm(const Norm<T> &in, cudaStream_t stream) {
   const Shape shape{block_count(min(in.rows, 2 * kMaxDwParts)), threads_of<T>(in.d)};  // blocks read the weights once
   return for_packs<T>(in.d, whole_packs<T>(in.d, {in.x, in.residual, in.w, in.sum, in.y}), [&](auto packs) {
-    if constexpr (packs > 0) return launch(whole_norm_kernel<T, packs>, shape, stream, in);
-    return launch(norm_kernel<T>, shape, stream, in);
+    if constexpr (packs > 0) return launch(whole_rms_norm_kernel<T, packs>, shape, stream, in);
+    return launch(rms_norm_kernel<T>, shape, stream, in);
   });
 }
 
@@ -229,12 +229,12 @@ int32_t rms_norm_bwd(NormBack<T> in, float *dw, cudaStream_t stream) {
   const bool whole = !narrow_row<T>(in.d) && whole_packs<T>(in.d, {in.dy, in.x, in.w, in.more, in.dx});
   MGRPO_TRY(for_packs<T>(in.d, whole, [&](auto packs) {
     if constexpr (packs > 0)
-      return launch(whole_back_kernel<T, packs>, {block_count(in.runs.parts), threads, bytes_ahead<packs>(threads)}, stream, in);
+      return launch(whole_rms_norm_bwd_kernel<T, packs>, {block_count(in.runs.parts), threads, bytes_ahead<packs>(threads)}, stream, in);
     if (dw != nullptr) {  // before dx is written, because dx may be dy
       const int64_t columns = in.runs.parts * packs_of<T>(in.d);
-      MGRPO_TRY(launch(dw_kernel<T>, {block_count((columns + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, in));
+      MGRPO_TRY(launch(rms_norm_dw_kernel<T>, {block_count((columns + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, in));
     }
-    return launch(back_kernel<T>, {block_count(in.runs.rows), threads}, stream, in);
+    return launch(rms_norm_bwd_kernel<T>, {block_count(in.runs.rows), threads}, stream, in);
   }));
   return dw == nullptr ? MGRPO_OK : sum_dw({{{in.parts, dw, in.runs.parts, in.d}, {}}}, stream);
 }

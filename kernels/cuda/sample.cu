@@ -25,7 +25,7 @@ static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally 
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, by));
+  for (int by = kWarp / 2; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, by));
   return x;
 }
 // Returns inclusive prefix sums over the lanes.

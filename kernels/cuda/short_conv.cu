@@ -34,8 +34,8 @@ struct Rows {
   int64_t rows;
 };
 
-__global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *before, int32_t *first_branch, int32_t *segment,
-                                                        int32_t *next_branch) {
+__global__ __launch_bounds__(kThreads) void short_conv_order_kernel(Segments in, int32_t *before, int32_t *first_branch, int32_t *segment,
+                                                                    int32_t *next_branch) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads, first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int64_t r = first; r < in.rows; r += stride) {
     int64_t low = 0, high = in.batch - 1;  // the last segment that begins at or before the row
@@ -117,7 +117,7 @@ struct Conv {
   }
 };
 
-// The gradients of the convolutions. With gates they are dy times C. With kSilu slopes_kernel has computed them.
+// The gradients of the convolutions. With gates they are dy times C. With kSilu short_conv_slopes_kernel has computed them.
 template <class T, bool kSilu>
 struct ConvGradients {
   Conv<T, kSilu> in;
@@ -191,7 +191,7 @@ unsigned blocks_of(int64_t rows, int64_t d) {
 }
 
 template <class T, bool kSilu>
-__global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T, kSilu> in, Rows rows, T *y) {
+__global__ __launch_bounds__(kThreads) void short_conv_packed_kernel(Conv<T, kSilu> in, Rows rows, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const Window window(in, rows, row);
     float sum[Pack<T>::kWidth];
@@ -203,7 +203,7 @@ __global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T, kSilu> in, Row
 
 // Computes the gradients of convolutions with kSilu, [rows, d].
 template <class T>
-__global__ __launch_bounds__(kThreads) void slopes_kernel(Conv<T, true> in, Rows rows, const T *dy, float *to) {
+__global__ __launch_bounds__(kThreads) void short_conv_slopes_kernel(Conv<T, true> in, Rows rows, const T *dy, float *to) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const Window window(in, rows, row);
     float sum[Pack<T>::kWidth];
@@ -246,7 +246,8 @@ __device__ void each_reader(const Rows &rows, int64_t row, int max_distance, con
 }
 
 template <class T, bool kSilu>
-__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients, T *dbcx) {
+__global__ __launch_bounds__(kThreads) void short_conv_bwd_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients,
+                                                                  T *dbcx) {
   using C = Conv<T, kSilu>;
   constexpr int kWidth = Pack<T>::kWidth;
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
@@ -299,8 +300,8 @@ struct Parts {
 // Computes partial sums of dw in to_w [parts, d, width], and of dbias in to_bias [parts, d]. A thread computes one channel of one partial
 // sum.
 template <class T, bool kSilu>
-__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients, Parts parts,
-                                                      float *to_w, float *to_bias) {
+__global__ __launch_bounds__(kThreads) void short_conv_dw_kernel(Conv<T, kSilu> in, Rows rows, ConvGradients<T, kSilu> gradients,
+                                                                 Parts parts, float *to_w, float *to_bias) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; t < parts.parts * in.d; t += stride) {
     const int64_t part = t / in.d, j = t % in.d;
@@ -324,7 +325,7 @@ __global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows ro
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void store_kernel(Conv<T, false> in, InCache places, T *cache) {
+__global__ __launch_bounds__(kThreads) void short_conv_store_kernel(Conv<T, false> in, InCache places, T *cache) {
   __shared__ int superseded;
   for (int64_t row = blockIdx.x; row < in.rows; row += gridDim.x) {
     const int64_t place = places.claim(row, &superseded);
@@ -336,7 +337,7 @@ __global__ __launch_bounds__(kThreads) void store_kernel(Conv<T, false> in, InCa
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T, false> in, InCache places, const T *cache, T *y) {
+__global__ __launch_bounds__(kThreads) void short_conv_cached_kernel(Conv<T, false> in, InCache places, const T *cache, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const int64_t sequence = places.sequence[row], pos = places.pos[row];
     bool unknown = places.pages.place(sequence, pos) < 0;
@@ -367,7 +368,7 @@ struct Slots {
 };
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void states_kernel(Conv<T, true> in, Slots slots, const T *states, T *y) {
+__global__ __launch_bounds__(kThreads) void short_conv_states_kernel(Conv<T, true> in, Slots slots, const T *states, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const bool unknown = !slots.known(row);
     const int kept = in.width - 1, count = slots.pos[row] < in.width ? slots.pos[row] + 1 : in.width;
@@ -389,7 +390,7 @@ __global__ __launch_bounds__(kThreads) void states_kernel(Conv<T, true> in, Slot
 
 // Advances the states. The thread of the last row of each run writes the state of its slot.
 template <class T>
-__global__ __launch_bounds__(kThreads) void advance_kernel(Conv<T, true> in, Slots slots, T *states) {
+__global__ __launch_bounds__(kThreads) void short_conv_advance_kernel(Conv<T, true> in, Slots slots, T *states) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     if (!slots.ends(row) || !slots.known(row)) return;
     const int kept = in.width - 1;
@@ -412,8 +413,8 @@ int32_t with_rows(const Segments &segments, cudaStream_t stream, const F &f) {
   int32_t *before = lists.get(), *first_branch = before + segments.rows, *segment = first_branch + segments.rows,
           *next_branch = segment + segments.rows;
   const int64_t items = segments.rows > segments.batch ? segments.rows : segments.batch;
-  MGRPO_TRY(launch(rows_kernel, {block_count((items + kThreads - 1) / kThreads), kThreads}, stream, segments, before, first_branch, segment,
-                   next_branch));
+  MGRPO_TRY(launch(short_conv_order_kernel, {block_count((items + kThreads - 1) / kThreads), kThreads}, stream, segments, before,
+                   first_branch, segment, next_branch));
   return f(Rows{before, first_branch, segment, next_branch, segments.cu, segments.rows});
 }
 
@@ -426,25 +427,25 @@ int32_t packed_bwd(const Conv<T, kSilu> &in, const Segments &segments, const voi
     Scratch<float> conv_gradients(stream);
     if constexpr (kSilu) {
       MGRPO_TRY(conv_gradients.allocate(in.rows * in.d));
-      MGRPO_TRY(launch(slopes_kernel<T>, of_rows, stream, in, rows, grad, conv_gradients.get()));
+      MGRPO_TRY(launch(short_conv_slopes_kernel<T>, of_rows, stream, in, rows, grad, conv_gradients.get()));
     }
     const ConvGradients<T, kSilu> gradients{in, grad, conv_gradients.get()};
-    MGRPO_TRY(launch(back_kernel<T, kSilu>, of_rows, stream, in, rows, gradients, static_cast<T *>(dbcx)));
+    MGRPO_TRY(launch(short_conv_bwd_kernel<T, kSilu>, of_rows, stream, in, rows, gradients, static_cast<T *>(dbcx)));
     if (dw == nullptr && dbias == nullptr) return int32_t{MGRPO_OK};
     const Parts parts(in.rows);
     const int64_t n = parts.parts, taps = in.d * in.width;
     Scratch<float> sums(stream);
     MGRPO_TRY(sums.allocate(n * (taps + in.d)));
     float *of_bias = sums.get() + n * taps;
-    MGRPO_TRY(launch(dw_kernel<T, kSilu>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, gradients, parts,
-                     sums.get(), of_bias));
+    MGRPO_TRY(launch(short_conv_dw_kernel<T, kSilu>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows,
+                     gradients, parts, sums.get(), of_bias));
     return sum_dw({{{sums.get(), dw, n, dw != nullptr ? taps : 0}, {of_bias, dbias, n, dbias != nullptr ? in.d : 0}}}, stream);
   });
 }
 
 template <class T, bool kSilu>
 int32_t launch_packed(const Conv<T, kSilu> &in, const Rows &rows, void *y, cudaStream_t stream) {
-  return launch(packed_kernel<T, kSilu>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, static_cast<T *>(y));
+  return launch(short_conv_packed_kernel<T, kSilu>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, static_cast<T *>(y));
 }
 
 // Calls f with the convolution, whose type depends on the dtype and on silu.
@@ -499,9 +500,9 @@ int32_t mgrpo_short_conv_cached_cuda(const void *bcx, mgrpo_short_conv conv, int
     InCache places{Pages(pages), sequence, pos, rows, nullptr, 0};
     Scratch<InCache::Row> table(stream_of(stream));
     MGRPO_TRY(fill_table(&places, &table, stream_of(stream)));
-    MGRPO_TRY(launch(store_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), in, places, static_cast<T *>(cache)));
-    return launch(cached_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), in, places, static_cast<const T *>(cache),
-                  static_cast<T *>(y));
+    MGRPO_TRY(launch(short_conv_store_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), in, places, static_cast<T *>(cache)));
+    return launch(short_conv_cached_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), in, places,
+                  static_cast<const T *>(cache), static_cast<T *>(y));
   });
 }
 
@@ -515,8 +516,8 @@ int32_t mgrpo_short_conv_states_cuda(const void *u, mgrpo_short_conv conv, int32
     const Conv<T, true> in(u, conv, rows);
     const Slots of{slot, pos, slots, rows};
     const Shape shape{blocks_of<T>(rows, conv.d), kThreads};
-    MGRPO_TRY(launch(states_kernel<T>, shape, stream_of(stream), in, of, static_cast<const T *>(states), static_cast<T *>(y)));
+    MGRPO_TRY(launch(short_conv_states_kernel<T>, shape, stream_of(stream), in, of, static_cast<const T *>(states), static_cast<T *>(y)));
     if (conv.width == 1) return int32_t{MGRPO_OK};
-    return launch(advance_kernel<T>, shape, stream_of(stream), in, of, static_cast<T *>(states));
+    return launch(short_conv_advance_kernel<T>, shape, stream_of(stream), in, of, static_cast<T *>(states));
   });
 }

@@ -139,14 +139,13 @@ __device__ inline double &max_of_warp(MergeBuffer &buffer, int warp, double) { r
 // memory may be used for the next call at once.
 template <class A>
 __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, MergeBuffer &buffer) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   A max = mine.max;
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) {
+  for (int by = kWarp / 2; by > 0; by /= 2) {
     const A other = __shfl_xor_sync(kAllLanes, max, by);
     max = other > max ? other : max;
   }
-  if (lane == 0) max_of_warp(buffer, warp, A{}) = max;
+  if (lane() == 0) max_of_warp(buffer, warp(), A{}) = max;
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kRowWarps; w++) {
@@ -156,16 +155,16 @@ __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, MergeB
   RowSums s = row_part(mine);
   s.raise(max, inv_tau);
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) {
+  for (int by = kWarp / 2; by > 0; by /= 2) {
     RowSums o;
     o.sum = __shfl_down_sync(kAllLanes, s.sum, by);
     o.weighted = __shfl_down_sync(kAllLanes, s.weighted, by);
     o.unreadable = __shfl_down_sync(kAllLanes, s.unreadable, by);
-    if (lane < by) s.add(o);
+    if (lane() < by) s.add(o);
   }
-  if (lane == 0) buffer.sums[warp] = s;
+  if (lane() == 0) buffer.sums[warp()] = s;
   __syncthreads();
-  if (warp > 0) return s;
+  if (warp() > 0) return s;
   s = buffer.sums[0];
 #pragma unroll 3
   for (int w = 1; w < kRowWarps; w++) s.add(buffer.sums[w]);

@@ -49,9 +49,9 @@ struct Lane {
   __device__ Lane(int hd, int half)
       : has(begin < hd),
         half(half),
-        partner(static_cast<int>(threadIdx.x) % kWarp + (begin < half       ? half / kWidth
-                                                         : begin < 2 * half ? -half / kWidth
-                                                                            : 0)),
+        partner(lane() + (begin < half       ? half / kWidth
+                          : begin < 2 * half ? -half / kWidth
+                                             : 0)),
         first(begin < half) {}
   __device__ bool turns() const { return begin < 2 * half; }
 
