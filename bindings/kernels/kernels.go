@@ -2,9 +2,9 @@
 // and sampling, on CPU and, in builds with the tag cuda, on a GPU.
 //
 // Arrays of tokens and parameters are raw addresses in the memory of the call's Backend (host memory on
-// CPU, device memory on a GPU). A call does not keep addresses and returns when its results are written,
-// except AdamW on a GPU, which is ordered by the stream. On a CPU the OpenMP threads of the calling OS
-// thread divide the work. Results do not depend on their number.
+// CPU, device memory on a GPU). A call returns when its results are written and does not keep addresses. On a GPU
+// AdamW and EnqueueSample differ: they only enqueue their work on the stream, which uses the addresses later. On a CPU
+// the OpenMP threads of the calling OS thread divide the work. Results do not depend on their number.
 //
 // Shapes, formulas and sources are in kernels/include/mgrpo.
 package kernels

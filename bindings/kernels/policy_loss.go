@@ -108,7 +108,7 @@ func (b LossBatch) Call(op string, objective mgrpo.Objective, call func(LossCall
 
 // encode returns the C struct. It pins the Go memory that the struct points to.
 func (b LossBatch) encode(pin *runtime.Pinner) C.mgrpo_loss_batch {
-	held := func(p unsafe.Pointer) unsafe.Pointer {
+	pinned := func(p unsafe.Pointer) unsafe.Pointer {
 		if p != nil {
 			pin.Pin(p)
 		}
@@ -117,16 +117,16 @@ func (b LossBatch) encode(pin *runtime.Pinner) C.mgrpo_loss_batch {
 	return C.mgrpo_loss_batch{
 		trajectories:   C.int64_t(len(b.Weight)),
 		tokens:         C.int64_t(b.CuSeqlens[len(b.CuSeqlens)-1]),
-		cu_seqlens:     (*C.int64_t)(held(pointer(b.CuSeqlens))),
-		weight:         (*C.double)(held(pointer(b.Weight))),
-		advantage:      (*C.double)(held(pointer(b.Advantage))),
-		coefficient:    (*C.double)(held(pointer(b.Coefficient))),
-		mask:           (*C.uint8_t)(held(b.Mask)),
+		cu_seqlens:     (*C.int64_t)(pinned(pointer(b.CuSeqlens))),
+		weight:         (*C.double)(pinned(pointer(b.Weight))),
+		advantage:      (*C.double)(pinned(pointer(b.Advantage))),
+		coefficient:    (*C.double)(pinned(pointer(b.Coefficient))),
+		mask:           (*C.uint8_t)(pinned(b.Mask)),
 		dtype:          C.int32_t(b.DType),
-		logp_new:       held(b.LogpNew),
-		logp_old:       held(b.LogpOld),
-		logp_behaviour: held(b.LogpBehaviour),
-		logp_ref:       held(b.LogpRef),
-		entropy:        held(b.Entropy),
+		logp_new:       pinned(b.LogpNew),
+		logp_old:       pinned(b.LogpOld),
+		logp_behaviour: pinned(b.LogpBehaviour),
+		logp_ref:       pinned(b.LogpRef),
+		entropy:        pinned(b.Entropy),
 	}
 }

@@ -16,9 +16,13 @@ constexpr unsigned kKeyTile = 16;
 constexpr int kMaxParts = 64;
 constexpr float kFloor = -FLT_MAX;  // below every score except -Inf; relative to it the exponential of -Inf is 0
 
-// Returns the number of parts for a number of keys. Up to 512 keys are one part, which is not merged. For more keys a part has 256, so that
-// a few rows fill a GPU. The result of a part is written and read again, so from 16 parts on a part has 512 keys, and the parts are larger
-// still once there are 64.
+// Returns the number of parts for a number of keys:
+// - Up to 512 keys are one part, which is not merged.
+// - Up to 4,096 keys are parts of at most 256 keys, so that a few rows fill a GPU.
+// - Up to 8,192 keys are 16 parts. The result of a part is written and read again, so more parts would cost time.
+// - Up to 32,768 keys are parts of at most 512 keys.
+// - More keys are 64 parts.
+// Attention::cut rounds the size of the parts up, so a row can have fewer parts.
 __host__ __device__ inline int parts_of(int64_t keys) {
   constexpr int64_t kShort = 256, kLong = 512, kFew = 16;
   const int64_t parts = keys <= kLong           ? 1

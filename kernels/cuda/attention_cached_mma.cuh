@@ -40,9 +40,9 @@ struct WarpAttention {
   unsigned weight[kHalves][2], rest[kHalves][2];
   // The maximum score of all lanes, and the sum of the weights of the lane's own keys.
   float max[kHalves], sum[kHalves];
-  float value[kHalves][kDims][4]
-             // [pair of elements], in the layout of mma: the first elements for heads 2 t and 2 t + 1, then the second elements.
-             [4];
+  // [half][e][pair of elements][4]. The last four are in the layout of mma: the first elements for heads 2 t and 2 t + 1, then the second
+  // elements.
+  float value[kHalves][kDims][4][4];
 
   __device__ WarpAttention(const Attention<Bf16> &in, const Part &part, void *buffer)
       : in(in),

@@ -6,9 +6,11 @@
 // (float32 rewards: 2^-20). A group of equal rewards is degenerate. LEAVE_ONE_OUT_STD does not
 // divide a member's reward if the rewards of the others are equal.
 //
-// A group is computed in two passes, with sums in float64 over its members in order. The result does not depend on the number of threads or
-// on the other groups. A member moves 24 bytes (reward, weight and advantage in float64), so the time is spent on launches and memory, not
-// on arithmetic.
+// The sums of a group are float64 and take two passes over its members. The sum of the mean is compensated for rounding
+// (`CompensatedSum`). On a CPU the members are added in order. On a GPU 8 threads share a group of up to 256 members, and 32 threads share
+// a larger one. Each adds its members in order, and their sums are added in a fixed tree. So the two backends differ by rounding. The
+// result of a group does not depend on the number of threads or on the other groups. A member moves 24 bytes (reward, weight and advantage
+// in float64), so the time is spent on launches and memory, not on arithmetic.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/status.h"

@@ -10,8 +10,8 @@ typedef struct mgrpo_matrix {
 } mgrpo_matrix;
 
 // y[i, j] = sum_p a[i, p] b[p, j], added to y if `add` is not 0. a [m, k], b [k, n], y [m, n] with rows y_row
-// floats apart. If `round` is not 0, every element of a and b is rounded to the nearest bfloat16, ties to even, subnormal
-// elements and sums become 0, products are exact, and numbers above 3.39e38 round to infinity. Sums are float32: products
+// floats apart. If `round` is not 0, every element of a and b is rounded to the nearest bfloat16, ties to even. Numbers above
+// 3.39e38 round to infinity. Such products are exact, and subnormal elements and sums become 0. Sums are float32: products
 // are summed in blocks of up to 384 of k, and the blocks' sums are added. The bits of an element depend on its row of a and
 // its column of b, not on other rows, columns or the number of threads. NaN and infinities propagate. Threads, aliasing and
 // results are as in layers.h. MGRPO_OUT_OF_MEMORY if a thread cannot allocate its tile; y is then unspecified.

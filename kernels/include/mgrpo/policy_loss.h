@@ -11,8 +11,10 @@
 // mgrpo_policy_loss for each micro-batch with its coefficients. It merges the sums of the micro-batches by mgrpo_loss_sums_merge, and
 // finally calls mgrpo_loss_stats_finalize. The losses and gradients of the micro-batches add up to the loss and gradient of the batch.
 //
-// All arithmetic is float64 for every array type. The tokens of a trajectory are added in their order, and the trajectories in theirs, so
-// the result does not depend on the number of threads. In float32 a token takes 21 bytes of reads and 8 bytes of writes.
+// All arithmetic is float64 for every array type. On a CPU the tokens of a trajectory are added in order. On a GPU 128 threads share a
+// trajectory. Each adds its tokens in order, and their sums are added in a fixed tree (`block_reduce`). Trajectories are added in order.
+// So the result depends neither on the number of threads nor on the run. The two backends differ by rounding. In float32 a token takes
+// 21 bytes of reads and 8 bytes of writes.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/status.h"
