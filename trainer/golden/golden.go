@@ -63,7 +63,7 @@ func File(t testing.TB, kind, name string) string {
 func Model(t testing.TB, name string) string {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
-	path := filepath.Join(filepath.Dir(file), "..", "..", "..", "models", name)
+	path := filepath.Join(filepath.Dir(file), "..", "..", "models", name)
 	if _, err := os.Stat(path); err != nil {
 		if _, foreign := os.LookupEnv(Env); foreign {
 			t.Skipf("golden: models/%s: absent", name)
