@@ -113,7 +113,7 @@ func openCheckpoint(ctx context.Context, setup worker.Setup, from archive.Manife
 		return nil, err
 	}
 	for _, w := range t.workers {
-		err = errors.Join(err, w.Parts.Policy.UpdateWeights(ctx, from.Step))
+		err = errors.Join(err, w.Policy().UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
 		return nil, t.giveUp(ctx, err)

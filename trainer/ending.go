@@ -92,7 +92,7 @@ func (t *team) recordCause(agent string, err error) retryCause {
 		reached := t.start.Version
 		for _, w := range t.workers {
 			if w.Name() == agent {
-				reached = w.Parts.Policy.Version()
+				reached = w.Policy().Version()
 			}
 		}
 		t.cause = retryCauseOf(err, t.start.Version, reached)

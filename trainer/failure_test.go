@@ -24,17 +24,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
+	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
 // eachAlone opens a team for each of two agents, with separate connections, and calls run with it. It returns the error of each.
-func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name string, team *team) error) map[string]error {
+func eachAlone(t *testing.T, dir, url string, terms map[string]term.Term, before retryCause, run func(name string, team *team) error) map[string]error {
 	errs := map[string]error{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
 			cfg := load(t, dir, append(noColdStart, "store.url="+url)...)
-			opt := TrainOptions{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}
+			opt := TrainOptions{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg), Terms: terms}
 			team, err := openTeam(t.Context(), teamSpecOf(cfg, opt, roundState{before: before}))
 			if err == nil {
 				err = errors.Join(run(name, team), team.close(t.Context()))
@@ -48,29 +49,29 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 	return errs
 }
 
-// TestOneAgentsErrorEndsTheRun poisons the planner's weights. The planner's worker reports the fault. The
+// nanTerm is a loss term that returns NaN as a value for the step's record, which ends the run.
+type nanTerm struct{}
+
+func (nanTerm) Loss(_ *torch.Scope, b term.Batch) (*torch.Tensor, error) {
+	return b.LogProb.Sum().Scale(0), nil
+}
+
+func (nanTerm) Updated(*torch.Scope, term.Update) (map[string]float64, error) {
+	return map[string]float64{"head": math.NaN()}, nil
+}
+
+// TestOneAgentsErrorEndsTheRun gives the planner a loss term that fails. The planner's worker reports the fault. The
 // researcher's worker, on its own connection, ends with an error that names the planner and the reason.
 func TestOneAgentsErrorEndsTheRun(t *testing.T) {
-	errs := eachAlone(t, t.TempDir(), startRedis(t), retryCause{}, func(name string, team *team) error {
-		if name == "planner" {
-			w := team.workers[0]
-			err := w.Parts.Model.Master.Fill(t.Context(), 0, w.Parts.Model.Master.Numel(), func(_ int64, dst []float32) error {
-				for i := range dst {
-					dst[i] = float32(math.NaN())
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
+	terms := map[string]term.Term{"planner": nanTerm{}}
+	errs := eachAlone(t, t.TempDir(), startRedis(t), terms, retryCause{}, func(_ string, team *team) error {
 		return team.forEachWorker(t.Context(), (*worker.Worker).Run)
 	})
-	if err := errs["planner"]; err == nil || !strings.HasPrefix(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "non-finite") {
+	if err := errs["planner"]; err == nil || !strings.HasPrefix(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "head is NaN") {
 		t.Errorf("planner: %v", err)
 	}
 	var told *store.StopError
-	if err := errs["researcher"]; !errors.As(err, &told) || told.Agent != "planner" || told.Kind != store.Failure || !strings.Contains(told.Reason, "non-finite") {
+	if err := errs["researcher"]; !errors.As(err, &told) || told.Agent != "planner" || told.Kind != store.Failure || !strings.Contains(told.Reason, "head is NaN") {
 		t.Errorf("researcher: %v", err)
 	}
 }
@@ -83,13 +84,13 @@ func TestLostGPU(t *testing.T) {
 	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Output: cause, GPU: true}
 	dir, url := t.TempDir(), startRedis(t)
 	lose := func(version int64, lost error, before retryCause) (planner, researcher error) {
-		errs := eachAlone(t, dir, url, before, func(_ string, team *team) error {
+		errs := eachAlone(t, dir, url, nil, before, func(_ string, team *team) error {
 			return team.forEachWorker(t.Context(), func(w *worker.Worker, ctx context.Context) error {
 				if w.Name() == "researcher" {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				}
-				return errors.Join(w.Parts.Policy.UpdateWeights(ctx, version), lost)
+				return errors.Join(w.Policy().UpdateWeights(ctx, version), lost)
 			})
 		})
 		return errs["planner"], errs["researcher"]
@@ -404,12 +405,17 @@ func TestMemoryFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	device, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
 	err = team.forEachWorker(t.Context(), func(w *worker.Worker, ctx context.Context) error {
 		if !w.Main() {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		return w.Parts.Device.Do(ctx, func(s *torch.Scope) error {
+		return device.Do(ctx, func(s *torch.Scope) error {
 			s.Zeros(torch.Float32, 1<<45)
 			return nil
 		})

@@ -52,7 +52,7 @@ func (t *team) openGateway(ctx context.Context) error {
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
-		if w.Parts.Gateway == nil && g.open {
+		if w.Gateway() == nil && g.open {
 			to, err := upstreamOf(t.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
@@ -60,7 +60,7 @@ func (t *team) openGateway(ctx context.Context) error {
 			round.Hosted[w.Name()] = to
 			continue
 		}
-		if w.Parts.Gateway == nil {
+		if w.Gateway() == nil {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
@@ -72,7 +72,7 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
 		round.Name = w.Member().Round.Nonce()
-		agents = append(agents, w.Parts.Gateway)
+		agents = append(agents, w.Gateway())
 	}
 	if len(agents) < len(round.Agents) {
 		round.Address = t.addressOf

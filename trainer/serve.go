@@ -34,7 +34,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions) error {
 	}
 	return withCheckpoint(ctx, &own, opt.evaluation(&g), useServe, func(ctx context.Context, t *checkpointTeam) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			if g := w.Parts.Gateway; g != nil { // requests to a hosted model are passed on
+			if g := w.Gateway(); g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})
 				defer g.End(gateway.OpenPhase)
 			}
@@ -58,7 +58,7 @@ type ServedAgent struct {
 func (t *team) served() (out []ServedAgent) {
 	for _, w := range t.workers {
 		s := ServedAgent{Name: w.Name()}
-		if g := w.Parts.Gateway; g != nil {
+		if g := w.Gateway(); g != nil {
 			s.ContextTokens, s.ReplyTokens = g.MaxTokens(), g.Limits.TurnTokens
 		}
 		out = append(out, s)

@@ -197,9 +197,8 @@ func (t *team) load(ctx context.Context) error {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
-		probe := worker.Probe{Parts: w.Parts}
-		t.hooks.health.Joined(w.Name(), probe, m)
-		t.hooks.dashboard.Joined(w.Name(), probe, m)
+		t.hooks.health.Joined(w.Name(), w.Probe(), m)
+		t.hooks.dashboard.Joined(w.Name(), w.Probe(), m)
 	}
 	return t.openGateway(ctx)
 }
@@ -225,7 +224,7 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 				t.releasePlace(ctx, w.Member())
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.withRemedy(w.Name(), w.Parts.Policy.Version(), errs[i]))
+			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.withRemedy(w.Name(), w.Policy().Version(), errs[i]))
 			t.breakOff(ctx, w.Member(), errs[i])
 			return errs[i]
 		})

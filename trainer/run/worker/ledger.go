@@ -52,8 +52,8 @@ func (s *steps) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Gr
 	return trained
 }
 
-// lines returns this agent's conversations of a phase with their results, sorted by id.
-func (s *common) lines(exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
+// linesOf returns an agent's conversations of a phase with their results, sorted by id.
+func linesOf(s *common, exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range exp.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert, Program: t.program}

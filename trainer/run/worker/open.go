@@ -55,7 +55,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	if err = w.Parts.CheckFollowerWeights(ctx); err != nil || s.NoTraining {
+	if err = w.parts.CheckFollowerWeights(ctx); err != nil || s.NoTraining {
 		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
@@ -72,7 +72,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	if w.main {
-		for _, text := range assemble.RowWarnings(s.Config, w.Parts.Player.Task) {
+		for _, text := range assemble.RowWarnings(s.Config, w.parts.Player.Task) {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "%s", text))
 		}
 	}
@@ -91,7 +91,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	if err != nil {
 		return err
 	}
-	w.Parts, w.learner = p, p.Learner
+	w.parts, w.learner = p, p.Learner
 	if p.Model != nil {
 		w.contextTokens = w.agent.ContextTokens(p.Model.MaxPosition())
 	}
@@ -121,7 +121,7 @@ func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive
 		return archive.Manifest{Run: s.Config.Run.Name, Step: step, ConfigDigest: s.Config.Digest(), Drawn: chosen.drawn(step)}
 	}
 	kept := archive.Options{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Manifest: manifest,
-		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.Parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
+		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if !s.NoTraining { // a separate evaluation may differ
 		kept.HeldOutDigest = heldOut
@@ -131,14 +131,14 @@ func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart,
 			"its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
 	} else {
-		kept.Tokenizer = w.Parts.Tokenizer.Files()
+		kept.Tokenizer = w.parts.Tokenizer.Files()
 	}
 	return kept
 }
 
 // coldStartOf returns the agent's cold start.
 func coldStartOf(w *Worker) *coldStart {
-	return &coldStart{common: w.common, parts: w.Parts, archive: w.archive, from: w.from, stops: w.stops}
+	return &coldStart{common: w.common, parts: w.parts, archive: w.archive, from: w.from, stops: w.stops}
 }
 
 // checkpoints returns the folder of the run's checkpoints.

@@ -13,13 +13,13 @@ type parameters struct{ w *Worker }
 func (p parameters) Trains() bool { return p.w.trains() }
 
 func (p parameters) Read(ctx context.Context, from int64, dst []float32) error {
-	return p.w.Parts.Params.Read(ctx, from, dst)
+	return p.w.parts.Params.Read(ctx, from, dst)
 }
 
-func (p parameters) Numel() int64 { return p.w.Parts.Params.Numel() }
+func (p parameters) Numel() int64 { return p.w.parts.Params.Numel() }
 
 func (p parameters) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
-	return p.w.Parts.Params.Files(ctx, master)
+	return p.w.parts.Params.Files(ctx, master)
 }
 
 func (p parameters) Counters() archive.Counters {
@@ -43,7 +43,7 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 }
 
 func (p parameters) RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error {
-	return p.w.Parts.Params.Restore(ctx, master)
+	return p.w.parts.Params.Restore(ctx, master)
 }
 
 func (p parameters) Copy(ctx context.Context, master, m, v []float32) error {

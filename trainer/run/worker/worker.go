@@ -12,9 +12,12 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/schedule"
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -23,7 +26,7 @@ import (
 // one. Each part of its work has a separate type, which holds only the objects it needs.
 type Worker struct {
 	*common
-	Parts    *assemble.Parts  // the agent's model with its sampler and learner
+	parts    *assemble.Parts  // the agent's model with its sampler and learner
 	archive  *archive.Archive // the files of the run
 	from     int64            // version at which the round begins
 	rollouts *rollouts        // conversations
@@ -58,13 +61,13 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 	defer background.work.Wait()
 	defer done() // before the wait, on every return
 	background.work.Go(func() { w.stops.passOn(acting, abandon) })
-	if err := w.Parts.Policy.UpdateWeights(ctx, w.from); err != nil {
+	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
 	}
 	if err := w.archive.Confirm(ctx); err != nil {
 		return err
 	}
-	settings, state := w.scheduleSettings(), w.scheduleState()
+	settings, state := scheduleOptions(w.cfg, w.parts.Player.Task), scheduleState(w.archive)
 	ready := map[int64]*experience{} // rollouts that are not trained on yet, by step
 	for {
 		if n, ok := settings.RollOut(state); ok && !background.busy {
@@ -153,26 +156,26 @@ func (r *rolloutRunner) take() rolloutResult {
 	return result
 }
 
-// scheduleSettings returns the settings of the configuration and the task on which the schedule depends.
-func (w *Worker) scheduleSettings() schedule.Options {
+// scheduleOptions returns the settings of the configuration and the task on which the schedule depends.
+func scheduleOptions(cfg *config.Config, t task.Task) schedule.Options {
 	return schedule.Options{
-		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HasHeldOut: w.Parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag, ExactLag: w.cfg.GRPO.ExactLag,
-		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
+		Steps: cfg.Run.Steps, CheckpointEvery: cfg.Run.CheckpointEvery, EvalEvery: cfg.Eval.Every,
+		EvalFirst: cfg.Eval.Before, HasHeldOut: t.EvalSize() > 0, MaxLag: cfg.GRPO.MaxLag, ExactLag: cfg.GRPO.ExactLag,
+		ColdStarts: slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) }),
 	}
 }
 
 // scheduleState returns the state of the checkpoint from which the worker continues, if there is one.
-func (w *Worker) scheduleState() schedule.State {
+func scheduleState(a *archive.Archive) schedule.State {
 	evaluated, best := int64(schedule.None), int64(schedule.None)
-	e := w.archive.Evaluations()
+	e := a.Evaluations()
 	if e.Evaluated != nil {
 		evaluated = *e.Evaluated
 	}
 	if e.Best != nil {
 		best = e.Best.Version
 	}
-	return schedule.Begin(w.archive.Saved(), evaluated, best)
+	return schedule.Begin(a.Saved(), evaluated, best)
 }
 
 // Name returns the agent's name.
@@ -193,8 +196,8 @@ func (w *Worker) Stopped() bool { return w.stops.ended }
 // Close frees the worker's memory.
 func (w *Worker) Close(ctx context.Context) error {
 	var errs []error
-	if w.Parts != nil {
-		errs = append(errs, w.Parts.Close(ctx))
+	if w.parts != nil {
+		errs = append(errs, w.parts.Close(ctx))
 	}
 	if w.archive != nil {
 		errs = append(errs, w.archive.Close())
@@ -205,27 +208,39 @@ func (w *Worker) Close(ctx context.Context) error {
 	return nil
 }
 
+// Policy returns the agent's sampler, with the life cycle of its weights.
+func (w *Worker) Policy() policy.Lifecycle { return w.parts.Policy }
+
+// Player returns the player of the agent's conversations.
+func (w *Worker) Player() *play.Player { return w.parts.Player }
+
+// Gateway returns the agent's part of the gateway: nil, if its model is hosted or Setup.Gateway is false.
+func (w *Worker) Gateway() *gateway.AgentServer { return w.parts.Gateway }
+
+// Probe returns access to the worker for the health server and the live page.
+func (w *Worker) Probe() Probe { return Probe{w.parts} }
+
 // Probe gives the health server and the live page access to a worker.
-type Probe struct{ Parts *assemble.Parts }
+type Probe struct{ parts *assemble.Parts }
 
 // Alive waits until the device's thread has executed an empty job, or until ctx ends. A hosted model has no device that
 // could hang.
 func (p Probe) Alive(ctx context.Context) error {
-	if p.Parts.Device == nil {
+	if p.parts.Device == nil {
 		return nil
 	}
-	return p.Parts.Device.Do(ctx, func(*torch.Scope) error { return nil })
+	return p.parts.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
 // Version returns the number of training steps of the weights.
-func (p Probe) Version() int64 { return p.Parts.Policy.Version() }
+func (p Probe) Version() int64 { return p.parts.Policy.Version() }
 
 // Rollouts returns the number of open conversations.
-func (p Probe) Rollouts() int { return p.Parts.Player.InFlight() }
+func (p Probe) Rollouts() int { return p.parts.Player.InFlight() }
 
 // Question returns a query's text and its reference answer, or "" if the task does not have the id.
 func (p Probe) Question(id string) (text, answer string) {
-	q, err := p.Parts.Player.Task.Lookup(id)
+	q, err := p.parts.Player.Task.Lookup(id)
 	if err != nil {
 		return "", ""
 	}
