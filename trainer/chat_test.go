@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -87,8 +86,8 @@ func TestChatPassesSubTasks(t *testing.T) {
 // server under its own name, with its key instead of the client's.
 func TestServeHosted(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "solver")
-	endpoint := gateway.NewServer()
-	server := httptest.NewServer(endpoint)
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
 	defer server.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -109,8 +108,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	g := &Gateway{Server: endpoint, URL: server.URL, Token: "of the server"}
-	err := Serve(ctx, cfg, ServeOptions{Gateway: g, Ready: func(string, []ServedAgent) {
+	err := Serve(ctx, cfg, mux, ServeOptions{Token: "of the server", Ready: func(string, []ServedAgent) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("request to the hosted agent: %d %s", status, text)

@@ -27,9 +27,9 @@ type CheckpointOptions struct {
 	Observer   metrics.Observer // receives notes; may be nil
 }
 
-// evaluation returns the options for agents that are all in this process, with requests at g.
-func (o CheckpointOptions) evaluation(g *Gateway) EvaluateOptions {
-	return EvaluateOptions{Checkpoint: o.Checkpoint, Task: o.Task, Observer: o.Observer, Gateway: g}
+// evaluation returns the options for agents that are all in this process.
+func (o CheckpointOptions) evaluation() EvaluateOptions {
+	return EvaluateOptions{Checkpoint: o.Checkpoint, Task: o.Task, Observer: o.Observer}
 }
 
 // A checkpointUse is a use of a checkpoint other than training. It names the folder of its output.
@@ -66,7 +66,7 @@ type checkpointTeam struct {
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
-func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, use checkpointUse,
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, use checkpointUse, h hooks,
 	do func(context.Context, *checkpointTeam) error) (err error) {
 	observer, names := observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
@@ -86,7 +86,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	}
 	setup := worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
 		NoTraining: true, Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names},
-		Gateway: use == useServe || use == useEvaluate && cfg.HasGateway()}
+		Gateway: h.gateway != nil}
 	if use == useEvaluate {
 		shared := sharing("an evaluation of the run "+cfg.Run.Name, opt.Agents != nil)
 		var release func() error
@@ -95,7 +95,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 		}
 		defer func() { err = errors.Join(err, release()) }()
 	}
-	t, err := openCheckpoint(ctx, setup, from, hooks{gateway: opt.Gateway})
+	t, err := openCheckpoint(ctx, setup, from, h)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,6 @@ type EvaluateOptions struct {
 	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
 	Task       task.Task        // replaces the configured task; may be nil
 	Observer   metrics.Observer // receives progress and notes; the records are in Evaluation.Records; may be nil
-	Gateway    *Gateway         // gives programs access to the agents; needed if the configuration has a gateway
 }
 
 // check returns an error if the options do not fit the configuration.
@@ -39,14 +38,23 @@ func (o EvaluateOptions) check(cfg *config.Config) error {
 }
 
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
-// a separate store, so the numbers are the same.
+// a separate store, so the numbers are the same. If the configuration has a gateway, Evaluate listens at its address.
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e Evaluation, err error) {
 	if err := opt.check(cfg); err != nil {
 		return e, err
 	}
 	records := &lastRecords{Observer: observed(opt.Observer), byAgent: map[string]metrics.Record{}}
 	opt.Observer = records
-	err = withCheckpoint(ctx, cfg, opt, useEvaluate, func(ctx context.Context, t *checkpointTeam) error {
+	var h hooks
+	if cfg.HasGateway() {
+		server, gateway, err := listen(cfg, opt.Agents)
+		if err != nil {
+			return e, err
+		}
+		defer server.Close()
+		h.gateway = gateway
+	}
+	err = withCheckpoint(ctx, cfg, opt, useEvaluate, h, func(ctx context.Context, t *checkpointTeam) error {
 		e = Evaluation{Checkpoint: t.stepDir, Samples: cfg.Eval.Samples, Dir: t.Dir}
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.Evaluate(ctx, t.step)

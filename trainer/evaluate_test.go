@@ -180,10 +180,10 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 func TestUnknownAgent(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	names, want := []string{"planer"}, `there is no agent "planer" in the configuration, only planner, researcher`
-	_, _, listening := Listen(cfg, names)
+	_, _, listening := listen(cfg, names)
 	_, evaluated := Evaluate(t.Context(), cfg, EvaluateOptions{Agents: names})
 	trained := Train(t.Context(), cfg, TrainOptions{Agents: names})
-	for call, err := range map[string]error{"Listen": listening, "Evaluate": evaluated, "Train": trained} {
+	for call, err := range map[string]error{"listen": listening, "Evaluate": evaluated, "Train": trained} {
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: got error %v, want %q", call, err, want)
 		}

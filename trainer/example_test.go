@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
 	"os/signal"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 // A complete program that trains the team of a configuration, or resumes its training.
@@ -52,19 +51,14 @@ func ExampleServe() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server, err := health.Listen(health.Options{Address: "127.0.0.1:8000"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	g := &trainer.Gateway{Server: gateway.NewServer(), URL: server.URL(), Token: os.Getenv("API_KEY")}
-	g.Mount(server)
+	mux := http.NewServeMux()
+	go func() { log.Fatal(http.ListenAndServe("127.0.0.1:8000", mux)) }()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	opt := trainer.ServeOptions{Gateway: g, Ready: func(stepDir string, agents []trainer.ServedAgent) {
-		fmt.Println(stepDir, "at", server.URL()+"/v1", "for", agents[0].Name)
+	opt := trainer.ServeOptions{Token: os.Getenv("API_KEY"), Ready: func(stepDir string, agents []trainer.ServedAgent) {
+		fmt.Println(stepDir, "at http://127.0.0.1:8000/v1 for", agents[0].Name)
 	}}
-	if err := trainer.Serve(ctx, cfg, opt); err != nil {
+	if err := trainer.Serve(ctx, cfg, mux, opt); err != nil {
 		log.Fatal(err)
 	}
 }

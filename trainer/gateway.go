@@ -15,24 +15,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 )
 
-// Gateway gives programs and other workers access to the agents of a process. Mount adds it to a server.
-type Gateway struct {
-	Server    *gateway.Server
-	Leases    *gateway.Leases   // nil: programs elsewhere cannot request rollouts
-	URL       string            // the address of this process for others, without a path
-	Transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
+// processGateway gives programs and other workers access to the agents of a process.
+type processGateway struct {
+	server    *gateway.Server
+	leases    *gateway.Leases   // nil: programs elsewhere cannot request rollouts
+	url       string            // the address of this process for others, without a path; "": for none
+	transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
 
-	Token string // of Serve: requests must have it as their API key; "": none is needed
-
-	open bool // Serve: requests need no ticket of a rollout
+	open  bool   // of Serve: requests need no ticket of a rollout
+	token string // of Serve: requests must have it as their API key; "": none is needed
 }
 
-// Mount adds the gateway's paths to a server, such as an http.ServeMux or a health.Server.
-func (g *Gateway) Mount(server interface{ Handle(string, http.Handler) }) {
-	server.Handle("/v1/", g.Server)
-	server.Handle("/r/", g.Server)
-	if g.Leases != nil {
-		server.Handle("/rollouts/", g.Leases)
+// mount adds the gateway's paths to a server.
+func (g *processGateway) mount(mux gateway.Mux) {
+	g.server.Mount(mux)
+	if g.leases != nil {
+		mux.Handle("/rollouts/", g.leases)
 	}
 }
 
@@ -40,14 +38,11 @@ func (g *Gateway) Mount(server interface{ Handle(string, http.Handler) }) {
 // starts the programs that play rollouts, or leases rollouts to them.
 func (t *team) openGateway(ctx context.Context) error {
 	g := t.hooks.gateway
-	if !t.Gateway {
+	if g == nil {
 		return nil
 	}
-	if g == nil {
-		return errors.New("the configuration has a gateway, but this program does not serve one: set the option Gateway")
-	}
-	round := gateway.Round{Run: t.Config.Run.Name, Open: g.open, Token: g.Token,
-		Agents: t.Config.AgentNames(), Transport: g.Transport, Hosted: map[string]gateway.Upstream{}}
+	round := gateway.Round{Run: t.Config.Run.Name, Open: g.open, Token: g.token,
+		Agents: t.Config.AgentNames(), Transport: g.transport, Hosted: map[string]gateway.Upstream{}}
 	fresh := make([]byte, gateway.SecretSize)
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
@@ -64,7 +59,7 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		shared, err := w.Member().Gateways.Publish(ctx, g.URL, base64.StdEncoding.EncodeToString(fresh))
+		shared, err := w.Member().Gateways.Publish(ctx, g.url, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
@@ -82,7 +77,7 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
-	g.Server.BeginRound(round, agents)
+	g.server.BeginRound(round, agents)
 	return nil
 }
 
@@ -109,20 +104,20 @@ func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
 }
 
 // openPrograms lets programs play the rollouts if this is the main agent's worker and the configuration asks for it.
-func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gateway.Secret) error {
+func (g *processGateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gateway.Secret) error {
 	p := cfg.Task.Program
 	switch {
 	case !w.Main() || !cfg.PlayedByProgram() || g.open:
 		return nil
-	case p.Elsewhere && g.Leases == nil:
+	case p.Elsewhere && g.leases == nil:
 		return errors.New("task.program.elsewhere: this process does not lease rollouts")
 	case p.Elsewhere:
-		g.Leases.Sign(secret)
-		w.SetPlayer(g.Leases)
+		g.leases.Sign(secret)
+		w.SetPlayer(g.leases)
 		return nil
 	}
 	programs, err := gateway.NewPrograms(gateway.ProgramOptions{Command: p.Command, Dir: cfg.Resolve(p.Dir), Timeout: p.Timeout,
-		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
+		Parallel: p.Parallel, BaseURL: g.url + "/v1", Secret: secret,
 		HiddenEnv: cfg.SecretEnv()})
 	if err != nil {
 		return fmt.Errorf("task.program.command: %w", err)

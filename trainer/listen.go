@@ -20,11 +20,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// Listen opens the server of this process at the configured address, and mounts the team's
+// listen opens the server of this process at the configured address, and mounts the team's
 // gateway, which is nil if the configuration has none. Without an address, a process with some of
 // the agents listens at any free port of its machine. A process with all agents listens only if
 // there is a gateway. Otherwise the server is nil. agents are those that run here; nil means all.
-func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, error) {
+func listen(cfg *config.Config, agents []string) (*health.Server, *processGateway, error) {
 	if err := config.CheckAgents(cfg, agents); err != nil {
 		return nil, nil, err
 	}
@@ -48,7 +48,7 @@ func Listen(cfg *config.Config, agents []string) (*health.Server, *Gateway, erro
 	}
 	g, err := mountGateway(cfg, server)
 	if err == nil && g != nil && agents != nil {
-		err = checkReachable(cfg, g.URL)
+		err = checkReachable(cfg, g.url)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, server.Close())
@@ -78,11 +78,11 @@ func localHost(host string) bool {
 }
 
 // mountGateway adds the team's gateway to the process's server. It returns nil if the configuration has no gateway.
-func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
+func mountGateway(cfg *config.Config, server *health.Server) (*processGateway, error) {
 	if !cfg.HasGateway() {
 		return nil, nil
 	}
-	g := &Gateway{Server: gateway.NewServer(), URL: cmp.Or(strings.TrimSuffix(cfg.Gateway.Advertise, "/"), server.URL())}
+	g := &processGateway{server: gateway.NewServer(), url: cmp.Or(strings.TrimSuffix(cfg.Gateway.Advertise, "/"), server.URL())}
 	if env := cfg.Gateway.TokenEnv; env != "" {
 		token, err := secret.FromEnv("config: gateway.token_env", env)
 		if err != nil {
@@ -93,7 +93,7 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 				health.MinToken)
 		}
 		p := cfg.Task.Program
-		g.Leases = gateway.NewLeases(gateway.LeaseOptions{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.URL + "/v1"})
+		g.leases = gateway.NewLeases(gateway.LeaseOptions{Token: token, Lease: p.Lease, Timeout: p.Timeout, BaseURL: g.url + "/v1"})
 	}
 	if cfg.Gateway.CA != "" {
 		pem, err := os.ReadFile(cfg.Resolve(cfg.Gateway.CA))
@@ -106,9 +106,9 @@ func mountGateway(cfg *config.Config, server *health.Server) (*Gateway, error) {
 		}
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.TLSClientConfig = &tls.Config{RootCAs: authorities}
-		g.Transport = transport
+		g.transport = transport
 	}
-	g.Mount(server)
+	g.mount(server)
 	return g, nil
 }
 

@@ -20,7 +20,7 @@ func TestGatewayOnOneMachine(t *testing.T) {
 		{nil, nil, false},
 	} {
 		cfg := load(t, t.TempDir(), append(append(noColdStart, `task.program.command=["true"]`), c.sets...)...)
-		server, _, err := Listen(cfg, c.agents)
+		server, _, err := listen(cfg, c.agents)
 		if err == nil {
 			err = server.Close()
 		}

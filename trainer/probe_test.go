@@ -69,7 +69,10 @@ func TestRolloutsInFlight(t *testing.T) {
 			seen[string(m[1])]++
 		}
 	}
-	mustTrain(t, cfg, TrainOptions{Health: server, Task: watched{openTask(t, cfg).(*research.Task), during}})
+	opt := TrainOptions{Task: watched{openTask(t, cfg).(*research.Task), during}}
+	if err := toTheEnd(train(t.Context(), cfg, opt, hooks{server: server})); err != nil {
+		t.Fatal(err)
+	}
 	if len(seen) != 1 || seen["1"] == 0 {
 		t.Errorf("numbers of rollouts in flight during calls of a tool, with their counts: %v, want only 1", seen)
 	}

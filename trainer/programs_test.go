@@ -291,16 +291,16 @@ func renewing(ctx context.Context, url, key string) (stop func()) {
 	return func() { cancel(); <-over }
 }
 
-// serveGateway starts a gateway of this process and sets its URL.
-func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
+// serveGateway starts a gateway of this process.
+func serveGateway(t *testing.T, cfg *config.Config) hooks {
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	p := cfg.Task.Program
-	g := &Gateway{Server: gateway.NewServer(), URL: server.URL,
-		Leases: gateway.NewLeases(gateway.LeaseOptions{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
-	g.Mount(mux)
-	return g
+	g := &processGateway{server: gateway.NewServer(), url: server.URL,
+		leases: gateway.NewLeases(gateway.LeaseOptions{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
+	g.mount(mux)
+	return hooks{gateway: g}
 }
 
 // TestProgramEqualsConversation runs the team's conversations through the gateway in eight programs at a
@@ -313,14 +313,14 @@ func TestProgramEqualsConversation(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cfg := wordProblems(t, dir, "eval.every=3", "task.program.elsewhere=true", "gateway.token_env=T", "task.program.lease=15s")
-	g := serveGateway(t, cfg)
+	h := serveGateway(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var machines errgroup.Group
 	var leases atomic.Int64
 	for range 8 {
 		machines.Go(func() error {
-			err := machine(ctx, t, cfg, g.URL, func() bool { n := leases.Add(1); return n == 3 || n == 20 })
+			err := machine(ctx, t, cfg, h.gateway.url, func() bool { n := leases.Add(1); return n == 3 || n == 20 })
 			if err != nil {
 				cancel()
 			}
@@ -328,7 +328,7 @@ func TestProgramEqualsConversation(t *testing.T) {
 		})
 	}
 	seen := &recorder{}
-	err := Train(ctx, cfg, TrainOptions{Observer: seen, Gateway: g})
+	err := train(ctx, cfg, TrainOptions{Observer: seen}, h)
 	cancel()
 	if failed := machines.Wait(); err != nil || failed != nil {
 		t.Fatalf("%v, programs: %v\n%s", err, failed, seen)
@@ -359,14 +359,14 @@ func TestProgramsThatFail(t *testing.T) {
 			cfg := wordProblems(t, t.TempDir(), "run.steps=4", "cold_start.demonstrations=none", `task.program.command=["sh", "-c", "`+strings.ReplaceAll(c.script, `"`, `\"`)+`"]`,
 				"task.program.timeout=1s", "task.program.parallel=16", "task.queries_per_step=1")
 			start := time.Now()
-			err := Train(t.Context(), cfg, TrainOptions{Gateway: serveGateway(t, cfg)})
+			err := Train(t.Context(), cfg, TrainOptions{})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "grpo.max_removed") {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 			seen := &recorder{}
 			// One step is too few to be refused; nothing is trained because all rollouts are removed.
 			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir())
-			err = Train(t.Context(), cfg, TrainOptions{Gateway: serveGateway(t, cfg), Observer: seen})
+			err = Train(t.Context(), cfg, TrainOptions{Observer: seen})
 			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
 				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {
 				t.Errorf("one step: %v, notes: %s", err, seen)

@@ -20,12 +20,9 @@ import (
 //     live page and gateway.
 //   - Experiment trackers of the configuration get the records.
 //
-// opt.Observer, which may be nil, receives the same records and notes. opt.Health, opt.Dashboard and opt.Gateway must be
-// nil, because TrainAndReport makes them. If the run was complete before, out gets a note, and the error is nil.
+// opt.Observer, which may be nil, receives the same records and notes. If the run was complete before, out gets a note, and the
+// error is nil. Unlike `mgrpo train`, TrainAndReport does not handle signals.
 func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, out io.Writer) error {
-	if opt.Health != nil || opt.Dashboard != nil || opt.Gateway != nil {
-		return errors.New("trainer: TrainAndReport makes TrainOptions.Health, Dashboard and Gateway itself")
-	}
 	console := metrics.NewRunConsole(out, cfg, opt.Agents)
 	var before metrics.Log
 	if opt.Resume {
@@ -33,29 +30,30 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 	}
 	lines := metrics.NewJSONL(cfg.RunDir())
 	observers := metrics.Observers{console, lines, observed(opt.Observer)}
-	server, gateway, err := Listen(cfg, opt.Agents)
+	server, gateway, err := listen(cfg, opt.Agents)
 	if err != nil {
 		return err
 	}
+	h := hooks{gateway: gateway, server: server}
 	if server != nil {
 		defer server.Close()
-		if opt.Dashboard, err = newDashboard(cfg, before, observers); err != nil {
+		if h.page, err = newDashboard(cfg, before, observers); err != nil {
 			return err
 		}
-		defer opt.Dashboard.Close()
-		opt.Dashboard.Mount(server)
+		defer h.page.Close()
+		h.page.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URLs("")))
 		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", server.URLs(dashboard.Path)))
-		observers = append(observers, server)
+		observers = append(observers, server, h.page)
 	}
-	opt.Observer, opt.Health, opt.Gateway = observers, server, gateway
+	opt.Observer = observers
 	trackers, err := track.Follow(ctx, cfg, func(format string, args ...any) {
 		observers.Note(metrics.Infof("", metrics.TopicTracking, format, args...))
 	})
 	if err != nil {
 		return err
 	}
-	err = Train(ctx, cfg, opt)
+	err = train(ctx, cfg, opt, h)
 	if errors.Is(err, ErrNothingTrained) { // the caller shows it as an error
 		lines.Note(metrics.Warnf("", metrics.TopicStop, "%v", err))
 	}

@@ -17,8 +17,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
-	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
@@ -33,9 +31,6 @@ type TrainOptions struct {
 	Task       task.Task            // replaces the configured task; may be nil
 	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
 	Observer   metrics.Observer     // receives records and notes; may be nil
-	Gateway    *Gateway             // gives programs access to the agents; needed if the configuration has a gateway
-	Health     *health.Server       // publishes the workers' state; may be nil
-	Dashboard  *dashboard.Page      // shows the running training; may be nil
 	BeforeLoad func()               // called once a round, after all checks and before models are loaded; may be nil
 }
 
@@ -49,6 +44,7 @@ func agentsOf(cfg *config.Config, given []string) []string {
 
 // roundState holds the data of Train that a round needs in addition to the options.
 type roundState struct {
+	hooks    hooks                       // the parts of this process that follow the team
 	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end
 	machines map[string]*launch.Machines // further machines with devices for agents, by agent
@@ -74,17 +70,31 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // An agent with several devices has followers, which compute with the further devices. A worker that loses one of its
 // followers ends the round, too, and registers in the store again.
 //
+// If the configuration has a gateway, Train listens at its address, where the health and the metrics of the run are, too.
+//
 // The error is nil if the agents were trained until the last step, and ErrNothingTrained if no step changed
 // a weight. It is ErrRunComplete if there was nothing left to train, and ErrStopped if a stop was requested.
 // Resumable reports for these and for all other errors whether Train can continue with TrainOptions.Resume.
-func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error) {
+func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) error {
+	if !cfg.HasGateway() {
+		return train(ctx, cfg, opt, hooks{})
+	}
+	server, gateway, err := listen(cfg, opt.Agents)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	opt.Observer = metrics.Observers{observed(opt.Observer), server}
+	return train(ctx, cfg, opt, hooks{gateway: gateway, server: server})
+}
+
+// train trains like Train, with hooks of this process. If the configuration has a gateway, h has one.
+func train(ctx context.Context, cfg *config.Config, opt TrainOptions, h hooks) (err error) {
 	if err = errors.Join(config.CheckAgents(cfg, opt.Agents), checkTerms(cfg, opt.Terms)); err != nil {
 		return err
 	}
 	opt.Observer = observed(opt.Observer)
-	if opt.Dashboard != nil {
-		opt.Observer = metrics.Observers{opt.Observer, opt.Dashboard}
-	}
+	h.beforeLoad = opt.BeforeLoad
 	done := make(chan struct{})
 	defer close(done)
 	machines := map[string]*launch.Machines{}
@@ -120,7 +130,7 @@ func Train(ctx context.Context, cfg *config.Config, opt TrainOptions) (err error
 		return err
 	}
 	playing = true
-	err = trainRounds(locked, cfg, opt, roundState{machines: machines, files: files})
+	err = trainRounds(locked, cfg, opt, roundState{hooks: h, machines: machines, files: files})
 	playing = false
 	return err
 }

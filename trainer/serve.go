@@ -2,7 +2,7 @@ package trainer
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
@@ -14,25 +14,22 @@ import (
 // ServeOptions are the options of Serve in addition to the configuration.
 type ServeOptions struct {
 	CheckpointOptions
-	Gateway *Gateway                                   // receives the requests; the caller mounts it on a server
-	Ready   func(stepDir string, agents []ServedAgent) // called when the agents can answer, with the folder of the checkpoint; may be nil
+	Token string                                     // requests must have it as their API key; "": none is needed
+	Ready func(stepDir string, agents []ServedAgent) // called when the agents can answer, with the folder of the checkpoint; may be nil
 }
 
-// Serve answers requests at opt.Gateway for the agents of a checkpoint, all in this process, until ctx ends. Requests may set
-// temperature and truncation; the defaults are the same as in evaluations. It returns nil when ctx ends. The configuration needs no
-// gateway.
-func Serve(ctx context.Context, cfg *config.Config, opt ServeOptions) error {
-	if opt.Gateway == nil {
-		return errors.New("serve: ServeOptions.Gateway is nil")
-	}
-	g := *opt.Gateway
-	g.open = true
+// Serve answers requests for the agents of a checkpoint, all in this process, until ctx ends, as an OpenAI endpoint. It adds the
+// paths /v1/ and /r/ to mux, such as an http.ServeMux. Requests may set temperature and truncation; the defaults are the same as in
+// evaluations. It returns nil when ctx ends. The configuration needs no gateway.
+func Serve(ctx context.Context, cfg *config.Config, mux interface{ Handle(string, http.Handler) }, opt ServeOptions) error {
+	g := &processGateway{server: gateway.NewServer(), open: true, token: opt.Token}
+	g.mount(mux)
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
-	return withCheckpoint(ctx, &own, opt.evaluation(&g), useServe, func(ctx context.Context, t *checkpointTeam) error {
+	return withCheckpoint(ctx, &own, opt.evaluation(), useServe, hooks{gateway: g}, func(ctx context.Context, t *checkpointTeam) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Gateway(); g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})

@@ -42,12 +42,12 @@ type teamSpec struct {
 	before retryCause         // the cause of the previous round's end
 }
 
-// hooks are the parts of the process that follow the team.
+// hooks are the parts of the process that follow the team. Each may be nil.
 type hooks struct {
-	gateway    *Gateway
-	health     *health.Server
-	dashboard  *dashboard.Page
-	beforeLoad func()
+	gateway    *processGateway // gives programs access to the agents
+	server     *health.Server  // publishes the workers' state
+	page       *dashboard.Page // shows the running training
+	beforeLoad func()          // called once a round, after all checks and before models are loaded
 }
 
 // teamSpecOf returns the data of a team that trains. The caller sets date and offers.
@@ -55,8 +55,8 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
 		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
-			Gateway: cfg.HasGateway(), Terms: opt.Terms, Stop: opt.Stop},
-		hooks: hooks{opt.Gateway, opt.Health, opt.Dashboard, opt.BeforeLoad}, before: state.before,
+			Gateway: state.hooks.gateway != nil, Terms: opt.Terms, Stop: opt.Stop},
+		hooks: state.hooks, before: state.before,
 	}
 }
 
@@ -197,8 +197,8 @@ func (t *team) load(ctx context.Context) error {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
-		t.hooks.health.Joined(w.Name(), w.Probe(), m)
-		t.hooks.dashboard.Joined(w.Name(), w.Probe(), m)
+		t.hooks.server.Joined(w.Name(), w.Probe(), m)
+		t.hooks.page.Joined(w.Name(), w.Probe(), m)
 	}
 	return t.openGateway(ctx)
 }
@@ -298,8 +298,8 @@ func (t *team) releasePlace(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
-	if g := t.hooks.gateway; g != nil && t.Gateway { // the round is over for the programs
-		g.Server.BeginRound(gateway.Round{}, nil)
+	if g := t.hooks.gateway; g != nil { // the round is over for the programs
+		g.server.BeginRound(gateway.Round{}, nil)
 	}
 	for _, w := range t.workers {
 		errs = append(errs, w.Close(ctx))

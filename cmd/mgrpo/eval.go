@@ -63,14 +63,6 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 	}
 	console := metrics.NewRunConsole(progress, cfg, here)
 	opt := trainer.EvaluateOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
-	if cfg.HasGateway() {
-		server, gateway, err := trainer.Listen(cfg, here)
-		if err != nil {
-			return e, err
-		}
-		defer server.Close()
-		opt.Gateway = gateway
-	}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
 	console.Summary(nil) // without records it only clears the progress line
 	return e, err

@@ -11,7 +11,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/standalone"
 )
@@ -58,20 +57,18 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 		return fmt.Errorf("--listen and --token-env: %w", err)
 	}
 	defer server.Close()
-	g := &trainer.Gateway{Server: gateway.NewServer(), URL: server.URL(), Token: token}
-	g.Mount(server)
 	ready := func(what string, agents []trainer.ServedAgent) {
 		c.describe(os.Stdout, what, server.URLs("/v1"), agents)
 	}
 	if c.Model != "" {
-		return c.serveModel(ctx, g, ready)
+		return c.serveModel(ctx, server, token, ready)
 	}
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	opt := trainer.ServeOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, Gateway: g, Ready: ready}
-	return trainer.Serve(ctx, cfg, opt)
+	opt := trainer.ServeOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, Token: token, Ready: ready}
+	return trainer.Serve(ctx, cfg, server, opt)
 }
 
 // describe prints what is served, where, and how to call it.
@@ -98,7 +95,7 @@ func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Se
 }
 
 // serveModel serves one model until ctx ends.
-func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready func(string, []trainer.ServedAgent)) (err error) {
+func (c *serveCmd) serveModel(ctx context.Context, server *health.Server, token string, ready func(string, []trainer.ServedAgent)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	checkpoint, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -109,8 +106,8 @@ func (c *serveCmd) serveModel(ctx context.Context, g *trainer.Gateway, ready fun
 	if err != nil {
 		return err
 	}
-	opt := standalone.ServeOptions{Name: c.Name, Token: g.Token, Ready: func(contextTokens int) {
+	opt := standalone.ServeOptions{Name: c.Name, Token: token, Ready: func(contextTokens int) {
 		ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: contextTokens}})
 	}}
-	return checkpoint.Serve(ctx, g.Server, engine, opt)
+	return checkpoint.Serve(ctx, server, engine, opt)
 }

@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -14,13 +15,15 @@ type ServeOptions struct {
 	Ready func(contextTokens int) // called when the model can answer, with the largest number of tokens of a conversation; may be nil
 }
 
-// Serve answers requests at server for the model until ctx ends, as an OpenAI endpoint. The caller mounts the server on an HTTP server.
-// engine is from OpenEngine. Requests may set temperature and truncation; the temperature is 1 by default. It returns nil when ctx ends,
-// and an error if the checkpoint has no readable tokenizer.
-func (c *Checkpoint) Serve(ctx context.Context, server *gateway.Server, engine policy.Policy, opt ServeOptions) error {
+// Serve answers requests for the model until ctx ends, as an OpenAI endpoint. It adds the paths /v1/ and /r/ to mux, such as an
+// http.ServeMux. engine is from OpenEngine. Requests may set temperature and truncation; the temperature is 1 by default. It returns nil
+// when ctx ends, and an error if the checkpoint has no readable tokenizer.
+func (c *Checkpoint) Serve(ctx context.Context, mux interface{ Handle(string, http.Handler) }, engine policy.Policy, opt ServeOptions) error {
 	if c.Tokenizer == nil {
 		return c.NoTokenizerError()
 	}
+	server := gateway.NewServer()
+	server.Mount(mux)
 	a := gateway.NewAgentServer(gateway.AgentOptions{Name: opt.Name, Main: true, Policy: engine, Tokenizer: c.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)

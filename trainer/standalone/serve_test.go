@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 )
 
 // TestServe: the endpoint lists and answers for the model until the context ends, and no longer.
@@ -18,8 +16,8 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	endpoint := gateway.NewServer()
-	server := httptest.NewServer(endpoint)
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
 	defer server.Close()
 	models := func() string {
 		resp, err := http.Get(server.URL + "/v1/models")
@@ -35,7 +33,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	if err := c.Serve(ctx, endpoint, engine, ServeOptions{Name: "tiny", Ready: func(contextTokens int) {
+	if err := c.Serve(ctx, mux, engine, ServeOptions{Name: "tiny", Ready: func(contextTokens int) {
 		defer stop()
 		if got := models(); contextTokens != engine.ContextLimit() || !strings.Contains(got, `"tiny"`) {
 			t.Errorf("a context of %d tokens, models %s", contextTokens, got)
@@ -53,7 +51,7 @@ func TestServe(t *testing.T) {
 	if got := models(); strings.Contains(got, `"tiny"`) {
 		t.Errorf("after the end: models %s", got)
 	}
-	if err := openTiny(t, false).Serve(t.Context(), endpoint, engine, ServeOptions{Name: "tiny"}); err == nil || !strings.Contains(err.Error(), "tokenizer") {
+	if err := openTiny(t, false).Serve(t.Context(), mux, engine, ServeOptions{Name: "tiny"}); err == nil || !strings.Contains(err.Error(), "tokenizer") {
 		t.Errorf("without a tokenizer: %v", err)
 	}
 }

@@ -71,6 +71,15 @@ func NewServer() *Server {
 	return s
 }
 
+// Mux is a server to which handlers are added, such as an http.ServeMux.
+type Mux interface{ Handle(string, http.Handler) }
+
+// Mount adds the server's paths to mux.
+func (s *Server) Mount(mux Mux) {
+	mux.Handle("/v1/", s)
+	mux.Handle("/r/", s)
+}
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 

@@ -1,11 +1,13 @@
 package dashboard_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +16,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
@@ -50,34 +50,32 @@ func TestBrowserSeesTheRun(t *testing.T) {
 		held = gate{agent: "researcher", done: 100} // rollouts of the planner are in flight then
 	}
 	dir := t.TempDir()
-	cfg, err := config.Load("../../../examples/quickstart/team.yaml", slices.Concat(sets, []string{"run.dir=" + dir, "run.steps=" + steps}))
+	cfg, err := config.Load("../../../examples/quickstart/team.yaml", slices.Concat(sets, []string{"run.dir=" + dir, "run.steps=" + steps,
+		"health.address=127.0.0.1:0"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps})
-	server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Agents: cfg.AgentNames()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	defer page.Close()
-	page.Mount(server)
-	lines := metrics.NewJSONL(dir)
 	held.steps, held.open = cfg.Run.Steps, make(chan struct{})
 	ended := make(chan error, 1)
+	console, out := io.Pipe()
 	go func() {
-		err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Observer: metrics.Observers{lines, page, held}, Dashboard: page, Health: server})
+		defer out.Close()
+		err := trainer.TrainAndReport(t.Context(), cfg, trainer.TrainOptions{Observer: held}, out)
 		if errors.Is(err, trainer.ErrNothingTrained) {
 			err = nil
 		}
 		ended <- err
 	}()
+	url := pageOf(console)
+	if url == "" {
+		t.Fatalf("the console has no address of the page; the run ended with %v", <-ended)
+	}
 	t.Run("during the run", func(t *testing.T) { // the browser ends before the run does
 		defer close(held.open)
 		b := openBrowser(t)
 		b.screen(1280, 1500, "light")
 		b.runOnLoad(curvesOf)
-		b.open(server.URL() + dashboard.Path)
+		b.open(url)
 		for _, agent := range cfg.AgentNames() {
 			b.until(fmt.Sprintf(`curves().Memory?.[%q]?.some((p) => p[0] === %d)`, agent, cfg.Run.Steps-1))
 		}
@@ -94,6 +92,18 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// pageOf reads a run's console until the address of its page, which it returns, and discards the rest. It returns "" if the console
+// ends before.
+func pageOf(console io.Reader) string {
+	for lines := bufio.NewScanner(console); lines.Scan(); {
+		if _, url, found := strings.Cut(lines.Text(), "the page of the run: "); found {
+			go io.Copy(io.Discard, console)
+			return url
+		}
+	}
+	return ""
 }
 
 // whole waits until the page shows a rollout as a whole conversation: a prompt and the main agent's turn.
