@@ -74,11 +74,11 @@ func TestRunStartsFromAdapter(t *testing.T) {
 // With adapters, the plan counts only the adapters' gradients and moments. A KL term against the cold start needs a copy of the
 // adapters instead of a second model.
 func TestAdaptersNeedLessMemory(t *testing.T) {
-	whole, err := assemble.MemoryNeeds(load(t, t.TempDir(), withKL...), nil)
+	whole, err := assemble.MemoryNeeds(load(t, t.TempDir(), withKL...), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	small, err := assemble.MemoryNeeds(load(t, t.TempDir(), withAdapters...), nil)
+	small, err := assemble.MemoryNeeds(load(t, t.TempDir(), withAdapters...), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestOneBase(t *testing.T) {
 		t.Errorf("ledgers %v, but %v in one process", got, want)
 	}
 
-	needs, err := assemble.MemoryNeeds(load(t, t.TempDir(), sets...), nil)
+	needs, err := assemble.MemoryNeeds(load(t, t.TempDir(), sets...), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
@@ -101,11 +102,11 @@ func (t *team) recordCause(agent string, err error) retryCause {
 }
 
 // withMemoryRemedy adds a remedy to an agent's error if memory ran out.
-func withMemoryRemedy(cfg *config.Config, name string, err error) error {
+func withMemoryRemedy(cfg *config.Config, t task.Task, name string, err error) error {
 	if !launch.OutOfMemory(err) {
 		return err
 	}
-	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name})
+	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name}, t)
 	if uncounted != nil {
 		return errors.Join(err, uncounted)
 	}

@@ -427,7 +427,7 @@ func TestMemoryFull(t *testing.T) {
 		t.Error(err)
 	}
 	cfg = load(t, dir, append(noColdStart, "agents.researcher.train=false")...)
-	if err := withMemoryRemedy(cfg, "researcher", &torch.Error{Message: "CUDA out of memory"}); strings.Contains(err.Error(), "micro_batch") {
+	if err := withMemoryRemedy(cfg, nil, "researcher", &torch.Error{Message: "CUDA out of memory"}); strings.Contains(err.Error(), "micro_batch") {
 		t.Errorf("for an agent that does not learn: %v", err)
 	}
 

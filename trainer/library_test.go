@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ func TestTaskFromGoProgram(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "task.kind=go", "run.steps=1", "eval.every=0", "agents.planner.model.tokenizer=task")
 	own := openTask(t, load(t, t.TempDir()))
-	if err := Train(t.Context(), cfg, TrainOptions{Task: own}); err != nil {
+	if err := TrainAndReport(t.Context(), cfg, TrainOptions{Task: own}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	e, err := Evaluate(t.Context(), cfg, EvaluateOptions{Task: own})

@@ -204,7 +204,7 @@ func TestMachinesLost(t *testing.T) {
 // TestFollowerReportsMissingFile checks that a follower reports a missing file, so that rank 0
 // can explain the requirements of several machines.
 func TestFollowerReportsMissingFile(t *testing.T) {
-	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
+	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}}, nil)
 	if told := launch.Failed(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
 		t.Errorf("for %v it reports %+v", err, told)
 	}

@@ -392,7 +392,7 @@ func TestFollowerCannotOpen(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "agent planner: rank 1 of planner on cpu") {
 		t.Error(err)
 	}
-	full := withMemoryRemedy(cfg, "planner", &launch.FailedError{Follower: "rank 1 of planner on cpu", Reason: "no memory", OutOfMemory: true})
+	full := withMemoryRemedy(cfg, nil, "planner", &launch.FailedError{Follower: "rank 1 of planner on cpu", Reason: "no memory", OutOfMemory: true})
 	if !strings.Contains(full.Error(), "rank 1 of planner on cpu: no memory: there is not enough memory") || !strings.Contains(full.Error(), "lower agents.planner.engine.") {
 		t.Error(full)
 	}

@@ -5,16 +5,19 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
+	"github.com/mgrpo/mgrpo/trainer/run/doctor"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
 )
 
 // TrainAndReport trains like Train, and reports the run as `mgrpo train` does:
-//   - out gets progress, a table of each step, and a summary. If it is a terminal, the progress line is redrawn in place.
+//   - out gets the memory that the agents will need, progress, a table of each step, and a summary. If it is a terminal, the
+//     progress line is redrawn in place. The error is not nil if the memory of a device or the space on the disk is too small.
 //   - The run's folder gets metrics.jsonl.
 //   - If the configuration has an address (health.address, gateway.listen), a server there has the run's health, metrics,
 //     live page and gateway.
@@ -24,18 +27,22 @@ import (
 // error is nil. Unlike `mgrpo train`, TrainAndReport does not handle signals.
 func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, out io.Writer) error {
 	console := metrics.NewRunConsole(out, cfg, opt.Agents)
+	plan, err := doctor.Preflight(cfg, opt.Agents, opt.Task)
+	if err != nil {
+		console.Print(plan)
+		return err
+	}
 	var before metrics.Log
 	if opt.Resume {
 		before = recall(console, cfg.RunDir())
 	}
 	lines := metrics.NewJSONL(cfg.RunDir())
 	observers := metrics.Observers{console, lines, observed(opt.Observer)}
-	server, gateway, err := listen(cfg, opt.Agents)
-	if err != nil {
+	h := hooks{beforeLoad: sync.OnceFunc(func() { console.Print(plan) })} // after all checks, so that an error is the first line
+	if h.server, h.gateway, err = listen(cfg, opt.Agents); err != nil {
 		return err
 	}
-	h := hooks{gateway: gateway, server: server}
-	if server != nil {
+	if server := h.server; server != nil {
 		defer server.Close()
 		if h.page, err = newDashboard(cfg, before, observers); err != nil {
 			return err

@@ -48,7 +48,7 @@ func TestTrainAndReport(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	open.Do(func() { t.Error("step 1 has no progress") })
-	if text := out.String(); !strings.Contains(text, "step 2/2") || !strings.Contains(text, "2 steps in ") {
+	if text := out.String(); !strings.Contains(text, "step 2/2") || !strings.Contains(text, "2 steps in ") || strings.Count(text, "\ncheckpoints: ") != 1 {
 		t.Errorf("the console has\n%s", text)
 	}
 	log, err := metrics.Read(cfg.RunDir())

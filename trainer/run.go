@@ -25,13 +25,12 @@ import (
 
 // TrainOptions are the options of Train in addition to the configuration. The zero value trains all agents from the beginning.
 type TrainOptions struct {
-	Agents     []string             // agents that this process runs; the others run in processes with the same store.url; nil: all
-	Resume     bool                 // continue from the newest complete checkpoint
-	Stop       <-chan struct{}      // closed to end the run after the current step, with a checkpoint; may be nil
-	Task       task.Task            // replaces the configured task; may be nil
-	Terms      map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
-	Observer   metrics.Observer     // receives records and notes; may be nil
-	BeforeLoad func()               // called once a round, after all checks and before models are loaded; may be nil
+	Agents   []string             // agents that this process runs; the others run in processes with the same store.url; nil: all
+	Resume   bool                 // continue from the newest complete checkpoint
+	Stop     <-chan struct{}      // closed to end the run after the current step, with a checkpoint; may be nil
+	Task     task.Task            // replaces the configured task; may be nil
+	Terms    map[string]term.Term // loss terms of the program's own, by agent (docs/library.md); may be nil
+	Observer metrics.Observer     // receives records and notes; may be nil
 }
 
 // agentsOf returns the names of the agents to run in this process: the given ones, or all.
@@ -94,7 +93,6 @@ func train(ctx context.Context, cfg *config.Config, opt TrainOptions, h hooks) (
 		return err
 	}
 	opt.Observer = observed(opt.Observer)
-	h.beforeLoad = opt.BeforeLoad
 	done := make(chan struct{})
 	defer close(done)
 	machines := map[string]*launch.Machines{}

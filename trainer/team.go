@@ -244,7 +244,7 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 
 // withRemedy returns the error of an agent that has reached a version, with a remedy.
 func (t *team) withRemedy(name string, version int64, err error) error {
-	err = withMemoryRemedy(t.Config, name, err)
+	err = withMemoryRemedy(t.Config, t.Task, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}

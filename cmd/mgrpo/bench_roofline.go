@@ -87,7 +87,7 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 			}
 			moved.Device = moved.Devices[0]
 		}
-		m, err := assemble.ModelOf(cfg, &moved)
+		m, err := assemble.ModelOf(cfg, &moved, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/run/doctor"
 )
 
 type trainCmd struct {
@@ -34,16 +32,10 @@ func (c *trainCmd) Run(ctx context.Context) error {
 
 // train trains agents, reports the run to the terminal and to the run's files, and lets signals stop it.
 func train(ctx context.Context, cfg *config.Config, opt trainer.TrainOptions) error {
-	plan, err := doctor.Preflight(cfg, opt.Agents)
-	if err != nil {
-		fmt.Print(plan)
-		return err
-	}
-	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // printed after all checks, so that an error is the first line
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	opt.Stop = stop
-	err = trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)
+	err := trainer.TrainAndReport(ctx, cfg, opt, os.Stdout)
 	if trainer.Resumable(err) {
 		return fmt.Errorf("%w; continue with --resume", err)
 	}

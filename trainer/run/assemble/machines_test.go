@@ -27,7 +27,7 @@ func TestMachinesShare(t *testing.T) {
 	if n := cfg.Slots(a); n != 2 {
 		t.Errorf("each of six devices samples %d of 12 rollouts", n)
 	}
-	first, err := MemoryNeeds(cfg, []string{"planner"})
+	first, err := MemoryNeeds(cfg, []string{"planner"}, nil)
 	last, err2 := MachineNeeds(cfg, "planner", 2)
 	if err != nil || err2 != nil {
 		t.Fatal(err, err2)

@@ -6,12 +6,13 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // MemoryNeeds counts the memory that each process of the named agents (nil: all agents that take part) will need on this
-// machine, before anything is allocated. It reads only the headers of checkpoints. The error names every model that cannot
-// be opened.
-func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
+// machine, before anything is allocated. It reads only the headers of checkpoints. t may have the vocabulary of a model; if t is
+// nil, the configured task is used. The error names every model that cannot be opened.
+func MemoryNeeds(cfg *config.Config, names []string, t task.Task) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
 	}
@@ -27,7 +28,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			needs = append(needs, memory.Need{Agent: name})
 			continue
 		}
-		m, err := ModelOf(cfg, a)
+		m, err := ModelOf(cfg, a, t)
 		var fault *config.Error
 		switch {
 		case errors.As(err, &fault):
@@ -58,7 +59,7 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 	if err != nil {
 		return nil, err
 	}
-	m, err := ModelOf(cfg, a)
+	m, err := ModelOf(cfg, a, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -68,9 +69,10 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 	return needs, nil
 }
 
-// ModelOf describes an agent's model. It reads only the headers of checkpoints. The model must not be hosted.
-func ModelOf(cfg *config.Config, a *config.Agent) (m memory.Model, err error) {
-	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
+// ModelOf describes an agent's model, whose vocabulary t may have; if t is nil, the configured task is used. It reads only the
+// headers of checkpoints. The model must not be hosted.
+func ModelOf(cfg *config.Config, a *config.Agent, t task.Task) (m memory.Model, err error) {
+	if m.Arch, m.Quantised, err = architecture(cfg, a, t); err == nil {
 		m.Trained, err = trained(cfg, a, m.Arch)
 	}
 	return m, err

@@ -113,9 +113,9 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 }
 
 // architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It reads
-// headers and the tokenizer, but no weights.
-func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised int64, err error) {
-	o, err := openOrigin(cfg, a, nil, "")
+// headers and the tokenizer, but no weights. If t is nil, the configured task is used.
+func architecture(cfg *config.Config, a *config.Agent, t task.Task) (_ arch.Config, quantised int64, err error) {
+	o, err := openOrigin(cfg, a, t, "")
 	if err != nil {
 		return arch.Config{}, 0, err
 	}

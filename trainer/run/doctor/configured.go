@@ -21,10 +21,10 @@ import (
 )
 
 // Preflight returns a text that shows the memory and the disk space that the agents of this process (nil: all agents) will need. It
-// allocates nothing. It returns an error if a device has too little memory, with the table of the needs, or if the disk is too
-// small for the checkpoints.
-func Preflight(cfg *config.Config, agents []string) (plan string, err error) {
-	needs, err := assemble.MemoryNeeds(cfg, agents)
+// allocates nothing. t may have the vocabulary of a model; if t is nil, the configured task is used. Preflight returns an error if a
+// device has too little memory, with the table of the needs, or if the disk is too small for the checkpoints.
+func Preflight(cfg *config.Config, agents []string, t task.Task) (plan string, err error) {
+	needs, err := assemble.MemoryNeeds(cfg, agents, t)
 	if plan, err = fits(needs, err); err != nil {
 		return plan, err
 	}
@@ -36,7 +36,7 @@ func Preflight(cfg *config.Config, agents []string) (plan string, err error) {
 	return plan + fmt.Sprintf("checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most)), nil
 }
 
-// PreflightMachine does the same as Preflight, for a further machine of an agent.
+// PreflightMachine returns the same text for a further machine of an agent, without the disk space.
 func PreflightMachine(cfg *config.Config, agent string, machine int) (plan string, err error) {
 	return fits(assemble.MachineNeeds(cfg, agent, machine))
 }
@@ -61,7 +61,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 		out = append(out, opened(ctx, cfg, t, agents)...)
 		task.Close(t)
 	}
-	needs, err := assemble.MemoryNeeds(cfg, agents)
+	needs, err := assemble.MemoryNeeds(cfg, agents, nil)
 	if err == nil {
 		return append(out, fitting(cfg, needs)...)
 	}

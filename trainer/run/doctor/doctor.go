@@ -1,5 +1,5 @@
 // Package doctor examines a machine, and optionally a configuration that will run on it. It reports the available and the
-// missing requirements, and how to correct problems. Every training runs Preflight, which compares the memory.
+// missing requirements, and how to correct problems. trainer.TrainAndReport runs Preflight, which compares the memory.
 package doctor
 
 import (

@@ -368,7 +368,7 @@ func TestRunDisk(t *testing.T) {
 		if f := runDisk(cfg, 1<<20, 0); f.Status != Fail || !strings.Contains(f.Found, "run.dir: "+at) || !strings.Contains(f.Found, reason) {
 			t.Errorf("%s: %+v", at, f)
 		}
-		if _, err := Preflight(cfg, nil); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "too small") {
+		if _, err := Preflight(cfg, nil, nil); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "too small") {
 			t.Errorf("%s: Preflight: %v", at, err)
 		}
 	}
@@ -424,7 +424,7 @@ func TestPreflightOfDisk(t *testing.T) {
 		}
 		return cfg
 	}
-	_, err := Preflight(keeps(1e9), nil)
+	_, err := Preflight(keeps(1e9), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "the disk of run.dir is too small") || !strings.Contains(err.Error(), "lower run.keep") {
 		t.Errorf("checkpoints that do not fit: %v", err)
 	}
@@ -439,13 +439,13 @@ func TestPreflightOfDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Preflight(keeps(1e6), nil); err != nil {
+	if _, err := Preflight(keeps(1e6), nil, nil); err != nil {
 		t.Errorf("checkpoints that exist already: %v", err)
 	}
 }
 
 func TestPreflight(t *testing.T) {
-	plan, err := Preflight(quickstart(t), nil)
+	plan, err := Preflight(quickstart(t), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,10 +460,10 @@ func TestPreflight(t *testing.T) {
 		}
 	}
 	huge := quickstart(t, "agents.planner.engine.slots=65536", "agents.planner.model.max_positions=1048576", "agents.planner.limits.max_tokens=1048576")
-	if plan, err := Preflight(huge, []string{"planner"}); err == nil || !strings.Contains(err.Error(), "lower agents.planner.engine.slots (65536;") || !strings.Contains(plan, "planner on cpu: ") {
+	if plan, err := Preflight(huge, []string{"planner"}, nil); err == nil || !strings.Contains(err.Error(), "lower agents.planner.engine.slots (65536;") || !strings.Contains(plan, "planner on cpu: ") {
 		t.Errorf("%v\n%s", err, plan)
 	}
-	if _, err := Preflight(quickstart(t), []string{"nobody"}); err == nil || !strings.Contains(err.Error(), `no agent "nobody"`) {
+	if _, err := Preflight(quickstart(t), []string{"nobody"}, nil); err == nil || !strings.Contains(err.Error(), `no agent "nobody"`) {
 		t.Error(err)
 	}
 }
@@ -493,7 +493,7 @@ func TestOneAgentsMachine(t *testing.T) {
 			t.Errorf("the planner's machine: %v", f)
 		}
 	}
-	needs, err := assemble.MemoryNeeds(cfg, nil)
+	needs, err := assemble.MemoryNeeds(cfg, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

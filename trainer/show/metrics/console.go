@@ -177,6 +177,13 @@ func (c *Console) Note(n Note) {
 	c.print(text + "\n")
 }
 
+// Print prints lines, each with its newline.
+func (c *Console) Print(lines string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.print(lines)
+}
+
 // Summary prints unfinished tables and a summary of the run, including recalled records. err is the error with which the
 // run ended. Summary does not print it. If a resumed run failed before its first step, there is nothing to summarise.
 func (c *Console) Summary(err error) {
