@@ -32,10 +32,10 @@ type TeamChat struct {
 // Message is a text from one agent to another: a sub-task, or the answer to it.
 type Message struct{ From, To, Text string }
 
-// Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
+// Chat opens all agents of a checkpoint in this process and calls use with them. They sample as in evaluations. A task
 // that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.BindHeldOut]
 // chooses another.
-func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk func(context.Context, *TeamChat) error) error {
+func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, use func(context.Context, *TeamChat) error) error {
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
@@ -53,7 +53,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 				return nil
 			}
 			defer end()
-			return talk(ctx, c)
+			return use(ctx, c)
 		})
 	})
 }

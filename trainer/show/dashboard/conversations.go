@@ -45,8 +45,8 @@ func (d *activityNow) keep(x metrics.Progress) {
 }
 
 // shownConversations returns an agent's conversations in the rollouts that pages show now.
-func shownConversations(ctx context.Context, at place, all []conversation) []conversation {
-	phase, rollouts, err := at.Display.NewestOutcomes(ctx, shownRollouts)
+func shownConversations(ctx context.Context, w worker, all []conversation) []conversation {
+	phase, rollouts, err := w.Display.NewestOutcomes(ctx, shownRollouts)
 	if err != nil {
 		return nil // the page reports this error when it reads the store
 	}

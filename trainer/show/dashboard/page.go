@@ -57,7 +57,7 @@ type Page struct {
 	wake   chan struct{} // asks for an immediate read of the store
 
 	mu      sync.Mutex
-	places  map[string]place // of this process's agents
+	workers map[string]worker // of this process's agents
 	now     map[string]activityNow
 	unread  []metrics.Line // reported here, and not yet read back from the store
 	warned  map[string]bool
@@ -70,7 +70,7 @@ type Page struct {
 func New(o Options) *Page {
 	o.Agents = slices.Clone(o.Agents)
 	p := &Page{opt: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		places: map[string]place{}, now: map[string]activityNow{}, warned: map[string]bool{}}
+		workers: map[string]worker{}, now: map[string]activityNow{}, warned: map[string]bool{}}
 	p.state.opt = o
 	for _, l := range o.Before {
 		p.state.records.Add(l)

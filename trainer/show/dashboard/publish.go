@@ -19,12 +19,8 @@ type Probe interface {
 	Question(id string) (text, answer string)
 }
 
-// member is a worker's place in the run. Only this module makes one, so the signature of Joined does not name the store, which
-// is not public.
-type member = *store.Member
-
-// place is an agent's worker with its place in the run.
-type place struct {
+// worker is an agent's worker with its place in the run.
+type worker struct {
 	Probe
 	*store.Member
 }
@@ -44,23 +40,24 @@ type activity struct {
 	Total         int            `json:"total"`         // number of units of the phase; 0: unknown
 	Since         time.Time      `json:"since"`         // start of the phase, by the worker's clock
 	Rollouts      int            `json:"rollouts"`      // conversations in flight
-	Conversations []conversation `json:"talks,omitempty"`
+	Conversations []conversation `json:"conversations,omitempty"`
 }
 
 // Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
 // agent's activity and reads the store. On a nil Page it does nothing.
-func (p *Page) Joined(agent string, probe Probe, at member) {
+func (p *Page) Joined(agent string, probe Probe, place *store.Member) {
 	if p == nil {
 		return
 	}
+	w := worker{probe, place}
 	p.mu.Lock()
-	p.places[agent] = place{probe, at}
+	p.workers[agent] = w
 	p.mu.Unlock()
-	p.work.Go(func() { p.keepPublishing(agent, place{probe, at}) })
+	p.work.Go(func() { p.keepPublishing(agent, w) })
 }
 
 // keepPublishing publishes an agent's activity, at most once a second.
-func (p *Page) keepPublishing(agent string, at place) {
+func (p *Page) keepPublishing(agent string, w worker) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	published := ""
@@ -68,48 +65,48 @@ func (p *Page) keepPublishing(agent string, at place) {
 		p.mu.Lock()
 		now := p.now[agent]
 		p.mu.Unlock()
-		text := activityOf(now, at).encode()
-		if string(text) != published && p.publish(agent, at, func(ctx context.Context) error { return at.Display.PublishActivity(ctx, text) }) {
+		text := activityOf(now, w).encode()
+		if string(text) != published && p.publish(agent, w, func(ctx context.Context) error { return w.Display.PublishActivity(ctx, text) }) {
 			published = string(text)
 		}
 		select {
 		case <-p.ctx.Done():
 			return
-		case <-at.Context().Done():
+		case <-w.Context().Done():
 			return
 		case <-tick.C:
 		}
 	}
 }
 
-// activityOf returns the activity of the agent at a place.
-func activityOf(d activityNow, at place) activity {
-	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: at.Rollouts()}
+// activityOf returns a worker's activity.
+func activityOf(d activityNow, w worker) activity {
+	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: w.Rollouts()}
 	if d.Activity != "" {
 		a.Phase = d.Phase()
 	}
 	if len(d.conversations) > 0 {
-		ctx, cancel := context.WithTimeout(at.Context(), requestTimeout)
+		ctx, cancel := context.WithTimeout(w.Context(), requestTimeout)
 		defer cancel()
-		a.Conversations = shownConversations(ctx, at, d.conversations)
+		a.Conversations = shownConversations(ctx, w, d.conversations)
 	}
 	return a
 }
 
 // publish executes a request for an agent, and reports its first failure. It does not report a failure due to a lost
 // place.
-func (p *Page) publish(agent string, at place, request func(context.Context) error) bool {
-	ctx, cancel := context.WithTimeout(at.Context(), requestTimeout)
+func (p *Page) publish(agent string, w worker, request func(context.Context) error) bool {
+	ctx, cancel := context.WithTimeout(w.Context(), requestTimeout)
 	defer cancel()
 	err := request(ctx)
-	if err == nil || at.Context().Err() != nil {
+	if err == nil || w.Context().Err() != nil {
 		return err == nil
 	}
 	p.mu.Lock()
-	said := p.warned[agent]
+	warned := p.warned[agent]
 	p.warned[agent] = true
 	p.mu.Unlock()
-	if !said && p.opt.Warn != nil {
+	if !warned && p.opt.Warn != nil {
 		p.opt.Warn(metrics.Warnf(agent, metrics.TopicHealth, "the pages at %s miss some of its statistics, which cannot be published: %v", Path, err))
 	}
 	return false
@@ -138,15 +135,15 @@ func (p *Page) Report(r metrics.Record) {
 	p.mu.Lock()
 	p.unread = append(p.unread, l)
 	p.unread = p.unread[max(0, len(p.unread)-maxUnread):]
-	at, placed := p.places[r.Agent]
+	w, placed := p.workers[r.Agent]
 	p.mu.Unlock()
 	if placed {
-		p.publish(r.Agent, at, func(ctx context.Context) error {
+		p.publish(r.Agent, w, func(ctx context.Context) error {
 			text, err := json.Marshal(l)
 			if err != nil {
 				return fmt.Errorf("a record: %w", err)
 			}
-			return at.Display.PublishRecord(ctx, text)
+			return w.Display.PublishRecord(ctx, text)
 		})
 	}
 	p.soon()

@@ -45,9 +45,9 @@ func (p *Page) sections() []section {
 	ctx, cancel := context.WithTimeout(p.ctx, requestTimeout)
 	defer cancel()
 	r.problem = ""
-	if at, ok := p.anyPlace(); !ok {
+	if w, ok := p.anyWorker(); !ok {
 		r.problem = "No agent of this process has a place in the run now: it is starting, waits for its place, or has ended."
-	} else if err := errors.Join(r.readTeam(ctx, at), p.readRecords(ctx, at), r.readRollouts(ctx, at)); err != nil {
+	} else if err := errors.Join(r.readTeam(ctx, w), p.readRecords(ctx, w), r.readRollouts(ctx, w)); err != nil {
 		r.problem = "The store: " + err.Error()
 	}
 	p.mu.Lock()
@@ -56,24 +56,24 @@ func (p *Page) sections() []section {
 	return []section{r.section("team", r.team(unread)), r.section("rollouts", r.newest()), newSection("report", r.reportOf(unread))}
 }
 
-func (p *Page) anyPlace() (place, bool) {
+func (p *Page) anyWorker() (worker, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, at := range p.places {
-		if at.Context().Err() == nil {
-			return at, true
+	for _, w := range p.workers {
+		if w.Context().Err() == nil {
+			return w, true
 		}
 	}
-	return place{}, false
+	return worker{}, false
 }
 
 // readTeam reads which workers are present and their activities.
-func (r *runState) readTeam(ctx context.Context, at place) error {
-	status, err := at.Display.Status(ctx)
+func (r *runState) readTeam(ctx context.Context, w worker) error {
+	status, err := w.Display.Status(ctx)
 	if err != nil {
 		return err
 	}
-	texts, err := at.Display.Activities(ctx)
+	texts, err := w.Display.Activities(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (r *runState) readTeam(ctx context.Context, at place) error {
 }
 
 // readRecords reads new records from the store, including the page's own.
-func (p *Page) readRecords(ctx context.Context, at place) error {
-	records, last, err := at.Display.Records(ctx, p.state.last)
+func (p *Page) readRecords(ctx context.Context, w worker) error {
+	records, last, err := w.Display.Records(ctx, p.state.last)
 	if err != nil {
 		return err
 	}
@@ -113,20 +113,20 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 }
 
 // readRollouts reads the newest finished rollouts, if they have changed.
-func (r *runState) readRollouts(ctx context.Context, at place) error {
-	phase, ids, err := at.Display.NewestOutcomes(ctx, shownRollouts)
+func (r *runState) readRollouts(ctx context.Context, w worker) error {
+	phase, ids, err := w.Display.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
 	// The list is empty while a checkpoint is made; the previous rollouts then remain on the page.
 	if err != nil || len(ids) == 0 || name == r.exchanged {
 		return err
 	}
-	exchanges, err := at.Display.Exchanges(ctx, phase, ids)
+	exchanges, err := w.Display.Exchanges(ctx, phase, ids)
 	if err != nil || len(exchanges) == 0 {
 		return err
 	}
 	r.phase, r.rollouts, r.exchanged = phase.String(), nil, name
 	for _, e := range exchanges {
-		text, wanted := at.Question(e.Query)
+		text, wanted := w.Question(e.Query)
 		r.rollouts = append(r.rollouts, rollout{e, text, wanted})
 	}
 	return nil

@@ -63,7 +63,7 @@ func (r *runState) team(unread []metrics.Line) teamView {
 		if i == 0 {
 			a.Role = "main agent"
 		}
-		r.say(&a)
+		r.describe(&a)
 		a.Facts = append(a.Facts, facts(newest[agent])...)
 		v.Agents = append(v.Agents, a)
 	}
@@ -84,8 +84,8 @@ func (r *runState) step() int64 {
 	return made
 }
 
-// say fills in the store's data about an agent.
-func (r *runState) say(a *agentView) {
+// describe fills in the store's data about an agent.
+func (r *runState) describe(a *agentView) {
 	if r.status == nil {
 		return
 	}

@@ -34,14 +34,14 @@ var (
 func (*processState) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all current values.
-func (b *processState) Collect(out chan<- prometheus.Metric) {
+func (s *processState) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	b.collectWorkers(gauge)
-	b.mu.Lock()
-	phases := maps.Clone(b.phases)
-	b.mu.Unlock()
+	s.collectWorkers(gauge)
+	s.mu.Lock()
+	phases := maps.Clone(s.phases)
+	s.mu.Unlock()
 	for agent, p := range phases {
 		gauge(at, 1, agent, string(p.Activity))
 		gauge(done, float64(p.Done), agent)
@@ -49,19 +49,19 @@ func (b *processState) Collect(out chan<- prometheus.Metric) {
 			gauge(total, float64(p.Total), agent)
 		}
 	}
-	b.collectRecords(gauge)
-	if b.newest == nil {
+	s.collectRecords(gauge)
+	if s.newest == nil {
 		return
 	}
-	if step, written, ok := b.newest(); ok {
+	if step, written, ok := s.newest(); ok {
 		gauge(savedStep, float64(step))
 		gauge(savedSince, time.Since(written).Seconds())
 	}
 }
 
-func (b *processState) collectWorkers(gauge func(*prometheus.Desc, float64, ...string)) {
-	workers := b.placed()
-	for _, agent := range b.agents {
+func (s *processState) collectWorkers(gauge func(*prometheus.Desc, float64, ...string)) {
+	workers := s.placed()
+	for _, agent := range s.agents {
 		w, ok := workers[agent]
 		if !ok {
 			gauge(ready, 0, agent)
@@ -85,10 +85,10 @@ func (b *processState) collectWorkers(gauge func(*prometheus.Desc, float64, ...s
 }
 
 // collectRecords sends each value of the newest records, as mgrpo_KIND_NAME.
-func (b *processState) collectRecords(gauge func(*prometheus.Desc, float64, ...string)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for agent, kinds := range b.records {
+func (s *processState) collectRecords(gauge func(*prometheus.Desc, float64, ...string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for agent, kinds := range s.records {
 		for kind, r := range kinds {
 			gauge(desc(kind+"_number", "Number of the newest record of kind "+kind+".", "agent"), float64(r.Step), agent)
 			for name, v := range r.Values {

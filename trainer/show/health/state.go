@@ -49,31 +49,31 @@ func (s *Server) Joined(agent string, probe Probe, p Place) {
 }
 
 // Progress stores the current activity of an agent.
-func (b *processState) Progress(p metrics.Progress) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.phases[p.Agent] = p
+func (s *processState) Progress(p metrics.Progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phases[p.Agent] = p
 }
 
 // Report stores a record in place of the last record of its kind.
-func (b *processState) Report(r metrics.Record) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.records[r.Agent] == nil {
-		b.records[r.Agent] = map[string]metrics.Record{}
+func (s *processState) Report(r metrics.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.records[r.Agent] == nil {
+		s.records[r.Agent] = map[string]metrics.Record{}
 	}
-	b.records[r.Agent][r.Kind] = r
+	s.records[r.Agent][r.Kind] = r
 }
 
 // Note ignores notes, which are for people.
 func (*processState) Note(metrics.Note) {}
 
 // placed maps agents to the workers that have a place.
-func (b *processState) placed() map[string]worker {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *processState) placed() map[string]worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	out := map[string]worker{}
-	for agent, w := range b.workers {
+	for agent, w := range s.workers {
 		if w.Context().Err() == nil {
 			out[agent] = w
 		}
@@ -83,11 +83,11 @@ func (b *processState) placed() map[string]worker {
 
 // alive lists the devices that have failed. A device that is busy for a long time has not failed. A worker without a place
 // is starting or ending, so its device is not checked.
-func (b *processState) alive(ctx context.Context) []string {
+func (s *processState) alive(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var lost []string
-	for agent, w := range b.placed() {
+	for agent, w := range s.placed() {
 		err := w.Alive(ctx)
 		if err != nil && ctx.Err() == nil && w.Context().Err() == nil {
 			lost = append(lost, fmt.Sprintf("%s: its device is lost: %s", agent, oneLine(err)))
@@ -98,10 +98,10 @@ func (b *processState) alive(ctx context.Context) []string {
 }
 
 // ready lists the conditions that are not yet met for the process to take part in the run.
-func (b *processState) ready(ctx context.Context) []string {
-	workers := b.placed()
+func (s *processState) ready(ctx context.Context) []string {
+	workers := s.placed()
 	var missing []string
-	for _, agent := range b.agents {
+	for _, agent := range s.agents {
 		if _, ok := workers[agent]; !ok {
 			missing = append(missing, agent+": it waits for its place in the run, or for the other agents to start")
 		}
