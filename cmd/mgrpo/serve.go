@@ -96,6 +96,7 @@ func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Se
 
 // serveModel serves one model until ctx ends.
 func (c *serveCmd) serveModel(ctx context.Context, server *health.Server, token string, ready func(string, []trainer.ServedAgent)) (err error) {
+	endpoint := standalone.NewEndpoint(server)
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	checkpoint, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -109,5 +110,5 @@ func (c *serveCmd) serveModel(ctx context.Context, server *health.Server, token 
 	opt := standalone.ServeOptions{Name: c.Name, Token: token, Ready: func(contextTokens int) {
 		ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: contextTokens}})
 	}}
-	return checkpoint.Serve(ctx, server, engine, opt)
+	return checkpoint.Serve(ctx, endpoint, engine, opt)
 }

@@ -15,15 +15,24 @@ type ServeOptions struct {
 	Ready func(contextTokens int) // called when the model can answer, with the largest number of tokens of a conversation; may be nil
 }
 
-// Serve answers requests for the model until ctx ends, as an OpenAI endpoint. It adds the paths /v1/ and /r/ to mux, such as an
-// http.ServeMux. engine is from OpenEngine. Requests may set temperature and truncation; the temperature is 1 by default. It returns nil
-// when ctx ends, and an error if the checkpoint has no readable tokenizer.
-func (c *Checkpoint) Serve(ctx context.Context, mux interface{ Handle(string, http.Handler) }, engine policy.Policy, opt ServeOptions) error {
+// Endpoint is an OpenAI endpoint. While no checkpoint is served at it, requests are answered with 429 and Retry-After, so that clients wait
+// for a model that is loading.
+type Endpoint struct{ server *gateway.Server }
+
+// NewEndpoint adds the paths /v1/ and /r/ to mux, such as an http.ServeMux.
+func NewEndpoint(mux interface{ Handle(string, http.Handler) }) *Endpoint {
+	e := &Endpoint{gateway.NewServer()}
+	e.server.Mount(mux)
+	return e
+}
+
+// Serve answers requests for the model at an endpoint until ctx ends. engine is from OpenEngine. Requests may set temperature and
+// truncation; the temperature is 1 by default. It returns nil when ctx ends, and an error if the checkpoint has no readable tokenizer.
+func (c *Checkpoint) Serve(ctx context.Context, at *Endpoint, engine policy.Policy, opt ServeOptions) error {
 	if c.Tokenizer == nil {
 		return c.NoTokenizerError()
 	}
-	server := gateway.NewServer()
-	server.Mount(mux)
+	server := at.server
 	a := gateway.NewAgentServer(gateway.AgentOptions{Name: opt.Name, Main: true, Policy: engine, Tokenizer: c.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)

@@ -17,8 +17,21 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
+	endpoint := NewEndpoint(mux)
 	server := httptest.NewServer(mux)
 	defer server.Close()
+	ask := func() *http.Response {
+		resp, err := http.Post(server.URL+"/v1/chat/completions", "application/json",
+			strings.NewReader(`{"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "w7 w8"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	if resp := ask(); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("before the model is served: %s, %v", resp.Status, resp.Header)
+	}
 	models := func() string {
 		resp, err := http.Get(server.URL + "/v1/models")
 		if err != nil {
@@ -33,25 +46,21 @@ func TestServe(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	if err := c.Serve(ctx, mux, engine, ServeOptions{Name: "tiny", Ready: func(contextTokens int) {
+	if err := c.Serve(ctx, endpoint, engine, ServeOptions{Name: "tiny", Ready: func(contextTokens int) {
 		defer stop()
 		if got := models(); contextTokens != engine.ContextLimit() || !strings.Contains(got, `"tiny"`) {
 			t.Errorf("a context of %d tokens, models %s", contextTokens, got)
 		}
-		resp, err := http.Post(server.URL+"/v1/chat/completions", "application/json",
-			strings.NewReader(`{"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "w7 w8"}]}`))
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("a request: %v, %v", resp, err)
-			return
+		if resp := ask(); resp.StatusCode != http.StatusOK {
+			t.Errorf("a request: %s", resp.Status)
 		}
-		resp.Body.Close()
 	}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := models(); strings.Contains(got, `"tiny"`) {
 		t.Errorf("after the end: models %s", got)
 	}
-	if err := openTiny(t, false).Serve(t.Context(), mux, engine, ServeOptions{Name: "tiny"}); err == nil || !strings.Contains(err.Error(), "tokenizer") {
+	if err := openTiny(t, false).Serve(t.Context(), endpoint, engine, ServeOptions{Name: "tiny"}); err == nil || !strings.Contains(err.Error(), "tokenizer") {
 		t.Errorf("without a tokenizer: %v", err)
 	}
 }
