@@ -22,7 +22,7 @@ LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
 # Packages that run with the race detector, which makes them several times slower: the ones whose goroutines share data.
-RACE := ./trainer/internal/... ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/engine/launch/... ./trainer/run/worker/... ./trainer/team/archive/... ./trainer/show/dashboard/... ./trainer/task/... ./trainer/config/... ./trainer/show/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
+RACE := ./trainer/internal/... ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/engine/launch/... ./trainer/run/worker/... ./trainer/team/archive/... ./trainer/show/dashboard/... ./trainer/task/... ./trainer/config/... ./trainer/metrics/... ./trainer/standalone ./cmd/mgrpo/chat
 
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
 RUFF := build/ruff
@@ -237,8 +237,8 @@ fuzz: setup-tests build ## test: run every fuzz target for SECONDS=10
 	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
 
 test-tracking: build ## test: forward a tiny run to real W&B, MLflow and TensorBoard (downloads 300 MB)
-	@trainer/show/metrics/track/testdata/setup.sh
-	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/show/metrics/track
+	@trainer/show/track/testdata/setup.sh
+	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/show/track
 
 # The clients are openai, LangGraph, smolagents and curl. The frameworks talk to a served model.
 test-program: build gsm8k ## test: clients and agent frameworks play teams through the gateway (downloads 350 MB)

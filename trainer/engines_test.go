@@ -23,7 +23,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/phases"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 

@@ -9,9 +9,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/console"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
@@ -117,7 +118,7 @@ func (e Evaluation) String() string {
 	fmt.Fprintf(&b, "checkpoint    %s\n", e.Checkpoint)
 	for _, r := range e.Records {
 		if r.Unknown != "" {
-			fmt.Fprintln(&b, metrics.Printable(r.Unknown))
+			fmt.Fprintln(&b, console.Printable(r.Unknown))
 		}
 		accuracy, ok := r.Values[metrics.Accuracy]
 		if !ok {
@@ -181,7 +182,7 @@ func scoreTable(scores []metrics.Score) string {
 	for _, s := range scores {
 		name := cmp.Or(s.Set, "task.eval")
 		if s.By != "" {
-			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(metrics.Printable(s.Of), "-"))
+			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(console.Printable(s.Of), "-"))
 		}
 		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f-%.3f\t%.4f\t%.4f\t%.2f\t%s\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
 			s.Pass[s.Samples], s.Best[s.Samples], s.Calls, figure(s.Tokens, s.Tokens > 0, 0))

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // inputsFile is the name of the file with a run's inputs in the run's folder.

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/sandbox"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // ServeChild checks whether a run started this process as one of its children. If so, it does the child's work and

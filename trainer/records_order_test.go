@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // late is an observer that is slow to record the researcher's steps. It also notes rollouts that end before a step is recorded.

@@ -9,10 +9,11 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/doctor"
+	"github.com/mgrpo/mgrpo/trainer/show/console"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
+	"github.com/mgrpo/mgrpo/trainer/show/track"
 )
 
 // TrainAndReport trains like Train, and reports the run as `mgrpo train` does:
@@ -26,19 +27,19 @@ import (
 // opt.Observer, which may be nil, receives the same records and notes. If the run was complete before, out gets a note, and the
 // error is nil. Unlike `mgrpo train`, TrainAndReport does not handle signals.
 func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, out io.Writer) error {
-	console := metrics.NewRunConsole(out, cfg, opt.Agents)
+	terminal := console.New(out, cfg, opt.Agents)
 	plan, err := doctor.Preflight(cfg, opt.Agents, opt.Task)
 	if err != nil {
-		console.Print(plan)
+		terminal.Print(plan)
 		return err
 	}
 	var before metrics.Log
 	if opt.Resume {
-		before = recall(console, cfg.RunDir())
+		before = recall(terminal, cfg.RunDir())
 	}
 	lines := metrics.NewJSONL(cfg.RunDir())
-	observers := metrics.Observers{console, lines, observed(opt.Observer)}
-	h := hooks{beforeLoad: sync.OnceFunc(func() { console.Print(plan) })} // after all checks, so that an error is the first line
+	observers := metrics.Observers{terminal, lines, observed(opt.Observer)}
+	h := hooks{beforeLoad: sync.OnceFunc(func() { terminal.Print(plan) })} // after all checks, so that an error is the first line
 	if h.server, h.gateway, err = listen(cfg, opt.Agents); err != nil {
 		return err
 	}
@@ -49,8 +50,8 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 		}
 		defer h.page.Close()
 		h.page.Mount(server)
-		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URLs("")))
-		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", server.URLs(dashboard.Path)))
+		terminal.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URLs("")))
+		terminal.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", server.URLs(dashboard.Path)))
 		observers = append(observers, server, h.page)
 	}
 	opt.Observer = observers
@@ -68,12 +69,12 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
 	}
 	if errors.Is(err, ErrRunComplete) { // resuming a complete run is not a failure
-		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
+		terminal.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
 	err = errors.Join(err, lines.Close())
 	trackers.Finish()
-	console.Summary(err)
+	terminal.Summary(err)
 	return err
 }
 
@@ -88,12 +89,12 @@ func newDashboard(cfg *config.Config, before metrics.Log, notes metrics.Observer
 }
 
 // recall gives the console the records that a resumed run wrote before.
-func recall(console *metrics.Console, dir string) metrics.Log {
+func recall(terminal *console.Console, dir string) metrics.Log {
 	before, err := metrics.Read(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
-		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary covers the steps from here on only: %v", err))
+		terminal.Note(metrics.Warnf("", metrics.TopicFiles, "the summary covers the steps from here on only: %v", err))
 		return metrics.Log{}
 	}
-	console.Recall(before)
+	terminal.Recall(before)
 	return before
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // output is a terminal's replacement. It is safe for use by several goroutines.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // TestToolsAreCounted checks that an agent's records contain the numbers of its tool calls and of failed calls.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // budget watches a run and asks it to stop when its rollouts have used a number of tokens. All records of a step come before the next

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/chaos/check"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 //go:embed team.yaml

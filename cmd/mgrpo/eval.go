@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/console"
 )
 
 type evalCmd struct {
@@ -61,9 +61,9 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 	if c.Agent != "" {
 		here = []string{c.Agent}
 	}
-	console := metrics.NewRunConsole(progress, cfg, here)
-	opt := trainer.EvaluateOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
+	terminal := console.New(progress, cfg, here)
+	opt := trainer.EvaluateOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: terminal, Against: against}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
-	console.Summary(nil) // without records it only clears the progress line
+	terminal.Summary(nil) // without records it only clears the progress line
 	return e, err
 }

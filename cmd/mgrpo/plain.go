@@ -7,7 +7,7 @@ import (
 )
 
 // plain writes texts of models and other programs, which must not control a terminal: it replaces control characters by
-// question marks, except newlines and tabs, which metrics.Printable also replaces. Each write contains whole characters.
+// question marks, except newlines and tabs, which console.Printable also replaces. Each write contains whole characters.
 type plain struct{ w io.Writer }
 
 func (p plain) Write(text []byte) (int, error) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // isComplete reports whether a run's file has the note of its end.
@@ -25,7 +25,7 @@ func isComplete(t *testing.T, dir string) bool {
 func trackable(t *testing.T, dir string, sets ...string) (args []string, forwarded func() int) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
-	standIn, err := filepath.Abs("../../trainer/show/metrics/track/testdata/standin")
+	standIn, err := filepath.Abs("../../trainer/show/track/testdata/standin")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/doctor"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/console"
 )
 
 type workerCmd struct {
@@ -56,5 +56,5 @@ func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine
 	ctx, stop, done := handleSignals(ctx)
 	defer done()
 	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Stop: stop,
-		Observer: metrics.NewRunConsole(os.Stdout, cfg, []string{agent})})
+		Observer: console.New(os.Stdout, cfg, []string{agent})})
 }

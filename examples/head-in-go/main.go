@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 //go:embed team.yaml

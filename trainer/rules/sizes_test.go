@@ -81,8 +81,8 @@ var (
 		"trainer/model/arch.Config":              33,
 		"trainer/model/arch.family":              18,
 		"trainer/run/assemble.Parts":             16,
-		"trainer/show/metrics/report.page":       24,
-		"trainer/show/metrics/report.trajectory": 16,
+		"trainer/show/report.page":               24,
+		"trainer/show/report.trajectory":         16,
 		"trainer/team/store.Options":             17,
 	}}
 	mostMethods = limit{20, "methods", map[string]int{
@@ -101,7 +101,7 @@ var (
 		"trainer/model/tokenizer/jinja.parser":   30,
 		"trainer/model/tokenizer/jinja.renderer": 32,
 		"trainer/model/weights.Source":           43,
-		"trainer/show/metrics/report.run":        33,
+		"trainer/show/report.run":                33,
 		"trainer/team/archive.Archive":           36,
 		"trainer/team/archive.Checkpoints":       28,
 	}}

@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
+	"github.com/mgrpo/mgrpo/trainer/show/track"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

@@ -14,16 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // agents are the agents of the run in the folder fixture.
 var agents = []string{"planner", "researcher"}
 
-const fixture = "../metrics/report/testdata/run"
+const fixture = "../report/testdata/run"
 
 // machine is a worker with a set number of rollouts and a fixed question for each query.
 type machine struct{ rollouts atomic.Int64 }

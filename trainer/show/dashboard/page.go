@@ -20,9 +20,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics/report"
+	"github.com/mgrpo/mgrpo/trainer/show/report"
 )
 
 // Path is the path of the page. Its events are at Path + "/events".

@@ -16,7 +16,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/live.png from a run of MGRPO_STEPS steps")

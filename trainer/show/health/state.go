@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // checkTimeout is the time limit of a check of a device or of the store.

@@ -19,8 +19,8 @@ import (
 	"syscall"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // ColdStart is the progress of an agent's stopped cold start.

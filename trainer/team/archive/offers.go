@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // Options limits the content of the report. A zero field stands for its default.

@@ -1,8 +1,10 @@
-package metrics
+package console
 
 import (
 	"bytes"
 	"errors"
+	"flag"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,12 +13,43 @@ import (
 	"unicode/utf8"
 )
 
+var update = flag.Bool("update", false, "rewrite testdata/console.txt")
+
+func step(agent string, n int64, reward float64) metrics.Record {
+	return metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"reward_mean": reward}}
+}
+
+func evaluation(n int64, accuracy float64) metrics.Record {
+	return metrics.Record{Kind: metrics.KindEval, Step: n, Agent: "planner", Values: map[string]float64{"accuracy": accuracy}}
+}
+
+// report writes the records of a run's folder.
+func report(t *testing.T, dir string, records ...metrics.Record) {
+	t.Helper()
+	j := metrics.NewJSONL(dir)
+	for _, r := range records {
+		j.Report(r)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustRead(t *testing.T, dir string) metrics.Log {
+	t.Helper()
+	l, err := metrics.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // clockwork is a clock that the test sets.
 type clockwork struct{ now time.Time }
 
 func (c *clockwork) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-func newTestConsole(opt consoleOptions) (*Console, *bytes.Buffer, *clockwork) {
+func newTestConsole(opt options) (*Console, *bytes.Buffer, *clockwork) {
 	var out bytes.Buffer
 	c := &clockwork{time.Unix(0, 0)}
 	opt.Now = func() time.Time { return c.now }
@@ -25,38 +58,38 @@ func newTestConsole(opt consoleOptions) (*Console, *bytes.Buffer, *clockwork) {
 
 // play reports a small run of two agents, with records out of order.
 func play(c *Console, clock *clockwork) {
-	c.Progress(Progress{Agent: "planner", Activity: ColdStart, Done: 1, Total: 300})
+	c.Progress(metrics.Progress{Agent: "planner", Activity: metrics.ColdStart, Done: 1, Total: 300})
 	clock.pass(2 * time.Second)
-	c.Report(Record{Kind: KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 0.4312, "updates": 300, "trained_tokens": 412345, "learn_seconds": 12.3}})
-	c.Report(Record{Kind: KindEval, Step: 0, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{"expert_mean": 0.41, "rollout_seconds": 2.5}})
-	c.Report(Record{Kind: KindEval, Step: 0, Agent: "planner", Values: map[string]float64{"accuracy": 0.3112, "pass_at_4": 0.61, "calls_mean": 1.3, "rollout_seconds": 2.6}})
+	c.Report(metrics.Record{Kind: metrics.KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 0.4312, "updates": 300, "trained_tokens": 412345, "learn_seconds": 12.3}})
+	c.Report(metrics.Record{Kind: metrics.KindEval, Step: 0, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{"expert_mean": 0.41, "rollout_seconds": 2.5}})
+	c.Report(metrics.Record{Kind: metrics.KindEval, Step: 0, Agent: "planner", Values: map[string]float64{"accuracy": 0.3112, "pass_at_4": 0.61, "calls_mean": 1.3, "rollout_seconds": 2.6}})
 	for n := range int64(2) {
 		clock.pass(3 * time.Second)
-		c.Progress(Progress{Agent: "planner", Activity: RollOut, Done: 12, Total: 128})
-		c.Progress(Progress{Agent: "a-researcher-with-a-long-name", Activity: RollOut, Done: 17})
-		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{
+		c.Progress(metrics.Progress{Agent: "planner", Activity: metrics.RollOut, Done: 12, Total: 128})
+		c.Progress(metrics.Progress{Agent: "a-researcher-with-a-long-name", Activity: metrics.RollOut, Done: 17})
+		c.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{
 			"reward_mean": 0.4, "expert_mean": 0.52, "format_valid": 1, "calls_mean": 1.31, "entropy_mean": 10.123, "clip_frac_low": 0.012,
 			"clip_frac_high": 0.001, "grad_norm": 123.456, "gap_mean": 0.00001234, "rollout_tokens_per_second": 12345, "learn_tokens_per_second": 1234567,
 			"sampled_tokens": 1200, "trained_tokens": 7000, "rollouts_removed": 3}})
-		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "planner", Values: map[string]float64{
+		c.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "planner", Values: map[string]float64{
 			"reward_mean": 0.3456, "accuracy": 0.25, "format_valid": 0.51, "calls_mean": 1.31, "sampled_tokens": 900, "updates_skipped": 4}})
 	}
-	c.Note(Note{"planner", Warning, TopicTools, "text of a model \x1b[31m\r\x07 is not trusted\n"})
+	c.Note(metrics.Warnf("planner", metrics.TopicTools, "%s", "text of a model \x1b[31m\r\x07 is not trusted\n"))
 	c.Report(evaluation(2, 0.84))
-	c.Report(Record{Kind: KindStep, Step: 3, Agent: "planner", Values: map[string]float64{"reward_mean": 0.5}}) // its team never reports
+	c.Report(step("planner", 3, 0.5)) // its team never reports
 	c.Summary(nil)
 }
 
 func TestSteps(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 steps", 1: "1 step", 2: "2 steps"} {
-		if got := Steps(n); got != want {
+		if got := metrics.Steps(n); got != want {
 			t.Errorf("%d: %q", n, got)
 		}
 	}
 }
 
 func TestConsole(t *testing.T) {
-	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
+	c, out, clock := newTestConsole(options{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
 	play(c, clock)
 	path := filepath.Join("testdata", "console.txt")
 	if *update {
@@ -83,12 +116,12 @@ func TestConsole(t *testing.T) {
 
 // TestSummaryOfTheWholeRun: records from before the resume count once. Agents of other processes do not count.
 func TestSummaryOfTheWholeRun(t *testing.T) {
-	tokens := func(agent string, n int64) Record {
-		return Record{Kind: KindStep, Step: n, Agent: agent, Values: map[string]float64{"sampled_tokens": 100, "trained_tokens": 10}}
+	tokens := func(agent string, n int64) metrics.Record {
+		return metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"sampled_tokens": 100, "trained_tokens": 10}}
 	}
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25), tokens("planner", 1), tokens("planner", 2), tokens("elsewhere", 1))
-	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"planner"}})
+	c, out, clock := newTestConsole(options{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	clock.pass(7 * time.Second)
 	c.Report(tokens("planner", 2)) // the checkpoint is from step 1
@@ -106,7 +139,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 func TestNoSummaryOfAFailedResume(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25), step("planner", 1, 1))
-	c, out, _ := newTestConsole(consoleOptions{Agents: []string{"planner"}})
+	c, out, _ := newTestConsole(options{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	if c.Summary(errors.New("these keys differ")); out.String() != "" {
 		t.Errorf("%q", out)
@@ -115,7 +148,7 @@ func TestNoSummaryOfAFailedResume(t *testing.T) {
 
 // TestTableWaitsForAll: the table of a step is printed once, after its last agent has reported.
 func TestTableWaitsForAll(t *testing.T) {
-	c, out, _ := newTestConsole(consoleOptions{Agents: []string{"a", "b"}})
+	c, out, _ := newTestConsole(options{Agents: []string{"a", "b"}})
 	c.Report(step("a", 1, 1))
 	c.Report(step("a", 2, 1))
 	if out.Len() > 0 {
@@ -132,9 +165,9 @@ func TestTableWaitsForAll(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	c, out, clock := newTestConsole(consoleOptions{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
+	c, out, clock := newTestConsole(options{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
 	for i := range 50 {
-		c.Progress(Progress{Agent: "a", Activity: Waiting, For: []string{strings.Repeat("long", 20)}, Done: i, Total: 50})
+		c.Progress(metrics.Progress{Agent: "a", Activity: metrics.Waiting, For: []string{strings.Repeat("long", 20)}, Done: i, Total: 50})
 		clock.pass(10 * time.Millisecond)
 	}
 	redrawn := strings.Count(out.String(), "\r\x1b[K")
@@ -145,13 +178,13 @@ func TestTerminal(t *testing.T) {
 		t.Error("progress began a new line")
 	}
 	out.Reset()
-	c.Note(Infof("", TopicStop, "done"))
+	c.Note(metrics.Infof("", metrics.TopicStop, "done"))
 	if out.String() != "\r\x1b[Kdone\n" {
 		t.Errorf("a note on top of the progress line: %q", out)
 	}
 	out.Reset()
-	c.Note(Infof("a", TopicTools, "a text with a warning in it"))
-	c.Note(Warnf("a", TopicGap, "a gap"))
+	c.Note(metrics.Infof("a", metrics.TopicTools, "a text with a warning in it"))
+	c.Note(metrics.Warnf("a", metrics.TopicGap, "a gap"))
 	if want := "a: a text with a warning in it\n\x1b[33ma: warning: a gap\x1b[0m\n"; out.String() != want {
 		t.Errorf("notes: %q, want %q", out, want)
 	}
@@ -163,9 +196,9 @@ func TestTerminal(t *testing.T) {
 
 // TestPlainProgress: without a terminal, progress is a line from time to time.
 func TestPlainProgress(t *testing.T) {
-	c, out, clock := newTestConsole(consoleOptions{})
+	c, out, clock := newTestConsole(options{})
 	for i := range 120 {
-		c.Progress(Progress{Agent: "a", Activity: RollOut, Version: 1, Done: i, Total: 120})
+		c.Progress(metrics.Progress{Agent: "a", Activity: metrics.RollOut, Version: 1, Done: i, Total: 120})
 		clock.pass(100 * time.Millisecond)
 	}
 	if n := strings.Count(out.String(), "\n"); n < 2 || n > 4 {

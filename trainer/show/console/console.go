@@ -1,8 +1,10 @@
-package metrics
+// Package console prints a run for people.
+package console
 
 import (
 	"cmp"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"io"
 	"os"
 	"slices"
@@ -17,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// consoleOptions describes the terminal and the run of a Console.
-type consoleOptions struct {
+// options describes the terminal and the run of a Console.
+type options struct {
 	Agents   []string // agents whose records are reported here, main agent first; a step's table is printed when all have reported
 	Steps    int64    // steps of the whole run; 0: unknown
 	Terminal bool     // the output is a terminal: a single progress line is redrawn in place
@@ -37,7 +39,7 @@ const (
 // evaluation, cold start and note.
 type Console struct {
 	out io.Writer
-	opt consoleOptions
+	opt options
 
 	mu       sync.Mutex
 	start    time.Time
@@ -47,22 +49,22 @@ type Console struct {
 	pending  map[string]*table // by kind and step, until every agent has reported
 	order    []string          // keys of pending, oldest first
 
-	run     History // records of the whole run, for the summary
-	resumed bool    // the run has records from an earlier process
-	made    int     // number of steps whose tables this process printed
+	run     metrics.History // records of the whole run, for the summary
+	resumed bool            // the run has records from an earlier process
+	made    int             // number of steps whose tables this process printed
 }
 
 // table collects the records of one step or evaluation, by agent.
 type table struct {
 	kind    string
 	step    int64
-	records map[string]Record
+	records map[string]metrics.Record
 }
 
-// NewRunConsole returns the console of a run. agents are those that run in this process; nil means all. If out is a
+// New returns the console of a run. agents are those that run in this process; nil means all. If out is a
 // terminal, it is used as one.
-func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console {
-	opt := consoleOptions{Agents: agents, Steps: cfg.Run.Steps}
+func New(out io.Writer, cfg *config.Config, agents []string) *Console {
+	opt := options{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {
 		opt.Agents = cfg.AgentNames()
 	}
@@ -75,7 +77,7 @@ func NewRunConsole(out io.Writer, cfg *config.Config, agents []string) *Console 
 }
 
 // newConsole returns an Observer that writes to out.
-func newConsole(out io.Writer, opt consoleOptions) *Console {
+func newConsole(out io.Writer, opt options) *Console {
 	opt.Width = cmp.Or(opt.Width, 80)
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -84,7 +86,7 @@ func newConsole(out io.Writer, opt consoleOptions) *Console {
 }
 
 // Recall adds the earlier records of a resumed run, for the summary. New records of the same step replace them.
-func (c *Console) Recall(before Log) {
+func (c *Console) Recall(before metrics.Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range before.Records {
@@ -96,7 +98,7 @@ func (c *Console) Recall(before Log) {
 }
 
 // Progress shows the progress of an agent's phase, at most once in each interval.
-func (c *Console) Progress(p Progress) {
+func (c *Console) Progress(p metrics.Progress) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.progress[p.Agent] = p.String()
@@ -123,19 +125,19 @@ func (c *Console) showProgress(now time.Time) {
 }
 
 // Report prints a record: a cold start at once, a step or an evaluation when all agents have reported it.
-func (c *Console) Report(r Record) {
+func (c *Console) Report(r metrics.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.progress, r.Agent)
-	c.run.Add(Line{Record: r})
-	if r.Kind == KindColdStart {
+	c.run.Add(metrics.Line{Record: r})
+	if r.Kind == metrics.KindColdStart {
 		c.print(c.coldStart(r))
 		return
 	}
 	key := fmt.Sprint(r.Kind, r.Step)
 	t := c.pending[key]
 	if t == nil {
-		t = &table{kind: r.Kind, step: r.Step, records: map[string]Record{}}
+		t = &table{kind: r.Kind, step: r.Step, records: map[string]metrics.Record{}}
 		c.pending[key], c.order = t, append(c.order, key)
 	}
 	t.records[r.Agent] = r
@@ -152,7 +154,7 @@ func (c *Console) finish(key string) {
 	t := c.pending[key]
 	delete(c.pending, key)
 	c.order = slices.DeleteFunc(c.order, func(k string) bool { return k == key })
-	if t.kind == KindEval {
+	if t.kind == metrics.KindEval {
 		c.print(c.evaluation(t))
 		return
 	}
@@ -161,17 +163,17 @@ func (c *Console) finish(key string) {
 }
 
 // Note prints a line. A warning is highlighted.
-func (c *Console) Note(n Note) {
+func (c *Console) Note(n metrics.Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := Printable(n.Text)
-	if n.Severity == Warning {
+	if n.Severity == metrics.Warning {
 		text = "warning: " + text
 	}
 	if n.Agent != "" {
 		text = n.Agent + ": " + text
 	}
-	if n.Severity == Warning {
+	if n.Severity == metrics.Warning {
 		text = c.paint(yellow, text)
 	}
 	c.print(text + "\n")
@@ -199,27 +201,29 @@ func (c *Console) Summary(err error) {
 	steps := map[int64]bool{}
 	var sampled, trained float64
 	for _, l := range c.run.Lines() {
-		sampled += l.Values[SampledTokens]
-		trained += l.Values[TrainedTokens]
-		if l.Kind == KindStep {
+		sampled += l.Values[metrics.SampledTokens]
+		trained += l.Values[metrics.TrainedTokens]
+		if l.Kind == metrics.KindStep {
 			steps[l.Step] = true
 		}
 	}
-	heldOut := Evaluations(c.run.Lines())
+	heldOut := metrics.Evaluations(c.run.Lines())
 	if len(steps) == 0 && len(heldOut) == 0 {
 		c.print("")
 		return
 	}
-	summary := fmt.Sprintf("%s in %s", Steps(int64(len(steps))), clock(c.opt.Now().Sub(c.start)))
+	summary := fmt.Sprintf("%s in %s", metrics.Steps(int64(len(steps))), clock(c.opt.Now().Sub(c.start)))
 	if c.resumed {
-		summary = fmt.Sprintf("%s (%d since the resume, in %s)", Steps(int64(len(steps))), c.made, clock(c.opt.Now().Sub(c.start)))
+		summary = fmt.Sprintf("%s (%d since the resume, in %s)", metrics.Steps(int64(len(steps))), c.made, clock(c.opt.Now().Sub(c.start)))
 	}
-	if n := len(heldOut); slices.ContainsFunc(heldOut, func(l Line) bool { return l.Unknown != "" }) {
+	if n := len(heldOut); slices.ContainsFunc(heldOut, func(l metrics.Line) bool { return l.Unknown != "" }) {
 		summary += "; held-out accuracy unknown, see above"
 	} else if n > 0 {
-		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values[Accuracy], b.Values[Accuracy]) })
+		best := slices.MaxFunc(heldOut, func(a, b metrics.Line) int {
+			return cmp.Compare(a.Values[metrics.Accuracy], b.Values[metrics.Accuracy])
+		})
 		summary += fmt.Sprintf("; held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
-			heldOut[0].Values[Accuracy], heldOut[n-1].Values[Accuracy], best.Values[Accuracy], best.Step)
+			heldOut[0].Values[metrics.Accuracy], heldOut[n-1].Values[metrics.Accuracy], best.Values[metrics.Accuracy], best.Step)
 		if heldOut[0].Step > 0 { // eval.before: false
 			summary += fmt.Sprintf(", the first after step %d", heldOut[0].Step)
 		}

@@ -15,11 +15,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/metrics.md and testdata/console.txt")
+var update = flag.Bool("update", false, "rewrite docs/metrics.md")
 
 const docIntro = `# Metrics
 
-<!-- Generated from trainer/show/metrics/values.go: go test ./trainer/show/metrics -update -->
+<!-- Generated from trainer/metrics/values.go: go test ./trainer/metrics -update -->
 
 Every agent reports a record for each training step, each held-out evaluation and the cold start. The numbers go to
 two places in the run's folder, and to the terminal:
@@ -76,7 +76,7 @@ func page() string {
 }
 
 func TestDoc(t *testing.T) {
-	path := filepath.Join("..", "..", "..", "docs", "metrics.md")
+	path := filepath.Join("..", "..", "docs", "metrics.md")
 	if *update {
 		if err := os.WriteFile(path, []byte(page()), 0o644); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestDoc(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	if err != nil || string(got) != page() {
-		t.Errorf("docs/metrics.md differs from values.go (%v): run go test ./trainer/show/metrics -update", err)
+		t.Errorf("docs/metrics.md differs from values.go (%v): run go test ./trainer/metrics -update", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestDoc(t *testing.T) {
 // uses the constants.
 func TestEveryNameIsDocumented(t *testing.T) {
 	names := map[string]string{}
-	for _, dir := range []string{filepath.Join("..", "..", "run/worker"), filepath.Join("..", "..", "engine/learner")} {
+	for _, dir := range []string{filepath.Join("..", "run/worker"), filepath.Join("..", "engine/learner")} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // runDir returns the folder of a run that has its configuration and no records.
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	text, err := os.ReadFile("../../../../examples/quickstart/team.yaml")
+	text, err := os.ReadFile("../../../examples/quickstart/team.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

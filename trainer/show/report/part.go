@@ -9,7 +9,7 @@ import (
 	"regexp"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // part is one folder: a whole run, or the files of the agents that ran on one server.

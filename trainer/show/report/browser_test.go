@@ -140,7 +140,7 @@ func TestBrowserDraws(t *testing.T) {
 func TestPicture(t *testing.T) {
 	run := os.Getenv("MGRPO_RUN")
 	if !*update || run == "" {
-		t.Skip("MGRPO_RUN=RUNDIR go test ./trainer/show/metrics/report -run Picture -update writes docs/report.png")
+		t.Skip("MGRPO_RUN=RUNDIR go test ./trainer/show/report -run Picture -update writes docs/report.png")
 	}
 	picture := screenshot(t, render(t, Options{}, run), "--window-size=1280,1560")
 	var out bytes.Buffer
@@ -152,7 +152,7 @@ func TestPicture(t *testing.T) {
 		t.Errorf("%d bytes, want at most 300 KiB", out.Len())
 	}
 	to := cmp.Or(os.Getenv("MGRPO_PICTURE"), "docs/report.png")
-	if err := os.WriteFile(filepath.Join("..", "..", "..", "..", "", to), out.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("..", "..", "..", to), out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package metrics writes a run's numbers as JSON lines and to the terminal. values.go documents
+// Package metrics holds a run's numbers, notes and progress, and writes and reads them as JSON lines. values.go documents
 // every number; docs/metrics.md is generated from it.
 package metrics
 

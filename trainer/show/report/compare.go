@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // related returns an error for runs that cannot be compared: runs of different tasks, because their rewards and accuracies

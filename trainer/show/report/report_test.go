@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // fixture is a trimmed run of the quickstart's team.

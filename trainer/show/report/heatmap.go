@@ -7,7 +7,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // heatmap holds a histogram for each step: the share of each integer in the step.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // figure is a number of a finished run; ok is false if the run does not have it.

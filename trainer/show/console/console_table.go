@@ -1,7 +1,8 @@
-package metrics
+package console
 
 import (
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"maps"
 	"math"
 	"slices"
@@ -18,9 +19,9 @@ type column struct {
 
 // columns and the agent's name take 79 columns of the terminal.
 var columns = []column{
-	{"reward", 6, []string{RewardMean}, fixed(3)},
-	{"score", 6, []string{Accuracy, ExpertMean}, fixed(3)},
-	{"form", 5, []string{FormatValid}, fixed(2)},
+	{"reward", 6, []string{metrics.RewardMean}, fixed(3)},
+	{"score", 6, []string{metrics.Accuracy, metrics.ExpertMean}, fixed(3)},
+	{"form", 5, []string{metrics.FormatValid}, fixed(2)},
 	{"d_k", 5, []string{"calls_mean"}, fixed(2)},
 	{"entr", 7, []string{"entropy_mean"}, fixed(3)},
 	{"clip-", 6, []string{"clip_frac_low"}, fixed(3)},
@@ -84,9 +85,9 @@ func (c *Console) stepTitle(t *table) string {
 	}
 	var seconds, sampled, trained, removed, failed, skipped, refused float64
 	for _, r := range t.records {
-		seconds = max(seconds, r.Values[RolloutSeconds]+LearnSeconds(r.Values))
-		sampled += r.Values[SampledTokens]
-		trained += r.Values[TrainedTokens]
+		seconds = max(seconds, r.Values[metrics.RolloutSeconds]+metrics.LearnSeconds(r.Values))
+		sampled += r.Values[metrics.SampledTokens]
+		trained += r.Values[metrics.TrainedTokens]
 		removed = max(removed, r.Values["rollouts_removed"])
 		failed = max(failed, r.Values["rollouts_failed"])
 		skipped += r.Values["updates_skipped"]
@@ -128,13 +129,13 @@ func (c *Console) evaluation(t *table) string {
 	var parts []string
 	seconds := 0.0
 	for _, r := range inOrder(c.opt.Agents, t.records) {
-		seconds = max(seconds, r.Values[RolloutSeconds])
-		if accuracy, ok := r.Values[Accuracy]; ok {
+		seconds = max(seconds, r.Values[metrics.RolloutSeconds])
+		if accuracy, ok := r.Values[metrics.Accuracy]; ok {
 			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+
 				fmt.Sprintf(", d_k %.2f", r.Values["calls_mean"]))
 		} else if r.Unknown != "" {
 			parts = append(parts, c.paint(yellow, "held-out "+Printable(r.Unknown)))
-		} else if expert, ok := r.Values[ExpertMean]; ok {
+		} else if expert, ok := r.Values[metrics.ExpertMean]; ok {
 			parts = append(parts, fmt.Sprintf("%s %.3f", r.Agent, expert))
 		}
 	}
@@ -157,8 +158,8 @@ func passAt(values map[string]float64) string {
 	return ""
 }
 
-func (c *Console) coldStart(r Record) string {
+func (c *Console) coldStart(r metrics.Record) string {
 	v := r.Values
 	return fmt.Sprintf("cold start of %s: loss %.3f after %.0f updates, %s tokens in %.1fs\n",
-		r.Agent, v["loss"], v["updates"], count(v[TrainedTokens]), v["learn_seconds"])
+		r.Agent, v["loss"], v["updates"], count(v[metrics.TrainedTokens]), v["learn_seconds"])
 }

@@ -18,11 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // root is the folder of the repository.
-const root = "../../../.."
+const root = "../../.."
 
 // packages makes Python import the real packages.
 func packages(t *testing.T) {
