@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"hash/fnv"
 	"os"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -86,9 +86,9 @@ func TestSingle(t *testing.T) {
 }
 
 // routed uses the planner's grammar, and divides its calls between two sub-agents by a hash of their tasks.
-type routed struct{ agent.Dialect }
+type routed struct{ dialect.Dialect }
 
-func (r routed) Parse(turn []int32) agent.Action {
+func (r routed) Parse(turn []int32) dialect.Action {
 	a := r.Dialect.Parse(turn)
 	for i := range a.Calls {
 		h := fnv.New32a()
@@ -155,7 +155,7 @@ func TestThreeAgents(t *testing.T) {
 // routedTask is the research task with a planner whose calls are routed. A user's own task sets a dialect in the same way.
 type routedTask struct{ *research.Task }
 
-func (t routedTask) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+func (t routedTask) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (dialect.Dialect, error) {
 	d, err := t.Task.Dialect(role, words)
 	if err != nil || !role.Main {
 		return d, err

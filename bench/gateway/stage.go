@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -166,11 +167,11 @@ type going struct {
 	left int
 }
 
-func (g *going) Parse(turn []int32) agent.Action {
+func (g *going) Parse(turn []int32) dialect.Action {
 	if g.left--; g.left == 0 {
 		return g.Chat.Parse(turn)
 	}
-	return agent.Action{Calls: []agent.Call{{Name: "next"}}}
+	return dialect.Action{Calls: []dialect.Call{{Name: "next"}}}
 }
 
 // onward is a tool whose result asks for the next turn.

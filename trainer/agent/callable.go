@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -116,12 +117,12 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 func (c *Callables) Definitions() []json.RawMessage { return c.definitions }
 
 // Call turns a parsed call into a Call. If the call cannot be executed, its Problem is the reason.
-func (c *Callables) Call(p callformat.Call) Call {
-	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
+func (c *Callables) Call(p callformat.Call) dialect.Call {
+	call := dialect.Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
 	if call.Problem != "" {
 		return call
 	}
-	bad := func(format string, args ...any) Call {
+	bad := func(format string, args ...any) dialect.Call {
 		call.Problem = excerpt.Of(fmt.Sprintf(format, args...), maxProblem)
 		return call
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 	"time"
 
@@ -60,27 +61,27 @@ func (c *Chat) Prompt(task string) ([]int32, string, error) {
 }
 
 // Stops returns the model's end-of-turn tokens.
-func (c *Chat) Stops() Stops { return c.template.Stops() }
+func (c *Chat) Stops() dialect.Stops { return c.template.Stops() }
 
 // Text decodes a turn, including control tokens.
 func (c *Chat) Text(turn []int32) string { return c.template.Text(turn) }
 
 // Parse reads the calls of a turn. A turn without calls is the final answer, without its thinking.
-func (c *Chat) Parse(turn []int32) Action {
+func (c *Chat) Parse(turn []int32) dialect.Action {
 	reply := c.template.Reply(turn)
 	if len(reply.Calls) == 0 {
-		return Action{Final: true, Answer: strings.TrimSpace(reply.Text)}
+		return dialect.Action{Final: true, Answer: strings.TrimSpace(reply.Text)}
 	}
-	calls := make([]Call, len(reply.Calls))
+	calls := make([]dialect.Call, len(reply.Calls))
 	for i, p := range reply.Calls {
 		calls[i] = c.callables.Call(p)
 	}
-	return Action{Calls: calls}
+	return dialect.Action{Calls: calls}
 }
 
 // Observe renders the results as the template does after an assistant's turn: from the end of that turn to the opening
 // of the next.
-func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) {
+func (c *Chat) Observe(turn []int32, results []dialect.Result) ([]int32, string, error) {
 	messages := make([]tokenizer.Message, len(results))
 	for i, r := range results {
 		messages[i] = tokenizer.Message{Role: "tool", Content: c.template.Neutral(r.Text), Name: r.Call.Name}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,7 @@ func thinkingArgs(on *bool) *ordered.Object {
 }
 
 // toolAnswers returns the messages at the end of a chat that answer calls, if the chat ends with such messages.
-func (g goldenChat) toolAnswers() (asked int, results []Result) {
+func (g goldenChat) toolAnswers() (asked int, results []dialect.Result) {
 	messages := *g.Messages
 	asked = len(messages) - 1
 	for ; asked >= 0; asked-- {
@@ -59,7 +60,7 @@ func (g goldenChat) toolAnswers() (asked int, results []Result) {
 		if role != "tool" || !isText {
 			break
 		}
-		results = append(results, Result{Text: text})
+		results = append(results, dialect.Result{Text: text})
 	}
 	if asked < 0 || !g.AddGenerationPrompt {
 		return 0, nil
@@ -170,7 +171,7 @@ func TestChatConversationIsTheTemplates(t *testing.T) {
 		for i := range answers {
 			said := "step <tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call>"
 			turn := append(tok.Encode(said), c.template.stops[0])
-			results := []Result{{Text: answers[i]}, {Text: answers[len(answers)-1-i]}}
+			results := []dialect.Result{{Text: answers[i]}, {Text: answers[len(answers)-1-i]}}
 			delta, _, err := c.Observe(turn, results)
 			if err != nil {
 				t.Fatal(err)
@@ -209,7 +210,7 @@ func TestChatTools(t *testing.T) {
 				t.Errorf("the prompt lacks %s: %s", want, text)
 			}
 		}
-		_, observed, err := c.Observe([]int32{c.template.stops[0]}, []Result{{Text: "12"}, {Text: "13"}})
+		_, observed, err := c.Observe([]int32{c.template.stops[0]}, []dialect.Result{{Text: "12"}, {Text: "13"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +232,7 @@ func TestChatExampleIsACall(t *testing.T) {
 func TestChatParse(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatOptions{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
-	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.template.stops[0])) }
+	parse := func(text string) dialect.Action { return c.Parse(append(tok.Encode(text), c.template.stops[0])) }
 
 	if a := parse("<think>\nlet me <tool_call>{}</tool_call>\n</think>\n\nIt is 4."); !a.Final || a.Answer != "It is 4." {
 		t.Errorf("got answer %+v, want it without the thinking", a)
@@ -289,11 +290,11 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 		if count(attacked) != count(prompt) {
 			t.Error("control tokens spelled in a task were encoded as control tokens")
 		}
-		calm, _, err := c.Observe(nil, []Result{{Text: "x"}})
+		calm, _, err := c.Observe(nil, []dialect.Result{{Text: "x"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		observed, _, err := c.Observe(nil, []Result{{Text: attack}})
+		observed, _, err := c.Observe(nil, []dialect.Result{{Text: attack}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"os"
 	"time"
 
@@ -22,7 +23,7 @@ type Spec struct {
 	Main     bool            // the main agent of the rollout, rather than an invocation of a sub-agent
 	Task     string          // question of the main agent, sub-task of a sub-agent
 	Row      json.RawMessage // the query's row with all its columns, for tools; nil: no row
-	Dialect  Dialect
+	Dialect  dialect.Dialect
 	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; Run sets the other fields for each turn
 	Limits   Limits
 	MaxLag   int64 // largest difference of policy versions between turns
@@ -68,10 +69,10 @@ type Voice interface {
 
 	// Turn appends the agent's next turn and returns its meaning, or the Finish constant of the limit that the turn
 	// reached. An error means that the infrastructure failed; see Run.
-	Turn(ctx context.Context) (a Action, finish string, err error)
+	Turn(ctx context.Context) (a dialect.Action, finish string, err error)
 
 	// Observe appends the results of the newest turn's calls, in the order issued.
-	Observe(results []Result) error
+	Observe(results []dialect.Result) error
 }
 
 // Run runs a conversation of a policy and returns its trajectory. If a limit is reached, a turn is outside the grammar
@@ -136,7 +137,7 @@ type conversation struct {
 type subtask struct{ agent, task string }
 
 // conclude records a limit that a turn reached, an invalid turn or the answer. It returns false if the turn is none of these.
-func (t *Trajectory) conclude(a Action, finish string) bool {
+func (t *Trajectory) conclude(a dialect.Action, finish string) bool {
 	switch {
 	case finish != "":
 		t.Finish = finish
@@ -183,12 +184,12 @@ func (c *conversation) converse(ctx context.Context) error {
 
 // admit counts malformed calls. It replaces all calls beyond CallsPerTurn by one call with a Problem, so that a turn
 // with a thousand calls gets few results.
-func (c *conversation) admit(calls []Call) (admitted []Call) {
+func (c *conversation) admit(calls []dialect.Call) (admitted []dialect.Call) {
 	limit := c.spec.Limits.CallsPerTurn
 	for i, call := range calls {
 		if limit > 0 && i == limit {
 			c.traj.Malformed += len(calls) - i
-			return append(admitted, Call{Name: call.Name, Problem: Surplus(len(calls)-i, limit)})
+			return append(admitted, dialect.Call{Name: call.Name, Problem: Surplus(len(calls)-i, limit)})
 		}
 		if call.Problem != "" {
 			c.traj.Malformed++
@@ -205,8 +206,8 @@ func Surplus(calls, limit int) string {
 
 // execute runs the calls of a turn concurrently and returns their results in the order issued. It cancels the other
 // calls when a delegation fails, or when a cache has no answer.
-func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, error) {
-	results := make([]Result, len(calls))
+func (c *conversation) execute(ctx context.Context, calls []dialect.Call) ([]dialect.Result, error) {
+	results := make([]dialect.Result, len(calls))
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, call := range calls {
 		results[i].Call = call
@@ -235,7 +236,7 @@ func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, err
 }
 
 // delegation numbers a call of a sub-agent.
-func (c *conversation) delegation(call Call) Delegation {
+func (c *conversation) delegation(call dialect.Call) Delegation {
 	d := Delegation{Agent: call.Name, Index: c.traj.Calls[call.Name], Task: call.Task}
 	c.traj.Calls[call.Name]++
 	same := subtask{call.Name, call.Task}
@@ -256,7 +257,7 @@ func (c *conversation) delegate(ctx context.Context, d Delegation) (string, erro
 }
 
 // origin numbers a call of a tool.
-func (c *conversation) origin(call Call) tool.Origin {
+func (c *conversation) origin(call dialect.Call) tool.Origin {
 	k := c.spec.Key
 	o := tool.Origin{Query: k.Query, Row: c.spec.Row, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation, Call: c.called[call.Name]}
 	c.called[call.Name]++
@@ -265,7 +266,7 @@ func (c *conversation) origin(call Call) tool.Origin {
 
 // callTool returns the result of a call as the agent reads it. It returns an error only if the cache failed, because
 // the tool's answer is then unknown.
-func (c *conversation) callTool(ctx context.Context, call Call) (string, error) {
+func (c *conversation) callTool(ctx context.Context, call dialect.Call) (string, error) {
 	t, ok := c.env.Tools[call.Name]
 	if !ok {
 		return fmt.Sprintf("error: no tool is named %q", call.Name), nil

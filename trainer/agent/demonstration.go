@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
@@ -51,7 +52,7 @@ func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []
 }
 
 // demonstratedResults pairs the calls of a turn with their results. The last turn may have no results.
-func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, error) {
+func demonstratedResults(calls []dialect.Call, texts []string, last bool) ([]dialect.Result, error) {
 	for _, call := range calls {
 		if call.Problem != "" {
 			return nil, &UndemonstrableError{call}
@@ -67,15 +68,15 @@ func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, err
 	case len(calls) != len(texts):
 		return nil, fmt.Errorf("it makes %d call(s), but %d result(s) follow: give one result for each call", len(calls), len(texts))
 	}
-	results := make([]Result, len(calls))
+	results := make([]dialect.Result, len(calls))
 	for i, call := range calls {
-		results[i] = Result{Call: call, Text: texts[i]}
+		results[i] = dialect.Result{Call: call, Text: texts[i]}
 	}
 	return results, nil
 }
 
 // UndemonstrableError is a demonstrated call that cannot be executed.
-type UndemonstrableError struct{ Call Call }
+type UndemonstrableError struct{ Call dialect.Call }
 
 func (e *UndemonstrableError) Error() string { return e.Call.Problem }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
 
@@ -27,7 +28,7 @@ const (
 
 // CheckFold returns an error if every stretch would be folded after its first turn. That happens if the prompt of an
 // empty question and a summary of TurnTokens together reach Fold.At.
-func (l Limits) CheckFold(d Dialect) error {
+func (l Limits) CheckFold(d dialect.Dialect) error {
 	if l.Fold.At == 0 {
 		return nil
 	}
@@ -56,7 +57,7 @@ type exchange struct {
 // lastResults returns the tokens of a stretch's last results, with the request for a summary. If they leave no room for
 // a summary, it cuts every result to the same length and halves that length until there is room. A cut result states
 // how much of it is missing.
-func (v *sampler) lastResults(results []Result) (ids []int32, text string, err error) {
+func (v *sampler) lastResults(results []dialect.Result) (ids []int32, text string, err error) {
 	const shortest = 64 // bytes
 	room, _ := v.left()
 	room -= max(v.spec.Limits.TurnTokens, 1)
@@ -83,19 +84,19 @@ func foldedTask(task, summary string) string { return task + afterFold + summary
 
 // fold samples the summary and begins the next stretch. It returns the same results as Turn; the Action is empty unless
 // the turn is not a summary.
-func (v *sampler) fold(ctx context.Context) (Action, string, error) {
+func (v *sampler) fold(ctx context.Context) (dialect.Action, string, error) {
 	finish, err := v.sample(ctx)
 	if err != nil || finish != "" {
-		return Action{}, finish, err
+		return dialect.Action{}, finish, err
 	}
 	summary := v.spec.Dialect.Parse(v.turn)
 	if !summary.Final || summary.Answer == "" {
-		return Action{Invalid: "expected a summary: a text without calls"}, "", nil
+		return dialect.Action{Invalid: "expected a summary: a text without calls"}, "", nil
 	}
 	v.next.summaryDue = false
 	ids, text, err := v.spec.Dialect.Prompt(foldedTask(v.next.task, summary.Answer))
 	if err != nil {
-		return Action{}, "", err
+		return dialect.Action{}, "", err
 	}
 	v.next.recent = fitting(v.next.recent, v.spec.Limits.Fold.At-len(ids))
 	texts := []string{text}
@@ -103,7 +104,7 @@ func (v *sampler) fold(ctx context.Context) (Action, string, error) {
 		ids, texts = slices.Concat(ids, e.ids), append(texts, e.text)
 	}
 	v.begin(ids, strings.Join(texts, ""))
-	return Action{}, "", nil
+	return dialect.Action{}, "", nil
 }
 
 // fitting returns the newest exchanges that together have fewer than room tokens.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -30,7 +31,7 @@ func (v *sampler) Open(task string) error {
 	return err
 }
 
-func (v *sampler) Observe(results []Result) error {
+func (v *sampler) Observe(results []dialect.Result) error {
 	ids, text, err := v.spec.Dialect.Observe(v.turn, results)
 	if fold := v.spec.Limits.Fold; err == nil && fold.At > 0 {
 		recent := append(v.next.recent, exchange{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
@@ -55,7 +56,7 @@ func (v *sampler) row() *Row {
 	return &v.traj.Row
 }
 
-func (v *sampler) Turn(ctx context.Context) (Action, string, error) {
+func (v *sampler) Turn(ctx context.Context) (dialect.Action, string, error) {
 	if v.next.summaryDue {
 		if a, finish, err := v.fold(ctx); err != nil || finish != "" || a.Invalid != "" {
 			return a, finish, err
@@ -63,7 +64,7 @@ func (v *sampler) Turn(ctx context.Context) (Action, string, error) {
 	}
 	finish, err := v.sample(ctx)
 	if err != nil || finish != "" {
-		return Action{}, finish, err
+		return dialect.Action{}, finish, err
 	}
 	return v.spec.Dialect.Parse(v.turn), "", nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) 
 }
 
 // Stops returns the model's end-of-turn tokens.
-func (t *Template) Stops() Stops { return Stops{IDs: t.stops} }
+func (t *Template) Stops() dialect.Stops { return dialect.Stops{IDs: t.stops} }
 
 // Encode tokenises a text that Prompt or Observe may have returned.
 func (t *Template) Encode(text string) []int32 { return t.cfg.Tokenizer.Encode(text) }

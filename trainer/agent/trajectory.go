@@ -8,6 +8,7 @@ package agent
 
 import (
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -76,7 +77,7 @@ type Turn struct {
 	From    int    `json:"from"`
 	To      int    `json:"to"`
 
-	Results []Result `json:"-"` // of an observed turn: the results of the calls of the turn before it, in the order issued
+	Results []dialect.Result `json:"-"` // of an observed turn: the results of the calls of the turn before it, in the order issued
 }
 
 // Roles of a Turn.

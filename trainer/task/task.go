@@ -6,12 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"io"
 	"iter"
 	"strconv"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
@@ -134,7 +134,7 @@ type WithDialect interface {
 	Tokenizer() (*tokenizer.Tokenizer, error)
 	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the role, or
 	// if the tokenizer lacks words of the dialect.
-	Dialect(role AgentRole, t *tokenizer.Tokenizer) (agent.Dialect, error)
+	Dialect(role AgentRole, t *tokenizer.Tokenizer) (dialect.Dialect, error)
 }
 
 // WithDemonstrations is a task with demonstrations for the supervised cold start.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
@@ -38,10 +39,10 @@ func (c *conversation) Open(task string) error {
 	return nil
 }
 
-func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
+func (c *conversation) Turn(ctx context.Context) (dialect.Action, string, error) {
 	room, binding := c.room()
 	if room < 0 {
-		return agent.Action{}, binding, nil
+		return dialect.Action{}, binding, nil
 	}
 	reply, err := c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, room))
 	if openai.TooLong(err) && room > 0 { // perhaps only with the limit on the reply: take what the context has left
@@ -50,22 +51,22 @@ func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return agent.Action{}, "", context.Cause(ctx)
+		return dialect.Action{}, "", context.Cause(ctx)
 	case openai.TooLong(err):
-		return agent.Action{}, agent.FinishContext, nil
+		return dialect.Action{}, agent.FinishContext, nil
 	case openai.UsedUp(err):
-		return agent.Action{}, binding, nil
+		return dialect.Action{}, binding, nil
 	case err == nil:
 		err = c.say(reply)
 	}
 	if err != nil {
-		return agent.Action{}, "", &agent.UnansweredError{Agent: c.spec.Key.Agent, Err: err}
+		return dialect.Action{}, "", &agent.UnansweredError{Agent: c.spec.Key.Agent, Err: err}
 	}
 	switch reply.Finish {
 	case "length":
-		return agent.Action{}, binding, nil
+		return dialect.Action{}, binding, nil
 	case "content_filter":
-		return agent.Action{}, agent.FinishFilter, nil
+		return dialect.Action{}, agent.FinishFilter, nil
 	}
 	return c.meaning(), "", nil
 }
@@ -132,12 +133,12 @@ func (c *conversation) count(u *openai.Usage) {
 
 // meaning returns the action of the newest turn. A turn without calls is the answer, without the thinking that some
 // servers leave in the text.
-func (c *conversation) meaning() agent.Action {
+func (c *conversation) meaning() dialect.Action {
 	m := &c.messages[len(c.messages)-1]
 	if len(m.ToolCalls) == 0 {
-		return agent.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content))}
+		return dialect.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content))}
 	}
-	var a agent.Action
+	var a dialect.Action
 	for i := range m.ToolCalls {
 		f := &m.ToolCalls[i].Function
 		call := parsed(*f)
@@ -166,7 +167,7 @@ func parsed(f openai.Function) callformat.Call {
 
 // Observe adds a result for every call of the newest turn, because the API requires one for each. Calls beyond
 // Limits.CallsPerTurn share the last result.
-func (c *conversation) Observe(results []agent.Result) error {
+func (c *conversation) Observe(results []dialect.Result) error {
 	calls := c.messages[len(c.messages)-1].ToolCalls
 	var texts []string
 	for i, call := range calls {

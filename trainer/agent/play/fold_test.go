@@ -1,6 +1,7 @@
 package play
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 	"testing"
 
@@ -12,9 +13,9 @@ import (
 // spoken is a task with its own dialect.
 type spoken struct{ task.Task }
 
-func (spoken) Name() string                                                        { return "spoken" }
-func (spoken) Tokenizer() (*tokenizer.Tokenizer, error)                            { return nil, nil }
-func (spoken) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
+func (spoken) Name() string                                                          { return "spoken" }
+func (spoken) Tokenizer() (*tokenizer.Tokenizer, error)                              { return nil, nil }
+func (spoken) Dialect(task.AgentRole, *tokenizer.Tokenizer) (dialect.Dialect, error) { return nil, nil }
 
 // TestFoldIsRefused: New refuses an agent whose conversations cannot be folded at the given limits.
 func TestFoldIsRefused(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"maps"
 	"sync/atomic"
 	"time"
@@ -39,17 +40,17 @@ type Options struct {
 // Player plays one agent of a team, in any number of conversations at once.
 type Player struct {
 	Options
-	dialect  func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
-	chat     *hosted.Chat                  // nil: the model is not hosted
-	inFlight atomic.Int64                  // conversations in progress
-	program  programDialect                // dialect of the last demonstration of a program's conversation
+	dialect  func() (dialect.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
+	chat     *hosted.Chat                    // nil: the model is not hosted
+	inFlight atomic.Int64                    // conversations in progress
+	program  programDialect                  // dialect of the last demonstration of a program's conversation
 }
 
 // programDialect is the dialect of conversations that a program holds. key identifies the system prompt and the
 // functions.
 type programDialect struct {
 	key     string
-	dialect agent.Dialect
+	dialect dialect.Dialect
 }
 
 // New chooses the agent's dialect: the task's own if the task implements task.WithDialect, otherwise the model's chat template. A
@@ -71,7 +72,7 @@ func (p *Player) chooseDialect() (err error) {
 		p.chat, err = hosted.NewChat(p.Hosted, p.Role.System, p.SubAgents, p.offered())
 		return err
 	case ok:
-		p.dialect = func() (agent.Dialect, error) { return own.Dialect(p.Role, p.Tokenizer) }
+		p.dialect = func() (dialect.Dialect, error) { return own.Dialect(p.Role, p.Tokenizer) }
 		if _, err = p.dialect(); err == nil && p.Limits.Fold.At > 0 {
 			err = fmt.Errorf("limits.fold: the task %s has its own dialect, which cannot express a summary: remove this key", p.Task.Name())
 		}
@@ -82,7 +83,7 @@ func (p *Player) chooseDialect() (err error) {
 	if err != nil {
 		return err
 	}
-	p.dialect = func() (agent.Dialect, error) { return chat, nil }
+	p.dialect = func() (dialect.Dialect, error) { return chat, nil }
 	return p.Limits.CheckFold(chat)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
 
@@ -121,7 +122,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 
 // dialectOf returns the agent's dialect, or the dialect of a program's conversation. Consecutive demonstrations of one
 // program share a dialect.
-func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
+func (p *Player) dialectOf(d task.Demonstration) (dialect.Dialect, error) {
 	if d.Program == nil {
 		return p.dialect()
 	}

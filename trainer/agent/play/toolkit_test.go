@@ -3,13 +3,13 @@ package play
 import (
 	"context"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
@@ -115,7 +115,7 @@ func (tongue) Name() string { return "tongue" }
 
 func (tongue) Tokenizer() (*tokenizer.Tokenizer, error) { return nil, nil }
 
-func (tongue) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
+func (tongue) Dialect(task.AgentRole, *tokenizer.Tokenizer) (dialect.Dialect, error) { return nil, nil }
 
 // TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect.
 // Tools that a task binds to its queries are offered to it.

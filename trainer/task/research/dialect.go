@@ -2,9 +2,9 @@ package research
 
 import (
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -19,12 +19,12 @@ func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // Dialect returns the dialect of one conversation in the agent's role.
-func (t *Task) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+func (t *Task) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (dialect.Dialect, error) {
 	grammarRole, err := roleOf(role)
 	if err != nil {
 		return nil, err
 	}
-	d := &dialect{grammar: &Grammar{role: grammarRole, limits: limitsOf(t.shape.Parts > 0)}, vocab: words}
+	d := &wordDialect{grammar: &Grammar{role: grammarRole, limits: limitsOf(t.shape.Parts > 0)}, vocab: words}
 	if grammarRole == Planner {
 		d.grammar.subAgent = role.Delegates[0]
 	}
@@ -49,32 +49,32 @@ func roleOf(role task.AgentRole) (Role, error) {
 	return Planner, nil
 }
 
-// dialect is the word-level grammar as an agent.Dialect. It keeps the state of one conversation.
-type dialect struct {
+// wordDialect is the word-level grammar as a dialect.Dialect. It keeps the state of one conversation.
+type wordDialect struct {
 	grammar *Grammar
 	vocab   *tokenizer.Tokenizer
 	stops   []int32
 }
 
 // Prompt encodes a question or sub-task as the opening words of the conversation.
-func (d *dialect) Prompt(task string) ([]int32, string, error) {
+func (d *wordDialect) Prompt(task string) ([]int32, string, error) {
 	return d.observed(d.grammar.Prompt(task))
 }
 
 // Stops returns the closing tags of the role's turns.
-func (d *dialect) Stops() agent.Stops {
-	return agent.Stops{IDs: d.stops, MaxNew: d.grammar.MaxNew()}
+func (d *wordDialect) Stops() dialect.Stops {
+	return dialect.Stops{IDs: d.stops, MaxNew: d.grammar.MaxNew()}
 }
 
 // Text joins a turn's words with spaces. A model with a padded embedding can sample an id outside the vocabulary; such
 // an id becomes <id N>.
-func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
+func (d *wordDialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
 
 // Parse reads a turn and advances the grammar.
-func (d *dialect) Parse(turn []int32) agent.Action { return d.grammar.Step(d.words(turn)) }
+func (d *wordDialect) Parse(turn []int32) dialect.Action { return d.grammar.Step(d.words(turn)) }
 
 // Observe encodes the result of the turn's call.
-func (d *dialect) Observe(_ []int32, results []agent.Result) ([]int32, string, error) {
+func (d *wordDialect) Observe(_ []int32, results []dialect.Result) ([]int32, string, error) {
 	var words []string
 	for _, r := range results {
 		words = append(words, d.grammar.Observe(r.Text)...)
@@ -82,12 +82,12 @@ func (d *dialect) Observe(_ []int32, results []agent.Result) ([]int32, string, e
 	return d.observed(words)
 }
 
-func (d *dialect) observed(words []string) ([]int32, string, error) {
+func (d *wordDialect) observed(words []string) ([]int32, string, error) {
 	ids, err := d.ids(words)
 	return ids, strings.Join(words, " "), err
 }
 
-func (d *dialect) ids(words []string) ([]int32, error) {
+func (d *wordDialect) ids(words []string) ([]int32, error) {
 	ids := make([]int32, len(words))
 	for i, w := range words {
 		id, ok := d.vocab.ID(w)
@@ -99,7 +99,7 @@ func (d *dialect) ids(words []string) ([]int32, error) {
 	return ids, nil
 }
 
-func (d *dialect) words(ids []int32) []string {
+func (d *wordDialect) words(ids []int32) []string {
 	words := make([]string, len(ids))
 	for i, id := range ids {
 		if words[i] = d.vocab.Token(id); words[i] == "" {

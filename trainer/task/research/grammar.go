@@ -3,10 +3,9 @@ package research
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
-
-	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
 // Role is a role in the compact dialect. Each role has its own grammar.
@@ -83,7 +82,7 @@ func (g *Grammar) Stops() []string {
 }
 
 // Step parses a sampled turn, including its stop token, and returns its action.
-func (g *Grammar) Step(turn []string) agent.Action {
+func (g *Grammar) Step(turn []string) dialect.Action {
 	open, body, ok := splitTurn(turn)
 	if !ok {
 		return invalid("%q is not one tagged phrase", strings.Join(turn, " "))
@@ -103,12 +102,12 @@ func (g *Grammar) Step(turn []string) agent.Action {
 	return invalid("the %s has no turn %s", g.role, open)
 }
 
-func invalid(format string, args ...any) agent.Action {
-	return agent.Action{Invalid: fmt.Sprintf(format, args...)}
+func invalid(format string, args ...any) dialect.Action {
+	return dialect.Action{Invalid: fmt.Sprintf(format, args...)}
 }
 
-func final(words []string) agent.Action {
-	return agent.Action{Final: true, Answer: strings.Join(words, " ")}
+func final(words []string) dialect.Action {
+	return dialect.Action{Final: true, Answer: strings.Join(words, " ")}
 }
 
 // Observe returns the words of the observation for a sub-agent's answer (planner) or search results (other roles). The
@@ -121,17 +120,17 @@ func (g *Grammar) Observe(text string) []string {
 	return slices.Concat([]string{"<docs>"}, words, []string{"</docs>"})
 }
 
-func (g *Grammar) call(body []string) agent.Action {
+func (g *Grammar) call(body []string) dialect.Action {
 	if len(body) != 2 || !isName[body[0]] || !isRelation[body[1]] {
 		return invalid("a call is a name and a relation")
 	}
 	if g.calls++; g.calls > g.limits.calls {
 		return invalid("more than %d calls", g.limits.calls)
 	}
-	return agent.Action{Calls: []agent.Call{{Name: g.subAgent, Delegate: true, Task: strings.Join(body, " ")}}}
+	return dialect.Action{Calls: []dialect.Call{{Name: g.subAgent, Delegate: true, Task: strings.Join(body, " ")}}}
 }
 
-func (g *Grammar) search(body []string) agent.Action {
+func (g *Grammar) search(body []string) dialect.Action {
 	limit := g.limits.searches
 	if g.role == Single {
 		limit = g.limits.singleSearches
@@ -143,21 +142,21 @@ func (g *Grammar) search(body []string) agent.Action {
 		return invalid("more than %d searches", limit)
 	}
 	arguments, _ := json.Marshal(map[string]string{queryArgument: strings.Join(body, " ")}) // a text always marshals
-	return agent.Action{Calls: []agent.Call{{Name: SearchTool, Arguments: arguments}}}
+	return dialect.Action{Calls: []dialect.Call{{Name: SearchTool, Arguments: arguments}}}
 }
 
 // note accepts a note. It is a turn without an observation, so the agent samples another turn.
-func (g *Grammar) note(body []string) agent.Action {
+func (g *Grammar) note(body []string) dialect.Action {
 	if !isFinding(body) {
 		return invalid("a note is a fact or unknown")
 	}
 	if g.notes++; g.notes > g.limits.notes {
 		return invalid("more than %d notes", g.limits.notes)
 	}
-	return agent.Action{}
+	return dialect.Action{}
 }
 
-func (g *Grammar) result(body []string) agent.Action {
+func (g *Grammar) result(body []string) dialect.Action {
 	if !isFinding(body) {
 		return invalid("a result is a fact or unknown")
 	}
@@ -167,7 +166,7 @@ func (g *Grammar) result(body []string) agent.Action {
 	return final(body)
 }
 
-func (g *Grammar) answer(body []string) agent.Action {
+func (g *Grammar) answer(body []string) dialect.Action {
 	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !isName[w] && w != Unknown }) {
 		return invalid("an answer is a name or unknown, one for each part; at most %d", g.limits.answers)
 	}

@@ -1,11 +1,11 @@
 package research
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -129,7 +129,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	for _, role := range []Role{Planner, Researcher, Single} {
 		for d := range r.Demonstrations(agentRole(role), 500) {
 			g := newGrammar(role, false)
-			var last agent.Action
+			var last dialect.Action
 			for i, s := range d.Segments {
 				turn := strings.Fields(s.Text)
 				for _, w := range turn {
@@ -166,7 +166,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 }
 
 // searchOf returns the answer of a single agent's search tool to a call.
-func searchOf(t *testing.T, r *Task, q task.Query, call agent.Call) (string, error) {
+func searchOf(t *testing.T, r *Task, q task.Query, call dialect.Call) (string, error) {
 	t.Helper()
 	tools := r.Tools(q, agentRole(Single))
 	if len(tools) != 1 || tools[0].Name() != call.Name {

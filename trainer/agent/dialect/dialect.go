@@ -1,4 +1,5 @@
-package agent
+// Package dialect is the interface of a language in which an agent writes its turns. Chat templates are one; a task may bring another.
+package dialect
 
 import "encoding/json"
 
