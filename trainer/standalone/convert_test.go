@@ -51,10 +51,10 @@ func TestErrorsNameTheLine(t *testing.T) {
 		in, want string
 	}{
 		{Tokenize, "{\"text\":\"a\"}\n{\"text\":1}\n", `line 2: \"text\" is of type int, want str`},
-		{Tokenize, "\n\n{\"id\":7,\"tex\":\"a\"}", `"id":7,"error":"line 3: \"text\" is of type NoneType`},
+		{Tokenize, "\n\n{\"id\":7,\"tex\":\"a\"}", `"id":7,"error":"line 3: the key \"text\" is missing`},
 		{Tokenize, "[1]", "line 1: want an object, have list"},
 		{Tokenize, "{\"text\":\"a\"", "line 1: json"},
-		{Tokenize, "{}", `line 1: \"text\" is of type NoneType`},
+		{Tokenize, "{}", `line 1: the key \"text\" is missing`},
 		{Tokenize, strings.Repeat(" ", maxLine+1), "line 1: longer than 64 MiB"},
 		{Detokenize, `{"ids":[1,-1]}`, "line 1: ids[1] is not a token id"},
 		{Detokenize, `{"ids":[1,1.5]}`, "line 1: ids[1] is not a token id"},

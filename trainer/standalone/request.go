@@ -140,7 +140,11 @@ func readIDs(row *ordered.Object) ([]int32, error) {
 // field returns a key's value, or *fallback if the key is absent or null. Without a fallback, an absent key is an error.
 func field[T any](row *ordered.Object, key string, fallback *T) (T, error) {
 	v, _ := row.Get(key)
-	if v == nil && fallback != nil {
+	if v == nil {
+		if fallback == nil {
+			var none T
+			return none, fmt.Errorf("the key %q is missing", key)
+		}
 		return *fallback, nil
 	}
 	t, ok := v.(T)
