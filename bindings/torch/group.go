@@ -261,15 +261,15 @@ func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	})
 }
 
-// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and came[r] rows of in come from
+// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and received[r] rows of in come from
 // rank r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
-func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int64) error {
+func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, received, sent []int64) error {
 	s := out.scopeFor("all to all", in)
-	if len(came) != g.size || len(sent) != g.size {
-		fail("all to all", fmt.Sprintf("numbers of rows for %d and %d ranks, of %d", len(came), len(sent), g.size), in, out)
+	if len(received) != g.size || len(sent) != g.size {
+		fail("all to all", fmt.Sprintf("numbers of rows for %d and %d ranks, of %d", len(received), len(sent), g.size), in, out)
 	}
 	return g.call(ctx, "all to all", func() C.mgt_group_result {
-		return C.mgt_group_all_to_all_(s.dev.native, g.native, in.handle, out.handle, (*C.int64_t)(&came[0]), (*C.int64_t)(&sent[0]))
+		return C.mgt_group_all_to_all_(s.dev.native, g.native, in.handle, out.handle, (*C.int64_t)(&received[0]), (*C.int64_t)(&sent[0]))
 	})
 }
 

@@ -34,35 +34,35 @@ func (h Heads) native(op string, s *Scope) C.mgt_heads {
 
 // Split returns the heads of a product: q [T, Heads, hd], k and v [T, KVHeads, hd]. No gradient flows to Cos and Sin.
 func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
-	qkv = h.ordered(qkv)
+	qkv = h.orderColumns(qkv)
 	if !h.NormsLast || h.QNorm == nil {
 		q, k, v = h.split(qkv)
-		return h.grown(q), k, h.valued(v)
+		return h.scaleQueries(q), k, h.normaliseValues(v)
 	}
 	turned := h
 	turned.QNorm, turned.KNorm = nil, nil
 	q, k, v = turned.split(qkv)
-	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), h.valued(v)
+	return h.scaleQueries(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), h.normaliseValues(v)
 }
 
-// valued normalises values by VNorm.
-func (h Heads) valued(v *Tensor) *Tensor {
+// normaliseValues normalises values by VNorm.
+func (h Heads) normaliseValues(v *Tensor) *Tensor {
 	if h.VNorm == nil {
 		return v
 	}
 	return RMSNorm(v, h.VNorm, 0, h.Eps)
 }
 
-// ordered returns the product with its columns in Order.
-func (h Heads) ordered(qkv *Tensor) *Tensor {
+// orderColumns returns the product with its columns in Order.
+func (h Heads) orderColumns(qkv *Tensor) *Tensor {
 	if h.Order == nil {
 		return qkv
 	}
 	return qkv.IndexSelect(1, h.Order)
 }
 
-// grown returns queries multiplied by Growth, in their dtype.
-func (h Heads) grown(q *Tensor) *Tensor {
+// scaleQueries returns queries multiplied by Growth, in their dtype.
+func (h Heads) scaleQueries(q *Tensor) *Tensor {
 	if h.Growth == nil {
 		return q
 	}
@@ -84,7 +84,7 @@ func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 // the last one is kept. On a GPU a row that names a place outside of the cache is skipped without an error.
 func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	if (!h.NormsLast || h.QNorm == nil) && h.VNorm == nil {
-		return h.grown(h.cache(h.ordered(qkv), kCache, vCache, table, sequence))
+		return h.scaleQueries(h.cache(h.orderColumns(qkv), kCache, vCache, table, sequence))
 	}
 	q, k, v := h.Split(qkv)
 	made := qkv.scopeFor("heads to the cache").Empty(q.DType(), q.Size(0), (q.Size(1)+2*k.Size(1))*q.Size(2))

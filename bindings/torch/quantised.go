@@ -79,8 +79,8 @@ func (q *Quantised) Drop() {
 
 func (q *Quantised) tensors() []*Tensor { return q.blocks }
 
-// only returns the single part of an embedding's or a head's matrix.
-func (q *Quantised) only(op string) (*Tensor, C.int32_t) {
+// singlePart returns the single part of an embedding's or a head's matrix.
+func (q *Quantised) singlePart(op string) (*Tensor, C.int32_t) {
 	if len(q.blocks) != 1 {
 		fail(op, fmt.Sprintf("a matrix of %d parts: 1 is needed", len(q.blocks)))
 	}
@@ -93,7 +93,7 @@ func head(op string, w Matrix) (t *Tensor, kind C.int32_t, limit C.double) {
 		w, limit = c.Matrix, C.double(c.Cap)
 	}
 	if q, ok := w.(*Quantised); ok {
-		t, kind = q.only(op)
+		t, kind = q.singlePart(op)
 		return t, kind, limit
 	}
 	return w.(*Tensor), C.MGT_NOT_QUANTISED, limit
@@ -105,7 +105,7 @@ func (q *Quantised) linear(s *Scope, x *Tensor, bias unsafe.Pointer) *Tensor {
 }
 
 func (q *Quantised) embedding(s *Scope, ids *Tensor) *Tensor {
-	blocks, kind := q.only("embedding")
+	blocks, kind := q.singlePart("embedding")
 	return s.take("embedding", C.mgt_embedding_quant(s.dev.native, blocks.handle, kind, C.int64_t(q.k), C.int(q.dtype), ids.handle), blocks, ids)
 }
 
