@@ -23,7 +23,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 		return Report{}, fmt.Errorf("learner: none of %d demonstrations has a trained token", len(batch))
 	}
 	const alone = 0 // demonstrations do not belong to a group
-	mine := l.dealt(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
+	mine := l.ownMicroBatches(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
 	all, err := l.plan(ctx, batch, lr, mine, 0, l.zeroGrad(ctx))
 	if err != nil {
 		return Report{}, err

@@ -46,14 +46,14 @@ func (p packer) deal(batch []*Sequence, whole, passes int, load []int) (shares [
 	return shares
 }
 
-// dealt returns this rank's share of a batch, in micro-batches.
-func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
+// ownMicroBatches returns this rank's share of a batch, in micro-batches.
+func (l *Learner) ownMicroBatches(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
 	p := packerOf(l.model)
 	return p.microBatches(p.deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
 
-// planned holds the data that ranks must exchange before an update. If summed, it covers all ranks.
-type planned struct {
+// updatePlan holds the data that ranks must exchange before an update. If summed, it covers all ranks.
+type updatePlan struct {
 	Passes   int    // micro-batches with a gradient; if summed, the largest number of a rank
 	Observed int    // micro-batches without a gradient
 	Rows     int    // rows of micro-batches with a gradient, if the load-balancing loss counts them
@@ -61,14 +61,14 @@ type planned struct {
 }
 
 // plan exchanges each rank's plan, or the reason why it cannot take part.
-func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
-	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.State.steps), math.Float64bits(lr))}
+func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, ownErr error) (all updatePlan, err error) {
+	own := updatePlan{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.State.steps), math.Float64bits(lr))}
 	if l.opt.RouterAuxCoef != 0 {
 		for _, micro := range mine {
 			own.Rows += packerOf(l.model).rows(micro)
 		}
 	}
-	plans, err := agree(ctx, l.group, own, unable, 0)
+	plans, err := agree(ctx, l.group, own, ownErr, 0)
 	for r, p := range plans {
 		if p.Digest != plans[0].Digest {
 			return all, fmt.Errorf("learner: rank %d received a different update from rank 0: other sequences, another learning rate, or other "+

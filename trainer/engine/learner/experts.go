@@ -25,24 +25,24 @@ func (p *passes) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, o
 		return nil, err
 	}
 	s.Scoped(func() {
-		unable := attempt(func() {
-			var came, results []*torch.Tensor
-			if came, err = p.allToAll(ctx, s, out.Rows, r.came, r.sent); err != nil {
+		opErr := attempt(func() {
+			var received, results []*torch.Tensor
+			if received, err = p.allToAll(ctx, s, out.Rows, r.received, r.sent); err != nil {
 				return
 			}
-			failed := attempt(func() { results = m.ApplyExperts(s, out.Layer, came, r.experts) })
+			failed := attempt(func() { results = m.ApplyExperts(s, out.Layer, received, r.experts) })
 			if failed != nil { // the others wait for results of this shape; no update will use them
-				results = model.EmptyResults(came)
+				results = model.EmptyResults(received)
 			}
-			if back, err = p.allToAll(ctx, s, results, r.sent, r.came); err == nil && failed != nil {
+			if back, err = p.allToAll(ctx, s, results, r.sent, r.received); err == nil && failed != nil {
 				err = failedExperts{failed}
 			}
 			for _, rows := range back {
 				s.Hoist(rows)
 			}
 		})
-		if unable != nil {
-			err = unable
+		if opErr != nil {
+			err = opErr
 			p.group.GiveUp(err)
 		}
 	})
@@ -65,14 +65,14 @@ func attempt(f func()) (err error) {
 }
 
 // allToAll sends rows of several tensors and returns the rows that arrived.
-func (p *passes) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
+func (p *passes) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, received, sent []int64) (in []*torch.Tensor, err error) {
 	n := int64(0)
-	for _, from := range came {
+	for _, from := range received {
 		n += from
 	}
 	for _, rows := range out {
 		there := s.Empty(rows.DType(), n, rows.Size(1))
-		if err := p.group.AllToAll(ctx, there, rows, came, sent); err != nil {
+		if err := p.group.AllToAll(ctx, there, rows, received, sent); err != nil {
 			return nil, err
 		}
 		in = append(in, there)
@@ -83,8 +83,8 @@ func (p *passes) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tens
 // rowCounts holds the number of a layer's rows that this rank sends to each rank, and the number that it
 // receives from each rank. For each received row it holds the index of its expert among this rank's experts.
 type rowCounts struct {
-	sent, came []int64
-	experts    []int32
+	sent, received []int64
+	experts        []int32
 }
 
 // exchangeCounts exchanges the number of rows for each expert. After an error the group is unusable.
@@ -109,21 +109,21 @@ func (p *passes) exchangeCounts(ctx context.Context, counts []int) (r rowCounts,
 		if len(theirs) != len(mine) {
 			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes instead of %d: it has a different model", rank, len(theirs), len(mine))
 		}
-		came, sent, rows := 0, 0, 0
+		received, sent, rows := 0, 0, 0
 		for e := range counts {
 			n := int(binary.LittleEndian.Uint32(theirs[4*e:]))
 			if rows += n; rows > most {
 				return r, fmt.Errorf("learner: rank %d has more than %d rows for a layer's experts: it has a different configuration", rank, most)
 			}
 			if own <= e && e < end {
-				came += n
+				received += n
 				r.experts = append(r.experts, slices.Repeat([]int32{int32(e - own)}, n)...)
 			}
 		}
 		for e, last := ranks.Experts(len(counts), rank, p.group.Size()); e < last; e++ {
 			sent += counts[e]
 		}
-		r.came, r.sent = append(r.came, int64(came)), append(r.sent, int64(sent))
+		r.received, r.sent = append(r.received, int64(received)), append(r.sent, int64(sent))
 	}
 	return r, nil
 }

@@ -226,12 +226,12 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 }
 
 // runMinibatch runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
-// if the compute type is not fp32. If one rank cannot (unable), all return an error.
-func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
+// if the compute type is not fp32. If one rank cannot (ownErr), all return an error.
+func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, ownErr error) error {
 	load := make([]int, l.group.Size())
-	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
-	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
-	all, err := l.plan(ctx, batch, lr, learning, len(observed), unable)
+	learning := l.ownMicroBatches(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
+	observed := l.ownMicroBatches(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
+	all, err := l.plan(ctx, batch, lr, learning, len(observed), ownErr)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ var errNothingToRead = errors.New("no trajectory of positive weight has a traine
 
 // newMinibatchLoss computes the coefficients c_j over the whole minibatch, before it is cut into micro-batches.
 func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
-	t, whole, first := trajectoriesOf(batch)
+	t, index, first := trajectoriesOf(batch)
 	coefficient, totals, err := kernels.LossCoefficients(l.opt.Objective, t)
 	var refused *mgrpo.Refusal
 	if errors.As(err, &refused) && refused.Code == mgrpo.EmptyBatch {
@@ -56,7 +56,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	}
 	p := &minibatchLoss{learner: l, coefficient: map[*Sequence]float64{}, totals: totals}
 	for i, q := range batch {
-		p.coefficient[q] = coefficient[whole[i]]
+		p.coefficient[q] = coefficient[index[i]]
 		switch {
 		case p.coefficient[q] == 0 || len(q.trained()) == 0: // one row of a trajectory may have no trained token
 		case q.Advantage == 0 && l.opt.Objective.KLCoef == 0 && l.opt.Objective.EntropyCoef == 0:
@@ -69,10 +69,10 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	return p, nil
 }
 
-// trajectoriesOf sums up the values on which the coefficients depend. whole is the number of each sequence's
-// trajectory, and first the first sequence of each trajectory. A trajectory of several rows counts once, with the
+// trajectoriesOf sums up the values on which the coefficients depend. index is the index of each sequence's
+// trajectory, and first is the first sequence of each trajectory. A trajectory of several rows counts once, with the
 // trained tokens of all rows, so a token weighs the same whether or not its conversation was cut into rows.
-func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, first []*Sequence) {
+func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, index []int, first []*Sequence) {
 	known := map[string]int{}
 	for _, q := range batch {
 		n, ok := known[q.TrajectoryID]
@@ -86,9 +86,9 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 			known[q.TrajectoryID] = n
 		}
 		t.Trained[n] += int64(len(q.trained()))
-		whole = append(whole, n)
+		index = append(index, n)
 	}
-	return t, whole, first
+	return t, index, first
 }
 
 // pass runs one micro-batch: forward, policy loss and, when it learns, backward.

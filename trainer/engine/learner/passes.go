@@ -117,8 +117,8 @@ func (p *passes) run(ctx context.Context, series passSeries) error {
 		if i < len(series.micro) && failed == nil {
 			failed = series.run(series.micro[i])
 		}
-		unserved, err := p.exchangeRest(ctx, series.model)
-		failed = cmp.Or(failed, unserved)
+		expertErr, err := p.exchangeRest(ctx, series.model)
+		failed = cmp.Or(failed, expertErr)
 		if err != nil {
 			if failed != nil && !refused(failed) {
 				return failed // the cause, if it is known
@@ -138,8 +138,8 @@ func (p *passes) passed() {
 }
 
 // exchangeRest makes the remaining exchanges of the pass over m, without rows of this rank. It continues if this rank's
-// experts fail on other ranks' rows, and returns that error as unserved.
-func (p *passes) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
+// experts fail on other ranks' rows, and returns that error as expertErr.
+func (p *passes) exchangeRest(ctx context.Context, m *model.Model) (expertErr, err error) {
 	if len(p.ahead) == 0 {
 		return nil, nil
 	}
@@ -149,12 +149,12 @@ func (p *passes) exchangeRest(ctx context.Context, m *model.Model) (unserved, er
 				s.Scoped(func() { _, err = p.exchangeNext(ctx, s, m, nil) })
 			})
 			if errors.As(err, new(failedExperts)) {
-				unserved, err = cmp.Or(unserved, err), nil
+				expertErr, err = cmp.Or(expertErr, err), nil
 			}
 		}
 		return err
 	})
-	return unserved, err
+	return expertErr, err
 }
 
 // exchangeNext makes the next exchange of the pass over m. For dispatched rows it returns the results.

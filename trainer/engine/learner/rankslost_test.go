@@ -27,8 +27,8 @@ type ending struct {
 	end    func()
 }
 
-func (g *ending) AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error {
-	err := g.Group.AllToAll(ctx, in, out, came, sent)
+func (g *ending) AllToAll(ctx context.Context, in, out *torch.Tensor, received, sent []int64) error {
+	err := g.Group.AllToAll(ctx, in, out, received, sent)
 	if g.counts == "experts" {
 		g.in(g.exchanges - 1)
 	}

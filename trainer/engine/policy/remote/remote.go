@@ -117,7 +117,7 @@ func Inspect(ctx context.Context, opt Options) (said []string, err error) {
 
 // identify returns the facts about a server, as soon as it answers.
 func (p *Policy) identify(ctx context.Context, r *replica) (is facts, err error) {
-	err = p.patiently(ctx, r, func(ctx context.Context) error {
+	err = p.retryWhileAway(ctx, r, func(ctx context.Context) error {
 		is, err = r.api.inspect(ctx)
 		return err
 	})
@@ -208,7 +208,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 			if failed == attempts {
 				return policy.Completion{}, fmt.Errorf("policy: the engine at %s failed %d times in one turn, last: %w", s.url, failed, err)
 			}
-			if p.another() {
+			if p.anyAvailable() {
 				continue
 			}
 			if err = p.loadWeights(ctx, s); err == nil {

@@ -230,9 +230,9 @@ func sameWeights(reports, given string) error {
 	return &lostError{error: errors.New("it was restarted and has lost the weights")}
 }
 
-// ours checks that the server has the weights that this run gave it last. If another trainer has given it weights
+// checkOwner checks that the server has the weights that this run gave it last. If another trainer has given it weights
 // since, turns may have been sampled with those.
-func (r *replica) ours(ctx context.Context) error {
+func (r *replica) checkOwner(ctx context.Context) error {
 	if len(r.given) == 0 {
 		return nil
 	}

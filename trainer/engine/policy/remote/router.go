@@ -19,8 +19,8 @@ func (p *Policy) choose(k policy.Key) *replica {
 // endTurn records the end of a turn at a server.
 func (p *Policy) endTurn(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
 
-// another reports whether any server is not lost.
-func (p *Policy) another() bool {
+// anyAvailable reports whether any server is not lost.
+func (p *Policy) anyAvailable() bool {
 	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
 }
 
@@ -39,12 +39,12 @@ func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 		r.weights = w
 		return nil
 	}
-	err := p.patiently(ctx, r, func(ctx context.Context) error {
+	err := p.retryWhileAway(ctx, r, func(ctx context.Context) error {
 		if _, err := r.api.inspect(ctx); err != nil { // it may be another server by now
 			return err
 		}
 		if !lost {
-			if err := r.ours(ctx); err != nil {
+			if err := r.checkOwner(ctx); err != nil {
 				return err
 			}
 		}
@@ -79,8 +79,8 @@ func (a *UnreachableError) Error() string {
 
 const lookEvery = time.Second
 
-// patiently calls do, which needs a server, repeatedly while the server is away.
-func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx context.Context) error) error {
+// retryWhileAway calls do, which needs a server, repeatedly while the server is away.
+func (p *Policy) retryWhileAway(parent context.Context, r *replica, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, p.opt.Patience)
 	defer cancel()
 	for waited := false; ; waited = true {
