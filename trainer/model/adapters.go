@@ -98,8 +98,8 @@ func (m *Model) MultiAdapterDecoder(models []*Model) (*Decoder, error) {
 	return m.generation(adapters...), nil
 }
 
-// named returns the adapters of one map, indexed by model, or nil if no model adapts this map.
-func named(models []map[string]torch.LoRA, leaf string) (all []torch.LoRA) {
+// adaptersOf returns the adapters of one map, indexed by model, or nil if no model adapts this map.
+func adaptersOf(models []map[string]torch.LoRA, leaf string) (all []torch.LoRA) {
 	for i, adapters := range models {
 		if a, ok := adapters[leaf]; ok {
 			if all == nil {

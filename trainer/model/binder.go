@@ -39,7 +39,7 @@ func (b *binder) weight(name string, leaves []*torch.Tensor) torch.Matrix {
 
 // linear returns a linear map with its bias and its adapters.
 func (b *binder) linear(name string) linear {
-	l := linear{b.weight(name, b.matrices), b.other(name + "_bias"), named(b.adapters, name)}
+	l := linear{b.weight(name, b.matrices), b.other(name + "_bias"), adaptersOf(b.adapters, name)}
 	for _, a := range l.lora {
 		b.bound = append(b.bound, a.Values)
 	}

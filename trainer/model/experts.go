@@ -78,9 +78,9 @@ func (m *Model) Carries(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.Layer(layer-1).HasExperts() && m.Config.DividesExperts()
 }
 
-// departs computes a layer at x up to the point at which rows are sent to their experts. The experts' outputs are added to
+// untilExperts computes a layer at x up to the point at which rows are sent to their experts. The experts' outputs are added to
 // sum; h is their input.
-func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
+func (m *Model) untilExperts(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
 	l := &m.layers[i]
 	sum, h = l.attended(i, x, m.normOf(x, i), pass)
 	if shared := l.mixture.shared(h, pass); shared != nil {
@@ -93,7 +93,7 @@ func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torc
 // forwardDispatched computes a layer whose experts are divided among the ranks. No family has a norm after them.
 func (m *Model) forwardDispatched(s *torch.Scope, i int, x *torch.Tensor, pass Pass, dispatch Dispatch) (y *torch.Tensor, err error) {
 	s.Scoped(func() {
-		sum, h, weight, order := m.departs(i, x, pass)
+		sum, h, weight, order := m.untilExperts(i, x, pass)
 		var back []*torch.Tensor
 		if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
 			y = s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
@@ -109,7 +109,7 @@ func (m *Model) backwardDispatched(s *torch.Scope, i int, x, dy *torch.Tensor, p
 		s.Grad(true, func() {
 			in := x.Detach()
 			in.RequireGrad(true)
-			sum, h, weight, order := m.departs(i, in, pass)
+			sum, h, weight, order := m.untilExperts(i, in, pass)
 			weights := weight.Detach().View(-1, 1).IndexSelect(0, order.Source)
 			var back []*torch.Tensor
 			if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {

@@ -45,12 +45,12 @@ func exaone4Windows(k *keys, c *Config) {
 	}
 	slide(k, c, window, func(i int) bool { return slides[i] })
 	if window > 0 {
-		c.turnWhereSliding()
+		c.rotateInWindows()
 	}
 }
 
-// turnWhereSliding leaves positions to layers with a window.
-func (c *Config) turnWhereSliding() {
+// rotateInWindows leaves positions to layers with a window.
+func (c *Config) rotateInWindows() {
 	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Layer(i).Window() == 0 })
 }
 
@@ -63,7 +63,7 @@ func exaone4GGUF(k *keys, c *Config) {
 	case c.Layers == layersWithWindows:
 		k.require("attention.sliding_window")
 		windowsGGUF(k, 4, c)
-		c.turnWhereSliding()
+		c.rotateInWindows()
 	case window > 0:
 		k.fail("attention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", window, layersWithWindows)
 	}

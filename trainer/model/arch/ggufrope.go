@@ -123,10 +123,10 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	}
 	frequencies := (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies()
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
-	if scaling.unlike(factors, frequencies) >= 0 {
+	if scaling.firstMismatch(factors, frequencies) >= 0 {
 		scaling.OriginalMaxPosition = scaling.originalOf(factors, frequencies)
 	}
-	if i := scaling.unlike(factors, frequencies); i >= 0 {
+	if i := scaling.firstMismatch(factors, frequencies); i >= 0 {
 		want := 1 / scaling.scale(frequencies[i])
 		return fmt.Errorf("factor %d is %g, but llama3 scaling over %d positions has %g; other scalings are not supported", i, factors[i],
 			scaling.OriginalMaxPosition, want)
@@ -135,8 +135,8 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	return nil
 }
 
-// unlike returns the index of the first divisor that this scaling does not have, or -1.
-func (r *RopeLlama3) unlike(factors []float32, frequencies []float64) int {
+// firstMismatch returns the index of the first divisor that this scaling does not have, or -1.
+func (r *RopeLlama3) firstMismatch(factors []float32, frequencies []float64) int {
 	for i, frequency := range frequencies {
 		if want := 1 / r.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
 			return i

@@ -32,9 +32,9 @@ type Group interface {
 	// Send overwrites t on rank `to` with the values of t on rank `from`.
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
 	// AllToAll overwrites the rows of `in` with the rows that all ranks send to this rank. sent[r] rows of `out` are for
-	// rank r, and came[r] rows of `in` come from rank r, both in rank order. Both tensors are [rows, n]; numbers of rows
+	// rank r, and received[r] rows of `in` come from rank r, both in rank order. Both tensors are [rows, n]; numbers of rows
 	// differ among ranks.
-	AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error
+	AllToAll(ctx context.Context, in, out *torch.Tensor, received, sent []int64) error
 	// Exchange returns the bytes that each rank passed, by rank. If a rank passes more than `most` bytes, all ranks return
 	// an error. It need not be called inside Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)

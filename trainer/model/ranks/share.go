@@ -156,7 +156,7 @@ type Placement struct {
 // blocks have separate places. Every element keeps the alignment that it has in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placement, size int64) {
 	var layers, others []Placement
-	long := map[int]int64{} // largest size among the layers of each turn
+	sizes := map[int]int64{} // largest size among the layers of each turn
 	longest := int64(0)
 	for _, b := range blocks {
 		p := Placement{Block: b, Room: room(b)}
@@ -167,10 +167,10 @@ func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placem
 			others = append(others, p)
 			size = p.First + p.Room
 		default:
-			p.First = aligned(long[b.Layer], b.From)
+			p.First = aligned(sizes[b.Layer], b.From)
 			layers = append(layers, p)
-			long[b.Layer] = p.First + p.Room
-			longest = max(longest, aligned(long[b.Layer], 0))
+			sizes[b.Layer] = p.First + p.Room
+			longest = max(longest, aligned(sizes[b.Layer], 0))
 		}
 	}
 	slices.Reverse(layers)

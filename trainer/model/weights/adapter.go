@@ -155,7 +155,7 @@ func (a *Adapter) check(tensors *Tensors) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return oneLine(few(faults))
+	return oneLine(limitFaults(faults))
 }
 
 // PEFT is an adapter to write, in the files of PEFT.

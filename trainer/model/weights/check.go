@@ -44,12 +44,12 @@ func (s *Source) Check() error {
 			s.drop(name, note)
 		}
 	}
-	faults = slices.Concat(few(absent), few(faults), few(unexpected))
+	faults = slices.Concat(limitFaults(absent), limitFaults(faults), limitFaults(unexpected))
 	if len(absent) > 0 && s.wrapper != "" {
 		faults = append(faults, fmt.Errorf("the names in the file have %q, which is read as %q", s.wrapper, s.config.Body()))
 	}
 	if len(faults) == 0 {
-		faults = few(s.scanValues())
+		faults = limitFaults(s.scanValues())
 	}
 	if len(faults) == 0 {
 		return nil
@@ -68,8 +68,8 @@ func (s *Source) absence(t arch.Tensor) error {
 	return fmt.Errorf("tensor %s is missing", t.Name)
 }
 
-// few returns the first maxReported faults of one kind, and an error with the number of the others.
-func few(faults []error) []error {
+// limitFaults returns the first maxReported faults of one kind, and an error with the number of the others.
+func limitFaults(faults []error) []error {
 	if more := len(faults) - maxReported; more > 0 {
 		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))
 	}

@@ -40,8 +40,8 @@ func part(name string) string {
 	return first
 }
 
-// elsewhere reports whether a tensor belongs to one of parts.
-func elsewhere(name string) bool { return slices.Contains(parts, part(name)) }
+// inOtherPart reports whether a tensor belongs to one of parts.
+func inOtherPart(name string) bool { return slices.Contains(parts, part(name)) }
 
 // processorFiles describe how images, video and sound become inputs.
 var processorFiles = []string{"preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"}
@@ -59,7 +59,7 @@ func (s *Source) setAside(stored map[string]string) error {
 		}
 		outside := s.config.Wrapper != "" && !strings.HasPrefix(name, s.config.Body()) && name != headName
 		unread := s.config.Unread(name)
-		if !elsewhere(file) && !outside && !unread {
+		if !inOtherPart(file) && !outside && !unread {
 			form.names[name] = file
 			continue
 		}

@@ -93,10 +93,10 @@ func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtyp
 		cols = parts[0].Shape[1]
 		shape = []int64{parts[0].Stack, f.Rows, cols}
 	}
-	ofRow, ofColumn := cols, int64(1) // places of neighbours
+	rowStride, columnStride := cols, int64(1) // places of neighbours
 	if f.Transposed && len(shape) == 3 {
 		shape[1], shape[2] = shape[2], shape[1]
-		ofRow, ofColumn = 1, f.Rows
+		rowStride, columnStride = 1, f.Rows
 	}
 	return OutTensor{f.Name, string(dtype), shape, parts[0].Stack * f.Rows * cols * dtype.Size(), func(w io.Writer) error {
 		expert, part := make([]float32, f.Rows*cols), make([]float32, f.Rows*cols)
@@ -107,7 +107,7 @@ func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtyp
 			}
 			for r := range t.Shape[0] {
 				for c := range cols {
-					expert[c*ofColumn+(t.Fused.Row+r*t.Fused.Step)*ofRow] = values[r*cols+c]
+					expert[c*columnStride+(t.Fused.Row+r*t.Fused.Step)*rowStride] = values[r*cols+c]
 				}
 			}
 			if i+1 == len(parts) || parts[i+1].Index != t.Index {

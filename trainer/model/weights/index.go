@@ -57,15 +57,15 @@ func (s *Source) compareIndex(file string, weightMap map[string]string) {
 		}
 	}
 	if len(absent) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which is in no shard", file, some(absent)))
+		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which is in no shard", file, firstAndCount(absent)))
 	}
 	if len(unlisted) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read anyway", file, some(unlisted)))
+		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read anyway", file, firstAndCount(unlisted)))
 	}
 }
 
-// some returns the first of several names and the number of the others.
-func some(names []string) string {
+// firstAndCount returns the first of several names and the number of the others.
+func firstAndCount(names []string) string {
 	if len(names) == 1 {
 		return names[0]
 	}

@@ -54,7 +54,7 @@ func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	renamed, stored := map[string]tensor{}, map[string]string{}
 	for name, t := range s.tensors {
 		to := name
-		if rest, inside := strings.CutPrefix(name, body); inside && !elsewhere(name) {
+		if rest, inside := strings.CutPrefix(name, body); inside && !inOtherPart(name) {
 			to = want + rest
 		}
 		if name == head+headName {
@@ -78,7 +78,7 @@ func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool) {
 	for name, t := range s.tensors {
 		before, ends := strings.CutSuffix(name, ending)
-		if !ends || elsewhere(name) || before != "" && !strings.HasSuffix(before, ".") || !slices.Equal(t.shape, shape) {
+		if !ends || inOtherPart(name) || before != "" && !strings.HasSuffix(before, ".") || !slices.Equal(t.shape, shape) {
 			continue
 		}
 		if ok {

@@ -66,7 +66,7 @@ func register(s *Source, file, name string, t tensor) error {
 		return nil
 	case s.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
 		return add(s, s.packed, file, name, t)
-	case !readable && (s.config.Wrapper != "" || elsewhere(name)):
+	case !readable && (s.config.Wrapper != "" || inOtherPart(name)):
 		return add(s, s.others, file, name, t)
 	}
 	t, err := newTensor(t.shape, t.dtype, t.data)
