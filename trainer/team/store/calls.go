@@ -21,7 +21,7 @@ func (in *Invocations) submit(ctx context.Context, v Invocation) (isNew bool, er
 	defer failpoint.Around("rollout.call")()
 	p := v.Phase.String()
 	what := "invocation " + v.ID() + " of " + p
-	value, err := written(what, &v)
+	value, err := checkAndEncode(what, &v)
 	if err != nil {
 		return false, err
 	}
@@ -74,7 +74,7 @@ func (in *Invocations) Complete(ctx context.Context, v Invocation, r Result) err
 	defer failpoint.Around("rollout.answer")()
 	p := v.Phase.String()
 	what := "the answer to " + v.ID() + " of " + p
-	value, err := written(what, &r, &v)
+	value, err := checkAndEncode(what, &r, &v)
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func (in *Invocations) Claim(ctx context.Context, p Phase, n int) (vs []Invocati
 		return nil, context.Cause(in.at.Store.ctx)
 	case <-ctx.Done():
 		agents, what := awaited()
-		whom, _, err := in.at.liveliness(agents)
+		whom, _, err := in.at.liveness(agents)
 		return nil, waitError(ctx, whom, what, since, err)
 	}
 	err = in.at.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {

@@ -62,15 +62,15 @@ func (d *Display) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []str
 			return p, nil, fmt.Errorf("store: the outcomes of %s: %w", p, d.at.advise(err))
 		}
 		if len(ids) > 0 {
-			return p, mostOfOne(ids, n), nil
+			return p, fullestQuery(ids, n), nil
 		}
 	}
 	return p, nil, nil
 }
 
-// mostOfOne chooses the query with the most rollouts, the last by name if several have the same number, and returns its
+// fullestQuery chooses the query with the most rollouts, the last by name if several have the same number, and returns its
 // first n rollouts.
-func mostOfOne(ids []string, n int) []string {
+func fullestQuery(ids []string, n int) []string {
 	byQuery := map[string][]int{}
 	for _, id := range ids {
 		cut := strings.LastIndexByte(id, '/')

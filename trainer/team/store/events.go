@@ -146,7 +146,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			again = lookGone // an event may arrive before the client's pool has tried to connect again
 			s.messages.storeGone(s.opt.URL, since, last)
 		} else {
-			s.messages.deadWorkers(since, awaited, s.liveliness)
+			s.messages.deadWorkers(since, awaited, s.liveness)
 		}
 		select {
 		case <-wake:
@@ -158,7 +158,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 				return context.Cause(ctx)
 			}
 			agents, what := awaited()
-			whom, _, err := s.liveliness(agents)
+			whom, _, err := s.liveness(agents)
 			return waitError(ctx, whom, what, since, cmp.Or(last, err))
 		}
 	}
@@ -169,9 +169,9 @@ func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// liveliness lists agents for a message, with whether their workers are alive. dead reports whether there is an agent
+// liveness lists agents for a message, with whether their workers are alive. dead reports whether there is an agent
 // without a live worker. The error is the reason why this could not be read.
-func (s *Store) liveliness(agents []string) (text string, dead bool, err error) {
+func (s *Store) liveness(agents []string) (text string, dead bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
 	out := make([]string, len(agents))

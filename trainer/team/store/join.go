@@ -105,11 +105,11 @@ func newJoining(m *Member, r JoinRequest) (*joining, error) {
 	if !slices.Contains(r.Agents, agent) {
 		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, r.Agents)
 	}
-	own, err := written("the agreement", &j.agreement)
+	own, err := checkAndEncode("the agreement", &j.agreement)
 	if err != nil {
 		return nil, err
 	}
-	offered, err := written("the offers", &j.offers)
+	offered, err := checkAndEncode("the offers", &j.offers)
 	if err != nil {
 		return nil, err
 	}

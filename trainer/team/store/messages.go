@@ -65,15 +65,15 @@ func (m *messages) storeBack() {
 	m.send(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 
-// deadWorkers sends a message about a wait for agents without a live worker, which liveliness finds. Waits for agents whose
+// deadWorkers sends a message about a wait for agents without a live worker, which liveness finds. Waits for agents whose
 // workers are alive cause no message.
 func (m *messages) deadWorkers(since time.Time, awaited func() (agents []string, what string),
-	liveliness func(agents []string) (text string, dead bool, err error)) {
+	liveness func(agents []string) (text string, dead bool, err error)) {
 	if !m.due(since) {
 		return
 	}
 	agents, what := awaited()
-	whom, dead, err := liveliness(agents)
+	whom, dead, err := liveness(agents)
 	switch {
 	case err != nil:
 		m.forget() // no message was sent; storeGone sends it once a read has failed

@@ -55,7 +55,7 @@ func (at *place) write(ctx context.Context, script *script, what string, v value
 // writeOnce writes a value of a phase that is never changed, and publishes the topic of its kind.
 func (at *place) writeOnce(ctx context.Context, p Phase, kind, field string, v checked, what string) error {
 	what += " of " + p.String()
-	value, err := written(what, v, &p)
+	value, err := checkAndEncode(what, v, &p)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (r *statusReader) progress() error {
 		plan                     *redis.StringCmd
 		ended                    *redis.BoolCmd
 		outcomes, calls, results *redis.IntCmd
-		said                     [][]*redis.BoolCmd // by value and agent
+		published                [][]*redis.BoolCmd // by value and agent
 	}
 	answers := make([]replies, len(r.phases))
 	err := r.ask(func(p redis.Pipeliner) {
@@ -110,11 +110,11 @@ func (r *statusReader) progress() error {
 					results: p.HLen(r.ctx, r.s.key("result", name))}
 			}
 			for _, t := range phase.expects() {
-				var said []*redis.BoolCmd
+				var published []*redis.BoolCmd
 				for _, a := range r.names {
-					said = append(said, p.HExists(r.ctx, r.s.key(t.kind, name), a))
+					published = append(published, p.HExists(r.ctx, r.s.key(t.kind, name), a))
 				}
-				answers[i].said = append(answers[i].said, said)
+				answers[i].published = append(answers[i].published, published)
 			}
 		}
 	})
@@ -123,8 +123,8 @@ func (r *statusReader) progress() error {
 	}
 	for i, phase := range r.phases {
 		a, st := answers[i], PhaseStatus{Phase: phase.String(), planless: phase.hasNoPlan(), step: phase.Step}
-		for j, said := range a.said {
-			lacking := r.silent(said)
+		for j, published := range a.published {
+			lacking := r.unpublished(published)
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
 				break // this value is not due yet: the run still waits for the previous one
 			}
@@ -153,10 +153,10 @@ func (r *statusReader) progress() error {
 	return nil
 }
 
-// silent lists the agents that have not published a value.
-func (r *statusReader) silent(said []*redis.BoolCmd) []string {
+// unpublished lists the agents that have not published a value.
+func (r *statusReader) unpublished(published []*redis.BoolCmd) []string {
 	var out []string
-	for i, there := range said {
+	for i, there := range published {
 		if !there.Val() {
 			out = append(out, r.names[i])
 		}
@@ -183,22 +183,22 @@ func (p *PhaseStatus) pending() bool {
 	return !p.Begun || !p.Ended || p.Outcomes < p.Rollouts || len(p.Lacking) > 0 || len(p.Behind) > 0
 }
 
-// waits calls say with the events that a phase is waiting for: the first of its stages that is incomplete.
-func (p *PhaseStatus) waits(say func(agents []string, what string), main []string) {
+// waits calls add with the events that a phase is waiting for: the first of its stages that is incomplete.
+func (p *PhaseStatus) waits(add func(agents []string, what string), main []string) {
 	switch {
 	case p.planless:
-		say(p.Lacking, p.lacks.what+" "+p.Phase)
+		add(p.Lacking, p.lacks.what+" "+p.Phase)
 	case !p.Begun:
-		say(main, "the beginning of "+p.Phase)
+		add(main, "the beginning of "+p.Phase)
 	case p.Outcomes < p.Rollouts || !p.Ended:
 		what := fmt.Sprintf("rollouts of %s, %d of %d are there", p.Phase, p.Outcomes, p.Rollouts)
 		if p.Unanswered > 0 {
 			what += fmt.Sprintf("; calls without an answer: %d", p.Unanswered)
 		}
-		say(main, what)
+		add(main, what)
 	case len(p.Lacking) > 0:
-		say(p.Lacking, p.lacks.what+" "+p.Phase)
+		add(p.Lacking, p.lacks.what+" "+p.Phase)
 	default:
-		say(p.Behind, fmt.Sprintf("version %d", p.step+1))
+		add(p.Behind, fmt.Sprintf("version %d", p.step+1))
 	}
 }

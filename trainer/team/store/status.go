@@ -293,7 +293,7 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 // run has nothing left to do.
 func (s *Status) WaitsFor() []string {
 	var out []string
-	say := func(agents []string, what string) {
+	add := func(agents []string, what string) {
 		if len(agents) > 0 {
 			out = append(out, strings.Join(agents, ", ")+": "+what)
 		}
@@ -307,14 +307,14 @@ func (s *Status) WaitsFor() []string {
 		return agents
 	}
 	if s.Stop != nil {
-		say(where(func(a AgentStatus) bool { return a.Alive }), "its worker to leave the stopped round")
+		add(where(func(a AgentStatus) bool { return a.Alive }), "its worker to leave the stopped round")
 		return out
 	}
-	say(where(func(a AgentStatus) bool { return !a.Alive && !a.Finished }), "a worker")
-	say(where(func(a AgentStatus) bool { return a.Alive && !a.Ready }), "its worker to be ready to begin")
+	add(where(func(a AgentStatus) bool { return !a.Alive && !a.Finished }), "a worker")
+	add(where(func(a AgentStatus) bool { return a.Alive && !a.Ready }), "its worker to be ready to begin")
 	all := where(func(AgentStatus) bool { return true })
 	for i := range s.Phases {
-		s.Phases[i].waits(say, all[:min(1, len(all))]) // the main agent begins and ends phases
+		s.Phases[i].waits(add, all[:min(1, len(all))]) // the main agent begins and ends phases
 	}
 	return out
 }
