@@ -136,7 +136,7 @@ func (t *Tensor) SetBytes(b []byte, dt DType) {
 	must("set bytes", C.mgt_set_host_(s.dev.native, t.handle, unsafe.Pointer(unsafe.SliceData(b)), C.int(dt), C.int64_t(t.Numel())), t)
 }
 
-// SetInt32s copies v to t, int32.
+// SetInt32s copies v, as many elements as t has, into t, converting to its dtype.
 func (t *Tensor) SetInt32s(v []int32) {
 	t.SetBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)), Int32)
 }
