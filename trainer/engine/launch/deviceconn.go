@@ -18,7 +18,7 @@ type deviceConn struct {
 	address string        // of the machine
 	here    string        // of this machine, as the other reaches it
 	taken   bool          // it belongs to a group; guarded by Machines.mu
-	ready   chan struct{} // closed when data has arrived, which belongs to the group
+	ready   chan struct{} // closed when data for the group has arrived, or the connection is broken
 	broken  error         // reason why no further data arrives
 
 	machines *Machines

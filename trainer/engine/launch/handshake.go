@@ -48,7 +48,7 @@ func (o RunEnd) err(agent string) error {
 	return &RunEndedError{agent, o}
 }
 
-// maxMachine bounds the numbers in a handshake.
+// maxMachine bounds the number of a machine in a handshake.
 const maxMachine = 1 << 10
 
 // decodeHandshake reads a machine's first frame, and refuses values that are wrong for every agent.

@@ -28,8 +28,8 @@ type received struct {
 	err   error
 }
 
-// Follower returns the inbox of a process that StartGroup started, and nil in any other process. From then on the
-// process ends when rank 0 ends, even in the middle of a computation. It ignores SIGINT, SIGTERM and SIGHUP, which a
+// Follower returns the inbox of a process that StartGroup or ServeMachine started, and nil in any other process. From then
+// on the process ends when rank 0 ends, even in the middle of a computation. It ignores SIGINT, SIGTERM and SIGHUP, which a
 // service manager sends to all processes: rank 0 receives them, too, and ends its followers in order.
 func Follower() *Inbox {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))

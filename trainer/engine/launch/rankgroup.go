@@ -14,15 +14,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. Only one
-// goroutine gives orders. After a failed order the group has ended, because its processes may have executed any part of
-// the order.
+// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. It executes
+// one order at a time; several goroutines may give orders. After a failed order the group has ended, because its processes
+// may have executed any part of the order.
 type RankGroup struct {
 	lease     time.Duration
 	followers []*followerHandle
 	addresses []string // of all ranks
 
-	ordering sync.Mutex // locked while an order is executed: a checkpoint of frozen weights reads them concurrently with steps
+	ordering sync.Mutex // locked while an order is executed: writing a checkpoint of frozen weights gives orders, too
 
 	mu    sync.Mutex
 	why   error         // the cause of the end
