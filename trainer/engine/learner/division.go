@@ -57,7 +57,7 @@ func (d *division) shareOf(rank int) ranks.Share {
 	return ranks.ShareOf(d.blocks, rank, d.group.Size())
 }
 
-// copyToRank0 copies a span of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
+// copyToRank0 copies a span of a flat fp32 buffer to dst on rank 0. If one rank fails, all return an error.
 func (d *division) copyToRank0(ctx context.Context, flat *model.Buffer, span ranks.Span, dst []float32) error {
 	whole, own := flat.Numel() == d.params.Numel(), d.share.Within(span)
 	if whole {
@@ -82,7 +82,7 @@ func (d *division) copyToRank0(ctx context.Context, flat *model.Buffer, span ran
 }
 
 // distribute fills every rank's share of a flat fp32 buffer with values that rank 0 reads. After an error of read it
-// sends zeros, since the others wait for values before they receive the error. All ranks return the same error.
+// sends zeros, since the others wait for values before they receive the error. If one rank fails, all return an error.
 func (d *division) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
 	var unread, own error
 	given := func(from int64, dst []float32) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Options holds the options of a learner. There are no defaults: package assemble fills in the configuration's values.
+// Options holds the options of a learner. Only HeadRows has a default: package assemble fills in the configuration's values.
 type Options struct {
 	Group                 ranks.Group // the processes that train the parameters together; nil: only this process
 	Objective             mgrpo.Objective
@@ -140,12 +140,12 @@ const (
 // Report describes one update. docs/metrics.md names the values.
 type Report struct {
 	Values  map[string]float64
-	Skipped bool  // there was nothing to learn: every advantage is 0 and there is no KL or entropy term
+	Skipped bool  // there was nothing to learn: no token had a gradient, or no sequence of positive weight had a trained token
 	Refused error // not nil: the update was not made because of a malformed or non-finite value
 }
 
-// Watch sets a function that is called after every micro-batch of Prepare and Update, with the number of this rank's
-// finished micro-batches and their total. nil removes it.
+// Watch sets a function that is called after every pass of Prepare and Update, with the number of finished passes and their
+// total. All ranks make as many passes as the rank with the most micro-batches. nil removes the function.
 func (l *Learner) Watch(each func(done, of int)) { l.passes.watch = each }
 
 // Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
@@ -225,8 +225,9 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	return r, err
 }
 
-// runMinibatch runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
-// if the compute type is not fp32. If one rank cannot (ownErr), all return an error.
+// runMinibatch runs this rank's micro-batches, and sums up the loss of all ranks. Each micro-batch also sums up its gradient
+// over the ranks if gradient.part is not nil; otherwise gradient.norm does so later. ownErr is the reason why this rank cannot
+// take part. If one rank cannot, all return an error.
 func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, ownErr error) error {
 	load := make([]int, l.group.Size())
 	learning := l.ownMicroBatches(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)

@@ -86,8 +86,7 @@ func (p packer) rows(micro []*Sequence) int {
 }
 
 // microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence gets a micro-batch of its own.
-// A group that fits into one micro-batch is not cut, so that its shared prefixes are computed only once. This does not
-// apply if sequences are packed apart.
+// A group that fits into one micro-batch is not cut, so that prefixes that its sequences share are computed only once.
 func (p packer) microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
 	var micro []*Sequence

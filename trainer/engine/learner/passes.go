@@ -23,8 +23,9 @@ type passes struct {
 	done, of int                // passes of the batch
 }
 
-// exchange is a step of a pass that all ranks make together. It does one of three things: gather a divided layer, in
-// two steps; dispatch rows to a layer's experts and return the results; or sum up the gradient of a block.
+// exchange is a step of a pass that all ranks make together: gather a divided layer, in two steps; dispatch rows to a
+// layer's experts and return the results; or sum up the gradient of a block. A computeLayer exchanges no data: it marks the
+// place of the layer's computation among the exchanges.
 type exchange struct {
 	kind exchangeKind
 	at   int // the layer, from 1; of sumGrads: the index in partial.places

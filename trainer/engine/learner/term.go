@@ -40,8 +40,8 @@ func addTerm(added term.Term, updates int64, p *minibatchLoss) *minibatchTerm {
 	return t
 }
 
-// lossOf returns the term's loss of a micro-batch, as a list for Objective with its gradient 1.
-// rows are the hidden states of the trained tokens.
+// lossOf returns the term's loss of a micro-batch and its gradient, 1, in lists as a model.LossFunc does. The lists are empty
+// if there is no loss. rows are the hidden states of the trained tokens.
 func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	if t == nil {
 		return nil, nil, nil
