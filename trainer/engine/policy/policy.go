@@ -83,8 +83,8 @@ type Request struct {
 	// Constraint, if set, restricts the tokens. A policy that does not support constraints refuses the request.
 	Constraint Constraint
 
-	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It runs on the
-	// engine's goroutine: it must neither block nor call the engine.
+	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It may run on the
+	// engine's goroutine, so it must neither block nor call the engine.
 	OnToken func(id int32)
 }
 
@@ -140,7 +140,7 @@ type Completion struct {
 	Tokens   []int32   // sampled ids, including a stop id
 	LogProbs []float32 // log-prob under softmax(logits / Temperature), natural log
 	Finish   Finish
-	Version  int64 // policy version that sampled every token of the turn
+	Version  int64 // policy version when the turn began; with local.TenantOptions.Overlap later tokens may have newer weights
 
 	// Routes are the experts of a mixture that the tokens, beginning with the sequence's first, went through,
 	// including the prompt. They are arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert

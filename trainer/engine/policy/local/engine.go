@@ -199,8 +199,9 @@ func (e *Engine) plan() *batch {
 	}
 }
 
-// putBack returns a sequence in flight to the queue until there is room again. It will be computed again, with the same
-// tokens, since random numbers are keyed by position.
+// putBack returns a sequence in flight to the queue until there is room again. It keeps the tokens sampled so far; their
+// keys and values are computed again if they are evicted. Later tokens do not change, since random numbers are keyed by
+// position.
 func (e *Engine) putBack(q *sequence) {
 	q.tenant.stats.PutBack++
 	q.computed = q.filled
@@ -256,8 +257,8 @@ func (e *Engine) admit() (moves []move) {
 }
 
 // sortQueue sorts the queue by the number of rows to compute, smallest first, so that cached prefixes are used before
-// others evict them. Each time a sequence is overtaken it counts as one block cheaper, so that every sequence is
-// admitted in the end.
+// others evict them. A sequence counts as one block dearer for each sequence that began before it arrived, so that no
+// sequence is overtaken for ever.
 func (e *Engine) sortQueue() {
 	for _, q := range e.queue {
 		from, _ := e.pages.find(q.tenant, q.tokens)
