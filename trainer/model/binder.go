@@ -13,7 +13,7 @@ type binder struct {
 	matrices, rest []*torch.Tensor // one per Layout.Leaves
 	adapters       []map[string]torch.LoRA
 	at             map[string]int // indices of Layout.Leaves
-	bound          []torch.Matrix // all weights that were found, also those of adapters
+	bound          []torch.Matrix // tensors that were found, also those of adapters; no quantised matrices
 }
 
 // find returns the leaf of a name, or nil if the architecture lacks it.

@@ -38,7 +38,7 @@ type layer struct {
 	own                            *ownInput
 	factor                         *torch.Tensor // of the layer's result, [1]
 	index                          int
-	weights                        []torch.Matrix // of all fields
+	weights                        []torch.Matrix // tensors of all fields, without quantised matrices
 }
 
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's

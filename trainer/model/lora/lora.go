@@ -215,7 +215,7 @@ func overrides(list []Override, otherwise float64) (func(name string) float64, e
 	}, nil
 }
 
-// The modules outside layers that every model has.
+// Names of modules outside layers.
 const (
 	head              = "lm_head"
 	embedding         = "embed_tokens"

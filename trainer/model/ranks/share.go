@@ -156,7 +156,7 @@ type Placement struct {
 // blocks have separate places. Every element keeps the alignment that it has in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placement, size int64) {
 	var layers, others []Placement
-	sizes := map[int]int64{} // largest size among the layers of each turn
+	sizes := map[int]int64{} // size of each layer in its place
 	longest := int64(0)
 	for _, b := range blocks {
 		p := Placement{Block: b, Room: room(b)}

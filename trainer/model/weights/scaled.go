@@ -101,8 +101,8 @@ const (
 	scalesEnd = "_scales"
 )
 
-// pair makes a matrix from a packed tensor and its scales, and removes both from the lists. It returns false for a tensor
-// that is neither.
+// pair makes a matrix from the packed tensor of that name and its scales, and removes both from the lists. It returns false
+// if the name is not the name of a packed matrix.
 func (s *Source) pair(name string) (paired bool, err error) {
 	matrix, ok := s.packed[name]
 	if !ok {
