@@ -147,7 +147,7 @@ func New(opt Options, place Place, e Exchange, p Parameters) *Archive {
 func (a *Archive) Saved() int64 { return a.saved }
 
 // Restore restores the evaluations, the optimizer and the counters of a checkpoint. The caller must have read the weights
-// of the checkpoint's folder before. If these are rounded to bf16, Restore also restores the fp32 weights.
+// of the checkpoint's folder before. If these are rounded to 16 bits, Restore also restores the fp32 weights.
 func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	a.saved = from.Step
 	if len(from.Results) > 0 {

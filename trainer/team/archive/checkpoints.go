@@ -268,8 +268,8 @@ func CompletedAt(stepDir string) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// Listing returns a digest of all manifests and results. As long as it is the same, Offers returns the same, unless files
-// were damaged.
+// Listing returns a digest of all manifests and results. As long as it is the same, Offers returns the same checkpoints, apart
+// from Manifest.Agreed, unless files were damaged.
 func (c Checkpoints) Listing() (string, error) {
 	steps, err := c.steps()
 	if err != nil {

@@ -30,7 +30,7 @@ type Optimizer struct {
 // Names of tensors in the file, in addition to the moments.
 const (
 	stepTensor   = "step"
-	masterBuffer = "master" // fp32 weights of an agent whose folder has bf16 weights
+	masterBuffer = "master" // fp32 weights, if the folder has 16-bit weights or, after a stopped cold start, no others
 )
 
 // write writes optimizer.state: every buffer as F32 [Len], and step as I64 [1].

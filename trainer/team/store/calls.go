@@ -44,7 +44,7 @@ func (in *Invocations) Call(ctx context.Context, v Invocation) (Result, error) {
 
 func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }
 
-// await waits for an answer. With noneYet it reads nothing until the answer's topic is published.
+// await waits for an answer. With noneYet it skips the first read, because a new invocation has no answer yet.
 func (in *Invocations) await(ctx context.Context, v Invocation, wake <-chan struct{}, noneYet bool) (r Result, err error) {
 	key, id := in.at.key("result", v.Phase.String()), v.ID()
 	err = in.at.waitFor(ctx, wake, func(ctx context.Context) (bool, error) {

@@ -35,7 +35,8 @@ func newMember(s *Store, agent string) *Member {
 // Agent returns the name of the agent.
 func (m *Member) Agent() string { return m.place.agent }
 
-// Epoch returns the number of workers that have had the place, including this one.
+// Epoch returns the number that fences this worker from its predecessors. It increases with each new worker of the agent
+// and with each new round.
 func (m *Member) Epoch() int64 { return m.place.epoch }
 
 // Context returns a context that ends when the run ends or the member loses its place. Its cause is a *StopError, a

@@ -183,8 +183,8 @@ dropPhases('-inf', step)
 return {'new'}
 `)
 
-// drop deletes all keys of a range of phases of the agents. It forms the names of the keys from the prefix; its hash tag keeps them on
-// one node.
+// drop defines dropPhases, which deletes the keys of a range of phases, except the counts of lost workers. It forms the names of the
+// keys from the prefix, whose hash tag keeps them on one node.
 const drop = `
 local function dropPhases(from, to)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do

@@ -102,7 +102,7 @@ const FromStart = -1
 // Offer is a state from which a worker can continue: a verified checkpoint, or the start of the run.
 type Offer struct {
 	Version int64  `json:"version"`          // number of its training steps, or FromStart
-	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
+	Digest  string `json:"digest,omitempty"` // of its manifest or, with evaluation results, of these; the same for all agents
 	// Today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used.
 	Date string `json:"date,omitempty"`
 }
