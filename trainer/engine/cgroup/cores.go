@@ -12,7 +12,7 @@ import (
 
 // Cores describes the cores that this process may compute on.
 type Cores struct {
-	N        int     // usable cores, at least 1; of a quota, the whole cores
+	N        int     // usable cores, at least 1; a quota is rounded down
 	Machine  int     // cores of the machine
 	Affinity int     // cores on which the process may run
 	Quota    float64 // core time that a control group allows, in cores; 0: no limit

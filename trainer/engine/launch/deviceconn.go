@@ -24,8 +24,8 @@ type deviceConn struct {
 	machines *Machines
 }
 
-// await notices if a machine is gone before it belongs to a group. Until then a machine may only forward a request to
-// stop.
+// await waits for the first data of the group, and detects a machine that is gone before. Until then a machine may only
+// forward a request to stop.
 func (d *deviceConn) await() {
 	var first []byte
 	for d.broken == nil {

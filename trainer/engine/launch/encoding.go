@@ -26,8 +26,8 @@ type answer struct {
 	Turn Turn
 }
 
-// encodeColumns returns gob of a value with long columns: a *learner.Sequence, a request or an answer. Floats are sent as bits, so
-// that a non-finite one arrives unchanged and the learner or the policy refuses it.
+// encodeColumns returns the gob encoding of a value with long columns: a *learner.Sequence, a request or an answer. gob sends floats
+// as bits, so a non-finite value arrives unchanged, and the learner or the policy refuses it.
 func encodeColumns(value any) ([]byte, error) {
 	var out bytes.Buffer
 	if err := gob.NewEncoder(&out).Encode(value); err != nil {
@@ -36,7 +36,7 @@ func encodeColumns(value any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// decodeColumns reads the output of encodeColumns, exactly one value. The receiver checks the values.
+// decodeColumns decodes exactly one value that encodeColumns encoded. The caller checks the numbers in it.
 func decodeColumns[T any](content []byte) (value T, err error) {
 	d := gob.NewDecoder(bytes.NewReader(content))
 	if err := d.Decode(&value); err != nil {

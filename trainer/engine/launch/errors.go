@@ -27,7 +27,7 @@ func (e *LostError) Error() string {
 	return text
 }
 
-// FailedError reports an order that a follower could not execute.
+// FailedError reports an order or a request for a turn that failed at a follower.
 type FailedError struct {
 	Follower    string // rank, agent and device
 	Reason      string
@@ -47,15 +47,15 @@ func (e *RunEndedError) Error() string {
 	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
 }
 
-// AbsentError reports that another machine did not connect in time.
+// AbsentError reports that the worker and another machine of its agent did not find each other in time.
 type AbsentError struct {
-	Who     string
+	Who     string // the machine, or the worker, that was missing
 	Waited  time.Duration
 	Because string // the reason or a remedy
 }
 
 func (e *AbsentError) Error() string {
-	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
+	return fmt.Sprintf("no connection with %s within %v: %s", e.Who, e.Waited, e.Because)
 }
 
 // Failed returns the reply for an order or a request that failed.

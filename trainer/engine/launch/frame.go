@@ -29,9 +29,9 @@ const (
 	endedFrame     frameKind = 'e' // JSON of an exitReport; the last frame
 )
 
-// longest returns the largest size in bytes of a frame's content of this kind. An order contains a whole configuration.
-// A sequence or a turn has at most as many tokens as a model's context, and for each token of a mixture some hundred
-// bytes of experts.
+// longest returns the largest size in bytes of the content of a frame of this kind. An order contains a whole configuration.
+// A sequence or a turn has at most as many tokens as a model's context. For a mixture of experts, each token also has the
+// numbers of its experts, some hundred bytes.
 func (k frameKind) longest() uint32 {
 	switch k {
 	case orderFrame:

@@ -9,7 +9,8 @@ import (
 )
 
 // RankedLearner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
-// 0's own part of the work. The field Rank0 is for reading and for work that concerns rank 0 alone.
+// 0's own part of the work. The field Rank0 is for reading and for work that concerns rank 0 alone. In a follower's process,
+// Rank0 is the follower's own learner, and Obey is the only method to call.
 type RankedLearner struct {
 	Rank0    *learner.Learner
 	group    *RankGroup
@@ -89,7 +90,7 @@ func (l *RankedLearner) Read(ctx context.Context, from, n int64, dst []float32) 
 	return err
 }
 
-// Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Release.
+// Logits calls model.Logits for a model whose layers are divided among ranks. It also works after Release.
 func (l *RankedLearner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	_, err = l.group.Do(ctx, Order{Kind: JoinForward}, nil, func(ctx context.Context) (err error) {
 		logits, err = l.Rank0.Logits(ctx, ids, ends)
@@ -113,7 +114,7 @@ func (l *RankedLearner) RestoreWeights(ctx context.Context, read func(from int64
 	return l.EndUnlessEqual(ctx, replies)
 }
 
-// Release frees the buffers that all ranks need for training. The followers may continue to sample.
+// Release frees the training buffers of all ranks. The followers can still sample.
 func (l *RankedLearner) Release(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Rank0.Close)
 	return err

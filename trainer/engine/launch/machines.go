@@ -123,7 +123,7 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 		}
 		if missing != noted {
 			noted = missing
-			m.opt.Note("waits for " + missing + ", to come to " + m.opt.Address)
+			m.opt.Note("waits for " + missing + " to connect to " + m.opt.Address)
 		}
 		select {
 		case <-changed:
@@ -131,7 +131,7 @@ func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 			return nil, context.Cause(ctx)
 		case <-late:
 			return nil, &AbsentError{Who: missing, Waited: m.opt.Timeout, Because: fmt.Sprintf(
-				"start `mgrpo worker FILE --agent %s --machine N` there, with a way to %s", m.opt.Agent, m.opt.Address)}
+				"start `mgrpo worker FILE --agent %s --machine N` there; it must be able to reach %s", m.opt.Agent, m.opt.Address)}
 		}
 	}
 	for _, d := range taken {

@@ -223,7 +223,7 @@ func TestMachinesAbsent(t *testing.T) {
 	w.opt.Timeout = time.Millisecond
 	_, err := StartGroup(t.Context(), GroupOptions{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
-	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
+	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "no connection with machine 1 of obeys within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
 		t.Errorf("the worker's wait: got error %v, want an AbsentError with advice", err)
 	}
 	own := errors.New("own")

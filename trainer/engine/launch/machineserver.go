@@ -251,7 +251,7 @@ func (m *machineServer) follow(c call, device int, lease time.Duration) {
 		orders.Go(func() {
 			_, _ = io.Copy(&p, c.in)
 			p.kill()
-			_, _ = io.Copy(io.Discard, c.in) // until the worker has received it
+			_, _ = io.Copy(io.Discard, c.in) // until the worker has read the exit report and closes the connection
 		})
 		err = relay(c, &p, 2*max(lease, startTimeout))
 		if how = p.finish(); err != nil {
@@ -263,8 +263,8 @@ func (m *machineServer) follow(c call, device int, lease time.Duration) {
 	orders.Wait()
 }
 
-// relay forwards a follower's frames until its output ends. It returns an error if a frame is wrong. silence is the longest time
-// without a frame. It is longer than the worker's limit, and serves the case in which the worker itself is gone.
+// relay forwards a follower's frames until its output ends. It returns an error if a frame is malformed, or if no frame comes for
+// the time of silence. This time is longer than the worker's own limit: it matters only if the worker is gone.
 func relay(to io.Writer, p *process, silence time.Duration) error {
 	for in := bufio.NewReader(p); ; {
 		if err := p.replies.SetReadDeadline(time.Now().Add(silence)); err != nil {

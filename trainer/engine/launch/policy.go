@@ -112,7 +112,7 @@ func (p *RankedPolicy) ask(ctx context.Context, f *followerHandle, r policy.Requ
 	return t.Completion, nil
 }
 
-// check refuses answers that no follower's engine gives to a request that was made when the policy had version `from`.
+// check refuses an answer that a correct follower cannot give to this request. `from` is the oldest version that the turn may have.
 func (p *RankedPolicy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
 	if err := t.check(r, p.model); err != nil {
 		return err

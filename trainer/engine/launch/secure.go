@@ -71,7 +71,7 @@ func keepAlive(lease time.Duration) net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: looks}
 }
 
-// abandonAfter makes writes fail if no part of them has arrived for a lease.
+// abandonAfter makes writes fail if the other end has acknowledged no data for a lease.
 func abandonAfter(conn net.Conn, lease time.Duration) error {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {

@@ -14,7 +14,7 @@ type Turn struct {
 	Stats policy.Stats
 }
 
-// check refuses answers that no engine of the model gives to a request.
+// check refuses an answer that a correct engine of the model cannot give to this request.
 func (t Turn) check(r policy.Request, model arch.Config) error {
 	switch t.Finish {
 	case policy.FinishStop, policy.FinishLength, policy.FinishContext, policy.FinishCancelled:

@@ -39,8 +39,8 @@ func (s *State) apply(ctx context.Context, g *gradient, lr float64) (norm float6
 	return norm, err
 }
 
-// adamW updates this rank's share, in pieces of the size that weights and moments have on the device. A norm that is
-// not finite is refused with the first piece, which an empty share has, too.
+// adamW updates this rank's share, in pieces that fit on the device. The kernel refuses a norm that is not finite with the
+// first piece; for this check, even an empty share has one piece.
 func (s *State) adamW(scope *torch.Scope, g *gradient, norm, lr float64) (err error) {
 	a := s.adam
 	cfg := kernels.AdamWConfig{

@@ -38,8 +38,8 @@ func (g group) together(ctx context.Context, err error) error {
 	return err
 }
 
-// run runs f, which calls the group, on a device. If f fails or cannot begin, this rank gives up the group, unless the
-// error is a refusal, which all ranks share.
+// run runs f, which makes exchanges in the group, on a device. If f fails or cannot begin, this rank gives up the group,
+// unless the error is a refusal, which all ranks share.
 func (g group) run(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
 	err := device.Do(ctx, f)
 	if err != nil && !refused(err) {

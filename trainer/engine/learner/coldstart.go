@@ -22,8 +22,8 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 	if total == 0 {
 		return Report{}, fmt.Errorf("learner: none of %d demonstrations has a trained token", len(batch))
 	}
-	const alone = 0 // demonstrations do not belong to a group
-	mine := l.ownMicroBatches(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
+	const whole = 0 // demonstrations have no groups to keep together
+	mine := l.ownMicroBatches(batch, whole, forwardAndBackward, make([]int, l.group.Size()))
 	all, err := l.plan(ctx, batch, lr, mine, 0, l.zeroGrad(ctx))
 	if err != nil {
 		return Report{}, err

@@ -52,15 +52,15 @@ func (l *Learner) ownMicroBatches(batch []*Sequence, whole, passes int, load []i
 	return p.microBatches(p.deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
 
-// updatePlan holds the data that ranks must exchange before an update. If summed, it covers all ranks.
+// updatePlan holds the data that ranks exchange before an update: one rank's own data, or the combination of all ranks' data.
 type updatePlan struct {
-	Passes   int    // micro-batches with a gradient; if summed, the largest number of a rank
-	Observed int    // micro-batches without a gradient
+	Passes   int    // micro-batches with a gradient; combined: the largest number of a rank
+	Observed int    // micro-batches without a gradient; combined: the largest number of a rank
 	Rows     int    // rows of micro-batches with a gradient, if the load-balancing loss counts them
 	Digest   uint64 // of everything that must be equal on all ranks
 }
 
-// plan exchanges each rank's plan, or the reason why it cannot take part.
+// plan exchanges each rank's plan, or the reason why it cannot take part (ownErr), and combines the plans.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, ownErr error) (all updatePlan, err error) {
 	own := updatePlan{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.State.steps), math.Float64bits(lr))}
 	if l.opt.RouterAuxCoef != 0 {
@@ -81,7 +81,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	return all, err
 }
 
-// digest returns a digest of the number of parameters, of sequences, and of further values.
+// digest returns a digest of the number of parameters, the sequences of a batch, and the values in more.
 func (l *Learner) digest(batch []*Sequence, more ...uint64) uint64 {
 	var all []byte
 	numbers := func(values ...uint64) {

@@ -47,7 +47,7 @@ func (d *division) whole() (all []*torch.Tensor) {
 	return all
 }
 
-// in returns a piece of this rank's share in a flat buffer, which is either the whole buffer or the share's own.
+// in returns a piece of this rank's share as a view of a flat buffer, which holds either all parameters or only this share.
 func (d *division) in(flat *torch.Tensor, p ranks.Piece) *torch.Tensor {
 	return flat.Narrow(0, p.In(flat.Numel(), d.params.Numel()), p.Numel())
 }

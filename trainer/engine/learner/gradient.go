@@ -14,7 +14,7 @@ import (
 type gradient struct {
 	sum  *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
 	part *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
-	head *torch.Tensor // view of the head's part of sum, [V, D]: losses add to it; nil: they add to the gradient of the leaf
+	head *torch.Tensor // view of the head's part of sum, [V, D], to which losses add the head's gradient; nil: they add it to the leaf's
 }
 
 // newGradient allocates the memory and makes the parameters accumulate into it. byLayer is set if backward passes go layer
@@ -103,9 +103,9 @@ func (g *gradient) sumBlock(ctx context.Context, d *division, b ranks.Placement)
 	return nil
 }
 
-// sumOfHead returns the part of the sum that holds the head's gradient, if this rank has all of it in fp32 while the
-// gradients of the leaves are in half precision. On a GPU, products of a micro-batch are added to it directly and are
-// not rounded first.
+// sumOfHead returns the part of the sum that holds the head's gradient, on a GPU whose only rank accumulates in fp32 while
+// the gradients of the leaves are in half precision. Losses add their products to it directly, without rounding them first.
+// Otherwise it returns nil.
 func (g *gradient) sumOfHead(s *torch.Scope, d *division) *torch.Tensor {
 	if g.part == nil || !d.model.Device.IsCUDA() || d.group.Size() > 1 {
 		return nil

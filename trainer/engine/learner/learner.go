@@ -264,7 +264,7 @@ func (l *Learner) zeroGrad(ctx context.Context) error {
 	})
 }
 
-// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
+// Logits calls model.Logits on a model whose layers are divided among the ranks. The other ranks must call JoinForward.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	err = l.passes.run(ctx, passSeries{model: l.model, micro: [][]*Sequence{nil}, n: 1, run: func([]*Sequence) error {
 		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) {

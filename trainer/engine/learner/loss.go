@@ -167,7 +167,7 @@ func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b pack
 	return outputs, grads, err
 }
 
-// head computes log-prob and entropy of the trained tokens, whose hidden states are rows. Other rows of hidden states may have any values.
+// head computes log-prob and entropy of the trained tokens, whose hidden states are rows.
 func (l *Learner) head(m *model.Model, rows *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
 	return torch.HeadLogProb(rows, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 }
@@ -196,8 +196,8 @@ func (p *minibatchLoss) lossBatch(s *torch.Scope, micro []*Sequence) kernels.Los
 	return batch
 }
 
-// merge adds the sums of a micro-batch and its gap between the trainer's and the sampler's log-probs. The gap leaves out
-// stale sequences: older weights give other log-probs even if both forward passes are correct.
+// merge adds the sums of a micro-batch, and the differences between the trainer's and the sampler's log-probs. It leaves out the
+// differences of stale sequences: older weights give other log-probs even if both forward passes are correct.
 func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro []*Sequence) {
 	p.Sums.Merge(sums)
 	behaviour := gather(micro, func(q *Sequence) []float32 { return q.Behaviour })

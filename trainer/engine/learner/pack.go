@@ -69,7 +69,7 @@ func (q *Sequence) inputs() []int32 {
 	return q.Tokens[:max(last, 0)]
 }
 
-// packer packs sequences for a model. The zero value packs a prefix that several sequences of a micro-batch share once.
+// packer packs sequences for a model. With the zero value, sequences of a micro-batch share the rows of a common prefix.
 type packer struct {
 	apart bool // every sequence has rows of its own
 }

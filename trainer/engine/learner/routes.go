@@ -55,8 +55,8 @@ type routing struct {
 
 // routed counts the experts of micro-batches.
 type routed struct {
-	Rows, Free    int   // of the micro-batches that ran; and of these the rows without recorded experts
-	Fresh, Differ int   // layers of rows with experts recorded by the trained version; those whose own choice differs
+	Rows, Free    int   // rows of the micro-batches that ran; those of them without recorded experts
+	Fresh, Differ int   // choices (of a row in a layer) that the trained version recorded; those of them that the trainer makes differently
 	Load          []int // tokens of each expert, [layers, experts]
 	Aux           float64
 }
@@ -86,8 +86,8 @@ func (r *routing) loads() int {
 // bytes bounds the size of an encoded routed.
 func (r *routing) bytes() int { return 10 * r.loads() }
 
-// watch makes a micro-batch report its experts and, if replay is set, use the recorded ones. The returned function
-// adds them to sum after the pass. A model without experts has nothing to count.
+// watch makes a micro-batch report its experts and, if replay is set, use the recorded ones. Call the returned function
+// after the pass: it adds the counts to sum. For a model without experts it does nothing.
 func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, learns bool, sum *routed) (count func()) {
 	m := r.cfg.Mixture
 	if m == nil {

@@ -13,7 +13,7 @@ const (
 )
 
 // Schedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to Floor × LR at
-// step Total. Later steps have that rate, too.
+// step Total. After that the rate stays the same.
 type Schedule struct {
 	LR     float64
 	Warmup int64 // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup

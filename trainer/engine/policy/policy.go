@@ -135,16 +135,16 @@ func (r Request) Check(vocabulary int, bytes bool) error {
 	return nil
 }
 
-// Completion is one sampled turn. Tokens and LogProbs have equal length: one entry a sampled token.
+// Completion is one sampled turn. Tokens and LogProbs have one entry per sampled token.
 type Completion struct {
 	Tokens   []int32   // sampled ids, including a stop id
 	LogProbs []float32 // log-prob under softmax(logits / Temperature), natural log
 	Finish   Finish
 	Version  int64 // policy version when the turn began; with local.TenantOptions.Overlap later tokens may have newer weights
 
-	// Routes are the experts of a mixture that the tokens, beginning with the sequence's first, went through,
-	// including the prompt. They are arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert
-	// first. The newest token has none, since it was not computed yet. Empty: unknown, or the model has no experts.
+	// Routes lists the experts through which the tokens of the sequence went, beginning with the first token of the
+	// prompt. There are arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert first. The newest
+	// token has none, since it was not computed yet. Empty: unknown, or the model has no experts.
 	Routes []uint16
 }
 
@@ -176,14 +176,14 @@ type Sampler interface {
 	ContextLimit() int // largest number of tokens of prompt plus completion
 }
 
-// Policy samples the turns of one agent, whose weights change between training steps. Its constructor receives the source
-// of the weights.
+// Policy samples the turns of one agent, whose weights change between training steps. Its constructor receives access to
+// the weights.
 type Policy interface {
 	Sampler
 	Lifecycle
 }
 
-// Lifecycle holds the methods that a worker calls, between turns, on the source of its agent's turns.
+// Lifecycle holds the methods that a worker calls between turns.
 type Lifecycle interface {
 	// UpdateWeights loads the current weights as policy version `version`. Turns that begin after it returns are sampled
 	// with them. A policy that cannot change weights under sequences in flight returns an error.

@@ -292,7 +292,7 @@ func (e *Engine) start(q *sequence, from prefix) (moves []move) {
 	return moves
 }
 
-// drop ends the sequences for which why gives a reason.
+// drop ends the sequences for which why returns an error.
 func (e *Engine) drop(why func(*sequence) error) {
 	ended := func(q *sequence) bool {
 		err := why(q)

@@ -24,8 +24,8 @@ type cachedSeq struct {
 const noBlock = -1
 
 // pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the
-// blocks of a common prefix, and copy the block in which they part. Sequences of different tenants share no blocks,
-// since keys and values depend on adapters, but use one pool of blocks. pages computes no tensors.
+// blocks of a common prefix, and copy the block in which they diverge. Sequences of different tenants use one pool of
+// blocks, but never share a block, since keys and values depend on adapters. pages computes no tensors.
 type pages struct {
 	groups  []arch.CacheGroup
 	pools   []*pool // of each group
@@ -147,8 +147,8 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 // the next pass.
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []move) {
 	seq, moves := from.from, []move(nil)
-	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
-	if seq == nil || seq.busy || seq.filled > from.reuse || again || seq.partlyShared(p.pools) {
+	keepsState := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
+	if seq == nil || seq.busy || seq.filled > from.reuse || keepsState || seq.partlyShared(p.pools) {
 		seq, moves = p.fork(from)
 		p.cached = append(p.cached, seq)
 	} else { // the next turn of a conversation
@@ -293,7 +293,7 @@ func (p *pages) trim(seq *cachedSeq) {
 }
 
 // fill records that a cached sequence in flight has the keys and values of n tokens. It drops blocks that no window will
-// reach again, but keeps those that the n-th token attends to, for sequences that end or part there.
+// reach again, but keeps those that the n-th token attends to, for sequences that end or diverge there.
 func (p *pages) fill(seq *cachedSeq, n int) {
 	seq.filled = n
 	p.snap(seq)

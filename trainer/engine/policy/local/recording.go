@@ -71,8 +71,8 @@ func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) 
 	}, nil
 }
 
-// inputs returns the inputs of a pass of b, with padding: how to sample its rows, the rows, and the places and blocks
-// of new entries in the tables.
+// inputs returns the inputs of a pass of b, with padding: the sampling settings of its rows, the rows, and the places and
+// blocks of new entries in the tables.
 func (r *recording) inputs(b *batch, nowhere int32) ([]int32, error) {
 	settings := make([]kernels.Sampling, r.rows)
 	for i, q := range b.ready {

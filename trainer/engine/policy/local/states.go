@@ -2,7 +2,7 @@ package local
 
 import "slices"
 
-// snapshot is a recurrent state after the first `at` tokens of a cached sequence, which no pass changes.
+// snapshot is a copy of the recurrent state after the first `at` tokens of a cached sequence. No pass changes it.
 type snapshot struct {
 	at      int
 	number  int32
@@ -51,7 +51,7 @@ func (r *recurrence) resumable(filled, n int) int {
 	return 0
 }
 
-// want asks for a snapshot after n tokens. It reports whether there will be one.
+// want requests a snapshot after n tokens. It reports whether there will be one.
 func (r *recurrence) want(n int) bool {
 	i, found := slices.BinarySearch(r.wanted, n)
 	switch {
@@ -114,8 +114,8 @@ func (p *pages) giveUpState(except int32) {
 	}
 }
 
-// keepUntil makes the state after the first n tokens of an idle cached sequence its own, and frees the states after later
-// ones. n must be resumable.
+// keepUntil makes the snapshot after the first n tokens of an idle cached sequence its current state, and frees the states
+// after later tokens. n must be resumable.
 func (p *pages) keepUntil(seq *cachedSeq, n int) {
 	if n == seq.filled && seq.state != noState {
 		return

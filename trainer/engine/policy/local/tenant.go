@@ -26,7 +26,7 @@ type Tenant struct {
 	model  *model.Model
 	opt    TenantOptions
 	number int  // its place in Engine.tenants
-	owns   bool // it closes the engine
+	owns   bool // Close also closes the engine
 
 	version  int64 // engine.mu guards this and the following fields
 	stats    policy.Stats
@@ -74,7 +74,7 @@ func (e *Engine) Join(ctx context.Context, m *model.Model, opt TenantOptions) (*
 	return t, nil
 }
 
-// bind makes the decoder of the present tenants, and drops recordings of the previous one.
+// bind makes a decoder for the current tenants, and drops the recordings of the previous decoder.
 func (e *Engine) bind(ctx context.Context) error {
 	return e.dev.Do(ctx, func(*torch.Scope) error {
 		e.mu.Lock()

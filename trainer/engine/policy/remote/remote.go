@@ -1,9 +1,9 @@
 // Package remote samples on inference servers that other programs run: vLLM and SGLang, over HTTP.
 //
-// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after
-// three checks. The server has accepted the agent's current weights, and it reports their version.
-// The log-probs of some tokens that it samples equal the trainer's own. A server that was restarted
-// has lost its weights. The request that detects this sends them again and repeats the checks.
+// A server has a copy of the weights and its own arithmetic. So its tokens are used only after three
+// checks: it has accepted the agent's current weights, it reports their version, and the log-probs of
+// some tokens that it samples agree with the trainer's own. A server that was restarted has lost its
+// weights. The request that detects this sends them again and repeats the checks.
 package remote
 
 import (
@@ -137,8 +137,8 @@ func (p *Policy) Version() int64 {
 	return p.version
 }
 
-// UpdateWeights writes the weights and lets every server load them, once its turns in flight have ended. It returns
-// when all have proved them. It waits for absent servers.
+// UpdateWeights writes the weights, and makes every server load them once its turns in flight have ended. It returns when all
+// servers have passed the checks (see verifyWeights). It waits for absent servers.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	before := p.current()
 	var next *published
@@ -195,7 +195,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.life, func() { cancel(policy.ErrClosed) })()
-	const attempts = 5 // with servers that proved their weights in between
+	const attempts = 5 // with servers that passed the checks in between
 	for failed := 0; ; {
 		s := p.choose(r.Key)
 		out, err := s.turn(ctx, p, r)

@@ -110,7 +110,7 @@ func newReplica(address string, opt Options) *replica {
 	}
 	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate),
 		turns: client(max(opt.InFlight, 1)), control: client(1)}
-	r.lost.Store(true) // until it has proved its first weights
+	r.lost.Store(true) // until it has passed the checks with its first weights
 	if opt.Kind == SGLang {
 		r.api = &sglang{r: r}
 	} else {
@@ -124,9 +124,8 @@ func (r *replica) close() {
 	r.control.CloseIdleConnections()
 }
 
-// turn samples a turn. A server may stop earlier than the turn's own rules require. It does so
-// at an end of text that is not one of its stop ids, or at a limit of its own. It is then asked
-// to continue.
+// turn samples a turn. A server may stop earlier than the turn's own rules require, at an end of text
+// that is not one of the turn's stop ids, or at a limit of its own. turn then requests more tokens.
 func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out policy.Completion, err error) {
 	if err := r.gate.Acquire(ctx, 1); err != nil {
 		return out, r.interrupted(ctx, errors.New("it is loading weights"))
@@ -230,8 +229,8 @@ func sameWeights(reports, given string) error {
 	return &lostError{error: errors.New("it was restarted and has lost the weights")}
 }
 
-// checkOwner checks that the server has the weights that this run gave it last. If another trainer has given it weights
-// since, turns may have been sampled with those.
+// checkOwner returns an error if another trainer has given the server weights since this run did: turns may have been
+// sampled with those.
 func (r *replica) checkOwner(ctx context.Context) error {
 	if len(r.given) == 0 {
 		return nil

@@ -24,7 +24,7 @@ func (p *Policy) anyAvailable() bool {
 	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
 }
 
-// loadWeights makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
+// loadWeights makes a server load the current weights once its turns in flight have ended, and checks them. If several callers
 // find that a server is lost, one of them does this, and the others wait for it.
 func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
@@ -108,8 +108,8 @@ func (p *Policy) retryWhileAway(parent context.Context, r *replica, do func(ctx 
 	}
 }
 
-// interrupted returns the error of a wait for a server that ended with the caller's context. A conversation that ran
-// out of time because its server was away must not count as too slow: this is not a time-out.
+// interrupted returns the error of a wait for a server that ended with the caller's context. If a conversation ran out of
+// time because its server was away, the error is not a time-out: the conversation must not count as too slow.
 func (r *replica) interrupted(ctx context.Context, err error) error {
 	if r.lost.Load() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &UnreachableError{r.url, "the conversation's limits.wall_time", err.Error()}

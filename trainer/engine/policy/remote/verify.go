@@ -55,9 +55,9 @@ func (e *expected) logProb(i int, id int32, temperature float64) float64 {
 
 // gaps holds average differences of a server's log-probs from the trainer's over the probe, in nats.
 type gaps struct {
-	now    float64 // with the server's expected weights
-	before float64 // with the previous weights; infinite if there were none
-	raw    float64 // with the expected weights, without the temperature
+	now    float64 // the trainer has the weights that the server should have
+	before float64 // the trainer has the previous weights; infinite if there were none
+	raw    float64 // as now, but the trainer's log-probs do not include the temperature
 	n      float64
 }
 

@@ -49,8 +49,7 @@ func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
 // resumeTime is the time for a server to resume after a load.
 const resumeTime = 10 * time.Second
 
-// load uses only features that worked in releases of a whole year: pause, a method of the extension,
-// reset_prefix_cache.
+// load uses only pause, a method of the extension, and reset_prefix_cache, which vLLM's releases of a whole year have.
 func (v *vllm) load(ctx context.Context, folder, stamp string) (err error) {
 	post := func(path string, body any) error { return v.r.ctl(ctx, http.MethodPost, path, body, nil) }
 	defer func() { // also if the load is cancelled: other clients of the server wait
