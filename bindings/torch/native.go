@@ -69,9 +69,9 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 // Version returns the version of the LibTorch library in use, such as "2.11.0".
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
-// SetRoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole
-// process and only on the CPU. Sums stay fp32. With avx512_bf16 and without AMX it also affects products
-// with bf16 weights, in training or not. inForce is false if neither AMX nor avx512_bf16 is in use.
+// SetRoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole process
+// and only on the CPU. Sums stay fp32. With avx512_bf16 and without AMX it also affects products with bf16 weights, in
+// training or not. inForce reports whether factors are rounded now; without AMX and avx512_bf16 they are not.
 func SetRoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(cbool(on)) != 0
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
-// Round is the common work of the team's workers: it begins with their agreement on a state and lasts until the run ends or
-// a worker is lost.
+// Round is a time in which the team's workers work together. It begins with their agreement on a state, and lasts until the
+// run ends or the team goes back to an earlier state.
 type Round struct {
 	at     *place
 	offers offers // states that the member can start from
@@ -69,8 +69,8 @@ func (r *Round) Stop(ctx context.Context, kind StopKind, reason string) error {
 	return err
 }
 
-// AskStop asks the main agent to end the run at its next phase. The request remains in the store until the next round. It
-// does not stop any worker by itself.
+// AskStop requests that the main agent ends the run at its next phase. The request does not stop any worker by itself. It
+// remains in the store until the next round.
 func (r *Round) AskStop(ctx context.Context) error {
 	_, err := r.at.write(ctx, askScript, "asking for a stop", values{"meta": r.at.key("meta")})
 	return err
