@@ -233,8 +233,8 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	return m, nil
 }
 
-// Agree records that all workers have the step's manifest. Then no worker offers to begin the run anew although this
-// checkpoint exists.
+// Agree records that all workers have the step's manifest. A worker that has such a checkpoint no longer offers to begin the
+// run from the start (see StoreOffers).
 func (c Checkpoints) Agree(step int64) error {
 	if c.agreed(step) {
 		return nil

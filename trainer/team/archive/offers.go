@@ -55,7 +55,7 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 	return offers, skipped, nil
 }
 
-// Latest returns the first of the offers.
+// Latest returns the newest checkpoint that can be verified, with its results if it has them.
 func (c Checkpoints) Latest() (Manifest, error) {
 	offers, skipped, err := c.Offers()
 	if err != nil {
@@ -71,8 +71,8 @@ func (c Checkpoints) Latest() (Manifest, error) {
 	return Manifest{}, err
 }
 
-// GoBack renames the checkpoints that are newer than the offer from which all agents continue (step -1: all checkpoints),
-// because their steps will be made again. The new name is step-N.aside-M; Prune removes such folders later. GoBack also
+// GoBack renames the checkpoints that are newer than `to`, the offer from which all agents continue (step -1: all
+// checkpoints), because their steps will be made again. The new name is step-N.aside-M; Prune removes such folders later. GoBack also
 // removes the results of the offer's own step if the offer has no results. Workers that share the folder may all call it.
 // confirm is called before each change; it returns an error if the checkpoints may already belong to a successor.
 func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// optimizerFile is in the format of safetensors. It has another ending, because vLLM and others read every *.safetensors file of a folder
-// as weights.
+// optimizerFile has the format of safetensors. Its name ends differently, because vLLM and other programs read every *.safetensors file
+// of a folder as weights.
 const optimizerFile = "optimizer.state"
 
 // Optimizer is the saved state of an optimizer: the number of its steps, and float32 buffers of Len values each. The

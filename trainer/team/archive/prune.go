@@ -14,8 +14,9 @@ import (
 // Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0,
 // and the steps in `also`, for example the best. Step 0 has the weights after the cold start. Prune
 // also removes older checkpoints that GoBack renamed, and incomplete ones that are older than the
-// newest complete one. A checkpoint counts as complete if all workers have its manifest (Agree) and
-// the files of c.Agents have the sizes in it; Prune does not compute digests. Workers that share the folder may all call it.
+// newest complete one. A checkpoint counts as complete if all workers have its manifest (Agree), and
+// the files of c.Agents have the sizes that the manifest lists. Prune does not compute digests. Workers that share the folder
+// may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {

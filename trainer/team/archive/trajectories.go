@@ -23,8 +23,8 @@ type Line struct {
 	Reward    *float64 `json:"reward,omitempty"` // absent in evaluations and in removed rollouts
 	Weight    float64  `json:"weight,omitempty"`
 	Advantage float64  `json:"advantage,omitempty"`
-	Program   string   `json:"program,omitempty"` // messages for people that the program which played the rollout wrote
-	// Id of the trajectory that this row continues, after it was folded or its program rewrote its history.
+	Program   string   `json:"program,omitempty"` // the program that played the rollout wrote this for people
+	// Id of the trajectory that this row continues, because the conversation was folded or the program rewrote its history.
 	RowOf string `json:"row_of,omitempty"`
 }
 

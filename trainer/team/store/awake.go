@@ -17,7 +17,7 @@ type awake struct {
 // awakeTick is the interval at which the process is seen running.
 const awakeTick = time.Second
 
-// watch notices times for which the process does not run, until ctx ends.
+// watch detects times in which the process does not run, until ctx ends.
 func (a *awake) watch(ctx context.Context) {
 	tick := time.NewTicker(awakeTick)
 	defer tick.Stop()

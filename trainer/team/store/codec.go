@@ -37,7 +37,7 @@ func encode(v any) (string, error) {
 // checked is a value that can check its own bounds.
 type checked interface{ check() error }
 
-// checkAndEncode checks and encodes a value for a write, after it has checked others. what names the value in errors.
+// checkAndEncode checks a value and `others`, and encodes the value for a write. `what` names the value in errors.
 func checkAndEncode(what string, v checked, others ...checked) (text string, err error) {
 	for _, c := range append(others, v) {
 		err = errors.Join(err, c.check())

@@ -160,8 +160,8 @@ func addCertificates(c *tls.Config, o Options) error {
 	return nil
 }
 
-// checkTLS returns an error if the first server in the URL uses TLS and the URL does not, or the other way round. A server that does
-// not answer is no error.
+// checkTLS returns an error if the first server in the URL uses TLS and the URL does not, or the other way round. If the server does
+// not answer, it returns nil.
 func checkTLS(ctx context.Context, redisOpt *redis.UniversalOptions) error {
 	addr := redisOpt.Addrs[0]
 	host, _, err := net.SplitHostPort(addr)
@@ -195,7 +195,7 @@ func answersPlainly(ctx context.Context, addr string) bool {
 	return err == nil && (answer[0] == '+' || answer[0] == '-')
 }
 
-// answersTLS reports whether a server answers the beginning of TLS. Its certificate may be refused.
+// answersTLS reports whether a server answers a TLS handshake, even if its certificate is refused.
 func answersTLS(ctx context.Context, addr, host string) bool {
 	conn, err := (&tls.Dialer{Config: &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}}).DialContext(ctx, "tcp", addr)
 	if err == nil {

@@ -32,9 +32,8 @@ type Delegated struct {
 	Answer *Result // nil: there is no answer
 }
 
-// NewestOutcomes returns the ids of finished rollouts of one query. It takes the newest phase that has any, and in it the
-// query with the most finished rollouts; it returns at most n of them, sorted. ids is empty if the store has no finished
-// rollout.
+// NewestOutcomes returns the ids of at most n finished rollouts of one query, sorted. It chooses the newest phase that has
+// finished rollouts, and in this phase the query with the most. ids is empty if the store has no finished rollout.
 func (d *Display) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
 	names, err := phaseNames(ctx, d.at.Store)
 	if err != nil {
@@ -68,8 +67,8 @@ func (d *Display) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []str
 	return p, nil, nil
 }
 
-// fullestQuery chooses the query with the most rollouts, the last by name if several have the same number, and returns its
-// first n rollouts.
+// fullestQuery returns the first n rollouts of the query with the most rollouts. If several queries have the same number, it
+// chooses the last one by name.
 func fullestQuery(ids []string, n int) []string {
 	byQuery := map[string][]int{}
 	for _, id := range ids {

@@ -122,7 +122,7 @@ type advised struct{ error }
 
 func (a advised) Unwrap() error { return a.error }
 
-// advise completes the error of a user or of a key that the server refused: it adds the user or the server, and states what to do.
+// advise completes an error with which the server refused a password, a command or a key: it names the user or the server, and a remedy.
 func (s *Store) advise(err error) error {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {

@@ -19,8 +19,8 @@ return {'new', redis.call('HGET', gateway, ':secret')}
 // Gateways holds the addresses at which programs talk to the models of the agents.
 type Gateways struct{ at *place }
 
-// Publish stores the URL of the agent's gateway. It returns the run's secret: workers sign the keys of programs with it.
-// If the run does not have a secret yet, it becomes `fresh`.
+// Publish stores the URL of the agent's gateway. It returns the run's secret, with which workers sign the keys of programs.
+// If the run does not have a secret yet, `fresh` becomes the secret.
 func (g *Gateways) Publish(ctx context.Context, url, fresh string) (secret string, err error) {
 	reply, err := g.at.write(ctx, gatewayScript, "the gateway's address", values{"events": g.at.key("events", g.at.agent), "gateway": g.at.key("gateway"),
 		"address": url, "fresh": fresh})

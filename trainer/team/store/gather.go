@@ -28,8 +28,8 @@ func gatherPhase[T any](ctx context.Context, s *Store, v phaseValue, p Phase, re
 	return gather(ctx, s, v.what+" "+p.String(), read, func([]string) {}, v.kind, p.String())
 }
 
-// gather waits until a hash has a value of every agent, and reads the values. The hash's name and its topic have the same
-// parts. After every read, late is called with the agents whose values are missing.
+// gather waits until a hash has a value of every agent, and reads the values. hash holds the parts of the names of the hash
+// and of its topic. After a read, late is called with the agents whose values are missing.
 func gather[T any](ctx context.Context, s *Store, what string, read func(key, text string) (T, error), late func(agents []string),
 	hash ...string) (map[string]T, error) {
 	out := map[string]T{}

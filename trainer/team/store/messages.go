@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A wait causes a message after sayAfter. The next message, of any wait, follows after sayAgain at the earliest.
+// A wait causes a message after sayAfter. Between two messages, of the same wait or of different ones, at least sayAgain passes.
 const (
 	sayAfter = 5 * time.Second
 	sayAgain = time.Minute
@@ -82,7 +82,7 @@ func (m *messages) deadWorkers(since time.Time, awaited func() (agents []string,
 	}
 }
 
-// forget allows the next message at once.
+// forget removes the minimum time before the next message.
 func (m *messages) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,8 +25,8 @@ type PhaseStatus struct {
 	step       int64
 }
 
-// phaseNames returns the names of the newest phases, the oldest first. There is one phase for each step, without
-// checkpoints.
+// phaseNames returns the names of the newest phases, the oldest first. It reads the list in pages, because a run that writes
+// no checkpoints keeps the phases of all its steps.
 func phaseNames(ctx context.Context, s *Store) (names []string, err error) {
 	for from := int64(0); ; from += statusPhases {
 		page, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: from, Count: statusPhases}).Result()
@@ -183,7 +183,7 @@ func (p *PhaseStatus) pending() bool {
 	return !p.Begun || !p.Ended || p.Outcomes < p.Rollouts || len(p.Lacking) > 0 || len(p.Behind) > 0
 }
 
-// waits calls add with the events that a phase is waiting for: the first of its stages that is incomplete.
+// waits calls add with the first incomplete stage of a phase, and the agents that must complete it.
 func (p *PhaseStatus) waits(add func(agents []string, what string), main []string) {
 	switch {
 	case p.planless:

@@ -15,8 +15,8 @@ type script struct {
 	keys, args []string
 }
 
-// newScript creates a script from the names of its keys and of its arguments, separated by spaces. The last name of either may end in
-// "..."; its variable is an array of all further ones.
+// newScript creates a script from the names of its keys and of its arguments, separated by spaces. The last name in each list may end
+// in "...": its variable is an array of all remaining keys or arguments.
 func newScript(keys, args, text string) *script {
 	s := &script{keys: strings.Fields(keys), args: strings.Fields(args)}
 	s.Script = redis.NewScript(locals("KEYS", s.keys) + locals("ARGV", s.args) + text)

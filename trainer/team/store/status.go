@@ -31,7 +31,7 @@ type AgentStatus struct {
 	Epoch     int64   `json:"epoch"`
 	Alive     bool    `json:"alive"`                   // a worker has the place
 	LeaseLeft float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
-	Silent    float64 `json:"silent_seconds"`          // since its worker's last sign of life, if the worker has this configuration's lease
+	Silent    float64 `json:"silent_seconds"`          // since its worker renewed the lease, if the worker has this configuration's lease
 	Version   *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
 	Lag       int64   `json:"lag"`                     // number of versions behind the agent with the newest version
 	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
@@ -40,7 +40,8 @@ type AgentStatus struct {
 	InHandAll int64   `json:"in_hand_count,omitempty"` // number of claimed invocations; InHand lists the oldest
 }
 
-// Missing reports whether a worker that has the place has missed signs of life. There are four of them per lease.
+// Missing reports whether the worker that has the place is late: it has not renewed its lease for more than half of the lease. A
+// worker renews it four times per lease.
 func (a AgentStatus) Missing() bool { return a.Alive && a.Silent > a.LeaseLeft }
 
 // Call is an invocation that a worker has claimed and not answered.

@@ -59,7 +59,7 @@ type Result struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// Outcome is the result that the main agent's worker publishes when a rollout is verified.
+// Outcome is the result of a rollout, which the main agent's worker publishes after verifying the answer.
 type Outcome struct {
 	Query   string         `json:"query"`
 	Rollout int            `json:"rollout"`
@@ -71,8 +71,8 @@ type Outcome struct {
 	Tokens  int            `json:"tokens,omitempty"` // tokens that all agents read and wrote; 0: unknown
 	Failed  string         `json:"failed,omitempty"` // reason why the rollout failed; the other results are then ignored
 
-	// Without is the correctness of the main agent's answer without each call, in [0, 1], by sub-agent and index. It has the sub-agents
-	// that learn from grpo.credit: removal.
+	// Without is the correctness of the main agent's answer without each call, in [0, 1], by sub-agent and index. It contains only the
+	// sub-agents with the removal credit (grpo.credit: removal).
 	Without map[string][]float64 `json:"without,omitempty"`
 
 	// Reason why a call could not be scored; training omits the rollout, evaluation counts its score.

@@ -90,12 +90,12 @@ func (s *Server) Start() error {
 	})
 }
 
-// Await waits until there returns true. what names the awaited state in the error.
-func (s *Server) Await(what string, there func(*redis.Client) bool) error {
+// Await waits until reached returns true. what names the awaited state in the error.
+func (s *Server) Await(what string, reached func(*redis.Client) bool) error {
 	c := s.Client()
 	defer c.Close()
 	for range 1000 {
-		if there(c) {
+		if reached(c) {
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond)
