@@ -22,7 +22,7 @@ func HasHistory(t *Tensor) bool {
 }
 
 // SetData makes t, which may be a parameter of another library's module, share the storage of data, of
-// the same shape and dtype. t stays the same variable, with its gradient. Use it without recording.
+// the same shape and dtype. t stays the same variable, with its gradient. Call it while no gradients are recorded.
 func SetData(t, data *Tensor) {
 	s := t.scopeFor("set data")
 	data.check("set data", s)

@@ -250,7 +250,7 @@ func (g *Group) FinishAllGather(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// Send overwrites rank to's t with rank from's values. The other ranks must call it, too.
+// Send overwrites t on rank `to` with the values of t on rank `from`. The other ranks must call it, too.
 func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	s := t.scopeFor("send")
 	if min(from, to) < 0 || max(from, to) >= g.size {
@@ -261,8 +261,8 @@ func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	})
 }
 
-// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and received[r] rows of in come from
-// rank r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
+// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and received[r] rows of in come
+// from rank r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
 func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, received, sent []int64) error {
 	s := out.scopeFor("all to all", in)
 	if len(received) != g.size || len(sent) != g.size {
@@ -359,8 +359,8 @@ func (g *Group) abandon(why error) error {
 	return why
 }
 
-// Transport makes the ranks agree on the transport of tensors on GPUs, as the first call with such
-// a tensor would. It returns "NCCL" with its version, or "Gloo" with the reason, and "" on a CPU.
+// Transport makes the ranks agree on the transport of tensors on GPUs, as the first call with such a tensor
+// would. It returns "NCCL" with its version, or "Gloo" with the reason for using it. On a CPU it returns "".
 func (g *Group) Transport(ctx context.Context, s *Scope) (name string, err error) {
 	if !s.dev.cuda {
 		return "", nil

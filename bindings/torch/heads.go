@@ -11,7 +11,7 @@ import "unsafe"
 // the angle with the cosine Cos[Pos[r], i] and the sine Sin[Pos[r], i]. Elements from R on do not change. On a GPU a
 // position of P or more gives NaN instead of an error.
 type Heads struct {
-	Heads, KVHeads int // the first is a multiple of the second
+	Heads, KVHeads int // Heads is a multiple of KVHeads
 	// Weights as of RMSNorm, in the product's dtype; nil: no norm. They are [hd] for each head, or [Heads hd] and [KVHeads hd] for all
 	// heads together.
 	QNorm, KNorm *Tensor

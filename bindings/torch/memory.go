@@ -14,7 +14,7 @@ import (
 type Memory struct {
 	Allocated int64 // in live tensors: on a CPU of the whole process, on a GPU of this process on that GPU
 	Reserved  int64 // allocated from the system for tensors; on a CPU equal to Allocated
-	Peak      int64 // highest Allocated since the process or Scope.ResetPeak began
+	Peak      int64 // highest Allocated since the process started or Scope.ResetPeak was called
 	RSS       int64 // resident memory of the process, from /proc/self/status; 0 without that file
 	PeakRSS   int64 // highest RSS since the process started
 }

@@ -7,7 +7,7 @@ import "unsafe"
 
 // ByExpert is an order of T·k rows, one for each expert that a token chose. Rows are sorted by expert, and the rows of one expert by token.
 type ByExpert struct {
-	First  *Tensor // int32 [E+1]: the rows of expert e are those from First[e] up to First[e+1]
+	First  *Tensor // int32 [E+1]: expert e has the rows First[e] to First[e+1]-1
 	Source *Tensor // int32 [T·k]: for each row, token·k + the number of its choice
 	Place  *Tensor // int32 [T·k]: for each token·k + choice, its row
 }

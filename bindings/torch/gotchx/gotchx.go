@@ -1,7 +1,9 @@
-// Package gotchx connects bindings/torch with gotch. A program's loss terms are written with gotch (Term). trainer/withgotch uses the
-// rest: TorchScript modules as policies and judges. Tensors pass in both directions without a
-// copy. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and without recording these
-// get no gradient. In this repository only it and examples/head-in-go import gotch. Building it needs the environment that env.sh prints.
+// Package gotchx connects bindings/torch with gotch. Programs write loss terms with gotch (Term). trainer/withgotch uses the rest of the
+// package: TorchScript modules as policies and judges. Tensors pass in both directions without a copy.
+//
+// Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their weights once, and such weights get no gradient
+// if none is recorded meanwhile. In this repository only this package and examples/head-in-go import gotch. Building it needs the
+// environment that env.sh prints.
 package gotchx
 
 import (

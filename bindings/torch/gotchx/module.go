@@ -69,7 +69,8 @@ func (m *Module) Forward(s *torch.Scope, tokens, positions, segments *torch.Tens
 	return fromGotch(s, out), nil
 }
 
-// hasStep reports whether the module has a method step. Without arguments a call of it fails with another error.
+// hasStep reports whether the module has a method step. It calls step without arguments: a method that exists fails with a different
+// error than one that does not.
 func hasStep(module *ts.CModule) bool {
 	if out := C.call_step(unsafe.Pointer(module.Cmodule), nil, 0); out != nil {
 		lib.AtiFree(lib.Civalue(out))

@@ -40,8 +40,8 @@ func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer,
 	return s, nil
 }
 
-// Score returns the scores of a batch of sequences, each with at least one token. An error of the module, and an output of another shape or
-// dtype, is an error.
+// Score returns the scores of a batch of sequences, each with at least one token. It returns an error if the module fails, or if its output
+// has another shape or dtype.
 func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) {
 	longest := 0
 	for _, tokens := range batch {
@@ -69,7 +69,7 @@ func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) 
 		defer out.MustDrop()
 		result := fromGotch(scope, out)
 		if result.DType() != torch.Float32 || !slices.Equal(result.Shape(), shape[:1]) {
-			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, a score a sequence", s.path, result.DType(), result.Shape(), shape[:1])
+			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, one score per sequence", s.path, result.DType(), result.Shape(), shape[:1])
 		}
 		result.Float32s(scores)
 		return nil

@@ -22,7 +22,7 @@ type Term interface {
 	Updated(u term.Update) (map[string]float64, error)
 }
 
-// TermBatch is one micro-batch: term.Batch with gotch's tensors, which are dropped when Loss returns. Both have gradient history.
+// TermBatch is one micro-batch: term.Batch with gotch's tensors, which are dropped when Loss returns. Both tensors have gradient history.
 type TermBatch struct {
 	Hidden  *ts.Tensor // [N, Hidden]; float32 on a CPU and bf16 on a GPU, unless agents.NAME.dtype is set
 	LogProb *ts.Tensor // float32 [N]
