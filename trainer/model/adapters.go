@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Adapters is the low-rank adapters of a model as Params, in a flat float32 buffer of their own. The model's own weights
-// are not trained. Training and generation add the adapters' outputs to the linear maps and never merge the adapters into
+// Adapters holds the low-rank adapters of a model, as Params, in a separate flat float32 buffer. The model's own weights are
+// not trained. Training and generation add the adapters' outputs to the linear maps and never merge the adapters into
 // the weights.
 type Adapters struct {
 	base    *Model

@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// RoutedRows holds rows of one rank that its router sends to the experts of a layer. The experts may belong to other ranks. All
-// ranks dispatch at the same time; a rank without rows dispatches NoRoutedRows.
+// RoutedRows holds the rows that one rank sends to the experts of a layer, which may belong to other ranks. All ranks dispatch at
+// the same time; a rank without rows dispatches NoRoutedRows.
 type RoutedRows struct {
 	Layer  int   // from 1 on
 	Counts []int // rows for each of the layer's experts
@@ -78,8 +78,8 @@ func (m *Model) Carries(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.Layer(layer-1).HasExperts() && m.Config.DividesExperts()
 }
 
-// untilExperts computes a layer at x up to the point at which rows are sent to their experts. The experts' outputs are added to
-// sum; h is their input.
+// untilExperts computes the part of a layer before its experts, at x. h is the input of the experts, whose weighted outputs the
+// caller adds to sum. order sorts the rows by expert.
 func (m *Model) untilExperts(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
 	l := &m.layers[i]
 	sum, h = l.attended(i, x, m.normOf(x, i), pass)
@@ -90,7 +90,7 @@ func (m *Model) untilExperts(i int, x *torch.Tensor, pass Pass) (sum, h, weight 
 	return sum, h, weight, torch.SortByExpert(chosen, m.Config.Mixture.Experts)
 }
 
-// forwardDispatched computes a layer whose experts are divided among the ranks. No family has a norm after them.
+// forwardDispatched computes a layer whose experts are divided among the ranks. No such family has a norm after the experts.
 func (m *Model) forwardDispatched(s *torch.Scope, i int, x *torch.Tensor, pass Pass, dispatch Dispatch) (y *torch.Tensor, err error) {
 	s.Scoped(func() {
 		sum, h, weight, order := m.untilExperts(i, x, pass)

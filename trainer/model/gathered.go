@@ -45,7 +45,7 @@ func (m *Model) EachBlock(layer int, f func(b ranks.Placement, block *torch.Tens
 	return nil
 }
 
-// wantWhole panics if op reads the layers of a model that no rank holds whole.
+// wantWhole panics if no rank holds the whole model, because op reads its layers.
 func (m *Model) wantWhole(op string) {
 	if m.Gathered() {
 		panic(&torch.Error{Op: op, Message: "this rank holds only a share of the model's layers: use ForwardByLayer, which gathers them one at a time"})

@@ -27,7 +27,7 @@ type columns struct {
 	headDim, kvHeads int
 	pairs            bool // planes of the rotary embedding are neighbouring dimensions
 	keysAreValues    bool // values have no columns
-	queriesAlone     bool
+	queriesAlone     bool // the layer uses the keys and values of another layer
 	gated            bool // a head's queries are followed by its gates
 }
 
@@ -76,8 +76,8 @@ func (t headTables) tensors() []*torch.Tensor {
 //
 // If the planes of the rotary embedding are neighbouring dimensions, the order moves the two dimensions of a plane half of the turning
 // dimensions apart, as in other families. Queries and keys have the same order, so their products stay the same. If keys are also
-// values, their columns come twice. If a layer only has queries, some of their columns stand for a head of keys and a head of values.
-// torch.Heads needs both heads, and attention ignores them. If heads of queries are followed by gates, the order leaves out the gates.
+// values, their columns occur twice. If a layer has only queries, torch.Heads still needs a head of keys and a head of values: columns
+// of queries take their places, and attention ignores them. If heads of queries are followed by gates, the order leaves out the gates.
 func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tensor {
 	if !c.pairs && !c.keysAreValues && !c.queriesAlone && !c.gated {
 		return nil

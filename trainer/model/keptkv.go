@@ -17,7 +17,8 @@ func hoistKept(s *torch.Scope, pass Pass, i int) {
 	}
 }
 
-// asLeaves replaces the kept tensors with leaves, and returns them. From layer lowest on, leaves accumulate the gradients of later layers.
+// asLeaves replaces the kept tensors with leaves, and returns the leaves. From layer `lowest` on, they accumulate the gradients of later
+// layers.
 func (k keptKV) asLeaves(lowest int) keptKV {
 	leaves := keptKV{}
 	for i, kv := range k {

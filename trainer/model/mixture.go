@@ -112,7 +112,8 @@ func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.
 	return chosen, weight
 }
 
-// scores returns the numbers whose largest choose the experts, float32 [T, E], without a gradient: sigmoids, plus a bias.
+// scores returns the experts' scores, float32 [T, E], without a gradient: sigmoids, plus a bias. The experts with the largest
+// scores are chosen.
 func (m *mixture) scores(logits *torch.Tensor) *torch.Tensor {
 	scores := logits.Detach().Sigmoid()
 	if m.choiceBias != nil {

@@ -96,8 +96,8 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	return m, nil
 }
 
-// initial returns the mean and the standard deviation of a leaf's values. One of them is 0. The
-// states of gated delta rules lose a twentieth with each token: softplus(-3).
+// initial returns the mean and the standard deviation of a leaf's values. At least one of them is 0. A decay of -3 makes
+// the states of gated delta rules lose a twentieth with each token, softplus(-3).
 func initial(cfg *arch.Config, l arch.Leaf) (mean float32, std float64) {
 	switch l.Kind {
 	case arch.Bias:

@@ -25,7 +25,7 @@ type Params interface {
 	// Read copies the values of Master that begin at element `from` to dst. It fails if Master is a share: all ranks must
 	// then read together.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Half returns the bf16 copy of Master that the optimizer renews in the same pass; nil if there is none.
+	// Half returns the bf16 copy of Master that the optimizer updates in the same pass; nil if there is none.
 	Half() *torch.Tensor
 	// Publish makes forward passes, including the sampler's, compute with Master and Half. Call it inside Device.Do after
 	// every update.

@@ -53,8 +53,8 @@ func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
 
-// LossFunc computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
-// them. It is called in grad mode.
+// LossFunc returns tensors that it computes from hidden states [T, Hidden], and the gradient of the loss with respect to each
+// of them. It is called while gradients are recorded.
 type LossFunc func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 
 // ForwardBackward accumulates the gradient of a loss into the Grad of the leaves.
@@ -72,9 +72,9 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, loss LossFunc) {
 
 // Layers holds callbacks for the layers of a pass, counted from 1. If one returns an error, the pass ends.
 type Layers struct {
-	Before   func(layer int) error // it is computed next
-	After    func(layer int) error // its gradient is complete
-	Dispatch Dispatch              // where ranks divide experts among them
+	Before   func(layer int) error // called before a layer is computed, forward or backward
+	After    func(layer int) error // called when the gradient of a layer is complete
+	Dispatch Dispatch              // called to compute experts that are divided among ranks
 }
 
 // ForwardByLayer computes Forward and calls the functions of layers.
@@ -179,10 +179,10 @@ func trained(w torch.Matrix) bool {
 	return ok && t != nil && t.Grad() != nil
 }
 
-// trained reports whether any weight of the layer has.
+// trained reports whether any weight of the layer is trained.
 func (l *layer) trained() bool { return slices.ContainsFunc(l.weights, trained) }
 
-// block computes layer i: residual in, residual out.
+// block computes layer i. x and the result are the residual stream before and after it.
 func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {
 	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pass)
 	if out == nil {

@@ -61,7 +61,8 @@ func inPieces(n, step int64, read, put func(from int64, values []float32) error)
 	return nil
 }
 
-// put sets the parameters that begin at element `at`, if this process holds them and syncHalf does not copy them.
+// put sets the parameters that begin at element `at`, as far as this process holds them. It leaves out a Half that syncHalf
+// copies from Master.
 func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 	var into []*Buffer
 	if m.Master != nil {
@@ -103,7 +104,8 @@ func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// syncHalf copies Master to the bf16 copy. Without a Master it renews the float32 tensors of Generation from Half.
+// syncHalf copies Master to Half. If forward passes cannot read Master, it also updates the float32 norms and biases of
+// Generation from Half.
 func (m *Model) syncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil
@@ -117,7 +119,7 @@ func (m *Model) syncHalf(ctx context.Context) error {
 	})
 }
 
-// widenVectors renews the norms and biases that wideVectors made.
+// widenVectors updates the norms and biases that wideVectors made.
 func (m *Model) widenVectors() {
 	if m.Master != nil && !m.apart() {
 		return // they are views of Master

@@ -19,7 +19,7 @@ type ByLayer struct {
 	InputsVocab int // vocab_size_per_layer_input: rows of these embeddings
 }
 
-// UnreadGGUF reports what Unread reports, for names in GGUF files.
+// UnreadGGUF does the same as Unread, for names in GGUF files.
 func (c Config) UnreadGGUF(name string) bool {
 	var layer int
 	var module string

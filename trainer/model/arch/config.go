@@ -1,7 +1,7 @@
-// Package arch defines the supported architectures. For each family of decoders it has the keys in
-// config.json and in GGUF metadata. It also has the tensors with their shapes and places in the flat buffers,
-// and the settings that are refused. Each family registers itself by name. The
-// forward pass is in trainer/model: it reads a [Config] and its [Layout], and does not depend on the family.
+// Package arch defines the supported architectures. For each family of decoders it lists the keys of
+// config.json and of GGUF metadata, the tensors with their shapes and places in the flat buffers, and the
+// settings that are refused. Each family registers itself by name. The forward pass is in trainer/model:
+// it reads a [Config] and its [Layout], and does not depend on the family.
 package arch
 
 import (

@@ -49,7 +49,7 @@ func exaone4Windows(k *keys, c *Config) {
 	}
 }
 
-// rotateInWindows leaves positions to layers with a window.
+// rotateInWindows removes the rotary positions from layers without a window.
 func (c *Config) rotateInWindows() {
 	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Layer(i).Window() == 0 })
 }

@@ -166,8 +166,8 @@ func writeGemma4(c Config) map[string]any {
 	return object
 }
 
-// RopeProportional turns only the first planes of a head, a Fraction of all. Frequencies are computed over the whole head and divided
-// by Factor.
+// RopeProportional rotates only the first planes of a head; Fraction is their share of all planes. Frequencies are computed over the
+// whole head and divided by Factor.
 type RopeProportional struct{ Fraction, Factor float64 }
 
 func (r *RopeProportional) rescale(freqs []float64, rotary Rotary) {

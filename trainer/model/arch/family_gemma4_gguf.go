@@ -65,8 +65,8 @@ func doubleWideGGUF(k *keys, key string, c *Config) {
 	}
 }
 
-// refuseSharedGGUF refuses layers that llama.cpp lets attend to other keys and values than transformers does. There the last two
-// layers with keys of their own are one with a window, and one without.
+// refuseSharedGGUF refuses models in which llama.cpp and transformers share different keys and values. In llama.cpp, the layers that
+// share use the last layer with its own keys or, if they have a window, the one before it.
 func refuseSharedGGUF(k *keys, key string, c *Config) {
 	first := boundedLayers(c.Layers) - c.ByLayer.SharedKV
 	for i := max(first, 0); i < first+c.ByLayer.SharedKV; i++ {

@@ -13,7 +13,7 @@ type gguf struct {
 	name        string // of the architecture; "": the family's
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of Llama 3's scaling
-	fraction    bool   // files have GGUFRopeFactors, which are 1 for planes that turn
+	fraction    bool   // files have GGUFRopeFactors, which are 1 for planes that are rotated
 	finalNorm   string // name of the norm after the layers; "": output_norm
 
 	fits func(file *keys) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil

@@ -83,8 +83,9 @@ func deltaLayersGGUF(k *keys, g *GatedDelta, blocks, layers int) {
 	g.Layers = eachLayer(layers, func(i int) bool { return list != nil && list[i] || list == nil && (i+1)%full != 0 })
 }
 
-// refuseSectionsGGUF refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of
-// images and video, as long as i is below three times its size. All three have the position of text. Other planes have position 0.
+// refuseSectionsGGUF refuses sections of the rotary embedding with which a plane would not be rotated for text. Plane i belongs to section
+// i%3, as long as i is below three times the section's size. For text these three sections have the token's position. Planes of no section
+// have position 0.
 func refuseSectionsGGUF(k *keys, key string, c *Config) {
 	sections, _ := k.values[key].([]int64)
 	all, most := int64(0), int64(c.HeadDim)

@@ -135,7 +135,7 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	return nil
 }
 
-// firstMismatch returns the index of the first divisor that this scaling does not have, or -1.
+// firstMismatch returns the index of the first divisor that differs from the divisors of this scaling, or -1.
 func (r *RopeLlama3) firstMismatch(factors []float32, frequencies []float64) int {
 	for i, frequency := range frequencies {
 		if want := 1 / r.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
@@ -164,8 +164,8 @@ func (r *RopeLlama3) originalOf(factors []float32, frequencies []float64) int {
 
 func clampedOriginal(n float64) int { return int(min(max(n, 1), maxPosition)) }
 
-// fractionOf derives the share of planes that turn from the divisors of layers without a window. They are 1 for planes that turn, and for
-// the others so large that no position turns them.
+// fractionOf derives the share of planes that are rotated from the divisors of layers without a window. A divisor is 1 for such a plane.
+// For the other planes it is so large that no position rotates them.
 func (c *Config) fractionOf(factors []float32) error {
 	const still = 1e9
 	planes := cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim) / 2

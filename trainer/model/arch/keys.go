@@ -77,7 +77,7 @@ func (k *keys) interval(key string, absent int) int {
 	return n
 }
 
-// shown prints a value for an error message. Of a list in GGUF metadata, which may be large, it prints only the length.
+// shown formats a value for an error message. A list in GGUF metadata may be large, so only its length is shown.
 func shown(v any) string {
 	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Type().Elem().Kind() != reflect.Interface {
 		return fmt.Sprintf("a list of %d", list.Len())
@@ -147,7 +147,7 @@ func (k *keys) boolean(key string, to *bool) { typed(k, key, "true or false", to
 
 func (k *keys) text(key string, to *string) { typed(k, key, "a string", to) }
 
-// typed reads a value of a type, which want names in errors.
+// typed reads a value of type T. want describes the type in errors.
 func typed[T any](k *keys, key, want string, to *T) {
 	v, ok := k.values[key]
 	if !ok {

@@ -14,7 +14,7 @@ const originalPositions = "original_max_position_embeddings"
 // readRope reads rope_scaling, or rope_parameters, which also has rope_theta, as transformers' modeling_rope_utils does.
 func readRope(k *keys, f *family, c *Config) {
 	if f.has.byLayer {
-		return // its read does
+		return // the family's own function reads these keys
 	}
 	if f.defaults.LocalTheta != 0 {
 		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)

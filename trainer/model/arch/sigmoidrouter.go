@@ -4,7 +4,7 @@ import "fmt"
 
 // SigmoidRouter is a router whose weights are the sigmoids of its logits.
 type SigmoidRouter struct {
-	Bias  bool    // use_expert_bias: a constant number for each expert is added to its sigmoid for the choice, not for the weight
+	Bias  bool    // use_expert_bias: experts are chosen by their sigmoids plus a constant for each expert; weights do not include it
 	Scale float64 // routed_scaling_factor: the weights are multiplied by it
 }
 

@@ -136,7 +136,7 @@ func setTextType(k *keys, w wrapper, outer string) {
 	k.values["rope_scaling"] = rope.values
 }
 
-// takeOutside copies the keys of the whole model that apply to the language model.
+// takeOutside copies keys from the whole model's configuration that apply to the language model.
 func takeOutside(k *keys, outer *keys, w wrapper) {
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "compression_config"} {
 		if v, has := outer.values[key]; has && v != nil && !(key == "pad_token_id" && k.has(key) && outsideVocabulary(k, v)) {

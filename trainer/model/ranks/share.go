@@ -29,7 +29,7 @@ func Extend(blocks []Block, b Block) []Block {
 	return append(blocks, b)
 }
 
-// Experts returns the range of experts that a rank owns. Ranks own equal numbers, or one more.
+// Experts returns the range of experts that a rank owns. The numbers of any two ranks differ by at most one.
 func Experts(all, rank, size int) (from, to int) {
 	first := func(rank int) int { return rank*(all/size) + min(rank, all%size) }
 	return first(rank), first(rank + 1)
@@ -53,7 +53,7 @@ func (b Block) Gathered() int64 {
 	return b.Numel()
 }
 
-// Computed returns the number of elements whose gradient a rank computes: of all gathered ones, and of its own experts.
+// Computed returns the number of elements whose gradient a rank computes: its own experts, or the whole of any other block.
 func (b Block) Computed(rank, size int) int64 {
 	if b.Expert > 0 {
 		return b.Share(rank, size).Numel()
@@ -61,14 +61,14 @@ func (b Block) Computed(rank, size int) int64 {
 	return b.Numel()
 }
 
-// Share is one rank's part of a flat buffer, in the buffer's order. A buffer that holds the share only has these pieces
-// one after the other.
+// Share is one rank's part of a flat buffer, in the buffer's order. A buffer for this share alone holds the pieces one after
+// the other.
 type Share []Piece
 
-// Piece is a span of a share. A buffer that holds the share only has it from element At.
+// Piece is a span of a share.
 type Piece struct {
 	Span
-	At int64
+	At int64 // its first element in a buffer for the share alone
 }
 
 // ShareOf returns the share of a rank. Pieces begin at multiples of 64 from the beginning of their block, or with an
@@ -135,8 +135,8 @@ func (s Share) Without(spans []Span) (rest Share) {
 	return rest
 }
 
-// In returns the offset of a piece in a buffer of numel elements: either the share's own, or the whole one with `all`
-// elements.
+// In returns the offset of a piece in a buffer of numel elements, which holds all parameters if numel equals `all`, and only
+// the share otherwise.
 func (p Piece) In(numel, all int64) int64 {
 	if numel == all {
 		return p.From
@@ -144,16 +144,16 @@ func (p Piece) In(numel, all int64) int64 {
 	return p.At
 }
 
-// Placement is a block in memory, which holds its elements First to First+Room.
+// Placement is the place of a block in memory: the elements First to First+Room-1.
 type Placement struct {
 	Block
 	First, Room int64
 }
 
-// Arrange places blocks in memory, as far as they need room there, and returns the total size. Blocks without a layer come
-// first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have different places. Places
-// are listed in the order of a backward pass: from the last layer down, then blocks without a layer. If turns is 0, all
-// blocks have separate places. Every element keeps the alignment that it has in the buffer.
+// Arrange places blocks in memory and returns the total size. room returns the number of elements that a block needs there.
+// Blocks without a layer come first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have
+// different places. If turns is 0, all blocks have separate places. places lists the blocks in the order of a backward pass:
+// from the last layer down, then blocks without a layer. Every element keeps the alignment that it has in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placement, size int64) {
 	var layers, others []Placement
 	sizes := map[int]int64{} // size of each layer in its place
@@ -190,7 +190,7 @@ func aligned(at, from int64) int64 {
 	return at + (from%unit-at%unit+unit)%unit
 }
 
-// At returns the place in memory of an element of the buffer.
+// At returns the place in memory of an element of the buffer, or -1 if it has none.
 func At(places []Placement, element int64) int64 {
 	for _, p := range places {
 		if p.From <= element && element < p.To {

@@ -139,7 +139,7 @@ func (m *matcher) split(text string) []piece {
 			}
 			stop = space
 		}
-		if start >= stop { // the token before has all of it
+		if start >= stop { // the white space belongs to the previous token
 			continue
 		}
 		if done < start {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Beyond returns the token with the smallest id of at least rows that a conversation can contain. rows
-// is the number of rows of a model's embedding. ok reports whether there is such a token. A special
-// token counts only if it begins or ends a text or a turn, or if the chat template prints it.
-// Published tokenizers of text models have special tokens for images, for which the model has no rows.
+// Beyond looks for tokens that can occur in a conversation although the model's embedding, with the given number of
+// rows, does not have them. It returns the one with the smallest id. ok reports whether there is such a token. A
+// special token counts only if it begins or ends a text or a turn, or if the chat template prints it. Published
+// tokenizers of text models have special tokens for images, for which the model has no rows.
 func (t *Tokenizer) Beyond(rows int) (id int32, text string, ok bool) {
 	for id := rows; id < len(t.tokens); id++ {
 		if t.known(int32(id)) && t.occurs(int32(id)) {

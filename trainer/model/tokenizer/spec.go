@@ -16,7 +16,7 @@ const (
 	maxID        = 1 << 21  // ids are smaller
 	maxMerges    = 1 << 22
 	maxAdded     = 1 << 16
-	maxTokenText = 1 << 9 // bytes of an added token; a text is read this often at worst
+	maxTokenText = 1 << 9 // bytes of an added token; in the worst case, each byte of a text is read as often
 )
 
 // spec is the parsed tokenizer.json, before the tokenizer is built.

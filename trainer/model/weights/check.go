@@ -68,7 +68,7 @@ func (s *Source) absence(t arch.Tensor) error {
 	return fmt.Errorf("tensor %s is missing", t.Name)
 }
 
-// limitFaults returns the first maxReported faults of one kind, and an error with the number of the others.
+// limitFaults returns faults if there are at most maxReported. Otherwise it replaces the rest by one error with their number.
 func limitFaults(faults []error) []error {
 	if more := len(faults) - maxReported; more > 0 {
 		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))
@@ -76,7 +76,7 @@ func limitFaults(faults []error) []error {
 	return faults
 }
 
-// droppable returns the reason why an unexpected tensor may be ignored, or returns an error.
+// droppable returns a note that an unexpected tensor is ignored, or an error if it must not be ignored.
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
 	case name == headName && s.config.Tied:

@@ -40,7 +40,7 @@ func part(name string) string {
 	return first
 }
 
-// inOtherPart reports whether a tensor belongs to one of parts.
+// inOtherPart reports whether a tensor belongs to a part outside the language model.
 func inOtherPart(name string) bool { return slices.Contains(parts, part(name)) }
 
 // processorFiles describe how images, video and sound become inputs.

@@ -13,7 +13,7 @@ type within struct {
 	whole       tensor // [rows, columns]
 	first, step int64  // row i is row first + i·step of whole
 
-	// Row i consists of element column + i·step of each row of whole from `first` on, one for each column of the matrix.
+	// The expert's matrix is transposed in whole: element j of row i is in row first + j of whole, at column + i·step.
 	transposed bool
 	column     int64
 }
@@ -93,7 +93,7 @@ func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtyp
 		cols = parts[0].Shape[1]
 		shape = []int64{parts[0].Stack, f.Rows, cols}
 	}
-	rowStride, columnStride := cols, int64(1) // places of neighbours
+	rowStride, columnStride := cols, int64(1) // distances between neighbours
 	if f.Transposed && len(shape) == 3 {
 		shape[1], shape[2] = shape[2], shape[1]
 		rowStride, columnStride = 1, f.Rows

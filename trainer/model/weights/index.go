@@ -64,7 +64,7 @@ func (s *Source) compareIndex(file string, weightMap map[string]string) {
 	}
 }
 
-// firstAndCount returns the first of several names and the number of the others.
+// firstAndCount returns the first name and the number of the others, for messages.
 func firstAndCount(names []string) string {
 	if len(names) == 1 {
 		return names[0]

@@ -13,8 +13,8 @@ import (
 // maxNesting is the largest depth of brackets, inline ifs and blocks in all. It bounds the recursion of parser and renderer.
 const maxNesting = 200
 
-// parser builds the nodes of a template. After an error all further tokens are the end of the template, so that every loop
-// ends, and the nodes are of no use.
+// parser builds the nodes of a template. After an error, every further token is the end of the template, so that every loop
+// ends. The nodes must then not be used.
 type parser struct {
 	source string
 	tokens []token // that are not read yet; the last one, the end of the template, stays

@@ -97,7 +97,8 @@ func (r *renderer) sort(items []any, path any, caseSensitive, descending bool) (
 	return out, cmp.Or(err, r.spend(256*len(items)))
 }
 
-// keys returns what filters compare items by: the items or an attribute, texts in lower case unless caseSensitive is set.
+// keys returns the values by which filters compare items: the items or an attribute, texts in lower case unless caseSensitive
+// is set.
 func (r *renderer) keys(items []any, path any, caseSensitive bool) ([]any, error) {
 	keys, err := r.attributes(items, path)
 	for i, k := range keys {

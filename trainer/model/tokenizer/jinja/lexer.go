@@ -160,7 +160,7 @@ func (l *lexer) tag(kind string) error {
 	return nil
 }
 
-// code reads the tokens of a tag. open has the brackets that are wanted to close the open ones, the innermost last.
+// code reads the tokens of a tag. `open` holds the closing brackets that are still expected, the innermost last.
 func (l *lexer) code(start string, end *regexp.Regexp) error {
 	begin, first, open := l.at, len(l.tokens), ""
 	l.emit(kindSymbol, start, begin)
@@ -230,5 +230,5 @@ func balance(open *string, symbol string) error {
 	return nil
 }
 
-// isSpace reports what Python's str.isspace does for one character.
+// isSpace reports whether Python's str.isspace accepts a character.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

@@ -101,7 +101,7 @@ func (p *parser) forTag(t token) statement {
 	return tag
 }
 
-// target reads what a value is assigned to: a name, an attribute of a namespace, or a tuple.
+// target reads the target of an assignment: a name, an attribute of a namespace, or a tuple.
 func (p *parser) target(attributes bool) expression {
 	return p.tuple(func() expression {
 		if p.take("(") {

@@ -309,7 +309,7 @@ func compareNumbers(a, b any) (int, error) {
 	return cmp.Compare(f, g), nil
 }
 
-// order orders two numbers or two strings.
+// order compares two numbers or two strings.
 func (r *renderer) order(a, b any) (int, error) {
 	if isNumber(a) && isNumber(b) {
 		return compareNumbers(a, b)
