@@ -58,7 +58,7 @@ type Probe interface {
 type Place interface {
 	// Context returns a context that ends when another worker takes the place or the worker leaves.
 	Context() context.Context
-	// Epoch returns the number of workers that have had the place.
+	// Epoch returns the fencing number of the place, which rises with each new worker and with each new round.
 	Epoch() int64
 	// Ping waits until the store answers.
 	Ping(ctx context.Context) error

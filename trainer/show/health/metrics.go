@@ -19,7 +19,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	ready      = desc("worker_ready", "1 when the agent's worker has its model loaded and its place in the run.", "agent")
 	version    = desc("version", "Training steps of the agent's weights.", "agent")
-	epoch      = desc("epoch", "Workers that have had the agent's place in the run.", "agent")
+	epoch      = desc("epoch", "Fencing number of the agent's place, which rises with each new worker and with each new round.", "agent")
 	rollouts   = desc("rollouts_in_flight", "Conversations that the agent has in flight.", "agent")
 	at         = desc("phase_info", "1 for the current phase of the agent.", "agent", "phase")
 	done       = desc("phase_done", "Completed units of the phase.", "agent")
