@@ -55,8 +55,8 @@ type exchange struct {
 }
 
 // lastResults returns the tokens of a stretch's last results, with the request for a summary. If they leave no room for
-// a summary, it cuts every result to the same length and halves that length until there is room. A cut result states
-// how much of it is missing.
+// a summary, it cuts every result to the same length. It halves that length until there is room, or the length is at most
+// 64 bytes. A cut result states how much of it is missing.
 func (v *sampler) lastResults(results []dialect.Result) (ids []int32, text string, err error) {
 	const shortest = 64 // bytes
 	room, _ := v.left()

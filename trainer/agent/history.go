@@ -88,7 +88,7 @@ func (t *Template) printCalls(content string, calls ...callformat.Printed) (stri
 // probeCallRules finds out whether the template refuses several calls in a message, or long ids.
 func (t *Template) probeCallRules() {
 	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
-	t.opening, _ = t.beforeTurn() // Learn has printed the same
+	t.opening, _ = t.beforeTurn() // cannot fail: InferFormat has printed the same
 	other := callformat.Printed{ID: "probe0002", Name: probeOther}
 	text, err := t.printCalls("", one, other)
 	t.history.oneCall = err != nil || !strings.Contains(text, probeOther)

@@ -12,10 +12,10 @@ import (
 // removed is the result that a main agent reads in place of a removed answer. A sub-agent that gave no answer has a similar one.
 const removed = "(no answer)"
 
-// WithoutCall returns t as it would be without an answer to the call number index of subAgent. The agent's turns
-// up to its last results stay as they are; the turns after them are sampled again, with the random numbers of the first time.
-// If the agent then calls again or reaches a limit, the conversation has no answer, and its Finish is the reason. Sub-agents
-// and tools are not called. spec and env are those of the conversation.
+// WithoutCall returns t as it would be if subAgent had not answered its call with this index. The agent's turns up to its
+// last results stay as they are; the turns after them are sampled again, with the random numbers of the first time. If the
+// agent then calls again, the conversation has no answer, and its Finish is FinishTurns. If it reaches a limit, Finish names
+// the limit. Sub-agents and tools are not called. spec and env must be the conversation's.
 //
 // t must have ended with an answer, and neither folds nor a hosted model are supported. Errors are those of Run.
 func WithoutCall(ctx context.Context, spec Spec, env Env, t *Trajectory, subAgent string, index int) (Trajectory, error) {

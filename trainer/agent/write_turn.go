@@ -49,8 +49,8 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 }
 
 // parted adapts a turn whose text begins with thinking in <think> and </think> to the template. If the template has
-// other marks, the thinking moves from the text to its own field. If the template itself opens the thinking, the first
-// mark is removed.
+// other marks, the thinking moves from the text to the template's field for it. Without such a field, the template's
+// marks replace <think> and </think>. If the template itself opens the thinking, the first mark is removed.
 func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	t := c.template
 	text := strings.TrimLeft(turn.Text, Blanks)

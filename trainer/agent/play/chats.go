@@ -21,7 +21,7 @@ type Chats struct {
 	Agents  []string // agents that may have chats
 	Program bool     // a program holds the conversations: a chat may begin with its system message, and its tools are its functions
 	Alone   bool     // the run has a single agent, which learns from all chats
-	Err     error    // error of the last Demonstrations; nil if it read the whole file
+	Err     error    // error of the last Demonstrations; nil if it found none before it ended
 	Beyond  int      // number of the agent's chats after the first n of the last Demonstrations
 }
 

@@ -54,7 +54,7 @@ type programDialect struct {
 }
 
 // New chooses the agent's dialect: the task's own if the task implements task.WithDialect, otherwise the model's chat template. A
-// hosted model exchanges messages, so New refuses it for such a task. New owns s.Tools and closes them if it fails.
+// hosted model exchanges messages, so New refuses it for such a task. New owns opt.Tools and closes them if it fails.
 func New(opt Options) (*Player, error) {
 	p := &Player{Options: opt}
 	if err := p.chooseDialect(); err != nil {

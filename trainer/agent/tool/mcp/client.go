@@ -164,7 +164,7 @@ func (m *Client) closeLost(cause error) {
 	m.reportFailure(gone.explain(cause, m.cfg))
 }
 
-// reportFailure passes the reason of a failure to Config.Lost, without secrets.
+// reportFailure passes the reason of a failure to Options.Lost, without secrets.
 func (m *Client) reportFailure(why error) {
 	if m.cfg.Lost != nil {
 		m.cfg.Lost(fmt.Sprintf("%s: %v", m.cfg, tool.Redact(why.Error(), m.cfg.Secrets())))
