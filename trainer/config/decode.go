@@ -300,7 +300,7 @@ func setDefaults(v reflect.Value) {
 	}
 }
 
-// parsedDefaults holds a reflect.Value for each kind of default.
+// parsedDefaults holds the default, a reflect.Value, for each type and tag of a field.
 var parsedDefaults sync.Map
 
 // defaultOf returns the value of a field's tag "default". Values are shared: they are replaced, not changed.

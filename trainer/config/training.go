@@ -57,9 +57,9 @@ type GRPO struct {
 	// trajectories again. Meant for comparisons, because rollouts and training take turns.
 	ExactLag bool `yaml:"exact_lag" default:"false"`
 
-	// Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory
-	// was lost. If 3 steps in a row exceed it, the run ends with the reason, because the remaining rollouts are no
-	// longer a fair sample. 1: the run never ends for this reason.
+	// Largest share of a step's rollouts that may be removed because they failed or an answer could not be scored. If 3
+	// steps in a row exceed it, the run ends with the reason, because the remaining rollouts are no longer a fair sample.
+	// 1: the run never ends for this reason.
 	MaxRemoved float64 `yaml:"max_removed" default:"0.25" min:"0" max:"1"`
 
 	// Largest number of replacement queries of a step. A query whose main group is degenerate, so that the main agent

@@ -158,9 +158,8 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 	return b.build(file.Docs[0].Body, "", 0)
 }
 
-// tooDeep returns the first line with more open collections than maxDepth, or 0. It counts brackets, block indicators
-// of a line and spaces of indentation. It ignores quotes, because the bound is far above the depth of real
-// configurations.
+// tooDeep returns the first line with more open collections than 8 × maxDepth, or 0. It counts brackets, block indicators
+// of a line and spaces of indentation. It also counts those in quotes, which the factor allows for.
 func tooDeep(text []byte) int {
 	const bound = 8 * maxDepth
 	open, line := 0, 0
