@@ -188,7 +188,8 @@ func (cs *coldStart) demonstrations() ([]*learner.Sequence, error) {
 	return out, err
 }
 
-// dealer draws indices without replacement and reshuffles them for every pass. The order depends on the seed only.
+// dealer draws indices without replacement and reshuffles them for every pass. The order depends on the seed, the agent's
+// name and the number of indices only.
 type dealer struct {
 	rng  *rand.Rand
 	perm []int

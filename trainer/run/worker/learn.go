@@ -60,8 +60,8 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 	return out
 }
 
-// learn runs the step's optimizer updates and returns their reports: epochs × minibatches, where each minibatch is a set of
-// whole queries.
+// learn runs the step's optimizer updates and returns their reports. There are epochs × minibatches updates, or fewer if a
+// step has fewer queries than minibatches. Each minibatch is a set of whole queries.
 func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (reports []learner.Report, err error) {
 	if !s.trains() {
 		return nil, nil

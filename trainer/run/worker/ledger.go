@@ -25,8 +25,8 @@ func (s *steps) ledgerLine(n int64, outcomes []store.Outcome, complete map[strin
 	return line
 }
 
-// trainedOn returns the weights of this agent's trajectories in the update, by complete rollout. The result is empty for a
-// frozen agent.
+// trainedOn returns the weights of this agent's trajectories in the update, by complete rollout. The list of a rollout is
+// empty if the agent is frozen.
 func (s *steps) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Group) map[string][]float64 {
 	trained := map[string][]float64{}
 	for _, outcomes := range complete {

@@ -21,7 +21,7 @@ import (
 // Setup holds the data that a worker needs in addition to its place in the run.
 type Setup struct {
 	Config      *config.Config
-	Dir         string // run.dir, resolved
+	Dir         string // the resolved run.dir, or the evaluation's own folder
 	Task        task.Task
 	Observer    metrics.Observer
 	From        *archive.Manifest    // the checkpoint to continue from; nil: start from the beginning

@@ -129,7 +129,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		counts.add(sizeOf(t.Trajectory))
 		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.scorer.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
-		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
+		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
 			return err
 		}
 		if err != nil { // not kept, so the rollout is removed for every agent

@@ -165,7 +165,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, assess func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
 		if err := assess(&o); err != nil {
-			if ctx.Err() != nil || unrecorded(err) {
+			if ctx.Err() != nil || cacheFailed(err) {
 				return o, err
 			}
 			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
@@ -178,10 +178,11 @@ func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o
 	return o, nil
 }
 
-// unrecorded reports whether an error comes from the cache: the judge's answer was not recorded.
-func unrecorded(err error) bool {
-	var missing *recorded.Error
-	return errors.As(err, &missing)
+// cacheFailed reports whether an error comes from the cache of recorded answers: an answer is missing or damaged, or could
+// not be written.
+func cacheFailed(err error) bool {
+	var failed *recorded.Error
+	return errors.As(err, &failed)
 }
 
 // unanswered returns the error of a conversation that a model's server did not finish. The server may belong to this agent
@@ -261,7 +262,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
 		expert, err := ro.questions.expertScore(ctx, q, attemptOf(t, v.Task))
-		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
+		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
 			return err
 		}
 		if err != nil {

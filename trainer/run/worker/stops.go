@@ -67,7 +67,7 @@ func (st *stops) requested(ctx context.Context) (bool, error) {
 	return by != "", err
 }
 
-// ask asks the other workers to stop. It does not wait for a store that cannot be reached, which passOn
+// ask asks the other workers to stop. It gives up after askTimeout if the store cannot be reached, which passOn
 // reports.
 func (st *stops) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -75,7 +75,7 @@ func (st *stops) ask(ctx context.Context) {
 	_ = st.member.Round.AskStop(ctx)
 }
 
-// stopInterval is the longest time until a stop that was requested at another server is noticed.
+// stopInterval is the shortest time between two requests to the store for a stop at another server.
 const stopInterval = time.Second
 
 // stopPoll checks for a stop between updates: for a stop of this process at each check, for stops of others at intervals.

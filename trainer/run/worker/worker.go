@@ -36,7 +36,7 @@ type Worker struct {
 }
 
 // Run trains from the current version to the last step, or to the version at which the run is asked to stop. When it
-// returns, there is a checkpoint of that version, here and on the other servers.
+// returns nil, there is a checkpoint of that version, here and on the other servers.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer w.archive.Drain()
