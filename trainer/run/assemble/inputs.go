@@ -159,8 +159,8 @@ func fileDigest(cfg *config.Config, key string, path config.Path) (string, error
 	return f.SHA256[:digestLength], nil
 }
 
-// sampleDigest returns a digest of the sizes and of samples of a file or, for a folder, of the weights and JSON files in it. It
-// is "" if there is none. Files of up to a MiB are read completely.
+// sampleDigest returns a digest of the name, the size and samples of a file. For a folder, it includes its .safetensors, .json
+// and .jinja files. The digest is "" if there is no file. Files of up to a MiB are read completely.
 func sampleDigest(path string) (string, error) {
 	files := []string{path}
 	if entries, err := os.ReadDir(path); err == nil {

@@ -263,7 +263,7 @@ func computeType(a *config.Agent) torch.DType {
 	return torch.Float32
 }
 
-// threads divides the cores: every device on the CPU has its own threads.
+// threads returns the number of threads of a device: run.threads, or all cores, divided among the process's devices.
 func threads(cfg *config.Config, devices int) int {
 	return max(cmp.Or(cfg.Run.Threads, cgroup.UsableCores().N)/max(devices, 1), 1)
 }

@@ -58,7 +58,8 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 }
 
 // Deterministic reports whether equal seeds and CPU features result in bit-equal runs. This is true if every agent's policy
-// is deterministic. It returns an error if the configuration demands more than its policies can guarantee.
+// is deterministic, and run.deterministic is not false. It returns an error if run.deterministic is true, but a policy
+// cannot guarantee it.
 func Deterministic(cfg *config.Config) (bool, error) {
 	demanded := cfg.Run.Deterministic
 	for _, name := range cfg.AgentNames() {

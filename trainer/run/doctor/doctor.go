@@ -36,7 +36,8 @@ type Options struct {
 	CPUOnly string         // reason why this program does not use CUDA; "" if it does
 }
 
-// Examine runs all checks. It does not allocate a model or change anything.
+// Examine runs all checks. It does not load a model. It may build a tool's index, start MCP servers, and send a request to a
+// hosted model, a judge or a verifier, whose answer the cache records.
 func Examine(ctx context.Context, o Options) []Finding {
 	gpus := seeGPUs()
 	findings := []Finding{libTorch(), processor(), hostMemory()}

@@ -54,8 +54,8 @@ func (s Sum) String() string {
 }
 
 // Fits compares the needs of all agents with the free memory of each device. For each device with too little, the error
-// names the configuration key to lower: the key of the largest part that has one. It also names copies for checkpoints,
-// which have no key, if they are larger.
+// names the configuration key to lower: the key of the largest part that has one. It names the copies for checkpoints
+// instead if there is no key, or if lowering the key is not enough and the copies are larger.
 func Fits(needs []Need, free map[string]int64) error {
 	var errs []error
 	for _, s := range Sums(needs, free) {

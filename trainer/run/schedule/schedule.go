@@ -71,7 +71,8 @@ type Result struct {
 	Stop bool // the run was asked to stop: after ColdStart and AwaitTeam the run ends; Evaluate and rollouts had no queries
 }
 
-// Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
+// Next returns the next command. Rollouts run in parallel and are not commands. The result depends on the options and the
+// state alone.
 func (s Options) Next(st State) Command {
 	v := st.Version
 	switch {
