@@ -68,8 +68,8 @@ func retryCauseOf(err error, start, reached int64) retryCause {
 // mayRetry reports whether another round may help. It does not help after the same cause twice in a row.
 func (c retryCause) mayRetry(before retryCause) bool { return c != retryCause{} && c != before }
 
-// recordLostGPU returns err. It records the loss of a GPU in the run's folder. If the previous process also lost one of the agent's GPUs
-// at this version, the returned error states that another process will not help, and it is not a LostError.
+// recordLostGPU records the loss of a GPU, if err is one, in the run's folder, and returns err. If the previous process also lost one of
+// the agent's GPUs at this version, or if that cannot be read, the returned error states it and is not a LostError.
 func recordLostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError

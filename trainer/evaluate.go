@@ -38,7 +38,8 @@ func (o EvaluateOptions) check(cfg *config.Config) error {
 }
 
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
-// a separate store, so the numbers are the same. If the configuration has a gateway, Evaluate listens at its address.
+// a separate store. The numbers are the same if the agents' engines are deterministic. If the configuration has a gateway,
+// Evaluate listens at its address.
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e Evaluation, err error) {
 	if err := opt.check(cfg); err != nil {
 		return e, err

@@ -22,8 +22,8 @@ import (
 
 // listen opens the server of this process at the configured address, and mounts the team's
 // gateway, which is nil if the configuration has none. Without an address, a process with some of
-// the agents listens at any free port of its machine. A process with all agents listens only if
-// there is a gateway. Otherwise the server is nil. agents are those that run here; nil means all.
+// the agents listens at a free port of 127.0.0.1. A process with all agents then listens only if
+// there is a gateway, and otherwise the server is nil. agents are the agents of this process; nil means all.
 func listen(cfg *config.Config, agents []string) (*health.Server, *processGateway, error) {
 	if err := config.CheckAgents(cfg, agents); err != nil {
 		return nil, nil, err

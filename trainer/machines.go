@@ -22,9 +22,9 @@ func ServeChild() {
 	assemble.ServeFollower()
 }
 
-// listenForMachines waits for the further machines of each agent here that has several, until done is closed, and adds them
-// to machines. A stop that is requested at one of them stops this process: if there are further machines, o.Stop is
-// replaced by a channel that also closes then.
+// listenForMachines opens a listener for the further machines of each agent here that has several, and adds it to machines.
+// A stop that is requested at one of them stops this process: if there are further machines, o.Stop is replaced by a
+// channel that also closes then. Closing done ends the forwarding of the earlier o.Stop.
 func (o *TrainOptions) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	requestStop := sync.OnceFunc(func() { close(stop) })

@@ -20,8 +20,8 @@ import (
 //   - out gets the memory that the agents will need, progress, a table of each step, and a summary. If it is a terminal, the
 //     progress line is redrawn in place. The error is not nil if the memory of a device or the space on the disk is too small.
 //   - The run's folder gets metrics.jsonl.
-//   - If the configuration has an address (health.address, gateway.listen), a server there has the run's health, metrics,
-//     live page and gateway.
+//   - A server has the run's health, metrics, live page and gateway. Its address is gateway.listen or health.address. Without
+//     either it has a free port of 127.0.0.1, and starts only if there is a gateway or opt.Agents is set.
 //   - Experiment trackers of the configuration get the records.
 //
 // opt.Observer, which may be nil, receives the same records and notes. If the run was complete before, out gets a note, and the

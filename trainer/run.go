@@ -56,7 +56,7 @@ var ErrStopped = worker.ErrStopped
 
 // Resumable reports whether the same command can continue a run that ended with this error:
 //   - a stop was requested, here or at another worker;
-//   - a worker or a sampling server did not appear in time;
+//   - a worker, a further machine or a sampling server did not appear in time;
 //   - a GPU was lost for the first time at its version, and a new process is needed; or
 //   - a follower was lost again.
 func Resumable(err error) bool { return worker.Resumable(err) }

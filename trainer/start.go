@@ -152,7 +152,7 @@ func dateOf(cfg *config.Config, resume bool) (string, error) {
 }
 
 // keepSavedSettings refuses changes to settings that a resumed run must keep. It changes cfg: schedules that keep their last step
-// get the saved decay steps. Its notes list settings that keep their values although run.steps was raised, and changed files.
+// get the saved decay steps. Its notes list changed files, changed settings, and schedules that end before the last step.
 func keepSavedSettings(cfg *config.Config, dir string, files map[string]string) (notes []metrics.Note, err error) {
 	path := filepath.Join(dir, configFile)
 	old, err := config.Load(path, nil)
@@ -213,7 +213,7 @@ func keepDecaySteps(cfg, old *config.Config) error {
 }
 
 // afterDecay returns a note on the steps that follow the end of an agent's schedule, with the keys that give the steps another
-// learning rate. It returns "" if there are no such steps, or if decay_steps was configured with their number.
+// learning rate. It returns "" if there are no such steps, or if decay_steps is configured and run.steps was not raised.
 func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 	o := a.Optimizer
 	if !cfg.Learns(a) || o.Schedule == config.ConstantSchedule || o.DecaySteps >= cfg.Run.Steps || !o.EndsWithRun && cfg.Run.Steps <= old.Run.Steps {

@@ -61,7 +61,7 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
-// loads it. s.offers holds the available states. If the team does not open, only its cause is set.
+// loads it. s.offers holds the available states. If openTeam fails, only the cause of the returned team may be used.
 func openTeam(ctx context.Context, s teamSpec) (*team, error) {
 	t := &team{teamSpec: s}
 	options, err := assemble.StoreOptions(s.Config)
@@ -242,7 +242,8 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 	return err
 }
 
-// withRemedy returns the error of an agent that has reached a version, with a remedy.
+// withRemedy returns the error of an agent that has reached a version, with a remedy if memory ran out. If the process is about
+// to end, it also records the loss of a GPU.
 func (t *team) withRemedy(name string, version int64, err error) error {
 	err = withMemoryRemedy(t.Config, t.Task, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart

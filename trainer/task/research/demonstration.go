@@ -41,7 +41,7 @@ func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
 	return nil
 }
 
-// team grammarRole planner and researcher and returns their conversations.
+// team plays planner and researcher and returns their conversations.
 func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []task.Demonstration) {
 	p := newTranscript(Planner, q.ID, q.Text)
 	answer := e.plan(func(entity, relation string) (string, bool) {
@@ -57,7 +57,7 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 	return p.Demonstration, researchers
 }
 
-// single grammarRole both roles in one conversation and writes findings as notes.
+// single plays both roles in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
 	left := e.limits().singleSearches
