@@ -119,20 +119,20 @@ func layers() []kernel {
 		layer("delta_rule", shaped([]int64{41, 2*9 + 2*21}, []int64{41, 4}, []int64{2}, []int64{2}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(ruleOf(in[2], in[3]).Packed(in[0], in[1], torch.PiecesOf(t.ints(0, 19, 23, 41), t.ints(-1, 7, 20))))
 		}),
-		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixed),
+		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixture),
 		layer("head_log_prob", shaped([]int64{0, 37}, []int64{301, 37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			logp, entropy := torch.HeadLogProb(in[0], in[1], t.ints(index(9, t.rows, 301)...), 0.7, 3)
 			return []*torch.Tensor{logp, entropy}
 		}),
-		{"heads to the cache and its attention", floatBound, cached},
-		{"heads to a cache in bf16 and its attention", floatBound, cachedInHalf},
-		{"short_conv with its cache", floatBound, convolved},
-		{"short_conv and delta_rule with states", floatBound, recurred},
-		{"lora", floatBound, adapted},
-		{"linear_bf16", amxBound, halved},
-		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
-		{"linear with run.matmul bf16", floatBound, rounded},
-		{"moe_bf16", amxBound, halvedExperts},
+		{"heads to the cache and its attention", floatBound, cachedAttention},
+		{"heads to a cache in bf16 and its attention", floatBound, cachedAttentionBF16},
+		{"short_conv with its cache", floatBound, cachedConvolution},
+		{"short_conv and delta_rule with states", floatBound, recurrence},
+		{"lora", floatBound, loraAdd},
+		{"linear_bf16", amxBound, linearBF16},
+		{"linear_bf16 with run.matmul bf16", floatBound, linearBF16Rounded},
+		{"linear with run.matmul bf16", floatBound, linearRounded},
+		{"moe_bf16", amxBound, expertsBF16},
 	}, products()...)
 }
 
@@ -156,7 +156,7 @@ func products() (ks []kernel) {
 		kind torch.QuantType
 	}{{weights.Q4_0, torch.Q4_0}, {weights.Q4_1, torch.Q4_1}, {weights.Q5_0, torch.Q5_0}, {weights.Q5_1, torch.Q5_1}, {weights.Q8_0, torch.Q8_0},
 		{weights.Q4_K, torch.Q4_K}, {weights.Q5_K, torch.Q5_K}, {weights.Q6_K, torch.Q6_K}} {
-		ks = append(ks, kernel{"quantised " + string(q.name), floatBound, func(t *trial) error { return t.quantised(q.name, q.kind) }})
+		ks = append(ks, kernel{"quantised " + string(q.name), floatBound, func(t *trial) error { return t.quantisedProduct(q.name, q.kind) }})
 	}
 	return ks
 }
@@ -182,9 +182,9 @@ func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
 		Cos: t.s.FromFloat32(cos, positions, half), Sin: t.s.FromFloat32(sin, positions, half), Pos: t.ints(pos...)}
 }
 
-// mixed computes a mixture of 4 experts, 2 per token. The choice is given: in float64, others of nearly equal experts would
-// be chosen.
-func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
+// mixture computes a mixture of 4 experts, 2 per token. The chosen experts are given, because a router in float64 could choose
+// other experts of nearly equal weight.
+func mixture(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	var given []int32
 	for _, e := range index(7, in[0].Size(0), 4) {
 		given = append(given, e, (e+1)%4)
@@ -193,8 +193,8 @@ func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	return one(torch.Experts(in[0], chosen, weight, torch.MLPs{GateUp: in[2], Down: in[3]}))
 }
 
-// cached attends to the keys and values of a product, in scattered blocks of a cache.
-func cached(t *trial) error {
+// cachedAttention attends to the keys and values of a product, in scattered blocks of a cache.
+func cachedAttention(t *trial) error {
 	how := newCached(t)
 	var got *torch.Tensor
 	err := t.work(how.values(), func() error { got, _ = how.attend(t.real, t.real); return nil })
@@ -203,10 +203,10 @@ func cached(t *trial) error {
 	return err
 }
 
-// cachedInHalf does the same on a CPU with a cache in bfloat16, as sampling does with engine.cache_dtype: bf16.
-func cachedInHalf(t *trial) error {
+// cachedAttentionBF16 does the same on a CPU with a cache in bfloat16, as sampling does with engine.cache_dtype: bf16.
+func cachedAttentionBF16(t *trial) error {
 	if t.s.Device().IsCUDA() {
-		return cached(t)
+		return cachedAttention(t)
 	}
 	how := newCached(t)
 	var got *torch.Tensor
@@ -261,8 +261,8 @@ func (c cachedTrial) attend(real, keys torch.DType) (out *torch.Tensor, caches [
 	return c.read(c.write(real, caches), caches), caches
 }
 
-// convolved applies a short convolution to two sequences in scattered blocks of a cache, in two passes.
-func convolved(t *trial) error {
+// cachedConvolution applies a short convolution to two sequences in scattered blocks of a cache, in two passes.
+func cachedConvolution(t *trial) error {
 	const tokens, d, block = 41, 37, 8
 	var sequence, pos []int32
 	for i := range int32(tokens) {
@@ -297,8 +297,8 @@ func wideOf(real torch.DType) torch.DType {
 	return torch.Float32
 }
 
-// recurred advances the states of two sequences, in two passes: of a convolution, and of the gated delta rule after it.
-func recurred(t *trial) error {
+// recurrence advances the states of a convolution and of the gated delta rule after it. There are two sequences and two passes.
+func recurrence(t *trial) error {
 	const tokens, channels = 41, 2*9 + 2*21
 	var slot, pos []int32
 	seen := map[bool]int32{} // rows of each sequence
@@ -328,8 +328,8 @@ func recurred(t *trial) error {
 	return err
 }
 
-// adapted adds one of two adapters to some rows.
-func adapted(t *trial) error {
+// loraAdd adds one of two adapters to some rows.
+func loraAdd(t *trial) error {
 	const k, n, r = 37, 29, 3
 	x, y := t.tensor(0, t.rows, k), t.tensor(1, t.rows, n)
 	part := []torch.LoRAPart{{From: 0, N: n, R: r, Scale: 0.5}}
@@ -360,17 +360,17 @@ func adapted(t *trial) error {
 	return err
 }
 
-// halved multiplies by weights in bfloat16, as sampling on the CPU does with engine.dtype: bf16.
-func halved(t *trial) error { return t.halved(t.tensor(0, t.rows, 67)) }
+// linearBF16 multiplies by weights in bfloat16, as sampling on the CPU does with engine.dtype: bf16.
+func linearBF16(t *trial) error { return t.linearBF16(t.tensor(0, t.rows, 67)) }
 
-// halvedRounded does the same with run.matmul bf16, if that can be enabled. x is bfloat16 already, so the rounding does not
+// linearBF16Rounded does the same with run.matmul bf16, if that can be enabled. x is bfloat16 already, so the rounding does not
 // change it.
-func halvedRounded(t *trial) error {
+func linearBF16Rounded(t *trial) error {
 	defer t.roundFactors()()
-	return t.halved(t.tensor(0, t.rows, 67).To(torch.BFloat16).To(t.real))
+	return t.linearBF16(t.tensor(0, t.rows, 67).To(torch.BFloat16).To(t.real))
 }
 
-func (t *trial) halved(x *torch.Tensor) error {
+func (t *trial) linearBF16(x *torch.Tensor) error {
 	w := t.tensor(1, 45, 67).To(torch.BFloat16)
 	var y *torch.Tensor
 	err := t.work(t.rows*45, func() error { y = torch.Linear(x, w.To(weightType(t)), nil); return nil })
@@ -387,9 +387,9 @@ func (t *trial) roundFactors() (undo func()) {
 	return func() { torch.SetRoundFactors(false) }
 }
 
-// rounded tries a linear layer in training, forward and backward, whose factors are rounded to bfloat16 if that is enabled
+// linearRounded tries a linear layer in training, forward and backward, whose factors are rounded to bfloat16 if that is enabled
 // on the device. The factors are bfloat16 already, so the rounding does not change them.
-func rounded(t *trial) error {
+func linearRounded(t *trial) error {
 	defer t.roundFactors()()
 	in := []*torch.Tensor{t.tensor(0, t.rows, 67), t.tensor(1, 45, 67), t.tensor(2, t.rows, 45)}
 	pass := func(dtype torch.DType) (results []*torch.Tensor) {
@@ -416,8 +416,8 @@ func rounded(t *trial) error {
 	return err
 }
 
-// halvedExperts tries experts with weights in bfloat16.
-func halvedExperts(t *trial) error {
+// expertsBF16 tries experts with weights in bfloat16.
+func expertsBF16(t *trial) error {
 	in := []*torch.Tensor{t.tensor(0, t.rows, 37), t.tensor(1, t.rows, 4), t.tensor(2, 4*2*11, 37).To(torch.BFloat16), t.tensor(3, 4*37, 11).To(torch.BFloat16)}
 	same := make([]*torch.Tensor, len(in))
 	for i, x := range in {
@@ -425,8 +425,8 @@ func halvedExperts(t *trial) error {
 	}
 	in[2], in[3] = in[2].To(weightType(t)), in[3].To(weightType(t))
 	var y *torch.Tensor
-	err := t.work(t.rows*37, func() error { y = mixed(t, in)[0]; return nil })
-	t.compareTensors(y, mixed(t, same)[0])
+	err := t.work(t.rows*37, func() error { y = mixture(t, in)[0]; return nil })
+	t.compareTensors(y, mixture(t, same)[0])
 	return err
 }
 
@@ -438,8 +438,8 @@ func weightType(t *trial) torch.DType {
 	return torch.BFloat16
 }
 
-// quantised widens a matrix, multiplies by it, and computes the backward pass.
-func (t *trial) quantised(name weights.DType, kind torch.QuantType) error {
+// quantisedProduct widens a matrix, multiplies by it, and computes the backward pass.
+func (t *trial) quantisedProduct(name weights.DType, kind torch.QuantType) error {
 	const n, k = 13, 512
 	size := name.RowBytes(k)
 	data := make([]byte, n*size)

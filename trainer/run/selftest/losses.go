@@ -216,7 +216,7 @@ type trajectories struct {
 	c         []float64
 }
 
-// trajectories splits the rows into two trajectories. logp and entropy are those of the current policy.
+// trajectories splits the rows into two trajectories. logp and entropy come from the current policy.
 func (t *trial) trajectories(logp, entropy []float64) (*trajectories, error) {
 	b := &trajectories{objective: mgrpo.DefaultObjective(), cu: []int64{0, t.rows / 2, t.rows}}
 	b.objective.EntropyCoef = 0.01
