@@ -19,7 +19,7 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.A
 	if err != nil {
 		return nil, err
 	}
-	outcomes, err := w.member.Phases.Outcomes(ctx, p, total(exp.plan))
+	outcomes, err := w.member.Phases.Outcomes(ctx, p, plannedRollouts(exp.plan))
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func (n normaliser) normalise(ctx context.Context, groups []mgrpo.Group) (learne
 }
 
 // sequences returns the learner's input for step n: the trajectories of complete rollouts with weight, advantage and
-// group, by query.
+// group, by query. It omits trajectories with the weight 0.
 func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {

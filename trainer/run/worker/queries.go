@@ -93,8 +93,8 @@ func (q queries) replacement(n int64, r int) task.Query {
 }
 
 // samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are
-// compared with the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have different ids, so they
-// never coincide with training step 0.
+// compared with the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have different ids, so their
+// random numbers differ from the numbers of training step 0.
 func samplingStep(p store.Phase) int64 {
 	if p.Evaluates() {
 		return 0

@@ -29,7 +29,7 @@ type reports struct {
 	device        *torch.Device // nil: the agent's model is hosted
 	archive       *archive.Archive
 	heldOutDigest string       // digest of the questions by which versions are compared, and of the settings of evaluations
-	sampled       policy.Stats // the engine's statistics at the last record
+	lastStats     policy.Stats // the engine's statistics at the last record
 	tally         tally        // of this round's steps
 }
 
@@ -189,8 +189,8 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 	rp.describeTools(r)
 }
 
-// describeCalls adds the distribution of d_k: over all its calls for the main agent, and over the calls to it for a
-// sub-agent.
+// describeCalls adds the distribution of d_k, the number of calls in a rollout. For the main agent these are all its calls, and
+// for a sub-agent the calls to it.
 func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
@@ -215,8 +215,8 @@ func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 // describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and the ranks
 // on which tokens were sampled.
 func (rp *reports) describeBatches(r *metrics.Record) {
-	s, before := rp.policy.Stats(), rp.sampled
-	rp.sampled = s
+	s, before := rp.policy.Stats(), rp.lastStats
+	rp.lastStats = s
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
 		if n := passes - before.Batches[size]; n > 0 {

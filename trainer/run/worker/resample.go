@@ -22,8 +22,8 @@ type playRollout func(ctx context.Context, q task.Query, k int) (store.Outcome, 
 // replacements.
 //
 // The choice of queries does not depend on the order in which they end, so a step that is played again has the same queries.
-// The first m replacements are used: m is the smallest number for which the step's own queries and these replacements contain m
-// degenerate queries, but at most the limit.
+// The first m replacements are used. m is the smallest number for which the step's own queries and these replacements contain m
+// degenerate queries. If that number exceeds the limit, m is the limit.
 func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, play playRollout) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {
@@ -33,7 +33,7 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(ro.cfg.ConversationsAtOnce(ro.agent))
-	ended := make(chan []store.Outcome, len(queries)) // the outcomes of one query; a replacement begins when another has been received
+	ended := make(chan []store.Outcome, len(queries)) // outcomes of a query; sends never block, as a replacement begins after a receive
 	begin := func(q task.Query) {
 		outcomes := make([]store.Outcome, plan.Rollouts)
 		var left atomic.Int64
@@ -74,13 +74,13 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 			playing++
 		}
 	}
-	return replaced(plan, replacements, degenerate), g.Wait()
+	return withReplacements(plan, replacements, degenerate), g.Wait()
 }
 
-// replaced returns the plan in which replacements have taken the places of degenerate queries. They first
+// withReplacements returns the plan in which replacements have taken the places of degenerate queries. They first
 // replace degenerate queries in the order of the plan. Replacements that are degenerate, too, are replaced next. There
 // are at most as many replacements as degenerate queries.
-func replaced(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
+func withReplacements(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
 	played := slices.Concat(plan.Queries, replacements)
 	plan.Queries = slices.Clone(plan.Queries)
 	for i, next := 0, 0; next < len(replacements); i++ {
@@ -108,8 +108,8 @@ func (ro *rollouts) degenerate(ctx context.Context, outcomes []store.Outcome) (b
 // resamples reports whether queries of a phase may be replaced.
 func (ro *rollouts) resamples(p store.Phase) bool { return !p.Evaluates() && ro.cfg.GRPO.Resample > 0 }
 
-// played returns the number of rollouts of a phase, including those of replaced queries.
-func played(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }
+// playedRollouts returns the number of rollouts of a phase, including rollouts of replaced queries.
+func playedRollouts(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }
 
 // splitReplaced splits outcomes by whether their queries were replaced.
 func splitReplaced(outcomes []store.Outcome, replaced []string) (kept, ofReplaced []store.Outcome) {

@@ -144,7 +144,7 @@ func TestFailureWhileReplacing(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	plan := store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}
 	degenerate := map[string]bool{"c": true, "a": true, "r0": true, "r2": true}
-	got := replaced(plan, []string{"r0", "r1", "r2"}, degenerate)
+	got := withReplacements(plan, []string{"r0", "r1", "r2"}, degenerate)
 	if !slices.Equal(got.Queries, []string{"r2", "b", "r1"}) || !slices.Equal(got.Replaced, []string{"a", "c", "r0"}) {
 		t.Errorf("got queries %v and replaced %v, want [r2 b r1] and [a c r0]", got.Queries, got.Replaced)
 	}
@@ -160,7 +160,7 @@ func TestOutcomesOfReplacedQueries(t *testing.T) {
 	if len(kept) != 2 || kept[1].Rollout != 1 || len(gone) != 2 || gone[0].Query != "b" {
 		t.Errorf("kept %v and removed %v, want the two outcomes of a kept", kept, gone)
 	}
-	if n := played(store.Plan{Queries: []string{"a", "d", "e"}, Replaced: []string{"b", "c"}, Rollouts: 4}); n != 20 {
+	if n := playedRollouts(store.Plan{Queries: []string{"a", "d", "e"}, Replaced: []string{"b", "c"}, Rollouts: 4}); n != 20 {
 		t.Errorf("got %d rollouts played, want 20", n)
 	}
 }

@@ -79,7 +79,7 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, err
 		}
 		var conflict *store.ConflictError
-		// A conflict means that an earlier worker of this agent has begun the phase: play it, and stop at the next one.
+		// A conflict means that an earlier worker of this agent has begun the phase: play it, and stop at the next phase.
 		if err := ro.member.Phases.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
 		}
@@ -186,7 +186,7 @@ func cacheFailed(err error) bool {
 }
 
 // unanswered returns the error of a conversation that a model's server did not finish. The server may belong to this agent
-// or to an agent that it called. unanswered returns nil if there is none.
+// or to an agent that it called. unanswered returns nil for other errors, and if ctx has ended.
 func unanswered(ctx context.Context, err error) *agent.UnansweredError {
 	var failed *agent.UnansweredError
 	if ctx.Err() != nil || !errors.As(err, &failed) {
@@ -356,7 +356,7 @@ func (c *collector) add(t *trajectory) {
 		p.Activity = metrics.Evaluate
 	}
 	if c.main {
-		p.Total = total(c.exp.plan)
+		p.Total = plannedRollouts(c.exp.plan)
 	}
 	c.observer.Progress(p)
 }
@@ -370,10 +370,10 @@ func conversationOf(t agent.Trajectory) *metrics.Conversation {
 	return out
 }
 
-// idOf returns the id of the worker's agent's trajectory of a rollout: invocation i, or the only one (0) of the main agent.
+// idOf returns the id of this agent's trajectory in rollout k of a query. i is the invocation; it is 0 for the main agent.
 func idOf(s *common, query string, k, i int) string {
 	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: s.name, Invocation: i}, s.main)
 }
 
-// total returns the number of rollouts of a phase.
-func total(p store.Plan) int { return len(p.Queries) * p.Rollouts }
+// plannedRollouts returns the number of rollouts of a phase, without the rollouts of replaced queries.
+func plannedRollouts(p store.Plan) int { return len(p.Queries) * p.Rollouts }

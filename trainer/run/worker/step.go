@@ -53,7 +53,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	phase := store.TrainPhase(n)
 	exp.clock.resume()
 	// 1. Roll out: done. The main agent's worker has published the outcomes after verifying them.
-	outcomes, err := s.member.Phases.Outcomes(ctx, phase, played(exp.plan))
+	outcomes, err := s.member.Phases.Outcomes(ctx, phase, playedRollouts(exp.plan))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (s *steps) load(ctx context.Context, version int64) error {
 type stepResult struct {
 	step       int64
 	exp        *experience
-	outcomes   []store.Outcome            // without those of replaced queries
+	outcomes   []store.Outcome            // without outcomes of replaced queries
 	complete   map[string][]store.Outcome // by query; see agree
 	groups     []mgrpo.Group
 	advantages learner.Advantages

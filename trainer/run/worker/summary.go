@@ -22,7 +22,7 @@ type question struct {
 // which its questions differ.
 func summary(questions []question, seed uint64) []metrics.Score {
 	var scores []metrics.Score
-	for _, set := range distinct(questions, func(q task.Query) string { return q.Set }) {
+	for _, set := range groupBy(questions, func(q task.Query) string { return q.Set }) {
 		scores = append(scores, scoreOf(set.questions, metrics.Score{Set: set.name}, seed))
 		for _, by := range []struct {
 			name string
@@ -32,7 +32,7 @@ func summary(questions []question, seed uint64) []metrics.Score {
 			{"level", func(q task.Query) string { return q.Level }},
 			{"parts", func(q task.Query) string { return strconv.Itoa(len(q.Parts)) }},
 		} {
-			some := distinct(set.questions, by.of)
+			some := groupBy(set.questions, by.of)
 			if len(some) < 2 {
 				continue
 			}
@@ -56,8 +56,8 @@ type subset struct {
 	questions []question
 }
 
-// distinct splits questions by a name, in the order of its first occurrence.
-func distinct(questions []question, name func(task.Query) string) (subsets []subset) {
+// groupBy groups questions by a name, in the order in which the names first occur.
+func groupBy(questions []question, name func(task.Query) string) (subsets []subset) {
 	at := map[string]int{}
 	for _, q := range questions {
 		n := name(q.Query)

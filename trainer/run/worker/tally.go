@@ -17,12 +17,12 @@ type tally struct {
 	tooLong  map[string]int // tokens of prompts that left no room for an answer, by query
 	idle     int            // number of latest steps in a row without a group whose rewards differ
 	groups   int            // groups of this agent in all steps
-	rollouts int            // of all steps
+	rollouts int            // rollouts in all steps
 	unscored int            // rollouts without a score, which are removed
 }
 
-// idleSteps is the number of consecutive steps without differing rewards after which a warning appears. The warning is
-// repeated after twice and four times as many, and so on.
+// idleSteps is the number of consecutive steps without differing rewards after which a warning appears. The warning appears
+// again after twice and four times as many steps, and so on.
 const idleSteps = 10
 
 // learnsNothing counts a step's groups. It returns a warning if many consecutive steps had nothing to learn from, otherwise

@@ -130,7 +130,7 @@ func (w *Worker) execute(ctx context.Context, c schedule.Command, exp *experienc
 // rolloutRunner rolls out one step at a time, concurrently with the worker's other work.
 type rolloutRunner struct {
 	w    *Worker
-	busy bool // from rollOut to take
+	busy bool // rollOut was called, and take not yet
 	work sync.WaitGroup
 	done chan rolloutResult // buffered, so that a result can wait to be taken
 }
