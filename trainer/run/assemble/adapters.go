@@ -19,8 +19,8 @@ type adapters struct {
 	read   func(from int64, dst []float32) error
 }
 
-// trained returns the number of parameters that training changes in an agent's model of this architecture.
-func trained(cfg *config.Config, a *config.Agent, base arch.Config) (int64, error) {
+// trainedParameters returns the number of parameters that training changes in an agent's model of this architecture.
+func trainedParameters(cfg *config.Config, a *config.Agent, base arch.Config) (int64, error) {
 	if !a.Adapts() {
 		return base.Parameters(), nil
 	}
@@ -31,7 +31,7 @@ func trained(cfg *config.Config, a *config.Agent, base arch.Config) (int64, erro
 	return initial.layout.Numel, nil
 }
 
-// initialAdapters returns an agent's initial adapters: new ones, or those of the configured folder.
+// initialAdapters returns an agent's initial adapters: new adapters, or the adapters in the configured folder.
 func initialAdapters(cfg *config.Config, a *config.Agent, base arch.Config) (of adapters, err error) {
 	key := ".lora.init"
 	if folder := a.LoRA.Folder(); folder != "" {

@@ -19,9 +19,9 @@ import (
 
 // Files that a run reads: their checks, their digests and their paths.
 
-// CheckFiles checks that the files and programs exist which an agent's worker opens only after it
-// has loaded its weights. These are prompt, corpora of tools, demonstrations, and the program
-// that holds the conversations. The error names all that are missing.
+// CheckFiles checks the files and programs that an agent's worker opens only after it has loaded its
+// weights: the prompt, corpora of tools, demonstrations, and the program that holds the
+// conversations. The error names every missing file or program.
 func CheckFiles(cfg *config.Config, a *config.Agent) error {
 	var missing config.Errors
 	files := agentFiles(cfg, a)
@@ -47,8 +47,8 @@ func TaskFiles(cfg *config.Config) (map[string]string, error) {
 	return fileDigests(cfg, taskPaths(cfg))
 }
 
-// InputFiles returns a digest of each file and model that the training reads and no checkpoint contains, by key. The file of
-// held-out questions is left out (see HeldOutDigest), and so is what does not exist on this machine.
+// InputFiles returns a digest of each file and model that the training reads and no checkpoint contains, by key. It leaves out
+// the file of held-out questions (see HeldOutDigest), and files that do not exist on this machine.
 func InputFiles(cfg *config.Config) (map[string]string, error) {
 	questions := taskPaths(cfg)
 	delete(questions, "task.eval")
@@ -130,7 +130,7 @@ func inputPaths(cfg *config.Config) map[string]string {
 	return paths
 }
 
-const digestLength = 16 // digests tell files of one run apart
+const digestLength = 16 // enough to distinguish the files of one run
 
 // fileDigests returns the digests of the existing files among paths.
 func fileDigests(cfg *config.Config, paths map[string]config.Path) (map[string]string, error) {
@@ -147,7 +147,7 @@ func fileDigests(cfg *config.Config, paths map[string]config.Path) (map[string]s
 	return digests, nil
 }
 
-// fileDigest returns the digest of the file that a key names, or "" if the file does not exist.
+// fileDigest returns the digest of the file at path, or "" if it does not exist. key is the configuration key for errors.
 func fileDigest(cfg *config.Config, key string, path config.Path) (string, error) {
 	f, err := durable.Digest(cfg.Resolve(path))
 	switch {

@@ -73,7 +73,7 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 // headers of checkpoints. The model must not be hosted.
 func ModelOf(cfg *config.Config, a *config.Agent, t task.Task) (m memory.Model, err error) {
 	if m.Arch, m.Quantised, err = architecture(cfg, a, t); err == nil {
-		m.Trained, err = trained(cfg, a, m.Arch)
+		m.Trained, err = trainedParameters(cfg, a, m.Arch)
 	}
 	return m, err
 }

@@ -35,7 +35,7 @@ type Parts struct {
 	Player    *play.Player
 	Policy    policy.Lifecycle
 	Learner   *launch.RankedLearner // on all of the agent's devices; nil for an agent that does not learn
-	Reference *model.Model          // for the KL term; nil without a KL term, and until the cold start is over
+	Reference *model.Model          // reference of the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
 	Gateway   *gateway.AgentServer // answers requests of programs; nil: no gateway
 	Notes     []string             // unused tensors of the checkpoint, and the reasons why they are unused

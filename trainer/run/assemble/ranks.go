@@ -90,8 +90,9 @@ func (p *Parts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent
 	return p.group.Sampler(s, p.Model.Config), nil
 }
 
-// CheckFollowerWeights returns an error and ends the followers if one of an agent that does not learn samples with weights that
-// differ from rank 0's. Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained weights themselves.
+// CheckFollowerWeights compares the weights of an agent that does not learn. If a follower's weights differ from rank 0's, it ends
+// the followers and returns an error. Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained
+// weights themselves.
 func (p *Parts) CheckFollowerWeights(ctx context.Context) error {
 	if p.group == nil || p.Learner != nil {
 		return nil

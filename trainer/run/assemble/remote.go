@@ -22,7 +22,7 @@ func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 			}
 			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize,
 				p.Tokenizer.TokenBytes, spec.Note
-			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
+			engine, err := remote.New(ctx, weightAccess{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
 			if err != nil {
 				return nil, err
 			}
@@ -55,19 +55,19 @@ func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) 
 	return opt, err
 }
 
-// served gives servers access to the agent's weights.
-type served struct {
+// weightAccess gives servers access to the agent's weights.
+type weightAccess struct {
 	parts *Parts
 	dtype weights.DType
 }
 
-func (s served) Write(ctx context.Context, dir string) error {
+func (s weightAccess) Write(ctx context.Context, dir string) error {
 	p := s.parts
 	read := p.Params.Reader(ctx, func(from int64, dst []float32) error { return p.Params.Read(ctx, from, dst) })
 	return p.Model.HF(read).WriteFolder(dir, s.dtype, p.Tokenizer.Files())
 }
 
-func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+func (s weightAccess) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
 	if params, learned := s.parts.Params.(launch.RankedParams); learned && s.parts.Model.Gathered() {
 		return params.Learner.Logits(ctx, ids, ends)
 	}
@@ -75,4 +75,4 @@ func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 }
 
 // Frozen reports whether the weights are not trained, or no longer trained.
-func (s served) Frozen() bool { return s.parts.Learner == nil }
+func (s weightAccess) Frozen() bool { return s.parts.Learner == nil }

@@ -58,7 +58,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), ""})
 	} else {
-		out = append(out, opened(ctx, cfg, t, agents)...)
+		out = append(out, checkParts(ctx, cfg, t, agents)...)
 		task.Close(t)
 	}
 	needs, err := assemble.MemoryNeeds(cfg, agents, nil)
@@ -71,14 +71,14 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	return append(out, runDisk(cfg, 0, 0))
 }
 
-// opened checks how answers are scored, and assembles the parts of each agent.
-func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []string) []Finding {
+// checkParts checks how answers are scored, and assembles the parts of each agent.
+func checkParts(ctx context.Context, cfg *config.Config, t task.Task, agents []string) []Finding {
 	out := []Finding{{OK, "task", cfg.Task.Kind, ""}}
 	if err := scores(ctx, cfg, t, agents); err != nil {
 		out = append(out, Finding{Fail, "verifier", oneLine(err), ""})
 	}
 	train, heldOut := queries(cfg, t)
-	if known := repeated(train, heldOut); known > 0 {
+	if known := countRepeated(train, heldOut); known > 0 {
 		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(heldOut)),
 			"use other rows for task.eval: the accuracy must be measured on questions that no agent was trained on"})
 	}
@@ -196,8 +196,8 @@ func queries(cfg *config.Config, t task.Task) (train, heldOut []task.Query) {
 	return train, task.HeldOut(t, cfg.Eval.Queries)
 }
 
-// repeated counts the held-out queries whose question is also a training question.
-func repeated(train, heldOut []task.Query) (n int) {
+// countRepeated counts the held-out queries whose question is also a training question.
+func countRepeated(train, heldOut []task.Query) (n int) {
 	trained := map[string]bool{}
 	for _, q := range train {
 		trained[q.Text] = true
@@ -286,9 +286,9 @@ func runDisk(cfg *config.Config, needed, one int64) Finding {
 // run that writes few checkpoints has fewer. An untrained agent has a single file for all of these, and a second one while a
 // checkpoint is in progress. A stopped cold start has the weights and moments, in fp32, until the first checkpoint is complete.
 func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
-	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
-	checkpoints := min(written(cfg), cfg.Run.Steps)
-	if taught {
+	coldStarts := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
+	checkpoints := min(checkpointsWritten(cfg), cfg.Run.Steps)
+	if coldStarts {
 		checkpoints++ // the checkpoint of step 0
 	}
 	checkpoints = min(int64(cfg.Run.Keep)+3, checkpoints)
@@ -308,9 +308,9 @@ func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) 
 	return one, max(most, stopped+one)
 }
 
-// written returns the largest number of checkpoints that a run writes after step 0 if it is stopped once. It writes them at
+// checkpointsWritten returns the largest number of checkpoints that a run writes after step 0 if it is stopped once. It writes them at
 // multiples of run.checkpoint_every, after evaluations, at the stop and at the end.
-func written(cfg *config.Config) int64 {
+func checkpointsWritten(cfg *config.Config) int64 {
 	n := int64(2)
 	for _, every := range []int64{cfg.Run.CheckpointEvery, cfg.Eval.Every} {
 		if every > 0 {

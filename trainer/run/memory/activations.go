@@ -75,14 +75,15 @@ func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) in
 	}
 	values := rows*layerValues(c)*size + slots*4*int64(c.VocabSize)
 	if size != 4 {
-		const keys = 1 << 16 // those of one prompt may be more
+		const keys = 1 << 16 // positions gathered at once; a single prompt may have more
 		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size
 	}
 	return values
 }
 
 // cacheBytes returns the memory of the key-value cache of an engine that samples for several agents. Layers with a
-// window keep at most the windows. size is the number of bytes of a value of the model, and keys of a key or a value.
+// window keep at most a window of each conversation. size is the size of a value of the model in bytes, and keys the size of a
+// cached key or value.
 func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size, keys int64, gpu bool) (bytes int64) {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
@@ -101,7 +102,7 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size,
 // stateBytes returns the memory of the recurrent states of an engine that samples for several agents.
 func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64) int64 {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
-	var states, inputs int64 // values of a sequence: of float32 states, and of inputs of convolutions
+	var states, inputs int64 // values of a sequence in float32 states and in inputs of convolutions
 	for i := range c.Layers {
 		if g := c.GatedDelta; c.Layer(i).Recurs() {
 			states += int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim)

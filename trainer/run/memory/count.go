@@ -47,7 +47,7 @@ func CountFollower(cfg *config.Config, a *config.Agent, rank int, m Model) Need 
 // compute adds the needs of sampling and training to the memory that is held. It names the keys
 // that scale them.
 func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
-	taught, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
+	trains, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
 	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
 	prefix := "agents." + a.Name + ".engine."
 	var activations int64
@@ -70,13 +70,13 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 			n.lever(prefix+"slots", slots, States)
 		}
 	}
-	if taught {
+	if trains {
 		activations = max(activations, updateActivations(cfg, a, model, gpu))
 	}
 	if activations > 0 {
 		n.add(Activations, activations)
 	}
-	if taught {
+	if trains {
 		n.trainingLever(a, context)
 	}
 	if gpu {

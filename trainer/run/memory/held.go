@@ -12,8 +12,8 @@ import (
 func (n *Need) addProcessMemory(cfg *config.Config, a *config.Agent, m Model) {
 	layout := m.Arch.Layout() // slow to make for a mixture
 	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
-	taught := cfg.Learns(a) || cfg.ColdStarts(a)
-	inShares := a.Shard == "full" && taught
+	trains := cfg.Learns(a) || cfg.ColdStarts(a)
+	inShares := a.Shard == "full" && trains
 	rotary := 4 * int64(a.ContextTokens(m.Arch.MaxPosition)) * m.Arch.RotaryWidth()
 	weights := parameters * size
 	switch {
@@ -37,7 +37,7 @@ func (n *Need) addProcessMemory(cfg *config.Config, a *config.Agent, m Model) {
 	if a.Adapts() {
 		n.add(Adapters, 4*m.Trained)
 	}
-	if taught {
+	if trains {
 		share := longestShare(a, layout, m.Trained)
 		gradients := 4 * m.Trained
 		if half && !a.Adapts() || inShares {
@@ -52,7 +52,8 @@ func (n *Need) addProcessMemory(cfg *config.Config, a *config.Agent, m Model) {
 	switch {
 	case !cfg.HasKL(a):
 	case a.Adapts() && a.Reference == "":
-		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; otherwise it is the base, which is loaded already
+		// The reference is a second set of adapters, or otherwise the base model, which is loaded already.
+		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) {
 			n.add(Reference, 4*m.Trained)
 		}
 	default:
@@ -71,8 +72,8 @@ func gathered(a *config.Agent, layout *arch.Layout) int64 {
 	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
 }
 
-// oneLayer returns the number of gradients that a rank computes at a time. They are of the longest
-// layer (only its own experts, where ranks divide experts), and of weights outside of layers.
+// oneLayer returns the largest number of gradients that a rank computes at a time: the gradients of the
+// largest layer and of the weights outside of layers. If ranks divide experts, a rank counts only its own experts.
 func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
 	of := len(a.Ranks())
 	_, most := ranks.Arrange(model.Blocks(layout, inShares), 1, func(b ranks.Block) int64 { return b.Computed(0, of) })

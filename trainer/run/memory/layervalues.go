@@ -100,7 +100,8 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// The largest width over the layers: of keys, of queries, of both with values, and of the MLP.
+// The following functions return the largest width over the layers: of keys, of queries, of queries, keys and values together, and
+// of the MLP.
 func kvWidth(c arch.Config) int64    { return widest(c, arch.LayerConfig.KVWidth) }
 func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, arch.LayerConfig.HeadDim) }
 func qkvWidth(c arch.Config) int64   { return queryWidth(c) + 2*kvWidth(c) }

@@ -25,7 +25,7 @@ const (
 	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	States      Kind = "states"      // recurrent states of an engine: as many as arch.RecurrentStates returns
-	Activations Kind = "activations" // of a micro-batch in training or of a pass of sampling, the larger of the two; an estimate
+	Activations Kind = "activations" // the larger of a micro-batch's in training and a sampling pass's; an estimate
 	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest trajectories
 	Overhead    Kind = "overhead"    // CUDA's context, kernels and workspaces, and gaps between tensors; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
@@ -41,7 +41,7 @@ type Part struct {
 // Need is the memory that one process of an agent will need: nothing, if its model is hosted.
 type Need struct {
 	Agent  string
-	Rank   int    // of the agent's devices; 0: the worker
+	Rank   int    // rank of the process among the agent's devices; 0: the worker
 	Device string // where it computes: "cpu", "cuda:N"
 	Parts  []Part // at most one of each kind, none of 0 bytes
 	Files  int64  // bytes on disk of one checkpoint
