@@ -40,7 +40,7 @@ func NewChat(cfg ChatOptions) (*Chat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
-	functions := cfg.Functions // as they are: the template prints what the program wrote
+	functions := cfg.Functions // unchanged: the template prints the program's own text
 	if functions == nil {
 		functions = callables.definitions
 	}

@@ -133,7 +133,7 @@ type conversation struct {
 	called    map[string]int // number of calls of each tool
 }
 
-// subtask is a task given to a sub-agent. A conversation counts how often it gives the same one.
+// subtask is a task given to a sub-agent. A conversation counts how often it gives the same task.
 type subtask struct{ agent, task string }
 
 // conclude records a limit that a turn reached, an invalid turn or the answer. It returns false if the turn is none of these.

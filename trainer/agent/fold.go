@@ -117,7 +117,7 @@ func fitting(recent []exchange, room int) []exchange {
 	return recent
 }
 
-// begin begins a stretch. None of its first tokens are trained in it: those that the agent sampled are trained in the
+// begin begins a stretch with tokens that are not trained in it. If the agent sampled some of them, they are trained in the
 // stretch before.
 func (v *sampler) begin(ids []int32, text string) {
 	t := v.traj

@@ -26,8 +26,9 @@ type history struct {
 
 // probeCalls finds out how the template prints calls and chooses the format that reads them. If a template prints
 // functions but no calls, its prompt may show the notation. Otherwise the system message describes the functions and
-// the notation is Hermes's. probeCalls returns an error if the template offers functions and prints calls in an unknown
-// notation, or fails to print them without refusing to.
+// the notation is Hermes's. If the agent has functions, probeCalls returns an error for a template that prints calls in an
+// unknown notation, and for one that offers functions but fails to print their calls. A template may refuse calls
+// with raise_exception.
 func (t *Template) probeCalls() error {
 	t.calls = callformat.Hermes
 	format, err := t.learnCalls()
@@ -203,7 +204,7 @@ func argumentsText(arguments any) (string, bool) {
 	return text, err == nil
 }
 
-// shortID returns an id of nine letters and digits. It returns an id that already has this form as it is.
+// shortID returns an id of nine letters and digits. It returns an id that already has this form unchanged.
 func shortID(id string) string {
 	if nineLetters.MatchString(id) {
 		return id

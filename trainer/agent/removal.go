@@ -9,15 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// removed is the result that a main agent reads in place of a removed answer. A sub-agent that gave no answer has a similar one.
-const removed = "(no answer)"
+// removedAnswer is the result that a main agent reads in place of a removed answer. A sub-agent that gave no answer has a similar one.
+const removedAnswer = "(no answer)"
 
 // WithoutCall returns t as it would be if subAgent had not answered its call with this index. The agent's turns up to its
 // last results stay as they are; the turns after them are sampled again, with the random numbers of the first time. If the
 // agent then calls again, the conversation has no answer, and its Finish is FinishTurns. If it reaches a limit, Finish names
 // the limit. Sub-agents and tools are not called. spec and env must be the conversation's.
 //
-// t must have ended with an answer, and neither folds nor a hosted model are supported. Errors are those of Run.
+// t must have ended with an answer, and neither folds nor a hosted model are supported. WithoutCall returns the same errors
+// as Run.
 func WithoutCall(ctx context.Context, spec Spec, env Env, t *Trajectory, subAgent string, index int) (Trajectory, error) {
 	if t.Finish != FinishAnswer || len(t.More) > 0 || len(t.Tokens) == 0 {
 		return Trajectory{}, errors.New("removal of a call: the conversation must have one row of tokens and an answer")
@@ -58,7 +59,7 @@ func turnsWithout(t *Trajectory, subAgent string, index int) ([]Turn, error) {
 			}
 			if calls == index {
 				turns[i].Results = slices.Clone(turn.Results)
-				turns[i].Results[j].Text = removed
+				turns[i].Results[j].Text = removedAnswer
 			}
 			calls++
 		}

@@ -30,7 +30,7 @@ func TestWithoutCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		before, after := s.tok.Decode(traj.Tokens[:request], false), s.tok.Decode(s.engine.requests[0].Tokens, false)
-		if want := strings.Replace(before, removedText, removed, 1); after != want || !strings.Contains(before, removedText) {
+		if want := strings.Replace(before, removedText, removedAnswer, 1); after != want || !strings.Contains(before, removedText) {
 			t.Errorf("without call %d the model reads\n%s\nwant\n%s", i, after, want)
 		}
 		if got.Answer != "five" || !got.FormatValid || got.Finish != FinishAnswer || got.SampledTurns() != 3 {

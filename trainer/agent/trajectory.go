@@ -60,7 +60,7 @@ type Trajectory struct {
 	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
 	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
 
-	Usage *Usage `json:"usage,omitempty"` // of a hosted model; nil: its server does not report it
+	Usage *Usage `json:"usage,omitempty"` // reported by the server of a hosted model; nil: not reported
 }
 
 // Usage is the number of tokens in a trajectory, as the server of a hosted model counts them.
@@ -77,7 +77,7 @@ type Turn struct {
 	From    int    `json:"from"`
 	To      int    `json:"to"`
 
-	Results []dialect.Result `json:"-"` // of an observed turn: the results of the calls of the turn before it, in the order issued
+	Results []dialect.Result `json:"-"` // only in an observed turn: the results of the previous turn's calls, in the order issued
 }
 
 // Roles of a Turn.

@@ -56,8 +56,8 @@ func (t *Template) probeStops(delta string) error {
 
 // delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation
 // instead of the real one. Some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
-// conversation need not be a prefix of the next one. If the messages begin with results, they follow a turn with the
-// calls that they answer: some templates print results only then, or print them differently.
+// conversation need not be a prefix of the next rendering. If the messages begin with results, the fixed conversation has a
+// turn with the calls that they answer: some templates print results only then, or print them differently.
 func (t *Template) delta(messages []tokenizer.Message) (string, error) {
 	if t.history.toolRole && t.history.calls && len(messages) > 0 && messages[0].Role == "tool" {
 		text, err := t.afterCalls(messages)

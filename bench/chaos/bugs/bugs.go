@@ -269,7 +269,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "a removed call keeps its answer, so every credit is 0",
 		File: "trainer/agent/removal.go",
-		Old:  "Results[j].Text = removed\n", New: "Results[j].Text = r.Text\n",
+		Old:  "Results[j].Text = removedAnswer\n", New: "Results[j].Text = r.Text\n",
 		Suite: training("TestRemovalCredit"),
 	},
 }

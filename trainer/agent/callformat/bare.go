@@ -136,7 +136,8 @@ func (b bare) isCall(raw json.RawMessage, functions Functions) bool {
 	return known || object(fields[b.argumentsOf(fields)]) != nil
 }
 
-// argumentsOf returns the key of a call's arguments. Models may write the other one of the usual keys.
+// argumentsOf returns the key of a call's arguments. A model may write "arguments" or "parameters" although its template has
+// another key.
 func (b bare) argumentsOf(call map[string]json.RawMessage) string {
 	for _, key := range []string{b.arguments, "arguments", "parameters"} {
 		if call[key] != nil {

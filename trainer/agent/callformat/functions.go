@@ -54,7 +54,7 @@ func typesOf(schema json.RawMessage, root map[string]json.RawMessage) types {
 // typeFinder finds the types of one schema.
 type typeFinder struct {
 	root map[string]json.RawMessage
-	seen int // schemas so far, including those of references
+	seen int // number of schemas so far, including referenced schemas
 }
 
 func (f *typeFinder) typesOf(schema json.RawMessage) (out types) {

@@ -108,7 +108,7 @@ func (p *literals) word() (json.RawMessage, error) {
 	return json.RawMessage(word), nil
 }
 
-// plainNumber returns a number of Python as JSON writes it, or another word as it is.
+// plainNumber converts a Python number to JSON's notation. It returns any other word unchanged.
 func plainNumber(word string) string {
 	sign, digits := "", strings.TrimLeft(word, "+-")
 	if strings.Count(word[:len(word)-len(digits)], "-")%2 == 1 {

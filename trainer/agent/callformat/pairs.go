@@ -101,8 +101,8 @@ func (f *pairs) arguments(text string, at int, known map[string]types) (argument
 }
 
 // valueTo returns the end of a value: the first valueEnd that is followed by another key or the end of the call, so
-// that a text may contain marks. If the model omitted the last valueEnd, valueTo returns the first one after from, or
-// -1.
+// that a text may contain marks. If the model omitted the last valueEnd, valueTo returns the position of the first valueEnd
+// after from, or -1.
 func (f *pairs) valueTo(text string, from int) int {
 	first := -1
 	for at := from; ; {

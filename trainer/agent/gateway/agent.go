@@ -22,11 +22,11 @@ import (
 type AgentOptions struct {
 	Name      string
 	Main      bool
-	Seed      uint64 // of the run
+	Seed      uint64 // the run's seed
 	Policy    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer
 	Limits    agent.Limits    // all except Wall: the program has its own time limit
-	Variables *ordered.Object // of the chat template; nil: none
+	Variables *ordered.Object // variables of the chat template; nil: none
 	Date      time.Time       // the date that templates print as today; zero: the clock's date
 }
 

@@ -27,7 +27,7 @@ type Client struct {
 }
 
 // Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
-// drops a rollout that was given to another program. If one program after another cannot be started or fails at once, it waits longer and
+// drops a rollout that was given to another program. After each program in a row that cannot be started or fails at once, it waits
 // longer: the cause may be on this machine, and other machines may play the rollouts.
 func (c *Client) Play(ctx context.Context) error {
 	if err := checkCommand(c.Command, c.Dir); err != nil {
@@ -132,8 +132,8 @@ func (c *Client) report(ctx context.Context, o *Lease, result []byte) error {
 	return err
 }
 
-// renew renews a lease until ctx ends. If the gateway refuses, another program has the rollout, and renew ends this
-// one.
+// renew renews a lease until ctx ends. If the gateway refuses, another program has the rollout, and renew calls lost to end
+// the command.
 func (c *Client) renew(ctx context.Context, o *Lease, lost context.CancelCauseFunc) {
 	every := time.NewTicker(max(time.Duration(o.Renew*float64(time.Second))/3, 100*time.Millisecond))
 	defer every.Stop()

@@ -27,7 +27,7 @@ type request struct {
 // root is one invocation.
 type root struct {
 	key     uint64 // part of the key of its random numbers
-	hash    uint64 // of the first prompt
+	hash    uint64 // hash of the first prompt
 	repeat  int    // ordinal among the roots with the same first prompt
 	arrival int
 	anchor  anchor
@@ -37,7 +37,7 @@ type root struct {
 
 // opening is the first request of a root.
 type opening struct {
-	chain chain  // of its messages
+	chain chain  // chain of its messages
 	task  string // the last message of the user
 }
 

@@ -134,7 +134,7 @@ func chains(messages []message) []chain {
 	return out
 }
 
-// plainJSON returns a JSON text with standard spacing. It returns a text that is not JSON as it is.
+// plainJSON returns a JSON text with standard spacing. It returns a text that is not JSON unchanged.
 func plainJSON(text string) string {
 	if v, err := ordered.Parse([]byte(text)); err == nil {
 		if plain, err := ordered.Dumps(v, ordered.Format{}); err == nil {

@@ -53,7 +53,7 @@ func (f *responseFormat) check() error {
 // toolChoice is the field tool_choice: auto, none, required, or a function by its name, which must be called.
 type toolChoice struct {
 	mode string // auto, none or required
-	name string // of the function that must be called; "": any
+	name string // name of the function that must be called; "": any function
 }
 
 // UnmarshalJSON reads the forms of /v1/chat/completions and of /v1/responses.

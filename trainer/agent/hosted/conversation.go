@@ -14,8 +14,8 @@ import (
 
 // Bounds on the size of a server's messages, in bytes.
 const (
-	maxTurn         = 256 << 10 // of one turn, with its calls
-	maxConversation = 4 << 20   // of all messages, which each request sends
+	maxTurn         = 256 << 10 // one turn, with its calls
+	maxConversation = 4 << 20   // all messages, which each request sends
 )
 
 // conversation is the agent.Voice of a hosted model.
@@ -24,7 +24,7 @@ type conversation struct {
 	spec      agent.Spec
 	traj      *agent.Trajectory
 	messages  []openai.Message
-	bytes     int // of all messages
+	bytes     int // size of all messages
 	uncounted bool
 }
 

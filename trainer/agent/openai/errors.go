@@ -16,7 +16,7 @@ import (
 type StatusError struct {
 	Code int
 	text string // the status with the beginning of the body, without the key
-	body string // in lower case
+	body string // the body in lower case
 }
 
 func (e *StatusError) Error() string { return e.text }

@@ -25,13 +25,13 @@ type Options struct {
 	Role      task.AgentRole
 	SubAgents []agent.SubAgent // the agents that it may call, with their descriptions for its prompt
 	Absent    []string         // configured agents that this run leaves out
-	Seed      uint64           // of the run
+	Seed      uint64           // the run's seed
 	Task      task.Task
 	Tokenizer *tokenizer.Tokenizer
 	Tools     *Toolbox        // tools of the configuration; the player closes them
 	Policy    policy.Sampler  // nil: the player can only demonstrate
 	Hosted    *hosted.Model   // in place of Tokenizer and Policy; nil: use these
-	Variables *ordered.Object // of the chat template; nil: none
+	Variables *ordered.Object // variables of the chat template; nil: none
 	Date      time.Time       // the date that templates print as today; zero: the clock's date
 	Limits    agent.Limits
 	MaxLag    int64 // largest difference of policy versions within a conversation
@@ -132,7 +132,8 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	return agent.Run(ctx, spec, env)
 }
 
-// PlayWithoutCall ends a conversation that Play returned as if a sub-agent had not answered one call. See agent.WithoutCall.
+// PlayWithoutCall plays the end of a conversation again as if a sub-agent had not answered one of its calls. t is the
+// conversation that Play returned. See agent.WithoutCall.
 func (p *Player) PlayWithoutCall(ctx context.Context, c Conversation, t *agent.Trajectory, subAgent string, index int) (agent.Trajectory, error) {
 	p.inFlight.Add(1)
 	defer p.inFlight.Add(-1)

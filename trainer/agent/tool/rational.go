@@ -145,8 +145,8 @@ func squareRoot(v *big.Rat) (*big.Rat, error) {
 	return withinBits(r)
 }
 
-// FormatRational writes integers and decimals of up to 2 × showDigits decimals exactly. It rounds other numbers to showDigits
-// decimals, or to about as many significant digits if they are below 1.
+// FormatRational writes integers and decimals with up to 2 × showDigits places exactly. It rounds other numbers to showDigits
+// places, or to about as many significant digits if they are below 1.
 func FormatRational(v *big.Rat) string {
 	if v.IsInt() {
 		return v.Num().String()

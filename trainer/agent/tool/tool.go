@@ -43,7 +43,7 @@ func Func(name, description, argument, meaning string, call func(ctx context.Con
 	}}
 }
 
-// function is a tool made of the results of its methods.
+// function is a tool whose methods return its fields.
 type function struct {
 	name, description string
 	schema            json.RawMessage

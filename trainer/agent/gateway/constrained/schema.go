@@ -14,7 +14,7 @@ import (
 const (
 	maxSchema  = 64 << 10 // bytes
 	maxNesting = 32
-	maxCount   = 1 << 14 // of characters, elements and properties
+	maxCount   = 1 << 14 // characters, elements or properties that a bound may name
 	maxPattern = 512     // bytes
 )
 

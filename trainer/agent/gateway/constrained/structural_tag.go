@@ -14,7 +14,7 @@ import (
 
 // Form is the form of a reply. It has a schema, functions or both.
 type Form struct {
-	Schema    json.RawMessage // of the JSON in a reply without calls; nil: the reply must call a function
+	Schema    json.RawMessage // schema of the JSON in a reply without calls; nil: the reply must call a function
 	Functions []Function      // functions that the reply may call
 	Several   bool            // a reply may have several calls, if the template prints them one after another
 }
@@ -23,7 +23,7 @@ type Form struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema; empty or null: any object
-	Call       agent.CallForm  // as the template prints its calls
+	Call       agent.CallForm  // form in which the template prints calls of it
 }
 
 // StructuralTag returns XGrammar's structural tag of the replies that have the form. template reads the turn. CheckSchema

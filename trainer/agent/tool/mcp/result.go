@@ -73,10 +73,10 @@ func usualPart(part map[string]json.RawMessage) (changed bool) {
 	return usualBytes(part, "data") || changed
 }
 
-var dataAddress = regexp.MustCompile(`^\s*data:[^,]*;base64,`)
+var dataURL = regexp.MustCompile(`^\s*data:[^,]*;base64,`)
 
-// usualBytes writes the bytes of a key in standard base64 if they are the address of data, lack padding, have spaces or use the alphabet of
-// addresses. It reports whether it changed the key.
+// usualBytes rewrites the bytes of a key in standard base64 if they are a data URL, lack padding, contain spaces or use the URL-safe
+// alphabet. It reports whether it changed the key.
 func usualBytes(part map[string]json.RawMessage, key string) bool {
 	var text string
 	if json.Unmarshal(part[key], &text) != nil {
@@ -85,7 +85,7 @@ func usualBytes(part map[string]json.RawMessage, key string) bool {
 	if _, err := base64.StdEncoding.DecodeString(text); err == nil {
 		return false
 	}
-	plain := strings.Join(strings.Fields(dataAddress.ReplaceAllString(text, "")), "")
+	plain := strings.Join(strings.Fields(dataURL.ReplaceAllString(text, "")), "")
 	plain = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(plain, "="))
 	data, err := base64.RawStdEncoding.DecodeString(plain)
 	if err != nil {

@@ -30,8 +30,8 @@ type document struct {
 	text  string
 }
 
-// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. A file may be a link, as
-// in a snapshot of Hugging Face's cache, and so may the folder itself. Links to other folders are not followed.
+// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. The folder and the files
+// may be links, as in a snapshot of Hugging Face's cache. Links to folders within the folder are not followed.
 func corpusFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -135,8 +135,8 @@ func (v *Visit) parse(address string) (*url.URL, error) {
 	return u, v.permit(u)
 }
 
-// permit returns an error unless an address, of a call or of a redirect, is allowed. It rewrites the host in the form that
-// name servers use.
+// permit returns an error unless the address is allowed. It checks the addresses of calls and of redirects, and rewrites the
+// host in the form that name servers use.
 func (v *Visit) permit(u *url.URL) error {
 	if len(u.String()) > maxAddress {
 		return errLongAddress
