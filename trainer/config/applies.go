@@ -114,8 +114,8 @@ func (d *decoder) switchedOff(c condition, pos position) bool {
 // isEmpty reports whether a value is zero or has no elements.
 func isEmpty(v reflect.Value) bool { return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 }
 
-// isUsual reports whether a value is a key's default. A default path counts as such whatever it is, because a saved configuration
-// names it from another folder.
+// isUsual reports whether a value is a key's default. If the default is the path ".", every path counts as the default, because a
+// saved configuration names the folder from another folder.
 func isUsual(v, usual reflect.Value) bool {
 	return reflect.DeepEqual(v.Interface(), usual.Interface()) || isEmpty(v) && isEmpty(usual) || v.Type() == pathType && usual.String() == "."
 }

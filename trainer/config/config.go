@@ -135,9 +135,9 @@ type Run struct {
 
 	// Matrix products in training on a CPU. bf16: if the processor multiplies bf16 faster (with AMX, or
 	// the avx512_bf16 of AMD or Cooper Lake), factors are rounded to bf16 and products summed in fp32, in
-	// about half the time. On other processors, also those of Intel whose AMX is switched off, it is the
+	// about half the time. On other processors, including Intel processors whose AMX is switched off, it is the
 	// same as fp32. Weights, activations and gradients stay fp32.
-	// Two kinds of products are never rounded: those with quantised weights and, without AMX, those of adapters. With
+	// Products with quantised weights are never rounded, and products of adapters only with AMX. With
 	// avx512_bf16 and without AMX, engines with dtype: bf16 also round their activations in products.
 	Matmul string `yaml:"matmul" default:"fp32" enum:"fp32|bf16"`
 

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// A run saves its configuration with all keys, also those that it derived from others. If such a file is read again, an override must reach
-// the derived keys as it does in the file that the user wrote.
+// A run saves its configuration with all keys, including keys whose values were derived from others. If such a file is read again, an
+// override must change the derived keys as it does with the user's own file.
 
-// forgetDerived returns a saved configuration without the keys that its other keys imply, and any other configuration as it is. A file
-// with at least nine tenths of all keys counts as saved.
+// forgetDerived removes the keys of a saved configuration that its other keys imply. It returns any other configuration unchanged. A
+// file with at least nine tenths of all keys counts as saved.
 func forgetDerived(root *node, dir string) *node {
 	c, d := decode(root, dir)
 	if len(d.errs) > 0 {
@@ -33,7 +33,7 @@ func forgetDerived(root *node, dir string) *node {
 type pruner struct {
 	root   *node
 	dir    string
-	values map[string]string // of the configuration, which must stay the same
+	values map[string]string // values of the configuration, which must stay the same
 	drop   map[*node]bool
 }
 
@@ -43,9 +43,9 @@ type keyedValue struct {
 	value *node
 }
 
-// prune drops the values without which the configuration is the same. It drops all values, and restores those that change by it until
-// nothing changes. Then it drops each restored value that the others imply, the last one first, because a file has most values before
-// those that are derived from them.
+// prune drops the values that the others imply, so the configuration stays the same. First it drops all values, and restores each value
+// that changes, until nothing changes. Then it drops each restored value that the others imply. It begins with the last, because most
+// derived values come after the values that they are derived from.
 func (p *pruner) prune(values []keyedValue) {
 	for _, v := range values {
 		p.drop[v.value] = true
@@ -80,7 +80,7 @@ func (p *pruner) prune(values []keyedValue) {
 	}
 }
 
-// changed returns the keys whose values are others without the dropped ones, or have mistakes.
+// changed returns the keys that have another value, or a mistake, because of the dropped values.
 func (p *pruner) changed() (keys []string) {
 	c, d := decode(p.root.without(p.drop), p.dir)
 	for _, e := range d.errs {

@@ -69,10 +69,10 @@ type Stage struct {
 	// Training steps of the stage.
 	Steps int64 `yaml:"steps" required:"true" min:"1" max:"1e9"`
 
-	// Rows of these kinds (task.fields.kind). Absent: of any kind.
+	// Only rows of these kinds (task.fields.kind). Absent: rows of all kinds.
 	Kinds []string `yaml:"kinds"`
 
-	// Rows of these levels (task.fields.level). Absent: of any level.
+	// Only rows of these levels (task.fields.level). Absent: rows of all levels.
 	Levels []string `yaml:"levels"`
 
 	// Rows with at least this number of parts.

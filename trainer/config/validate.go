@@ -40,7 +40,7 @@ func (c *Config) validateRun(d *decoder) {
 
 var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// secretEnv checks the name of an environment variable, or "" for none. secret is what it holds: a key, a token or a password.
+// secretEnv checks the name of an environment variable, or "" for none. secret names the variable's content: key, token or password.
 func (d *decoder) secretEnv(key, name, secret string) {
 	d.refuseIf(name != "" && !envForm.MatchString(name), key, "must be the name of an environment variable, not the %s itself", secret)
 }
