@@ -149,7 +149,7 @@ type Demonstration struct {
 	Query    string
 	Agent    string
 	Segments []Segment
-	Tools    []string       // functions that the agent must have, in addition to those that it calls
+	Tools    []string       // functions that the agent must have, in addition to the functions that it calls
 	Program  *ProgramPrompt // prompt and functions of a program that holds the agent's conversations; nil: the agent's own prompt
 	Verbatim bool           // the segments contain every word of the dialect, from the prompt to the stop words
 }

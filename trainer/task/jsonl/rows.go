@@ -150,7 +150,7 @@ func parseRow(object object, n int, fields Fields) (Row, error) {
 	return row, row.readOptional(object, fields)
 }
 
-// isNumber reports whether an answer, or the first one of a list, is a JSON number.
+// isNumber reports whether an answer, or the first answer in a list, is a JSON number.
 func isNumber(answer json.RawMessage) bool {
 	first := bytes.TrimLeft(answer, "[ ")
 	return len(first) > 0 && (first[0] == '-' || first[0] >= '0' && first[0] <= '9')

@@ -9,9 +9,9 @@ import (
 )
 
 // separatedReader reads values separated by commas or tabs. A value may be quoted, with line ends inside it and "" for a
-// quote. Quotes inside an unquoted value are part of it. A value that begins with a quote but is not quoted as a whole, such as
-// "Heroes" by Bowie, is read as it is between tabs. Between commas it is an error, because the next comma may belong to it. The
-// character after the second quote decides between the two.
+// quote. Quotes inside an unquoted value are part of it. A value may begin with a quote without being quoted as a whole, such as
+// "Heroes" by Bowie. The character after its second quote shows this. Between tabs the value is read unchanged. Between commas
+// it is an error, because the next comma may belong to it.
 type separatedReader struct {
 	separator byte
 	lines     *bufio.Scanner

@@ -58,8 +58,8 @@ func tagged(answer string) (text, otherwise string) {
 	return value, ""
 }
 
-// afterObject returns the text after the JSON object that contains the index. It tries the first brace, and then the last one before the
-// index. It returns "" if there is no such object.
+// afterObject returns the text after the JSON object that contains the index. It tries the first brace, and then the last brace before
+// the index. It returns "" if there is no such object.
 func afterObject(text string, index int) string {
 	for _, begin := range []int{strings.IndexByte(text[:index], '{'), strings.LastIndexByte(text[:index], '{')} {
 		var object json.RawMessage

@@ -53,7 +53,7 @@ func isTerm(before, after string) bool {
 	return ofFormula.MatchString(after) || addend.MatchString(before)
 }
 
-// isBoxed reports whether the content that marked returns is that of \boxed{}.
+// isBoxed reports whether marked returns the content of \boxed{}.
 func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > lastHashes(s) }
 
 var (

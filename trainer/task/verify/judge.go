@@ -51,7 +51,7 @@ type judgeVerifier struct {
 	model, prompt string
 	scale         float64
 	cache         *recorded.Cache
-	service       string // for the cache
+	service       string // the service's name in keys of the cache
 }
 
 func newJudge(s JudgeOptions) (Verifier, error) {

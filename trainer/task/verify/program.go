@@ -59,11 +59,11 @@ type programReply struct {
 // answer in between, programVerifier gives up.
 //
 // A process that answers no case for the timeout hangs. It is killed, and its cases are sent again as after a crash. If it hangs
-// programDeaths times without an answer in between, the open cases have no score. Nor has a case that has no answer for the timeout
-// after a later case was answered.
+// programDeaths times without an answer in between, the open cases have no score. A case also has no score if it is still open when
+// the timeout has passed since a later case was answered.
 type programVerifier struct {
 	opt     ProgramOptions
-	name    string        // for errors
+	name    string        // name of the program in errors
 	restart time.Duration // pause before the next start of a process
 
 	mu      sync.Mutex
