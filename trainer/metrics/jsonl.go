@@ -34,7 +34,7 @@ func NewLine(r Record) Line {
 }
 
 // JSONL appends each record and note to metrics.jsonl as a line, in a single write. Several processes may append to the
-// same file. A resumed run appends records of the same steps again; Read keeps the last ones.
+// same file. A resumed run appends records of the same steps again, and Read keeps each step's last record.
 type JSONL struct {
 	path string
 	mu   sync.Mutex

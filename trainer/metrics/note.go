@@ -10,7 +10,7 @@ type Note struct {
 	Text     string // without the name of the severity, which observers add
 }
 
-// Severity tells observers whether a note needs attention.
+// Severity states whether a note needs attention.
 type Severity string
 
 // The severities. Notes of older versions do not have one.

@@ -120,8 +120,8 @@ func (h *History) Lines() []Line {
 	return out
 }
 
-// Evaluations returns the main agent's held-out evaluations among a run's records that can be compared with the last one: those with the
-// same questions and settings. Older records do not name these, and then count as equal.
+// Evaluations returns the main agent's held-out evaluations among a run's records that can be compared with the last evaluation, because
+// questions and settings are the same. Older records do not name them, and count as equal.
 func Evaluations(records []Line) []Line {
 	var all []Line
 	for _, l := range records {

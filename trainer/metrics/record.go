@@ -27,7 +27,7 @@ type Record struct {
 
 	HeldOutDigest string  `json:"held_out,omitempty"` // digest of an evaluation's questions and settings, in the main agent's record
 	Unknown       string  `json:"unknown,omitempty"`  // reason why an evaluation has no accuracy
-	Scores        []Score `json:"scores,omitempty"`   // of an evaluation, by set, kind, level and number of parts; in the main agent's
+	Scores        []Score `json:"scores,omitempty"`   // by set, kind, level and number of parts; only in the main agent's evaluations
 }
 
 // Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.
@@ -69,7 +69,7 @@ func (r Record) place() int64 {
 }
 
 // Observer receives the records, notes and progress of a run. Its methods are called from several goroutines. A type that embeds
-// [Observers], whose zero value does nothing, needs only the methods that it uses.
+// [Observers] needs only the methods that it uses, because the zero value of Observers ignores all calls.
 type Observer interface {
 	// Progress receives the progress of an agent.
 	Progress(p Progress)

@@ -83,7 +83,7 @@ func Listen(o Options) (*Server, error) {
 func refusedAddress(address string, why error) error {
 	host, _, malformed := net.SplitHostPort(address)
 	var form *net.AddrError
-	var name *net.DNSError // for a host, or for a port that is not a number
+	var name *net.DNSError // the host is unknown, or the port is not a number
 	switch {
 	case malformed != nil, errors.As(why, &form), errors.As(why, &name) && name.Name != host:
 		return fmt.Errorf("%q is not an address to listen on: use HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:8000", address)

@@ -48,7 +48,7 @@ const (
 	chartLeft, chartRight, chartTop, base = 46.0, 10.0, 8.0, 168.0
 )
 
-const maxPoints = 400 // of a curve
+const maxPoints = 400 // points of a curve
 
 // drawn returns the curves with points.
 func (c chart) drawn() []curve {

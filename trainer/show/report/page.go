@@ -277,8 +277,8 @@ func cardsOver(lastStep int64, charts []chart) []card {
 	return out
 }
 
-// callCards returns the heatmaps of d_k: of all calls of the main agent and, if there are several sub-agents, of the
-// calls to each.
+// callCards returns the heatmaps of d_k, the number of calls in a rollout: one for all calls of the main agent and, if there are
+// several sub-agents, one for the calls to each.
 func (r *run) callCards() []card {
 	var out []card
 	subs := len(r.agents) - 1

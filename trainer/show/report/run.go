@@ -177,7 +177,7 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 	return out
 }
 
-// comparableOf returns the main agent's accuracies in the evaluations that can be compared with the last one.
+// comparableOf returns the main agent's accuracies in the evaluations that can be compared with the last evaluation.
 func comparableOf(r *run) []point {
 	var steps []float64
 	for _, l := range metrics.Evaluations(r.records) {

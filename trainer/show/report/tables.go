@@ -31,7 +31,7 @@ func (r *run) tiles() []tile {
 	return out
 }
 
-const maxTiles = 6 // of agents
+const maxTiles = 6 // agents with a tile
 
 func heldOutTiles(heldOut []point) []tile {
 	switch len(heldOut) {

@@ -97,8 +97,8 @@ func Ask(ctx context.Context, cfg *config.Config) error {
 	return err
 }
 
-// Follow starts the followers of a configuration: none, if it names no tracker. It returns the error of Check. say gets
-// the errors of trackers.
+// Follow starts a follower for each tracker of a configuration. It returns the error of Check. say gets the errors of
+// trackers.
 func Follow(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Followers, error) {
 	if err := Check(ctx, cfg); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Package track forwards the records of a run to an experiment tracker (Weights & Biases, MLflow or TensorBoard).
 //
-// The Python script forward.py reads metrics.jsonl, of a run in progress or of a finished one, and sends the records with
-// the tracker's own package.
+// The Python script forward.py reads the metrics.jsonl of a run, in progress or finished, and sends the records with the
+// tracker's own package.
 package track
 
 import (
@@ -66,8 +66,8 @@ func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, err
 	return Sum{}, err
 }
 
-// begins waits for the first record of a run, which has written its configuration by then. It returns false if there is
-// none when until ends.
+// begins waits for the first record of a run. The run has then written its configuration. begins returns false if there is
+// no record when until ends.
 func begins(until context.Context, dir string) (bool, error) {
 	for {
 		last := until.Err() != nil // records that were written before are still read
