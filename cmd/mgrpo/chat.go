@@ -42,7 +42,7 @@ func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if err := c.refuse(parsed); err != nil {
 		return err
 	}
-	// In the conversation Ctrl-C interrupts the answer; the context that main gave ends at the first one.
+	// In the conversation Ctrl-C interrupts the answer. The context from main would end at the first Ctrl-C.
 	interrupts := make(chan os.Signal, 1)
 	defer signal.Stop(interrupts)
 	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}

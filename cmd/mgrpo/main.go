@@ -19,7 +19,7 @@ import (
 // version is set by the linker to the commit.
 var version = "unknown"
 
-// cli is the command line: one field and one file a command.
+// cli is the command line. Each command has a field here and a file.
 type cli struct {
 	Train      trainCmd      `cmd:"" help:"Train every agent of a team in this process."`
 	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server. Workers may start in any order."`

@@ -19,8 +19,8 @@ type progress struct {
 	done          sync.WaitGroup
 }
 
-// startProgress prints a line to w after progressAfter, then every 5 × progressAfter until stop. verb is that of the
-// tokens: "sampled" or "scored".
+// startProgress prints a line to w after progressAfter, then every 5 × progressAfter until stop. verb describes the
+// work on the tokens: "sampled" or "scored".
 func startProgress(w io.Writer, verb string) *progress {
 	p := &progress{began: time.Now(), ended: make(chan struct{})}
 	p.done.Go(func() {

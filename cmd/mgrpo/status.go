@@ -69,11 +69,11 @@ func embedded(cfg *config.Config) error {
 		"during the training, look at %s; at any time, mgrpo report %s makes a page of the run's files", page, cfg.RunDir())
 }
 
-// statusWidth is the number of columns of a status, statusAgent the number for an agent's name.
+// Limits of a printed status.
 const (
-	statusWidth = 79
-	statusAgent = 24
-	statusCalls = 5 // of an agent
+	statusWidth = 79 // columns of a line
+	statusAgent = 24 // columns of an agent's name
+	statusCalls = 5  // calls listed for an agent
 )
 
 // printStatus writes a status for people.

@@ -1,5 +1,5 @@
-// Package advantages computes advantages without a run: of tensors (Batch), of NumPy files
-// (Files) and of lines of JSON (JSONL), which may also ask for alignment draws.
+// Package advantages computes advantages without a run, from tensors (Batch), NumPy files
+// (Files) or lines of JSON (JSONL). A line of JSON may also ask for alignment draws.
 package advantages
 
 import (

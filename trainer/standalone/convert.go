@@ -25,8 +25,8 @@ func Tokenize(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.Wri
 	})
 }
 
-// Detokenize answers each line {"ids"} of r with {"text"}, which includes special tokens. Unknown ids become no text. Otherwise it is as
-// Tokenize.
+// Detokenize answers each line {"ids"} of r with {"text"}, which includes special tokens. Unknown ids are omitted. Otherwise it works
+// like Tokenize.
 func Detokenize(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.Writer) (Tally, error) {
 	return convert(ctx, r, w, func(row *ordered.Object) (c converted, err error) {
 		ids, err := readIDs(row)
@@ -36,7 +36,7 @@ func Detokenize(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.W
 
 // Render answers each line {"messages", "tools", "add_generation_prompt", "enable_thinking", "template_kwargs"} of r with
 // {"text", "ids"}, the chat in the tokenizer's chat template. Only messages is required. The default of add_generation_prompt
-// is false, as in Hugging Face's apply_chat_template. Otherwise it is as Tokenize.
+// is false, as in Hugging Face's apply_chat_template. Otherwise it works like Tokenize.
 func Render(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.Writer) (Tally, error) {
 	return convert(ctx, r, w, func(row *ordered.Object) (c converted, err error) {
 		chat, err := readChat(row)
@@ -48,7 +48,7 @@ func Render(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.Write
 	})
 }
 
-// convert answers each line with f, before it reads the next one.
+// convert answers each line with f before it reads the next line.
 func convert(ctx context.Context, r io.Reader, w io.Writer, f func(*ordered.Object) (converted, error)) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

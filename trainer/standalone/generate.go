@@ -12,9 +12,9 @@ import (
 
 // GenerateOptions are the options of Generate.
 type GenerateOptions struct {
-	Sampling policy.Sampling // if it has no StopIDs, a turn ends at those of Checkpoint.StopIDs
+	Sampling policy.Sampling // if it has no StopIDs, a turn ends at Checkpoint.StopIDs
 	Seed     uint64
-	InFlight int // lines in flight, 0: one; more than the engine's slots, so that no slot is ever idle
+	InFlight int // number of lines in progress; 0 means 1; should exceed the engine's slots, so that no slot is idle
 
 	// Progress is called with 1, 0 after each line and with 0, 1 for each sampled token, by several goroutines; it may be nil.
 	Progress func(lines, tokens int)

@@ -48,7 +48,7 @@ type Checkpoint struct {
 	mu      sync.Mutex
 	engines []policy.Policy // mu guards them
 	path    string
-	dtype   weights.DType // of the checkpoint's weights
+	dtype   weights.DType // type of the checkpoint's weights
 }
 
 // Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in the

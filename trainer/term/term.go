@@ -9,7 +9,7 @@ import "github.com/mgrpo/mgrpo/bindings/torch"
 // Tensor is a tensor of LibTorch. A term without gotch computes with its methods, such as Mul, Sum and Scale.
 type Tensor = torch.Tensor
 
-// Scope makes tensors on the agent's device, and frees at the end of the call those that are not kept. A term without gotch uses its
+// Scope makes tensors on the agent's device, and frees them at the end of the call unless they are kept. A term without gotch uses its
 // methods, such as FromFloat32 and Keep.
 type Scope = torch.Scope
 
@@ -43,13 +43,13 @@ type Composition struct {
 	Minibatch Minibatch
 }
 
-// Sequence is a trajectory of the micro-batch, or a row of one (docs/architecture.md). Its tokens are rows From to To-1.
+// Sequence is a trajectory of the micro-batch, or one row of it (docs/architecture.md). Its tokens are rows From to To-1.
 type Sequence struct {
 	ID         string
 	Trajectory string // equal for the rows of a trajectory
 	From, To   int
 	Group      int64   // trajectories with the same number were compared with each other
-	Reward     float64 // of the trajectory, before normalisation: the scores of verifiers or judges, weighted by `reward`
+	Reward     float64 // the trajectory's reward before normalisation: scores of verifiers or judges, weighted by `reward`
 	Advantage  float64
 	Weight     float64 // alignment weight: how often the trajectory counts
 }
