@@ -48,8 +48,8 @@ func evaluationDir(cfg *config.Config, use checkpointUse, stepDir string) string
 	return filepath.Join(cfg.RunDir(), string(use), fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
-// besideRun returns the configuration of agents that use a checkpoint of their run on one machine. If all of them are in this process
-// (alone), they have an embedded store.
+// besideRun returns the configuration for agents that use a checkpoint of their run on one machine, outside the run. alone means that
+// all agents are in this process; they then have an embedded store.
 func besideRun(cfg *config.Config, alone bool) *config.Config {
 	c := cfg.OnOneMachine()
 	if alone {

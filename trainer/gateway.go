@@ -22,8 +22,8 @@ type processGateway struct {
 	url       string            // the address of this process for others, without a path; "": for none
 	transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
 
-	open  bool   // of Serve: requests need no ticket of a rollout
-	token string // of Serve: requests must have it as their API key; "": none is needed
+	open  bool   // Serve sets it: requests need no ticket of a rollout
+	token string // Serve sets it: requests must have this API key; "": no key is needed
 }
 
 // mount adds the gateway's paths to a server.

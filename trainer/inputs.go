@@ -40,7 +40,7 @@ func readInputs(dir string) (in inputs, err error) {
 	return in, nil
 }
 
-// saveInputs writes the digests of this process's files. It keeps those of files that exist only for other processes.
+// saveInputs writes the digests of this process's files. It keeps the saved digests of files that only other processes have.
 func saveInputs(dir string, files map[string]string) error {
 	in, err := readInputs(dir)
 	if err != nil {
@@ -60,7 +60,7 @@ func saveInputs(dir string, files map[string]string) error {
 	return durable.ReplaceFile(filepath.Join(dir, inputsFile), append(text, '\n'))
 }
 
-// compare returns notes on files whose contents differ from the saved ones. Other training questions are an error.
+// compare returns notes on files whose digests differ from the saved digests. Changed training questions are an error.
 func (in inputs) compare(files map[string]string) (notes []metrics.Note, err error) {
 	const questions = "task.train"
 	var differ []string

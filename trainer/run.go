@@ -118,7 +118,7 @@ func train(ctx context.Context, cfg *config.Config, opt TrainOptions, h hooks) (
 			return err
 		}
 		defer task.Close(opt.Task)
-		// Check programs and modules that score answers now, and not after the cold start.
+		// Check the programs and modules that score answers now: without this, an error appears only after the cold start.
 		if err = assemble.CheckVerifiers(locked, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
 			return err
 		}
