@@ -51,9 +51,9 @@ type probes struct {
 	two           string // two calls with one argument each; "" if the template allows one call only
 }
 
-// InferFormat asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
-// returns a format only if the format reads back the printed calls. print prints an assistant's message with the template and
-// returns the text from the end of the user's message to the end.
+// InferFormat asks a template to print calls and returns the format that reads them. It returns a format only if the format
+// reads back the printed calls. Its error is ErrNotPrinted, ErrUnknown, or an error of print. print prints an assistant's
+// message with the template and returns the text from the end of the user's message to the end.
 func InferFormat(print func(content string, calls ...Printed) (string, error)) (Format, error) {
 	p, err := takeProbes(print)
 	if err != nil {

@@ -193,9 +193,9 @@ func (p *phase) attempt(t Ticket) (*attempt, error) {
 // Conversation is one invocation of an agent in an attempt.
 type Conversation struct {
 	Task      string      // the text of the last message of a user in the first request
-	Rows      []agent.Row // at least one; several if the history was rewritten
+	Rows      []agent.Row // at least one; several if the history was rewritten, or if several turns continue the same turn
 	Answer    string      // the text of the last turn, or the arguments of its last call
-	Valid     bool        // every turn ended by itself and had the requested form, and no call was malformed
+	Valid     bool        // every turn ended by itself and had the requested form, no call was malformed, and Answer is not empty
 	Malformed int         // calls that could not be read
 	Arrival   int         // ordinal among the attempt's conversations, in the order of their first requests
 	Replies   []string    // ids of its replies

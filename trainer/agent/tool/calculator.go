@@ -15,7 +15,7 @@ const (
 	maxExpression = 2000 // bytes
 	maxDepth      = 64   // nested parentheses, signs and powers
 	maxBits       = 4096 // bits of a numerator or denominator: about 1,200 digits
-	showDigits    = 15   // decimals shown for a number with infinitely many decimals
+	showDigits    = 15   // decimals of a rounded number that is not small
 )
 
 // Calculator evaluates arithmetic over exact rational numbers: + - * / % ^ with the usual precedence,
