@@ -158,7 +158,7 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	return []Finding{{OK, "tracking", strings.Join(to, "; "), ""}}
 }
 
-// servers requests the descriptions of the servers that sample for an agent.
+// servers requests the descriptions of the servers that sample for an agent. It also checks that their weights can be written.
 func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Finding) {
 	const serverTimeout = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)

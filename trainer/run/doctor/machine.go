@@ -120,8 +120,8 @@ func writable(dir string) error {
 	return nil
 }
 
-// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for the first existing parent. It returns the last
-// folder for which it called ask. A link to a folder that does not exist is an error.
+// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for one parent after another until one exists. It
+// returns the last folder for which it called ask. A link to a folder that does not exist is an error.
 func nearest(dir string, ask func(at string) error) (at string, err error) {
 	for at, err = dir, ask(dir); errors.Is(err, syscall.ENOENT) && filepath.Dir(at) != at; err = ask(at) {
 		if _, link := os.Lstat(at); link == nil {

@@ -97,7 +97,8 @@ func (c *Console) Recall(before metrics.Log) {
 	}
 }
 
-// Progress shows the progress of an agent's phase, at most once in each interval.
+// Progress shows the progress of an agent's phase, at most once in each interval. On a terminal it also shows the first
+// progress after finished lines.
 func (c *Console) Progress(p metrics.Progress) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,7 +38,8 @@ func fixed(digits int) func(float64) string {
 	return func(v float64) string { return fmt.Sprintf("%.*f", digits, v) }
 }
 
-// short formats a number with three significant digits in at most six columns.
+// short formats a number in at most six columns. It has three significant digits or, below 0.01 and from 1000 on, a single
+// digit and an exponent.
 func short(v float64) string {
 	switch size := math.Abs(v); {
 	case v == 0:

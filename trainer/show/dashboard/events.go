@@ -14,7 +14,7 @@ import (
 // Limits of streams of events.
 const (
 	maxViewers = 64
-	heartbeat  = 15 * time.Second // time without an event after which a heartbeat shows whether the viewer has left
+	heartbeat  = 15 * time.Second // time between two heartbeats, which show whether the viewer has left
 	sendTime   = 10 * time.Second // time for a viewer to receive an event
 )
 

@@ -14,7 +14,7 @@ import (
 
 // Options limits the content of the report. A zero field stands for its default.
 type Options struct {
-	Steps   int // training steps whose trajectories are included, always with the first and the last; default 5
+	Steps   int // training steps whose trajectories are included, with the first and the last; 1: only the last; default 5
 	Queries int // queries of each step, with all rollouts of a query; default 6
 	Bytes   int // size of all trajectories as JSON; default 4 MiB
 }

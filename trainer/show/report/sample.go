@@ -68,7 +68,7 @@ func (t token) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{t.text, json.Number(fmt.Sprintf("%.3f", t.logProb))})
 }
 
-// sample chooses trajectories of a few steps, including the first and the last, and of the first and the last evaluation.
+// sample chooses trajectories of opt.Steps steps (see spread), and of the first and the last evaluation.
 // It takes a few queries of each, evenly spread, with all their rollouts, until opt.Bytes are used. Each phase has an equal
 // share of the bytes, plus the bytes that earlier phases did not use. The choice does not depend on the content of
 // trajectories, so it is a fair sample of the run.
@@ -141,7 +141,7 @@ func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 	return out
 }
 
-// spread returns n evenly spaced elements of a list, including the first and the last.
+// spread returns n evenly spaced elements of a list, including the first and the last. If n is 1, it returns the last.
 func spread[T any](list []T, n int) []T {
 	if len(list) <= n {
 		return list
