@@ -151,8 +151,8 @@ func shorten(s string, columns int) string {
 	return string([]rune(s)[:columns-1]) + "…"
 }
 
-// wrap writes text from other processes in lines of statusWidth. The newlines of indent come before the first line, the
-// rest of it before each. Control characters, which could control a terminal, are left out.
+// wrap writes text from other processes in lines of statusWidth. Newlines in indent come before the first line only, and the
+// spaces in it before each line. Control characters are left out, because they could control a terminal.
 func wrap(b *strings.Builder, indent, text string) {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -211,9 +211,9 @@ func (c *Checkpoint) text(ids, stops []int32) string {
 	return c.Tokenizer.Decode(ids, true)
 }
 
-// mostCached is the number of tokens of all conversations whose keys and values an engine keeps, unless a single
-// conversation may have more. No other setting limits the cache here: for sixteen conversations with a model of 131,072
-// positions it would exceed every GPU.
+// mostCached is the largest number of tokens whose keys and values an engine keeps, over all conversations. The limit of a
+// single conversation may be larger. Without mostCached, the cache for sixteen conversations with a model of 131,072
+// positions would exceed the memory of every GPU.
 const mostCached = 1 << 17
 
 // cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means that all of them fit at

@@ -74,8 +74,8 @@ func New(opt Options) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Complete requests a completion. It repeats the request after a time-out, after a broken connection, if the server is
-// busy or failing, and if r.Check rejects the reply. The status of a busy or failing server may be the reply's own or
-// that in an error inside a reply with status 200. A reply with another status than 200 is a *StatusError.
+// busy or failing, and if r.Check rejects the reply. A busy or failing server may report this by the HTTP status, or by an
+// error inside a reply with status 200. Errors that the server reports are a *StatusError.
 func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	reply, err := retry.Do(ctx, c.retries, c.wait, func() (Reply, error) {
 		reply, err := c.ask(ctx, r)

@@ -115,8 +115,8 @@ func (c *Cache) Answer(ctx context.Context, q Question, ask func(context.Context
 	}
 }
 
-// claim makes the caller the one that asks, until it calls done. If another caller is already asking, claim returns a
-// channel that is closed when that caller is done.
+// claim lets the caller ask, and makes others wait until it calls done. If another caller is already asking, claim returns
+// a channel that is closed when that caller is done.
 func (c *Cache) claim(path string) (other <-chan struct{}, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

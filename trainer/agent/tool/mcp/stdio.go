@@ -137,8 +137,8 @@ func (m *messageLines) message(line []byte) []byte {
 	return nil
 }
 
-// unversioned returns, for an answer without the protocol's version, an error answer to the same request that reports
-// it. The SDK would drop the line, and the request would wait for its time-out. It returns nil for other lines.
+// unversioned replaces an answer without the protocol's version by an error answer to the same request. The SDK would drop
+// the original line, and the request would wait for its time-out. unversioned returns nil for other lines.
 func unversioned(line []byte) []byte {
 	var answer struct {
 		JSONRPC, ID, Result, Error json.RawMessage
@@ -153,8 +153,8 @@ func unversioned(line []byte) []byte {
 // quotedID matches the id of a message as a string of digits.
 var quotedID = regexp.MustCompile(`"id"\s*:\s*"\d{1,15}"`)
 
-// matchable returns an answer with its id as a number, as our requests have it, if the server sent the number as a string. As in
-// the Python SDK, such an answer belongs to the request with that number. matchable returns other messages as they are.
+// matchable converts the id of an answer to a number, as in our requests, if the server sent the number as a string. As in the
+// Python SDK, such an answer belongs to the request with that number. matchable returns other messages unchanged.
 func matchable(message []byte) []byte {
 	var fields map[string]json.RawMessage
 	if !quotedID.Match(message) || json.Unmarshal(message, &fields) != nil || fields["method"] != nil {

@@ -188,7 +188,7 @@ func hostFits(allowed, name, port, own string) bool {
 	return port == only && (allowed == name || wild && strings.HasSuffix(name, below))
 }
 
-// redirect follows a redirect only to a page that a call may name as well.
+// redirect follows a redirect only if a call could name its target.
 func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 	if len(from) > maxRedirects {
 		return &refusal{fmt.Errorf("more than %d redirects", maxRedirects)}
