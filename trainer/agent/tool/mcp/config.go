@@ -30,7 +30,7 @@ type Options struct {
 	// Lost, if set, is called when the connection is lost. why includes the server's last output on stderr.
 	Lost func(why string)
 
-	// Note, if set, receives the lines on the standard output of Command that are not messages.
+	// Note, if set, receives a text about each of the first lines on the standard output of Command that are not messages.
 	Note func(text string)
 }
 

@@ -71,7 +71,7 @@ func (p *programInput) Close() error {
 
 const (
 	maxMessage = 64 << 20 // bytes per line
-	maxNotes   = 5        // skipped lines that are reported
+	maxNotes   = 5        // skipped lines of a connection that are reported
 )
 
 // messageLines passes on those lines that are JSON-RPC messages.
