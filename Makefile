@@ -187,7 +187,7 @@ ENGINES ?= $(CURDIR)/build/engines
 
 test-engines: build ## test: train with real vLLM and SGLang servers on the CPU (half an hour, downloads 12 GB)
 	bench/engines/setup.sh $(ENGINES)
-	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 2h -v ./trainer -run 'TestVLLM|TestSGLang'
+	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 2h -v ./trainer/endtoend -run 'TestVLLM|TestSGLang'
 	$(FLAGS) && bench/interop/served.sh $(ENGINES)
 
 quickstart: build ## run: train the built-in team and show the report (ARGS='--set run.seed=1')

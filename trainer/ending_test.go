@@ -1,72 +1,27 @@
 package trainer
 
 import (
-	"errors"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 )
 
-// If no prompt leaves room for an answer, the run reports the rows in every step, trains nothing and fails.
-func TestPromptsTooLong(t *testing.T) {
-	seen := &recorder{}
-	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, noColdStart...)...)
-	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
-	for _, want := range []string{"nothing was trained", "no token was sampled in 2 steps", "left no room for an answer"} {
-		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q in it", err, want)
-		}
+// TestMemoryRemedy checks that an error of a follower without memory gets the keys to lower. For an agent that does not learn they are
+// those of sampling.
+func TestMemoryRemedy(t *testing.T) {
+	cfg, err := config.Load("../examples/quickstart/team.yaml", []string{"cold_start.demonstrations=none", "agents.researcher.train=false"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if notes := seen.String(); !strings.Contains(notes, "the prompt of train-000000 has ") || !strings.Contains(notes, "a conversation may have 3") {
-		t.Errorf("the notes name no row: %s", notes)
+	full := withMemoryRemedy(cfg, nil, "planner", &launch.FailedError{Follower: "rank 1 of planner on cpu", Reason: "no memory", OutOfMemory: true})
+	if !strings.Contains(full.Error(), "rank 1 of planner on cpu: no memory: there is not enough memory") || !strings.Contains(full.Error(), "lower agents.planner.engine.") {
+		t.Error(full)
 	}
-	for step := range int64(2) {
-		v := seen.find(t, "step", step+1, "planner").Values
-		if v["prompts_too_long"] != v["trajectories"] || v["trajectories"] == 0 || v["rollouts_removed"] != 0 || v["lag_max"] != 0 {
-			t.Errorf("step %d: %v of %v prompts were too long, %v rollouts removed, lag %v", step+1, v["prompts_too_long"], v["trajectories"], v["rollouts_removed"], v["lag_max"])
-		}
-	}
-}
-
-// TestSubAgentNeverCalled checks that the worker of a sub-agent that was never called ends with a
-// warning, but without an error. The main agent's worker, which also learned nothing, ends with an error.
-func TestSubAgentNeverCalled(t *testing.T) {
-	dir, seen := t.TempDir(), &recorder{}
-	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, noColdStart...)
-	alone := make(chan error, 1)
-	go func() {
-		alone <- Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"researcher"}, Observer: seen})
-	}()
-	if err := Train(t.Context(), load(t, dir, sets...), TrainOptions{Agents: []string{"planner"}, Observer: &recorder{}}); !errors.Is(err, ErrNothingTrained) {
-		t.Errorf("planner: %v", err)
-	}
-	if err := <-alone; err != nil || !strings.Contains(seen.String(), "it was never called in 2 steps") {
-		t.Errorf("researcher: %v, notes %s", err, seen)
-	}
-}
-
-// If all rewards are equal and the sub-agent is never called, the run reports both and fails,
-// even after a cold start. A cold start without steps succeeds.
-func TestNothingTrained(t *testing.T) {
-	seen := &recorder{}
-	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, noColdStart...)...)
-	err := Train(t.Context(), cfg, TrainOptions{Observer: seen})
-	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
-		"researcher: it was never called in 2 steps"} {
-		if !errors.Is(err, ErrNothingTrained) || strings.Count(err.Error(), want) != 1 || strings.Contains(seen.String(), strings.SplitAfter(want, ": ")[1]) {
-			t.Errorf("got %v, want %q once in it, but not in the notes %s", err, want, seen)
-		}
-	}
-	if strings.Contains(err.Error(), "researcher: no update") {
-		t.Errorf("the error reports equal rewards of an agent without rewards: %v", err)
-	}
-	const hopeless = "task.research.random=1" // the answers taught by the cold start are always wrong
-	taught := &recorder{}
-	err = Train(t.Context(), load(t, t.TempDir(), "run.steps=2", "eval.before=false", hopeless, "agents.planner.cold_start.steps=1", "agents.researcher.cold_start.steps=1",
-		"agents.planner.cold_start.optimizer.warmup=0", "agents.researcher.cold_start.optimizer.warmup=0"), TrainOptions{Observer: taught})
-	if want := "planner: no update was made in 2 steps: in every group all rewards were equal"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "a longer cold start") {
-		t.Errorf("after a cold start that was too short: %v, want %q in it", err, want)
-	}
-	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), TrainOptions{Observer: &recorder{}}); err != nil {
-		t.Errorf("only a cold start: %v", err)
+	frozen := withMemoryRemedy(cfg, nil, "researcher", &torch.Error{Message: "CUDA out of memory"})
+	if !strings.Contains(frozen.Error(), "lower agents.researcher.engine.") || strings.Contains(frozen.Error(), "micro_batch") {
+		t.Errorf("for an agent that does not learn: %v", frozen)
 	}
 }

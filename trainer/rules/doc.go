@@ -1,4 +1,4 @@
 // Package rules holds tests of the repository, and no code for other packages. They check who may import what (rooms.txt), how
 // large types, functions and files may be, which files the repository may contain, and that documents agree with the code. Tests of
-// the trainer itself are next to its code.
+// the trainer itself are next to its code, and in trainer/endtoend.
 package rules

@@ -10,7 +10,7 @@ type bug struct {
 
 func storeTests(tests string) suite { return suite{Package: "trainer/team/store", Tests: tests} }
 func files(tests string) suite      { return suite{Package: "trainer/team/archive", Tests: tests} }
-func training(tests string) suite   { return suite{Package: "trainer", Tests: tests} }
+func training(tests string) suite   { return suite{Package: "trainer/endtoend", Tests: tests} }
 func chaos(arguments ...string) suite {
 	return suite{Chaos: arguments}
 }

@@ -33,7 +33,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 			}
 			for _, name := range cfg.AgentNames() {
 				if cfg.Agent(name).Model.Endpoint != nil {
-					continue // trainer.TestHosted covers hosted models
+					continue // endtoend.TestHosted covers hosted models
 				}
 				if why := cannotAct(t, cfg, name, qwen); why != "" {
 					t.Errorf("%s, %s: %s %s", path, arm, name, why)
