@@ -2,10 +2,10 @@ package agent
 
 import (
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 )
 
 // DemonstratedTurn is one turn of an agent in a written conversation.

@@ -8,9 +8,9 @@ package agent
 
 import (
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strconv"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 

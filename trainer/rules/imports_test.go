@@ -1,7 +1,10 @@
 package rules
 
 import (
+	"go/ast"
+	"go/token"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -46,6 +49,20 @@ func TestKernelsKnowNoFramework(t *testing.T) {
 	eachFile(t, func(path string, content []byte) {
 		if within(path, "kernels") && include.Match(content) {
 			t.Errorf("%s includes LibTorch: %s", path, include.Find(content))
+		}
+	})
+}
+
+// TestImportGroups checks that a blank line separates the standard library from other imports.
+func TestImportGroups(t *testing.T) {
+	eachGoFile(t, func(name, _ string, _ []byte, fset *token.FileSet, file *ast.File) {
+		line, kind := 0, false
+		for i, s := range file.Imports {
+			imported, _ := strconv.Unquote(s.Path.Value)
+			if at := fset.Position(s.Pos()).Line; i > 0 && at == line+1 && standard(imported) != kind {
+				t.Errorf("%s:%d: a blank line is missing before %s", name, at, imported)
+			}
+			line, kind = fset.Position(s.Pos()).Line, standard(imported)
 		}
 	})
 }

@@ -6,12 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"io"
 	"iter"
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )

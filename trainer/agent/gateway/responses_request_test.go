@@ -3,10 +3,11 @@ package gateway
 import (
 	"bufio"
 	"encoding/json"
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // output requests a response and returns its items.

@@ -1,11 +1,11 @@
 package play
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )

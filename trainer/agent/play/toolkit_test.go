@@ -3,13 +3,13 @@ package play
 import (
 	"context"
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"

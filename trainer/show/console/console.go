@@ -4,7 +4,6 @@ package console
 import (
 	"cmp"
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"io"
 	"os"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // options describes the terminal and the run of a Console.

@@ -2,11 +2,12 @@ package console
 
 import (
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"maps"
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // column is one number of an agent's row.

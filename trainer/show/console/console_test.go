@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/console.txt")

@@ -2,9 +2,9 @@ package research
 
 import (
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )

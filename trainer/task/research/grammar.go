@@ -3,9 +3,10 @@ package research
 import (
 	"encoding/json"
 	"fmt"
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 )
 
 // Role is a role in the compact dialect. Each role has its own grammar.

@@ -1,11 +1,11 @@
 package research
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
