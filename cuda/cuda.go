@@ -1,6 +1,8 @@
 // Package cuda calls the CUDA driver through gorgonia/cu. It lists the GPUs of this machine, reads their free memory,
 // times work on a stream, and launches kernels from files. Builds without the tag `cuda` have the same
 // functions and find no GPU: gorgonia/cu ends the process if no driver answers, so only bin/mgrpo-cuda links it.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package cuda
 
 import (

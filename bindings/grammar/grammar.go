@@ -1,5 +1,7 @@
 // Package grammar constrains sampled tokens to a grammar. It is the only Go package that calls XGrammar. Its library
 // is loaded when the first vocabulary is made, so a program that does not constrain replies runs without it.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package grammar
 
 /*

@@ -7,6 +7,8 @@
 // the OpenMP threads of the calling OS thread divide the work. Results do not depend on their number.
 //
 // Shapes, formulas and sources are in kernels/include/mgrpo.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package kernels
 
 /*

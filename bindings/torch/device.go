@@ -12,6 +12,8 @@
 //
 // A tensor dies with the scope it was made in unless kept; there are no finalizers. Use of a dropped tensor,
 // use from another goroutine, and use outside of Do are an *Error. Gradients are recorded only within Scope.Grad.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package torch
 
 // #include "mgrpo_torch.h"

@@ -1,4 +1,6 @@
 // Package cudatest selects the devices on which a test runs.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package cudatest
 
 import (

@@ -4,6 +4,8 @@
 // A conversation only appends tokens. Sampled ids are kept as they are and are never decoded and encoded again. After a
 // sampled turn only the template's delta is appended, even if the template would render the history differently. So the
 // learner computes the log-probs of the sampled tokens in exactly the context in which they were sampled.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package agent
 
 import (

@@ -8,4 +8,6 @@
 //   - interrupt, stopIn and stopAfter end a run at a chosen moment;
 //   - digests, sameWeights and sameNumbers compare runs bit for bit;
 //   - startRedis and workerProcess run the agents in several processes: TestMain makes the test binary a worker.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package endtoend

@@ -1,4 +1,6 @@
 // Package golden finds the expected numbers that tests compare against.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package golden
 
 import (

@@ -1,6 +1,8 @@
 // Package model computes one readable forward pass over bindings/torch for all decoder families of trainer/model/arch. It
 // does not depend on any family by name: it computes with the tensors that a layout lists. The same code trains (packed
 // sequences, autograd) and generates (rows against a key-value cache); only the Attention differs.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package model
 
 import (

@@ -2,6 +2,8 @@ package rules
 
 import (
 	"go/ast"
+	"go/parser"
+	"go/token"
 	"path"
 	"regexp"
 	"slices"
@@ -156,4 +158,30 @@ func mentions(e ast.Expr) map[string]bool {
 		return true
 	})
 	return out
+}
+
+// TestPrivatePackages checks that the comments of packages that programs may not import have a sentence about it. Packages below internal/
+// do not need it, because the compiler refuses the import.
+func TestPrivatePackages(t *testing.T) {
+	list, comments := public(t), map[string]string{}
+	eachFile(t, func(name string, content []byte) {
+		folder := path.Dir(name)
+		if !within(name, "trainer", "bindings", "cuda") || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || strings.Contains(folder, "internal") {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, content, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if file.Name.Name != "main" {
+			comments[folder] += file.Doc.Text()
+		}
+	})
+	for folder, comment := range comments {
+		private, listed := strings.Contains(comment, "This package is private"), slices.Contains(list, folder)
+		if private == listed {
+			t.Errorf("%s: docs/library.md lists it: %v; its comment has the sentence for private packages: %v", folder, listed, private)
+		}
+	}
 }

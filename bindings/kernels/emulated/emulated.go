@@ -1,5 +1,7 @@
 // Package emulated runs the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without a
 // GPU. It loads a library of `make native-tests`, which programs do not link.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package emulated
 
 /*

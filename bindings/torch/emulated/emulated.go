@@ -1,4 +1,6 @@
 // Package emulated counts the work of tests on the emulated GPU (shim/test/emulated), which `make test-emulated` uses in place of a GPU.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package emulated
 
 /*

@@ -22,6 +22,8 @@
 //
 // Streams: SafeLen is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c
 // is at least SafeLen(s). A client may therefore receive s[:SafeLen(s)] while the model still samples.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package callformat
 
 import (

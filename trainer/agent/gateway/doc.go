@@ -16,4 +16,6 @@
 //
 // Messages form a tree in each attempt (see forest). A request whose messages extend a stored conversation continues it
 // with the sampled tokens. Sampled tokens that are trained on are never tokenised again.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package gateway

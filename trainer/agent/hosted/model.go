@@ -1,6 +1,8 @@
 // Package hosted holds conversations with a model on another party's server behind an OpenAI-compatible API. The API
 // exchanges only messages. It gives no access to tokens, log-probs or weights, so the agent takes part in rollouts but
 // is never trained.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package hosted
 
 import (

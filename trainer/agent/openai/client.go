@@ -1,5 +1,7 @@
 // Package openai requests chat completions from a model behind an OpenAI-compatible API. It does not trust the server:
 // replies are bounded and checked, redirects are not followed, and no error contains the key.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package openai
 
 import (

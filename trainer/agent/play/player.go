@@ -1,5 +1,7 @@
 // Package play runs the conversations of one agent. It chooses their dialect, tools and limits, and it turns
 // demonstrations into the tokens that such a conversation would have.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package play
 
 import (

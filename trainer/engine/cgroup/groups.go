@@ -1,4 +1,6 @@
 // Package cgroup counts the cores and the memory that the machine and its control groups leave to this process.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package cgroup
 
 import (

@@ -6,4 +6,6 @@
 // An order is a JSON frame, followed by a frame for each sequence of its batch. Orders are executed one at a time.
 // Meanwhile a follower samples turns. Each request for a turn has a number, to which its answer and its cancellation refer.
 // Received frames are bounded and checked, since a faulty process may write anything.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package launch

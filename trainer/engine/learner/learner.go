@@ -1,5 +1,7 @@
 // Package learner turns trajectories into an update of the weights: packed micro-batches, the policy
 // loss and its gradient through our kernels, gradients into one flat buffer, AdamW.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package learner
 
 import (

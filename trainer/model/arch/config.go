@@ -2,6 +2,8 @@
 // config.json and of GGUF metadata, the tensors with their shapes and places in the flat buffers, and the
 // settings that are refused. Each family registers itself by name. The forward pass is in trainer/model:
 // it reads a [Config] and its [Layout], and does not depend on the family.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package arch
 
 import (

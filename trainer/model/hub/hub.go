@@ -3,6 +3,8 @@
 // The cache has a folder models--ORG--NAME for each model. Its file refs/REVISION holds the commit of a branch or tag; the
 // default is main. Its folder snapshots/COMMIT holds the files
 // (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package hub
 
 import (

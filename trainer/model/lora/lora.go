@@ -3,6 +3,8 @@
 // adapter_config.json.
 //
 // A module y = W x becomes y = W x + Scale·B(A x), with A [R, in] and B [out, R]. W does not change.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package lora
 
 import (

@@ -1,4 +1,6 @@
 // Package memorytest measures the peak memory of a function, for tests.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package memorytest
 
 import (

@@ -1,4 +1,6 @@
 // Package ranks connects the processes that train one agent together, its ranks.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package ranks
 
 import (

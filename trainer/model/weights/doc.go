@@ -6,4 +6,6 @@
 //
 // Every file is treated as hostile: sizes are bounded before memory is allocated, and an error names the file and the
 // tensor or key.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package weights

@@ -1,5 +1,7 @@
 // Package assemble builds the parts of a run from its configuration: the task, the tools, the store's options, and for
 // each agent its device, weights, policy, player and learner.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package assemble
 
 import (

@@ -1,5 +1,7 @@
 // Package doctor examines a machine, and optionally a configuration that will run on it. It reports the available and the
 // missing requirements, and how to correct problems. trainer.TrainAndReport runs Preflight, which compares the memory.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package doctor
 
 import (

@@ -1,6 +1,8 @@
 // Package memory counts the memory that the agents of a run will need, before anything is allocated, and compares it
 // with the free memory of each device. The start of a run, `mgrpo doctor` and the error of a failed allocation use
 // these counts; no other package counts memory.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package memory
 
 import (

@@ -2,6 +2,8 @@
 // pure function of the settings and of the commands that were done. It does not do I/O, read a clock or draw random
 // numbers. Since the settings and events of all workers are equal, they make the same decisions without exchanging
 // messages. The worker carries out the commands.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package schedule
 
 import "fmt"

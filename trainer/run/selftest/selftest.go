@@ -1,6 +1,8 @@
 // Package selftest tries the kernels of a machine on small inputs and compares their results with float64.
 // The references are trainer/mgrpo/oracle, LibTorch's own operations in float64, or a definition written
 // here. Without it a run would not notice an instruction set or a GPU on which a kernel is slightly wrong.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package selftest
 
 import (

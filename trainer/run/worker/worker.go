@@ -1,5 +1,7 @@
 // Package worker contains one agent's part in a run. Read it together with the paper's algorithm: step.go contains one
 // step, and this file contains the actions before, between and after the steps.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package worker
 
 import (

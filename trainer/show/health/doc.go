@@ -13,6 +13,8 @@
 // Without Options.TLS the answers are not encrypted.
 //
 // It is the only HTTP server of the process: other packages mount their handlers on it with Handle.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package health
 
 import (

@@ -1,6 +1,8 @@
 // Package report draws a run's folder as a single, self-contained HTML file: curves, costs, and trajectories turn by
 // turn; or it compares several runs. It reads only the files of the run, so it also works for a run that was interrupted
 // or still runs.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package report
 
 import (

@@ -2,6 +2,8 @@
 //
 // The Python script forward.py reads the metrics.jsonl of a run, in progress or finished, and sends the records with the
 // tracker's own package.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package track
 
 import (

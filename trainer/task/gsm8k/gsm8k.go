@@ -1,5 +1,7 @@
 // Package gsm8k is the task of the published GSM8K files: grade-school word problems whose solutions end in "####
 // value".
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package gsm8k
 
 import (

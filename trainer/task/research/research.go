@@ -2,6 +2,8 @@
 // knowledge base. Every query has a new knowledge base, so nothing can be memorised. A planner splits the question into
 // hops or parts, and a researcher searches for each. All data are a pure function of the seed. A turn of the compact
 // dialect is a list of words, one token each.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package research
 
 import (

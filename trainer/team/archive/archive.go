@@ -7,6 +7,8 @@
 // steps continue.
 //
 // Every file that is read is treated as hostile: sizes are bounded before memory is allocated, and an error names the file.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package archive
 
 import (

@@ -9,6 +9,8 @@
 // Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent, and
 // publishes a topic on the run's channel. A Store receives the channel's messages on one connection for all goroutines. A
 // goroutine that waits reads its key, sleeps until the topic of the key is published, and reads the key again.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package store
 
 import (

@@ -4,6 +4,8 @@
 //
 // This package runs first: Go initialises packages in the order of their import paths as soon as their imports are initialised, and this
 // path sorts before gotch's. It must import only os.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package cachefolder
 
 import "os"

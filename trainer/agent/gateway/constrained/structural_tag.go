@@ -1,5 +1,7 @@
 // Package constrained gives replies a form while they are sampled. It turns JSON Schemas, and the notation in which a
 // model's template prints calls, into a structural tag of XGrammar, and restricts a turn to the tokens that the tag allows.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package constrained
 
 import (

@@ -1,4 +1,6 @@
 // Package mcp has the tools of any server of the Model Context Protocol, a program or a URL.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package mcp
 
 import (

@@ -1,4 +1,6 @@
 // Package sandbox runs programs that a model writes in Python, in processes without rights.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package sandbox
 
 import (

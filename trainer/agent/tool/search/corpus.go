@@ -1,4 +1,6 @@
 // Package search finds passages, in a local corpus or through a retrieval service.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package search
 
 import (

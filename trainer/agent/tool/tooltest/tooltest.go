@@ -1,4 +1,6 @@
 // Package tooltest calls tools in tests.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package tooltest
 
 import (

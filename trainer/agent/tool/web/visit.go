@@ -1,4 +1,6 @@
 // Package web reads web pages as text.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package web
 
 import (

@@ -7,6 +7,8 @@
 // On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse,
 // the size of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random
 // number of a token is a function of the sequence's key and the token's position.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package local
 
 import (

@@ -4,6 +4,8 @@
 // checks: it has accepted the agent's current weights, it reports their version, and the log-probs of
 // some tokens that it samples agree with the trainer's own. A server that was restarted has lost its
 // weights. The request that detects this sends them again and repeats the checks.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package remote
 
 import (

@@ -1,5 +1,7 @@
 // Package published holds the shapes of published models, from their config.json, for tests and for the tables of the
 // documentation.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package published
 
 import "github.com/mgrpo/mgrpo/trainer/model/arch"

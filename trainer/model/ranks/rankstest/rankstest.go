@@ -1,4 +1,6 @@
 // Package rankstest runs parts of a test in several processes, the ranks of a group.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package rankstest
 
 import (

@@ -4,6 +4,8 @@
 //
 // A template can only compute text from its variables: there is no include, import, file or environment access, and
 // steps, memory and output are bounded.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package jinja
 
 import (

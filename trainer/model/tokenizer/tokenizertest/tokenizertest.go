@@ -1,4 +1,6 @@
 // Package tokenizertest loads the golden tokenizers for tests.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package tokenizertest
 
 import (

@@ -1,4 +1,6 @@
 // Package redisserver starts redis-server processes on the loopback, for tests and benchmarks.
+//
+// This package is private and changes without notice; docs/library.md lists the public ones.
 package redisserver
 
 import (
