@@ -171,7 +171,7 @@ func TestEvaluations(t *testing.T) {
 		"":           nil,
 		" 10a":       {line(10, "a"), sub},
 		" 20b 30b":   {line(0, "a"), line(10, "a"), line(20, "b"), line(30, "b"), sub},
-		" 0 20b":     {line(0, ""), line(10, "a"), line(20, "b")}, // the first record is of an earlier release
+		" 0 20b":     {line(0, ""), line(10, "a"), line(20, "b")}, // the first record has no digest
 		" 0a 10b 20": {line(0, "a"), line(10, "b"), line(20, "")},
 	} {
 		got := ""

@@ -13,7 +13,7 @@ type Note struct {
 // Severity states whether a note needs attention.
 type Severity string
 
-// The severities. Notes of older versions do not have one.
+// The severities.
 const (
 	Info    Severity = "info"
 	Warning Severity = "warning"

@@ -121,7 +121,7 @@ func (h *History) Lines() []Line {
 }
 
 // Evaluations returns the main agent's held-out evaluations among a run's records that can be compared with the last evaluation, because
-// questions and settings are the same. Older records do not name them, and count as equal.
+// questions and settings are the same. A record without a digest of them counts as equal.
 func Evaluations(records []Line) []Line {
 	var all []Line
 	for _, l := range records {

@@ -166,8 +166,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestCompatible: the rows and the ID of a file are those of earlier versions, so a run that one of them forwarded can be continued.
-func TestCompatible(t *testing.T) {
+// TestStableIDs: a file always gives the same rows and the same ID, so that forwarding can continue later.
+func TestStableIDs(t *testing.T) {
 	dir := runDir(t)
 	write(t, dir, `{"time":"2026-03-01T10:00:00.123456789Z","kind":"step","step":1,"agent":"planner","values":{"lr":1e-06,"n":7},"counts":{"calls":{"0":1,"512":2,"+100":4,"x":9}}}
 {"time":"2026-03-01T12:00:01+02:00","kind":"eval","step":1,"values":{"accuracy":1}}

@@ -191,8 +191,6 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 // of workers that were lost while they had claimed invocations. Every other worker must have an equal agreement. A worker
 // that follows a lost worker within the round takes over its place and reads its streams from the beginning, or rewinds the
 // team.
-//
-// A round of workers of protocol version 7 or earlier has its agreement in the field hello.
 var joinScript = newScript("epochs events meta versions phases stop offers record claimed ready finished lease leases...",
 	"agent leaseToken milliseconds agreement ownOffers prefix nonce repeatable ownVersions process complete agents...", `
 local own = redis.call('GET', lease)
@@ -234,7 +232,7 @@ end
 if alive == '' then
   dropPhases('-inf', '+inf')
   redis.call('UNLINK', versions, stop, offers, ready, finished)
-  redis.call('HDEL', meta, 'asked', 'afresh', 'hello')
+  redis.call('HDEL', meta, 'asked', 'afresh')
   redis.call('HSET', meta, 'agreement', agreement, 'nonce', nonce)
   local round = redis.call('HINCRBY', meta, 'round', 1)
   redis.call('HSET', epochs, ':nonce', nonce)
@@ -245,7 +243,7 @@ end
 if redis.call('EXISTS', stop) == 1 then
   return {'stopping', alive, redis.call('HGET', stop, 'agent') or '', redis.call('HGET', stop, 'reason') or ''}
 end
-local stored = redis.call('HGET', meta, 'hello') or redis.call('HGET', meta, 'agreement')
+local stored = redis.call('HGET', meta, 'agreement')
 if stored ~= agreement then return {'differs', alive, stored or ''} end
 local offered, version = redis.call('HGET', offers, agent), redis.call('HGET', versions, agent)
 if not offered then return place() end

@@ -142,12 +142,12 @@ func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
 // run reads the agreement, the round and its end.
 func (r *statusReader) run() error {
 	meta, stopKey := r.s.key("meta"), r.s.key("stop")
-	var older, stored, nonce, round, asked *redis.StringCmd
+	var stored, nonce, round, asked *redis.StringCmd
 	var stop [3]*redis.StringCmd
 	var now *redis.TimeCmd
 	err := r.ask(func(p redis.Pipeliner) {
-		older, stored = p.HGet(r.ctx, meta, "hello"), p.HGet(r.ctx, meta, "agreement")
-		nonce, round, asked = p.HGet(r.ctx, meta, "nonce"), p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
+		stored, nonce = p.HGet(r.ctx, meta, "agreement"), p.HGet(r.ctx, meta, "nonce")
+		round, asked = p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
 		for i, field := range []string{"agent", "reason", "kind"} {
 			stop[i] = p.HGet(r.ctx, stopKey, field)
 		}
@@ -156,15 +156,15 @@ func (r *statusReader) run() error {
 	if err != nil {
 		return err
 	}
-	if older.Err() == nil {
-		return fmt.Errorf("its workers have an earlier protocol version than %d, which this program has", ProtocolVersion)
-	}
 	if stored.Err() != nil {
 		return &EmptyError{r.out.Run}
 	}
 	a, err := decode[agreement](meta+" agreement", stored.Val())
 	if err != nil {
 		return err
+	}
+	if a.Protocol != ProtocolVersion {
+		return fmt.Errorf("its workers have protocol version %d, and this program has %d", a.Protocol, ProtocolVersion)
 	}
 	r.names, r.now = a.Agents, now.Val()
 	r.out.Nonce, r.out.Asked = clip(nonce.Val()), clip(asked.Val())
