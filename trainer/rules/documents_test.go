@@ -97,6 +97,28 @@ func TestDocumentsNameFiles(t *testing.T) {
 	}
 }
 
+// TestFoldersAreListed checks that the table of folders in docs/architecture.md has the folders of trainer/.
+func TestFoldersAreListed(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "docs/architecture.md"), "\n`trainer/` has ")
+	table, _, _ = strings.Cut(table, "|\n\n")
+	var listed, there []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, row[1])
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "trainer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			there = append(there, e.Name())
+		}
+	}
+	if slices.Sort(listed); !slices.Equal(listed, there) {
+		t.Errorf("docs/architecture.md lists the folders %v of trainer/, want %v", listed, there)
+	}
+}
+
 // TestExamplesAreListed checks that examples/README.md has a row for each example.
 func TestExamplesAreListed(t *testing.T) {
 	table := read(t, "examples/README.md")
