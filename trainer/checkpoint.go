@@ -108,7 +108,7 @@ func openCheckpoint(ctx context.Context, setup worker.Setup, from archive.Manife
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTeam(ctx, teamSpec{Setup: setup, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
+	t, err := openTeam(ctx, teamSpec{setup: setup, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
 	if err != nil {
 		return nil, err
 	}

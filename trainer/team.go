@@ -35,7 +35,7 @@ type team struct {
 
 // teamSpec holds the data with which a team is opened.
 type teamSpec struct {
-	worker.Setup
+	setup  worker.Setup
 	hooks  hooks
 	offers offeredCheckpoints // the available checkpoints
 	date   string             // YYYY-MM-DD, the date of the run, if this process has it
@@ -54,7 +54,7 @@ type hooks struct {
 func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
-		Setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
+		setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
 			Gateway: state.hooks.gateway != nil, Terms: opt.Terms, Stop: opt.Stop},
 		hooks: state.hooks, before: state.before,
 	}
@@ -64,17 +64,17 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 // loads it. s.offers holds the available states. If openTeam fails, only the cause of the returned team may be used.
 func openTeam(ctx context.Context, s teamSpec) (*team, error) {
 	t := &team{teamSpec: s}
-	options, err := assemble.StoreOptions(s.Config)
+	options, err := assemble.StoreOptions(s.setup.Config)
 	if err != nil {
 		return t, err
 	}
-	if options.URL == "" && len(s.Process.Agents) < len(s.Config.AgentNames()) {
+	if options.URL == "" && len(s.setup.Process.Agents) < len(s.setup.Config.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
-	if s.NoTraining {
+	if s.setup.NoTraining {
 		options.Aside = store.Evaluation
 	}
-	options.Waiting = func(what string) { s.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
+	options.Waiting = func(what string) { s.setup.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
@@ -101,30 +101,30 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 // enter joins the run for all agents of this process and sets the state from which it starts. When the process has its
 // places, enter reads the states of t.offers again.
 func (t *team) enter(ctx context.Context) error {
-	deterministic, err := assemble.Deterministic(t.Config)
+	deterministic, err := assemble.Deterministic(t.setup.Config)
 	if err != nil {
 		return err
 	}
 	// A program may behave differently the second time, so a lost worker's rollouts cannot be repeated. Nor can
 	// rollouts that were made ahead with earlier weights: a worker that continues at a version has only the weights of
 	// that version.
-	deterministic = deterministic && !t.Config.PlayedByProgram() && t.Config.GRPO.MaxLag == 0
-	shared := t.Config.Shared()
-	if t.NoTraining { // all have the same checkpoint and start from it
+	deterministic = deterministic && !t.setup.Config.PlayedByProgram() && t.setup.Config.GRPO.MaxLag == 0
+	shared := t.setup.Config.Shared()
+	if t.setup.NoTraining { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", t.offers.points[0].Step, t.offers.points[0].Digest)
 	}
-	files, err := assemble.TaskFiles(t.Config)
+	files, err := assemble.TaskFiles(t.setup.Config)
 	if err != nil {
 		return err
 	}
 	for key, digest := range files {
 		shared["contents of "+key] = digest
 	}
-	request := store.JoinRequest{Config: shared, Agents: t.Config.AgentNames(), Deterministic: deterministic, Renew: t.currentOffers}
-	for _, name := range t.Process.Agents {
-		m, err := t.store.Join(ctx, name, request, func(what string) { t.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
+	request := store.JoinRequest{Config: shared, Agents: t.setup.Config.AgentNames(), Deterministic: deterministic, Renew: t.currentOffers}
+	for _, name := range t.setup.Process.Agents {
+		m, err := t.store.Join(ctx, name, request, func(what string) { t.setup.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrRunComplete) {
-			return completeError(t.Config, t.offers.points[0])
+			return completeError(t.setup.Config, t.offers.points[0])
 		}
 		if err != nil {
 			return err
@@ -137,22 +137,22 @@ func (t *team) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	if given := t.Config.Run.Date; given != "" && given != t.start.Date {
+	if given := t.setup.Config.Run.Date; given != "" && given != t.start.Date {
 		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given,
 			t.start.Date)
 	}
-	t.Config.Run.Date = t.start.Date
+	t.setup.Config.Run.Date = t.start.Date
 	return nil
 }
 
 // currentOffers returns the states from which a worker can start now. runComplete reports whether nothing is left to do after the newest
 // of them.
 func (t *team) currentOffers() (offers []store.Offer, runComplete bool, err error) {
-	if err := t.offers.renew(t.Dir); err != nil {
+	if err := t.offers.renew(t.setup.Dir); err != nil {
 		return nil, false, err
 	}
 	at := t.offers.points
-	return archive.StoreOffers(at, t.date), !t.NoTraining && len(at) > 0 && complete(t.Config, at[0], t.Task), nil
+	return archive.StoreOffers(at, t.date), !t.setup.NoTraining && len(at) > 0 && complete(t.setup.Config, at[0], t.setup.Task), nil
 }
 
 // load checks the devices, sets newer checkpoints aside, opens the workers with the state from which the team starts, and
@@ -160,23 +160,25 @@ func (t *team) currentOffers() (offers []store.Offer, runComplete bool, err erro
 func (t *team) load(ctx context.Context) error {
 	at := t.offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
-		t.From = &at[i]
+		t.setup.From = &at[i]
 	}
-	if t.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
-		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(t.Dir))
+	if t.setup.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
+		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version,
+			archive.CheckpointsDir(t.setup.Dir))
 	}
-	if t.From != nil && !t.NoTraining && complete(t.Config, *t.From, t.Task) { // all workers reach this together
+	if t.setup.From != nil && !t.setup.NoTraining && complete(t.setup.Config, *t.setup.From, t.setup.Task) {
+		// All workers reach this together.
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
-		return completeError(t.Config, *t.From)
+		return completeError(t.setup.Config, *t.setup.From)
 	}
 	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
 	for _, m := range t.members {
-		err := assemble.CheckFiles(t.Config, t.Config.Agent(m.Agent()))
+		err := assemble.CheckFiles(t.setup.Config, t.setup.Config.Agent(m.Agent()))
 		if err == nil {
-			err = assemble.SelfTest(ctx, t.Config, t.Config.Agent(m.Agent()), func(text string) {
-				t.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
+			err = assemble.SelfTest(ctx, t.setup.Config, t.setup.Config.Agent(m.Agent()), func(text string) {
+				t.setup.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
 			})
 		}
 		if err != nil {
@@ -186,13 +188,13 @@ func (t *team) load(ctx context.Context) error {
 	if t.hooks.beforeLoad != nil {
 		t.hooks.beforeLoad()
 	}
-	if !t.NoTraining {
+	if !t.setup.NoTraining {
 		if err := t.goBack(ctx); err != nil {
 			return err
 		}
 	}
 	for _, m := range t.members {
-		w, err := worker.Open(ctx, t.Setup, m)
+		w, err := worker.Open(ctx, t.setup, m)
 		if err != nil {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
@@ -245,11 +247,11 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 // withRemedy returns the error of an agent that has reached a version, with a remedy if memory ran out. If the process is about
 // to end, it also records the loss of a GPU.
 func (t *team) withRemedy(name string, version int64, err error) error {
-	err = withMemoryRemedy(t.Config, t.Task, name, err)
+	err = withMemoryRemedy(t.setup.Config, t.setup.Task, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
-	return recordLostGPU(t.Dir, name, version, err)
+	return recordLostGPU(t.setup.Dir, name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.

@@ -119,7 +119,8 @@ func sources(t *testing.T, folder string) map[string]*ast.File {
 	return out
 }
 
-// typeName returns the name of a type of the same package, without stars and type arguments, or "".
+// typeName returns the name of a type without stars and type arguments, such as Name or, of another package, package.Name. Otherwise it
+// returns "".
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -128,6 +129,8 @@ func typeName(e ast.Expr) string {
 		return typeName(e.X)
 	case *ast.IndexListExpr:
 		return typeName(e.X)
+	case *ast.SelectorExpr:
+		return typeName(e.X) + "." + e.Sel.Name
 	case *ast.Ident:
 		return e.Name
 	}
