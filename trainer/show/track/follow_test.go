@@ -3,6 +3,7 @@ package track
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,6 @@ func TestFollowersReadTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(pause / 10) // the follower waits for the first record
 		for n := range records {
 			report(t, dir, step("planner", int64(n+1), 0.5))
 		}
@@ -85,16 +85,16 @@ func TestFollowersReadTheEnd(t *testing.T) {
 
 // TestFollowersExtend: if run.steps of a complete run was increased, the records of the further steps are delivered, too.
 func TestFollowersExtend(t *testing.T) {
-	calls, dir := standIn(t, "{}"), three(t)
+	calls, dir := standIn(t, `{"waits": true}`), three(t)
 	ends(t, dir)
 	f, err := Follow(t.Context(), followed(t, dir, "agents"), t.Errorf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for len(metricsOf(calls())) < 3 {
+	looksAgain := func(c []any) bool { return c[0] == "waits" || c[0] == "status" && c[1] == "FINISHED" }
+	for !slices.ContainsFunc(calls(), looksAgain) { // the script looks for further records; otherwise it ends the run
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(pause + pause/2) // the script looks for further records
 	report(t, dir, step("planner", 4, 0.5))
 	f.Finish()
 	if got := metricsOf(calls()); len(got) != 4 {

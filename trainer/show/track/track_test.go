@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
@@ -255,6 +257,40 @@ func TestNothingToForward(t *testing.T) {
 	}
 }
 
+// TestBegins: the wait for a run's first record continues while there is only a part of a line. It ends with the record, or with until.
+func TestBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, records := range []int{0, 1} {
+			dir := runDir(t)
+			until, end := context.WithCancel(t.Context())
+			ended := make(chan bool, 1)
+			go func() {
+				began, err := begins(until, dir)
+				if err != nil && !errors.Is(err, fs.ErrNotExist) {
+					t.Error(err)
+				}
+				ended <- began
+			}()
+			for _, text := range []string{"", `{"kind":"step","step":1,"agent":"planner",`} {
+				write(t, dir, text)
+				time.Sleep(2 * pause)
+				if synctest.Wait(); len(ended) > 0 {
+					t.Fatalf("the wait ended with the text %q", text)
+				}
+			}
+			if records > 0 {
+				write(t, dir, `"values":{"x":1}}`+"\n")
+			} else {
+				end()
+			}
+			if began := <-ended; began != (records > 0) {
+				t.Errorf("%d records: began is %v", records, began)
+			}
+			end()
+		}
+	})
+}
+
 // following forwards a run to the stand-in for W&B while it is written. received waits until the stand-in has a number of rows.
 func following(ctx context.Context, t *testing.T, dir string) (received func(want int), done <-chan error) {
 	t.Helper()
@@ -283,10 +319,7 @@ func TestFollow(t *testing.T) {
 	for n := range many {
 		fmt.Fprintf(&text, `{"kind":"step","step":%d,"agent":"planner","values":{"x":1}}`+"\n", n+1)
 	}
-	write(t, dir, text.String()[:40])
-	time.Sleep(pause + pause/2)
-	received(0)
-	write(t, dir, text.String()[40:len(text.String())-10])
+	write(t, dir, text.String()[:len(text.String())-10])
 	received(many - 1)
 	write(t, dir, text.String()[len(text.String())-10:])
 	received(many)

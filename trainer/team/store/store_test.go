@@ -444,19 +444,24 @@ func TestSuspendedProcess(t *testing.T) {
 		defer s.messages.awake.mu.Unlock()
 		s.messages.awake.last = s.messages.awake.last.Add(-d)
 	}
-	look := func(context.Context) (bool, error) { return false, nil }
+	var waiting context.Context
+	var before, after time.Time // deadlines of the wait
+	look := func(ctx context.Context) (bool, error) {
+		if waiting == nil {
+			waiting = ctx
+			before, _ = ctx.Deadline()
+			suspend(4 * time.Second)
+		}
+		return false, nil
+	}
 	awaited := func() ([]string, string) { return nil, "nothing" }
-	began := time.Now()
-	ended := make(chan error)
-	go func() { ended <- s.wait(t.Context(), look, awaited, "topic") }()
-	time.Sleep(time.Second / 2)
-	suspend(4 * time.Second)
 	var late *TimeoutError
-	if err := <-ended; !errors.As(err, &late) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.wait(t.Context(), look, awaited, "topic"); !errors.As(err, &late) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got error %v, want a TimeoutError", err)
 	}
-	if waited := time.Since(began); waited < 4*time.Second {
-		t.Errorf("the wait ended after %v, although the process did not run for 3 s or more", waited)
+	after, _ = waiting.Deadline()
+	if longer := after.Sub(before); longer < 4*time.Second-awakeTick {
+		t.Errorf("the wait was extended by %v, although the process did not run for 3 s or more", longer)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
