@@ -115,8 +115,7 @@ func (m *Machines) enter(d *deviceConn) {
 	enters := other == nil && over == nil
 	if enters && writeFrame(d.conn, controlFrame, control{Entered: true}) == nil && d.conn.SetDeadline(time.Time{}) == nil {
 		m.conns[d.rank], m.unnotified[d.machine] = d, true
-		close(m.changed)
-		m.changed = make(chan struct{})
+		m.announce()
 	}
 	m.mu.Unlock()
 	switch {

@@ -26,7 +26,7 @@ type Machines struct {
 
 	mu         sync.Mutex
 	conns      map[int]*deviceConn // open connections, by rank
-	changed    chan struct{}       // closed and replaced when a connection enters
+	changed    chan struct{}       // closed and replaced when a connection enters or a machine receives the end of the run
 	unnotified map[int]bool        // machines that took part and have not received the end of the run
 	runEnd     *RunEnd             // nil: the run continues
 	refused    int                 // number of refused connections
@@ -100,6 +100,13 @@ func (m *Machines) dismiss(d *deviceConn, over RunEnd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.unnotified, d.machine)
+	m.announce()
+}
+
+// announce wakes the waits for a change. The caller holds m.mu.
+func (m *Machines) announce() {
+	close(m.changed)
+	m.changed = make(chan struct{})
 }
 
 // take waits until every device of every machine is connected and none belongs to a group, and then has each start a
@@ -171,16 +178,25 @@ func (m *Machines) Close(over RunEnd) {
 	for _, d := range idle {
 		m.dismiss(d, over)
 	}
-	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < max(m.opt.Lease, startTimeout) && m.anyUnnotified(); waited += look {
-		time.Sleep(look)
-	}
+	m.awaitNotified(max(m.opt.Lease, startTimeout))
 	_ = m.listener.Close()
 	m.accepting.Wait()
 }
 
-func (m *Machines) anyUnnotified() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.unnotified) > 0
+// awaitNotified waits until every machine that took part has received the end of the run, but not longer than given.
+func (m *Machines) awaitNotified(longest time.Duration) {
+	late := time.After(longest)
+	for {
+		m.mu.Lock()
+		left, changed := len(m.unnotified), m.changed
+		m.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return
+		}
+	}
 }
