@@ -96,13 +96,7 @@ func train(ctx context.Context, cfg *config.Config, opt TrainOptions, h hooks) (
 	done := make(chan struct{})
 	defer close(done)
 	machines := map[string]*launch.Machines{}
-	playing := false // trainRounds has begun and has not returned
-	defer func() {
-		if playing { // a panic is ending this process
-			err = errors.Join(errors.New("the worker panicked"), err)
-		}
-		dismissMachines(ctx, machines, err)
-	}()
+	defer func() { dismissMachines(ctx, machines, err) }()
 	// Only one worker of each agent can register in the store, so the workers may share the folder.
 	locked, release, err := lockFolder(ctx, "run.dir", cfg.RunDir(), sharing("the run "+cfg.Run.Name, cfg.Store.URL != ""), opt.Observer)
 	if err != nil {
@@ -127,9 +121,8 @@ func train(ctx context.Context, cfg *config.Config, opt TrainOptions, h hooks) (
 	if err != nil {
 		return err
 	}
-	playing = true
+	err = errors.New("the worker panicked") // the error for the machines if trainRounds does not return
 	err = trainRounds(locked, cfg, opt, roundState{hooks: h, machines: machines, files: files})
-	playing = false
 	return err
 }
 
