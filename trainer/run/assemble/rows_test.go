@@ -11,6 +11,24 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
+// TestKLWarning: a KL term without a weight, or with a gradient of 0, gives a warning.
+func TestKLWarning(t *testing.T) {
+	for _, c := range []struct{ kl, coef, want string }{
+		{"none", "0", ""},
+		{"k3", "0.1", ""},
+		{"k3", "0", "grpo.kl k3 has the weight 0 (grpo.kl_coef)"},
+		{"k1", "0.1", "the gradient of grpo.kl k1"},
+	} {
+		cfg, err := config.Load("../../../examples/quickstart/team.yaml", []string{"grpo.kl=" + c.kl, "grpo.kl_coef=" + c.coef})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := KLWarning(cfg); !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s with weight %s: %q, want %q", c.kl, c.coef, got, c.want)
+		}
+	}
+}
+
 // TestFewRows counts the rows of the whole training and of each stage of a curriculum, and finds stages that never begin.
 func TestFewRows(t *testing.T) {
 	dir := t.TempDir()

@@ -2,6 +2,7 @@ package assemble
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -92,4 +93,17 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 		c.EOS = []int32{tok.EOS()}
 	}
 	return c, c.Validate()
+}
+
+// KLWarning returns a text if the KL term of a configuration does not limit the policy, and otherwise "".
+func KLWarning(cfg *config.Config) string {
+	switch g := cfg.GRPO; {
+	case g.KL == mgrpo.KLNone:
+	case g.KLCoef == 0:
+		return fmt.Sprintf("grpo.kl %s has the weight 0 (grpo.kl_coef), so the divergence is measured, at the cost of the reference weights, and does not "+
+			"limit the policy: set grpo.kl_coef, such as 0.001, or remove grpo.kl", g.KL)
+	case g.KL == mgrpo.KL1:
+		return "the gradient of grpo.kl k1 as a loss is 0 in expectation: use k2 or k3"
+	}
+	return ""
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/show/track"
@@ -53,7 +52,11 @@ func fits(needs []memory.Need, err error) (plan string, _ error) {
 
 // configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
-	out = append(tracking(ctx, cfg), divergence(cfg)...)
+	out = tracking(ctx, cfg)
+	if text := assemble.KLWarning(cfg); text != "" {
+		fault, cure, _ := strings.Cut(text, ": ")
+		out = append(out, Finding{Warn, "grpo", fault, cure})
+	}
 	t, noTask := assemble.OpenTask(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), ""})
@@ -118,16 +121,6 @@ func unused(name string, found assemble.DryRunResult, queries int) (out []Findin
 			fmt.Sprintf("raise agents.%s.limits.max_tokens for long ones, and cold_start.queries to use more", name)})
 	}
 	return out
-}
-
-// divergence warns if the KL divergence from the reference weights is measured and not limited.
-func divergence(cfg *config.Config) []Finding {
-	if cfg.GRPO.KL == mgrpo.KLNone || cfg.GRPO.KLCoef > 0 {
-		return nil
-	}
-	return []Finding{{Warn, "grpo", fmt.Sprintf("grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured, at the cost of the reference "+
-		"weights, and does not limit the policy", cfg.GRPO.KL),
-		"set grpo.kl_coef, such as 0.001, or remove grpo.kl"}}
 }
 
 // tracking checks the experiment trackers that get the run's records.

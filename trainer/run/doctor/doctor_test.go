@@ -88,15 +88,11 @@ func TestExamineTracking(t *testing.T) {
 	}
 }
 
-// A KL term with weight 0 is a warning.
-func TestExamineDivergence(t *testing.T) {
-	for set, want := range map[string]int{"grpo.kl=none": 0, "grpo.kl=k3": 1} {
-		if got := divergence(quickstart(t, set)); len(got) != want || want > 0 && (got[0].Status != Warn || !strings.Contains(got[0].Found, "grpo.kl k3 has the weight 0")) {
-			t.Errorf("%s: %+v", set, got)
-		}
-	}
-	if got := divergence(quickstart(t, "grpo.kl=k3", "grpo.kl_coef=0.1")); got != nil {
-		t.Errorf("with a weight: %+v", got)
+// TestExamineKL: a KL term without a weight is a warning with advice.
+func TestExamineKL(t *testing.T) {
+	got := find(Examine(context.Background(), Options{Config: quickstart(t, "grpo.kl=k3")}), "grpo")
+	if len(got) != 1 || got[0].Status != Warn || !strings.Contains(got[0].Found, "weight 0") || !strings.HasPrefix(got[0].Advice, "set grpo.kl_coef") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
@@ -63,13 +62,8 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	switch g := s.Config.GRPO; {
-	case g.KL == mgrpo.KLNone || !s.Config.Learns(a):
-	case g.KLCoef == 0:
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings,
-			"grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured and does not limit the policy", g.KL))
-	case g.KL == mgrpo.KL1:
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
+	if text := assemble.KLWarning(s.Config); text != "" && s.Config.Learns(a) {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "%s", text))
 	}
 	if w.main {
 		for _, text := range assemble.RowWarnings(s.Config, w.parts.Player.Task) {
