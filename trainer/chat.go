@@ -29,7 +29,7 @@ type TeamChat struct {
 	sending  sync.Mutex
 }
 
-// Message is a text from one agent to another: a sub-task, or the answer to it.
+// Message is a text from one agent to another: a sub-task, the answer to it, or "(no answer: ...)" with the reason.
 type Message struct{ From, To, Text string }
 
 // Chat opens all agents of a checkpoint in this process and calls use with them. They sample as in evaluations. A task

@@ -59,7 +59,7 @@ type Trajectory struct {
 	FormatValid bool           `json:"format_valid"`
 	Malformed   int            `json:"malformed"` // calls that could not be parsed or executed; their result was an error
 	Finish      string         `json:"finish"`    // one of the Finish constants
-	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
+	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer or FinishProgram
 	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
 
 	Usage *Usage `json:"usage,omitempty"` // reported by the server of a hosted model; nil: not reported

@@ -14,7 +14,7 @@ type Value struct {
 	Meaning string
 }
 
-// Names of Record.Values that several packages read. Sections lists all names.
+// Names of Record.Values that several packages read. Sections and ByTool list all names.
 const (
 	Accuracy       = "accuracy"
 	ExpertMean     = "expert_mean"

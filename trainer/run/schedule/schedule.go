@@ -1,7 +1,8 @@
 // Package schedule decides the next action of a worker: roll out, train, evaluate, save or end. It is a state machine, a
 // pure function of the settings and of the commands that were done. It does not do I/O, read a clock or draw random
-// numbers. Since the settings and events of all workers are equal, they make the same decisions without exchanging
-// messages. The worker carries out the commands.
+// numbers. Commands that involve other workers depend only on settings and events that are equal for all workers, so the workers
+// agree on them without exchanging messages. With MaxLag > 0 and without ExactLag, RolledOut depends on timing, and with it the command
+// AwaitRollouts. The worker carries out the commands.
 //
 // This package is private and changes without notice; docs/library.md lists the public ones.
 package schedule
@@ -11,8 +12,8 @@ import "fmt"
 // Options holds the settings of a run on which the schedule depends.
 type Options struct {
 	Steps           int64 // total number of training steps
-	CheckpointEvery int64 // steps between checkpoints; 0: only one at the end
-	EvalEvery       int64 // steps between evaluations; 0: only one at the end
+	CheckpointEvery int64 // steps between checkpoints; 0: only after a cold start, of the best version, at a stop and at the end
+	EvalEvery       int64 // steps between evaluations; 0: only at the end and, with EvalFirst, of version 0
 	EvalFirst       bool  // version 0 is also evaluated
 	HasHeldOut      bool  // the task has held-out queries; without them nothing is evaluated
 	ColdStarts      bool  // an agent has a cold start, so version 0 gets a checkpoint

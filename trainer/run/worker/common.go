@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// common holds the settings, the place and the learner of an agent. All parts of a worker have it.
+// common holds the settings, the place, the observer and the learner of an agent. The types for the parts of a worker's work embed it.
 type common struct {
 	cfg           *config.Config
 	agent         *config.Agent

@@ -1,5 +1,5 @@
 // Package worker contains one agent's part in a run. Read it together with the paper's algorithm: step.go contains one
-// step, and this file contains the actions before, between and after the steps.
+// step, and this file contains the loop that executes the commands of package schedule.
 //
 // This package is private and changes without notice; docs/library.md lists the public ones.
 package worker
@@ -25,7 +25,7 @@ import (
 )
 
 // Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` runs a single
-// one. Each part of its work has a separate type, which holds only the objects it needs.
+// one. Each part of its work has a separate type, which embeds common and holds the further objects it needs.
 type Worker struct {
 	*common
 	parts    *assemble.Parts  // the agent's model with its sampler and learner
