@@ -23,8 +23,8 @@ func ServeChild() {
 }
 
 // listenForMachines opens a listener for the further machines of each agent here that has several, and adds it to machines.
-// A stop that is requested at one of them stops this process: if there are further machines, o.Stop is replaced by a
-// channel that also closes then. Closing done ends the forwarding of the earlier o.Stop.
+// With further machines, o.Stop becomes a channel that closes when a stop is requested here or at any of them. Closing done ends the
+// forwarding of the earlier o.Stop.
 func (o *TrainOptions) listenForMachines(cfg *config.Config, machines map[string]*launch.Machines, done <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	requestStop := sync.OnceFunc(func() { close(stop) })

@@ -107,7 +107,7 @@ struct TokenArrays {
 };
 
 // The results of the first pass over a trajectory: the checks of rules 5 to 7 of docs/algorithm.md §7, and the sums that a sequence ratio
-// needs. A key is token * 8 + field, so the smallest key is the first field of the first token.
+// needs. A key is token * 8 + field: errors are ordered by token, then field, and the smallest key is the first error.
 struct TrajectoryScan {
   int64_t tokens = 0, bad_key = kNoKey, bad_count = 0, positive_key = kNoKey;
   double delta = 0, tis = 0;

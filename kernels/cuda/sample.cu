@@ -4,10 +4,10 @@
 // float32, relative to the maximum logit of the chunk. Then every warp sums the chunks in float64, in the same order. So the number of
 // blocks changes no bit.
 //
-// Without filters a row is read once, and only the chunk in which the running sum passes the random threshold is read again. A filter is a
-// minimum logit, which is found by its bits. A pass sums the weights of the logits between two values in 4,096 bins, and the next pass
-// continues within the bin in which the running sum passes the filter's threshold. Weights are integers, so the order in which threads add
-// them does not matter. For float32 two or three passes are enough, and each reads only chunks with logits in the range.
+// Without filters a row is read once, and only the chunk in which the running sum passes the random threshold is read again. Each filter
+// becomes a minimum logit. A search over the logit's bits finds it: each pass is a histogram of 4,096 bins of weights, and the next pass
+// refines the bin that contains the threshold. Weights are integers, so the order in which threads add them does not matter. For float32
+// two or three passes are enough, and each reads only chunks with logits in the range.
 #include "cluster.cuh"
 #include "device.h"
 #include "mgrpo/sample.h"

@@ -38,7 +38,7 @@ type Model struct {
 	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks; nil if leaves holds a tensor instead
 
 	halves []*torch.Tensor // views of Half, if Generation reads Half and Master
-	wide   []*torch.Tensor // views of Master, if Generation reads both; without a Master, fp32 copies of norms and biases
+	wide   []*torch.Tensor // fp32 norms and biases for generation: views of Master, or copies if forward passes cannot read Master
 
 	gathered gathered // with Options.Gathered: leaves are views of it
 	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded

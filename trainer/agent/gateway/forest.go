@@ -128,8 +128,8 @@ func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
 }
 
 // findExisting finds an existing turn that answers a request: the turn of an equal request that was refused, or that
-// this request repeats. If an equal turn was removed because its client had gone, a repeated request means the removed
-// turn, so findExisting returns nil.
+// this request repeats. After a disconnect the turn was removed. A retry then asks for it again, and findExisting returns
+// nil so that it is sampled anew.
 func (f *forest) findExisting(r request, c call) *turn {
 	wasRemoved := c.retried && c.repeat < 0 && f.removed[r] > 0
 	if wasRemoved {

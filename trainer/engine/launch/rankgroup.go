@@ -201,7 +201,7 @@ const lossTimeout = 2 * time.Second
 
 // endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. If a
 // rank reports only that it lost another one, endAfter waits longer, because the other may report the cause. If no rank
-// does, and no process is lost, a device hangs, and a new round may succeed.
+// reports a cause and no process is lost, endAfter assumes a hanging device, and the error allows a new round.
 func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return g.end(context.Cause(ctx))

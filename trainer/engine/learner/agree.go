@@ -61,9 +61,9 @@ func (g group) gatherRest(ctx context.Context, m *model.Model) error {
 	return m.Gather(0, func(block *torch.Tensor) error { return g.AllGather(ctx, block) })
 }
 
-// agree returns every rank's value, by rank. If any rank has an error, all ranks return an error of the same rank: a failure
-// takes precedence over a refusal, and a lower rank over a higher one. That rank returns its own error, and the others return
-// its text. So all ranks continue in the same way, and no rank waits for one that has given up. A value has at most `most` bytes.
+// agree returns every rank's value, by rank. If any rank has an error, the lowest failed rank decides, or else the lowest refusing
+// one. It returns its error; the others return that error's text. So all ranks continue in the same way, and no rank waits for one
+// that has given up. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	statuses, lost := exchangeStatus(ctx, g, mine, err, most)
 	if lost != nil {

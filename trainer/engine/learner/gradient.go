@@ -103,9 +103,8 @@ func (g *gradient) sumBlock(ctx context.Context, d *division, b ranks.Placement)
 	return nil
 }
 
-// sumOfHead returns the part of the sum that holds the head's gradient, on a GPU whose only rank accumulates in fp32 while
-// the gradients of the leaves are in half precision. Losses add their products to it directly, without rounding them first.
-// Otherwise it returns nil.
+// sumOfHead returns the head's part of the sum if there is one rank on a GPU, a sum in fp32 and gradients in half precision. Losses add
+// their products to it directly, without rounding them first. Otherwise it returns nil.
 func (g *gradient) sumOfHead(s *torch.Scope, d *division) *torch.Tensor {
 	if g.part == nil || !d.model.Device.IsCUDA() || d.group.Size() > 1 {
 		return nil

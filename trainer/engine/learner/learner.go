@@ -61,7 +61,7 @@ func HeadRows(gpu, trained bool) int64 {
 //
 // Each rank of a group has a learner, over a complete copy of the model or over a share of it. All ranks call the same
 // methods with the same arguments. Each computes the loss of its share of the sequences, and updates its share of the
-// parameters. If a method of one rank fails or refuses, the methods of all ranks do.
+// parameters. An error or refusal on one rank is returned on every rank.
 type Learner struct {
 	State *State // the values that training changes, which checkpoints contain
 

@@ -24,8 +24,7 @@ type passes struct {
 }
 
 // exchange is a step of a pass that all ranks make together: gather a divided layer, in two steps; dispatch rows to a
-// layer's experts and return the results; or sum up the gradient of a block. A computeLayer exchanges no data: it marks the
-// place of the layer's computation among the exchanges.
+// layer's experts and return the results; or sum up the gradient of a block. computeLayer is a marker: compute the layer here.
 type exchange struct {
 	kind exchangeKind
 	at   int // the layer, from 1; of sumGrads: the index in partial.places

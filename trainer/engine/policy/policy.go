@@ -16,8 +16,8 @@ import (
 // ErrClosed is returned by calls on a closed policy.
 var ErrClosed = errors.New("policy: engine is closed")
 
-// Key names one conversation of a run. Key, without Invocation, and the position of a token in its sequence are the key and
-// counter of the Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
+// Key names one conversation of a run. All fields except Invocation form Philox's key; the token's position is its counter. So a
+// token's random number does not depend on time, on the batch or on arrival order.
 type Key struct {
 	RunSeed    uint64 // seed of the whole run
 	Step       int64  // training step to which the rollout belongs
@@ -43,7 +43,7 @@ func Root(prompt []int32, repeat int) uint64 {
 	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
-// Branch names the n-th further conversation that begins like the conversation of root; for n = 0 it returns root.
+// Branch returns the root of the n-th other conversation with the same first prompt; for n = 0 it returns root.
 func Branch(root uint64, n int) uint64 {
 	if n == 0 {
 		return root

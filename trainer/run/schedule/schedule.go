@@ -119,8 +119,8 @@ func (s Options) RollOut(st State) (step int64, ok bool) {
 	return n, true
 }
 
-// TakesRollouts reports whether the worker takes the rollouts that it has begun, and waits for their end, before it executes the command
-// next. complete reports whether they have ended.
+// TakesRollouts reports whether the worker must collect the running rollouts, waiting if necessary, before it executes next. begun and
+// complete report whether rollouts have begun and have ended.
 func (s Options) TakesRollouts(next Command, begun, complete bool) bool {
 	return next.Kind == AwaitRollouts || complete || begun && s.ExactLag
 }

@@ -32,8 +32,8 @@ func (s *common) ReportWaiting(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }
 
-// report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
-// previous record as a sign that the run went back.
+// report reports a record if the place still belongs to this worker. If a record's step is earlier than the previous record's, readers
+// conclude that the run went back.
 func (s *common) report(ctx context.Context, r metrics.Record) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err

@@ -19,7 +19,7 @@ type queries struct {
 // numbers of queries than task.queries_per_step is now.
 type origin struct {
 	step  int64
-	drawn int64 // queries that earlier steps drew from the order of this step's stage; 0: task.queries_per_step in each step
+	drawn int64 // number of queries already taken from this stage; 0: derive it from task.queries_per_step
 }
 
 func originOf(from *archive.Manifest) origin {

@@ -22,8 +22,7 @@ type playRollout func(ctx context.Context, q task.Query, k int) (store.Outcome, 
 // replacements.
 //
 // The choice of queries does not depend on the order in which they end, so a step that is played again has the same queries.
-// The first m replacements are used. m is the smallest number for which the step's own queries and these replacements contain m
-// degenerate queries. If that number exceeds the limit, m is the limit.
+// Replacements are used in order, until each degenerate query, replacements included, has one or the limit is reached.
 func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, play playRollout) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {

@@ -81,9 +81,9 @@ type prefix struct {
 	reuse int
 }
 
-// find returns the longest reusable prefix of an owner's sequence. soon is true if a cached sequence in flight will have
-// a longer one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt). For a model with
-// recurrent states, find also requests a snapshot of a cached sequence in flight at the first token that differs.
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a running sequence is computing a longer shared
+// prefix, so waiting is cheaper than computing it twice (K rollouts of a prompt). For a model with recurrent states, find also requests a
+// snapshot of a cached sequence in flight at the first token that differs.
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, seq := range p.cached {
@@ -162,8 +162,8 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []
 	return seq, moves
 }
 
-// partlyShared reports whether the sequence's last block has room, and other cached sequences own it, too. They were forked at a
-// later snapshot, which has since been given up.
+// partlyShared reports whether the sequence's last block has room, and other cached sequences own it, too. Those sequences forked from
+// this one at a snapshot that no longer exists.
 func (seq *cachedSeq) partlyShared(pools []*pool) bool {
 	if seq.filled%arch.CacheBlock == 0 {
 		return false
