@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 )
 
 // addedToken is an entry of added_tokens: a string that is matched in the text before the model splits it.
@@ -127,7 +129,7 @@ func (m *matcher) split(text string) []piece {
 		i = stop
 		before, _ := utf8.DecodeLastRuneInString(text[:start]) // U+FFFD, which is in no word, if there is none
 		after, _ := utf8.DecodeRuneInString(text[stop:])
-		if t.singleWord && (isWord(before) || isWord(after)) {
+		if t.singleWord && (pretokenize.IsWord(before) || pretokenize.IsWord(after)) {
 			continue
 		}
 		if t.lstrip {

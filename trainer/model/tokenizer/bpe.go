@@ -1,6 +1,10 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
+)
 
 // bpe is byte-pair encoding. A piece starts with one symbol for each byte (byte-level) or each character. Then the
 // neighbouring pair with the lowest rank is merged, the leftmost if ranks are equal, until no pair has a rank.
@@ -63,8 +67,8 @@ func (m *bpe) separates(s *spec, mark string) bool {
 	return true
 }
 
-func (m *bpe) encode(ids []int32, f fragment) []int32 {
-	preTokenize(m.pre.steps, f, func(piece string) {
+func (m *bpe) encode(ids []int32, text string, first bool) []int32 {
+	pretokenize.Apply(m.pre.steps, text, first, func(piece string) {
 		if m.words == "" {
 			ids = m.encodePiece(ids, piece)
 			return

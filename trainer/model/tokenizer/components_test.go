@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -82,7 +83,7 @@ func normalized(known map[string]any, c []byte, text string) (string, error) {
 func preTokenized(known map[string]any, c []byte, text string) ([]string, error) {
 	p, err := built(known, c, buildPreTokenizer)
 	pieces := []string{}
-	preTokenize(p.steps, fragment{text, true}, func(piece string) {
+	pretokenize.Apply(p.steps, text, true, func(piece string) {
 		if p.byteLevel {
 			var mapped strings.Builder
 			for _, b := range []byte(piece) {

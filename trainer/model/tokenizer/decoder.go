@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -191,7 +192,7 @@ func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 
 func checkReplace(c *component) {
 	c.only("pattern", "content")
-	if to, _ := c.object.Get("content"); readPattern(c) != literal(metaspaceMark) || to != " " {
+	if to, _ := c.object.Get("content"); readPattern(c) != pretokenize.Literal(metaspaceMark) || to != " " {
 		c.fail("before ByteLevel, only ▁ replaced by a space is supported")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 )
 
 // byteComplete returns a small byte-level tokenizer with every byte in its vocabulary and a few merges.
@@ -84,72 +83,6 @@ func FuzzEncodeDecode(f *testing.F) {
 			}
 		}
 	})
-}
-
-// FuzzSplit checks that the pieces of a text, joined, are the text.
-func FuzzSplit(f *testing.F) {
-	for _, s := range []string{"don't 'S a  b\r\n\n c", "'ſ '", "１２３4 ５", " \u0085\u3000x", "!?\r\n"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if !utf8.ValidString(text) {
-			return
-		}
-		steps := []splitter{splitDigits, splitDigitRuns, splitWords, splitWordsAndMarks}
-		for _, patterns := range []map[string]splitter{scanners, isolators} {
-			for _, s := range patterns {
-				steps = append(steps, s)
-			}
-		}
-		for i, s := range steps {
-			var joined strings.Builder
-			preTokenize([]step{{split: s}}, fragment{text: text}, func(p string) {
-				if p == "" || !utf8.ValidString(p) {
-					t.Errorf("splitter %d: a piece %q", i, p)
-				}
-				joined.WriteString(p)
-			})
-			if joined.String() != text {
-				t.Errorf("splitter %d: got %q, want %q", i, joined.String(), text)
-			}
-		}
-	})
-}
-
-// FuzzScanners compares each hand-written splitter with its pattern in the regular expression engine.
-func FuzzScanners(f *testing.F) {
-	for _, s := range []string{"don't 'S aBcDe ÀÉéǅx  b\r\n\n c/d//", "'ſ 'LL x'Re", "１２３4 ５67890", " \u0085\u3000x", "!?\r\n/", "e\u0301\u0301E\u0301x",
-		"中文ABC日本語ab한국", "\u0301a \u0301", "#tag @x\x00y\x01\x02", " \n \t x", "ªʰǅǅa", "\u20dd1"} {
-		f.Add(s)
-	}
-	engines := map[string]*regex{}
-	for _, patterns := range []map[string]splitter{scanners, isolators} {
-		for text := range patterns {
-			r, err := compileRegex(text)
-			if err != nil {
-				f.Fatal(err)
-			}
-			engines[text] = r
-		}
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		text = validUTF8(text)
-		for name, r := range engines {
-			scan := scanners[name]
-			if scan == nil {
-				scan = isolators[name]
-			}
-			got, want := cutAll(step{split: scan}, text), cutAll(step{cut: splitBy(r, isolated, false)}, text)
-			if !slices.Equal(got, want) {
-				t.Errorf("%s\n%q: got %q, want %q", name, text, got, want)
-			}
-		}
-	})
-}
-
-func cutAll(s step, text string) (pieces []string) {
-	preTokenize([]step{s}, fragment{text: text}, func(p string) { pieces = append(pieces, p) })
-	return pieces
 }
 
 func FuzzParse(f *testing.F) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -35,14 +36,14 @@ var ggufPres = []struct {
 	{"gpt-2 phi-2 mpt exaone4 gigachat a.x-4.0 mellum trillion", ggufPre{}},
 	{"smollm starcoder refact codeshell exaone minerva-7b mellum2", ggufPre{digits: true}},
 	{"command-r", ggufPre{digits: true, nfc: true}},
-	{"qwen2 deepseek-r1-qwen megrez", ggufPre{patterns: []string{patternQwen2}, nfc: true}},
+	{"qwen2 deepseek-r1-qwen megrez", ggufPre{patterns: []string{pretokenize.PatternQwen2}, nfc: true}},
 	{"qwen35", ggufPre{patterns: []string{patternQwen35}, nfc: true}},
-	{"stablelm2 hunyuan solar-open grok-2", ggufPre{patterns: []string{patternQwen2}}},
-	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2", ggufPre{patterns: []string{patternLlama3}, ignoreMerges: true, addBOS: true}},
-	{"glm4 chatglm-bpe dbrx smaug-bpe", ggufPre{patterns: []string{patternLlama3}}},
-	{"tekken", ggufPre{patterns: []string{patternTekken}, ignoreMerges: true, addBOS: true}},
-	{"gpt-4o llama4 kanana2 minimax-m2", ggufPre{patterns: []string{patternO200k}}},
-	{"deepseek-v3 hunyuan-dense", ggufPre{patterns: []string{patternDigits3, patternCJK, patternDeepSeek}}},
+	{"stablelm2 hunyuan solar-open grok-2", ggufPre{patterns: []string{pretokenize.PatternQwen2}}},
+	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2", ggufPre{patterns: []string{pretokenize.PatternLlama3}, ignoreMerges: true, addBOS: true}},
+	{"glm4 chatglm-bpe dbrx smaug-bpe", ggufPre{patterns: []string{pretokenize.PatternLlama3}}},
+	{"tekken", ggufPre{patterns: []string{pretokenize.PatternTekken}, ignoreMerges: true, addBOS: true}},
+	{"gpt-4o llama4 kanana2 minimax-m2", ggufPre{patterns: []string{pretokenize.PatternO200k}}},
+	{"deepseek-v3 hunyuan-dense", ggufPre{patterns: []string{pretokenize.PatternDigits3, pretokenize.PatternCJK, pretokenize.PatternDeepSeek}}},
 	{"seed-coder", ggufPre{patterns: []string{patternSeedCoder}}},
 	{"bailingmoe bailingmoe2 llada-moe", ggufPre{patterns: []string{patternBailing}}},
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -115,20 +116,20 @@ func replaceStep(c *component) normalizer {
 	c.only("pattern", "content")
 	from, to := readPattern(c), c.content("content")
 	c.growth = len(to)
-	if from, ok := from.(literal); ok && from != "" {
+	if from, ok := from.(pretokenize.Literal); ok && from != "" {
 		c.growth = (len(to) + len(from) - 1) / len(from)
 	}
 	return func(s string) string { return replace(from, s, to) }
 }
 
 // replace replaces every match.
-func replace(from pattern, s, to string) string {
-	if from, ok := from.(literal); ok {
+func replace(from pretokenize.Pattern, s, to string) string {
+	if from, ok := from.(pretokenize.Literal); ok {
 		return strings.ReplaceAll(s, string(from), to)
 	}
 	var out strings.Builder
 	done := 0
-	from.matches(s, func(start, end int) {
+	from.Matches(s, func(start, end int) {
 		out.WriteString(s[done:start])
 		out.WriteString(to)
 		done = end

@@ -2,46 +2,21 @@ package tokenizer
 
 import (
 	"fmt"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// fragment is a part of a text between added tokens.
-type fragment struct {
-	text  string
-	first bool // it begins at the start of the text that was passed to Encode
-}
-
-// step is one pre-tokenizer: it cuts a fragment into fragments, which may have other texts. One of the fields is set.
-type step struct {
-	split splitter                            // cuts the text into pieces without changing it
-	cut   func(f fragment, to func(fragment)) // any other step; it passes its results to `to`, in order
-}
-
-// preTokenize applies the steps to a fragment, one after the other, and calls f for each piece that is not empty.
-func preTokenize(steps []step, in fragment, f func(piece string)) {
-	switch {
-	case in.text == "":
-	case len(steps) == 0:
-		f(in.text)
-	case steps[0].split != nil:
-		for s, first := in.text, in.first; len(s) > 0; first = false {
-			n := steps[0].split(s)
-			preTokenize(steps[1:], fragment{s[:n], first}, f)
-			s = s[n:]
-		}
-	default:
-		steps[0].cut(in, func(part fragment) { preTokenize(steps[1:], part, f) })
-	}
-}
+// PatternError is the value with which Encode panics if a regular expression of tokenizer.json takes too long. Load tries
+// each pattern on texts that are known to be hard and refuses slow patterns. So only a text that was made for the pattern
+// can cause this.
+type PatternError = pretokenize.PatternError
 
 // preTokenizer holds the steps. byteLevel reports whether the last one converts text to byte-level text; the model then
 // reads bytes.
 type preTokenizer struct {
-	steps     []step
+	steps     []pretokenize.Step
 	byteLevel bool
 }
 
@@ -63,82 +38,31 @@ func buildPreTokenizer(v any) (p preTokenizer, err error) {
 	return p, nil
 }
 
-func preTokenizerSteps(c *component) []step {
+func preTokenizerSteps(c *component) []pretokenize.Step {
 	switch c.kind {
 	case "ByteLevel":
-		return byteLevelSteps(c)
+		c.only("add_prefix_space", "trim_offsets", "use_regex")
+		return pretokenize.ByteLevel(c.flag("add_prefix_space", true), c.flag("use_regex", true))
 	case "Digits":
-		return []step{digitsStep(c)}
+		c.only("individual_digits")
+		return []pretokenize.Step{pretokenize.Digits(c.flag("individual_digits", false))}
 	case "Split":
-		return []step{splitStep(c)}
+		return []pretokenize.Step{splitStep(c)}
 	case "Metaspace":
-		return metaspaceSteps(c)
+		mark, scheme := metaspace(c)
+		return pretokenize.Metaspace(mark, scheme, c.flag("split", true))
 	case "Punctuation":
 		c.only("behavior")
-		return []step{{cut: splitBy(punctuation{}, c.behavior(isolated), false)}}
+		return []pretokenize.Step{pretokenize.Punctuation(c.behavior(pretokenize.Isolated))}
 	case "Whitespace":
 		c.only()
-		return []step{{cut: dropSpaces(splitWordsAndMarks)}}
+		return []pretokenize.Step{pretokenize.Whitespace()}
 	case "WhitespaceSplit":
 		c.only()
-		return []step{{cut: dropSpaces(splitWords)}}
+		return []pretokenize.Step{pretokenize.WhitespaceSplit()}
 	}
 	c.unsupported("pre-tokenizer")
 	return nil
-}
-
-func byteLevelSteps(c *component) (steps []step) {
-	c.only("add_prefix_space", "trim_offsets", "use_regex")
-	if c.flag("add_prefix_space", true) {
-		steps = append(steps, step{cut: func(f fragment, to func(fragment)) {
-			if !strings.HasPrefix(f.text, " ") {
-				f.text = " " + f.text
-			}
-			to(f)
-		}})
-	}
-	if c.flag("use_regex", true) {
-		steps = append(steps, step{split: splitGPT2})
-	}
-	return steps
-}
-
-func digitsStep(c *component) step {
-	c.only("individual_digits")
-	if c.flag("individual_digits", false) {
-		return step{split: splitDigits}
-	}
-	return step{split: splitDigitRuns}
-}
-
-// dropSpaces applies a splitter that keeps white space apart, and drops the white space.
-func dropSpaces(split splitter) func(fragment, func(fragment)) {
-	return func(f fragment, to func(fragment)) {
-		for s, first := f.text, f.first; len(s) > 0; first = false {
-			n := split(s)
-			if r, _ := utf8.DecodeRuneInString(s); !unicode.IsSpace(r) {
-				to(fragment{s[:n], first})
-			}
-			s = s[n:]
-		}
-	}
-}
-
-// metaspaceSteps replaces spaces by a character. It may also put that character before the text and split the text before
-// each such character.
-func metaspaceSteps(c *component) []step {
-	mark, scheme := metaspace(c)
-	steps := []step{{cut: func(f fragment, to func(fragment)) {
-		f.text = strings.ReplaceAll(f.text, " ", mark)
-		if (scheme == "always" || scheme == "first" && f.first) && !strings.HasPrefix(f.text, mark) {
-			f.text = mark + f.text
-		}
-		to(f)
-	}}}
-	if c.flag("split", true) {
-		steps = append(steps, step{cut: splitBy(literal(mark), mergedWithNext, false)})
-	}
-	return steps
 }
 
 // metaspace reads the character and the scheme of a Metaspace pre-tokenizer or decoder.
@@ -165,21 +89,11 @@ func metaspace(c *component) (mark, scheme string) {
 	return mark, scheme
 }
 
-// behavior determines to which piece Split assigns a match of its pattern.
-type behavior int
+// behaviors has the names of tokenizer.json.
+var behaviors = map[string]pretokenize.Behavior{"Removed": pretokenize.Removed, "Isolated": pretokenize.Isolated,
+	"MergedWithPrevious": pretokenize.MergedWithPrevious, "MergedWithNext": pretokenize.MergedWithNext, "Contiguous": pretokenize.Contiguous}
 
-const (
-	removed behavior = iota
-	isolated
-	mergedWithPrevious
-	mergedWithNext
-	contiguous
-)
-
-var behaviors = map[any]behavior{"Removed": removed, "Isolated": isolated, "MergedWithPrevious": mergedWithPrevious,
-	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
-
-func (c *component) behavior(absent behavior) behavior {
+func (c *component) behavior(absent pretokenize.Behavior) pretokenize.Behavior {
 	v, ok := c.object.Get("behavior")
 	if !ok {
 		return absent
@@ -192,20 +106,16 @@ func (c *component) behavior(absent behavior) behavior {
 	return b
 }
 
-func splitStep(c *component) step {
+func splitStep(c *component) pretokenize.Step {
 	c.only("pattern", "behavior", "invert")
 	if _, ok := c.object.Get("behavior"); !ok {
 		c.fail("behavior is missing")
 	}
-	invert, b := c.flag("invert", false), c.behavior(isolated)
-	// If the pattern matches all of a text, keeping the matches is the same as removing the rest.
-	if split, ok := scanners[c.regex()]; ok && (b == isolated || b == removed && invert) {
-		return step{split: split}
+	invert, b := c.flag("invert", false), c.behavior(pretokenize.Isolated)
+	if step, ok := pretokenize.KnownSplit(c.regex(), b, invert); ok {
+		return step
 	}
-	if split, ok := isolators[c.regex()]; ok && b == isolated {
-		return step{split: split}
-	}
-	return step{cut: splitBy(readPattern(c), b, invert)}
+	return pretokenize.Split(readPattern(c), b, invert)
 }
 
 // regex returns the text of the component's regular expression, or "" if its pattern is not a regular expression.
@@ -215,69 +125,21 @@ func (c *component) regex() string {
 	return text
 }
 
-// punctuation matches each ASCII or Unicode punctuation character.
-type punctuation struct{}
-
-func (punctuation) matches(s string, f func(start, end int)) {
-	for i, r := range s {
-		if unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r) {
-			f(i, i+utf8.RuneLen(r))
+// readPattern reads {"String": …} or {"Regex": …}.
+func readPattern(c *component) pretokenize.Pattern {
+	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
+	text, _ := ordered.Value[string](o, "String")
+	expression := c.regex()
+	switch {
+	case o.Len() == 1 && text != "" && len(text) <= pretokenize.MaxPattern:
+		return pretokenize.Literal(text)
+	case o.Len() == 1 && expression != "":
+		p, err := pretokenize.CompileRegex(expression)
+		if err != nil {
+			c.fail("%w", err)
 		}
+		return p
 	}
-}
-
-// stretch is a part of a text that matches a pattern, or that lies between two matches.
-type stretch struct {
-	start, end int
-	matched    bool
-}
-
-// stretches cuts s into matches and the parts between them. With invert, the parts between matches count as matches and the
-// matches do not.
-func stretches(p pattern, s string, invert bool) []stretch {
-	var list []stretch
-	done := 0
-	p.matches(s, func(start, end int) {
-		if start > done {
-			list = append(list, stretch{done, start, invert})
-		}
-		list = append(list, stretch{start, end, !invert})
-		done = end
-	})
-	if done < len(s) {
-		list = append(list, stretch{done, len(s), invert})
-	}
-	return list
-}
-
-// splitBy implements Split, as NormalizedString::split of the tokenizers library does.
-func splitBy(p pattern, b behavior, invert bool) func(fragment, func(fragment)) {
-	return func(f fragment, to func(fragment)) {
-		parts := stretches(p, f.text, invert)
-		for i := 0; i < len(parts); {
-			start, end := parts[i].start, parts[i].end
-			j := i + 1
-			for j < len(parts) && b.joins(parts, j) {
-				end = parts[j].end
-				j++
-			}
-			if start < end && !(b == removed && parts[i].matched) {
-				to(fragment{f.text[start:end], f.first && start == 0})
-			}
-			i = j
-		}
-	}
-}
-
-// joins reports whether parts[i] belongs to the piece of parts[i-1].
-func (b behavior) joins(parts []stretch, i int) bool {
-	switch b {
-	case contiguous:
-		return parts[i].matched == parts[i-1].matched
-	case mergedWithPrevious:
-		return parts[i].matched && !parts[i-1].matched
-	case mergedWithNext:
-		return parts[i-1].matched && !parts[i].matched
-	}
-	return false
+	c.fail("pattern is neither {\"String\": text} nor {\"Regex\": text}")
+	return nil
 }

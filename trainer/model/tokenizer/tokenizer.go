@@ -28,9 +28,10 @@ type Tokenizer struct {
 	files     map[string][]byte
 }
 
-// model encodes normalised text between added tokens.
+// model encodes normalised text between added tokens. first reports whether it begins at the start of the text that was passed
+// to Encode.
 type model interface {
-	encode(ids []int32, f fragment) []int32
+	encode(ids []int32, text string, first bool) []int32
 }
 
 type token struct {
@@ -117,7 +118,7 @@ func (t *Tokenizer) Encode(text string) []int32 {
 				ids = append(ids, q.id)
 				continue
 			}
-			ids = t.model.encode(ids, fragment{q.text, i == 0 && j == 0})
+			ids = t.model.encode(ids, q.text, i == 0 && j == 0)
 		}
 	}
 	return ids

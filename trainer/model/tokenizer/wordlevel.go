@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -34,8 +35,8 @@ func newWordLevel(s *spec, pre preTokenizer) (*wordLevel, error) {
 	return &wordLevel{pre, s.vocab, unk}, nil
 }
 
-func (m *wordLevel) encode(ids []int32, f fragment) []int32 {
-	preTokenize(m.pre.steps, f, func(word string) {
+func (m *wordLevel) encode(ids []int32, text string, first bool) []int32 {
+	pretokenize.Apply(m.pre.steps, text, first, func(word string) {
 		id, ok := m.vocab[word]
 		if !ok {
 			id = m.unk

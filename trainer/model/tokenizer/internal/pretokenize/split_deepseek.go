@@ -1,4 +1,4 @@
-package tokenizer
+package pretokenize
 
 import (
 	"unicode"
@@ -32,7 +32,7 @@ var (
 	})
 )
 
-// matchDeepSeek matches patternDeepSeek at the start of s.
+// matchDeepSeek matches PatternDeepSeek at the start of s.
 func matchDeepSeek(s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	if isMark(r) && r < 128 {

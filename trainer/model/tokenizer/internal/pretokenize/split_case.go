@@ -1,11 +1,11 @@
-package tokenizer
+package pretokenize
 
 import (
 	"unicode"
 	"unicode/utf8"
 )
 
-// letterCase classifies letters and marks for patternO200k and patternTekken.
+// letterCase classifies letters and marks for PatternO200k and PatternTekken.
 type letterCase uint8
 
 const (
@@ -54,7 +54,7 @@ func caseAt(s string, i int) (letterCase, int) {
 	return runeCase(r), n
 }
 
-// splitByCase implements patternO200k and patternTekken. digits is the largest number of digits in a piece. With
+// splitByCase implements PatternO200k and PatternTekken. digits is the largest number of digits in a piece. With
 // contractions, a word includes the contraction that follows it.
 func splitByCase(s string, digits int, contractions bool) int {
 	c, n := classAt(s, 0)

@@ -1,4 +1,4 @@
-package tokenizer
+package pretokenize
 
 import (
 	"strings"
@@ -13,40 +13,40 @@ type splitter func(s string) int
 // Patterns of Split and ByteLevel that most files have, written as in tokenizer.json. Each has a hand-written splitter,
 // which is many times as fast as a regular expression. The matches of each pattern cover the whole of any text.
 const (
-	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	PatternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 	// OpenAI's o200k, which GPT-OSS uses, and Mistral's variant for Tekken.
-	patternO200k = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+	PatternO200k = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
 		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternTekken = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|` +
+	PatternTekken = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|` +
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|` +
 		`\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 	// The last of three patterns of DeepSeek V3. It does not match digits: an earlier step splits them off.
-	patternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^` + "\r\n" + `\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|` +
+	PatternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^` + "\r\n" + `\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|` +
 		` ?[\p{P}\p{S}]+[` + "\r\n" + `]*|\s*[` + "\r\n" + `]+|\s+(?!\S)|\s+`
-	patternDigits3 = `\p{N}{1,3}`
-	patternCJK     = "[一-龥\u3040-ゟ゠-ヿ]+"
+	PatternDigits3 = `\p{N}{1,3}`
+	PatternCJK     = "[一-龥\u3040-ゟ゠-ヿ]+"
 )
 
 // scanners maps patterns whose matches cover the whole of any text to their splitters.
 var scanners = map[string]splitter{
-	patternGPT2:   splitGPT2,
-	patternQwen2:  func(s string) int { return splitTiktoken(s, 1) },
-	patternLlama3: func(s string) int { return splitTiktoken(s, 3) },
-	patternO200k:  func(s string) int { return splitByCase(s, 3, true) },
-	patternTekken: func(s string) int { return splitByCase(s, 1, false) },
+	PatternGPT2:   splitGPT2,
+	PatternQwen2:  func(s string) int { return splitTiktoken(s, 1) },
+	PatternLlama3: func(s string) int { return splitTiktoken(s, 3) },
+	PatternO200k:  func(s string) int { return splitByCase(s, 3, true) },
+	PatternTekken: func(s string) int { return splitByCase(s, 1, false) },
 }
 
 // isolators maps further patterns with the behaviour Isolated to their splitters. A piece is a match, or the text before a
 // match.
 var isolators = map[string]splitter{
-	patternDeepSeek: splitDeepSeek,
-	patternDigits3:  splitDigits3,
-	patternCJK:      splitCJK,
+	PatternDeepSeek: splitDeepSeek,
+	PatternDigits3:  splitDigits3,
+	PatternCJK:      splitCJK,
 }
 
 type class uint8
@@ -101,7 +101,7 @@ func run(s string, i int, want class, limit int) int {
 	return i
 }
 
-// splitGPT2 implements patternGPT2.
+// splitGPT2 implements PatternGPT2.
 func splitGPT2(s string) int {
 	if n := contraction(s, false); n > 0 {
 		return n
@@ -118,7 +118,7 @@ func splitGPT2(s string) int {
 	return whitespace(s)
 }
 
-// splitTiktoken implements patternQwen2 and patternLlama3. digits is the largest number of digits in a piece.
+// splitTiktoken implements PatternQwen2 and PatternLlama3. digits is the largest number of digits in a piece.
 func splitTiktoken(s string, digits int) int {
 	if n := contraction(s, true); n > 0 {
 		return n
@@ -248,12 +248,12 @@ func splitWords(s string) int {
 // splitWordsAndMarks implements the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
 func splitWordsAndMarks(s string) int {
 	first, _ := utf8.DecodeRuneInString(s)
-	space, word := unicode.IsSpace(first), isWord(first)
-	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space && isWord(r) == word })
+	space, word := unicode.IsSpace(first), IsWord(first)
+	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space && IsWord(r) == word })
 }
 
-// isWord reports whether r is in Unicode's \w (UTS 18, annex C).
-func isWord(r rune) bool {
+// IsWord reports whether r is in Unicode's \w (UTS 18, annex C).
+func IsWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic) ||
 		r == 0x200c || r == 0x200d
 }

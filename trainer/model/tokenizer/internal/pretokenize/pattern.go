@@ -1,4 +1,4 @@
-package tokenizer
+package pretokenize
 
 import (
 	"fmt"
@@ -7,27 +7,24 @@ import (
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
-
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // Limits on patterns, since they come from files.
 const (
-	maxPattern     = 1 << 14          // bytes
+	MaxPattern     = 1 << 14          // bytes of a pattern
 	maxBacktrack   = 1 << 24          // entries of the engine's stack during one match
 	patternTimeout = 20 * time.Second // longest time of one match
 	probeTimeout   = 2 * time.Second  // longest time of one match in the texts of probe
 )
 
-// pattern finds the matches of a Split or Replace component in a text.
-type pattern interface {
-	// matches calls f for each match, in order, with the match's bounds in bytes. A match may be empty.
-	matches(s string, f func(start, end int))
+// A Pattern finds the matches of a Split or Replace component in a text.
+type Pattern interface {
+	// Matches calls f for each match, in order, with the match's bounds in bytes. A match may be empty.
+	Matches(s string, f func(start, end int))
 }
 
-// PatternError is the value with which Encode panics if a regular expression of tokenizer.json takes too long. Load tries
-// each pattern on texts that are known to be hard and refuses slow patterns. So only a text that was made for the pattern
-// can cause this.
+// PatternError is the value with which Matches and Apply panic if a regular expression takes too long. CompileRegex refuses
+// patterns that are slow on texts that are known to be hard.
 type PatternError struct {
 	Pattern string
 	Err     error
@@ -39,10 +36,11 @@ func (e *PatternError) Error() string {
 
 func (e *PatternError) Unwrap() error { return e.Err }
 
-// literal matches a text, which is not empty.
-type literal string
+// Literal matches a text, which is not empty.
+type Literal string
 
-func (l literal) matches(s string, f func(start, end int)) {
+// Matches implements Pattern.
+func (l Literal) Matches(s string, f func(start, end int)) {
 	for from := 0; ; {
 		i := strings.Index(s[from:], string(l))
 		if i < 0 {
@@ -59,7 +57,7 @@ type regex struct {
 	engine *regexp2.Regexp
 }
 
-func (r *regex) matches(s string, f func(start, end int)) {
+func (r *regex) Matches(s string, f func(start, end int)) {
 	text := []rune(s)
 	runes, bytes := 0, 0 // the same place in text and in s
 	to := func(rune int) int {
@@ -83,10 +81,11 @@ func (r *regex) matches(s string, f func(start, end int)) {
 	}
 }
 
-// compileRegex translates an expression for regexp2 and measures its time on hard texts.
-func compileRegex(text string) (*regex, error) {
-	if len(text) > maxPattern {
-		return nil, fmt.Errorf("a pattern of %d bytes: at most %d are allowed", len(text), maxPattern)
+// CompileRegex translates an expression for regexp2 and measures its time on hard texts. It returns an error for an
+// expression that regexp2 reads differently, or that is slow.
+func CompileRegex(text string) (Pattern, error) {
+	if len(text) > MaxPattern {
+		return nil, fmt.Errorf("a pattern of %d bytes: at most %d are allowed", len(text), MaxPattern)
 	}
 	r := &regex{text: text}
 	translated, err := translate(text)
@@ -115,28 +114,9 @@ func (r *regex) probe() (err error) {
 	for _, unit := range []string{"a", "A", "é", "1", " ", "\n", " \n", "!", "a1", "aA", "a ", "中", "a\u0301", "'s", "_a", "/"} {
 		run := strings.Repeat(unit, 1<<11)
 		for _, end := range []string{"", "\x00", "b", "\n!"} {
-			r.matches(run+end, func(int, int) {})
+			r.Matches(run+end, func(int, int) {})
 		}
 	}
-	return nil
-}
-
-// readPattern reads {"String": …} or {"Regex": …}.
-func readPattern(c *component) pattern {
-	o, _ := ordered.Value[*ordered.Object](c.object, "pattern")
-	text, _ := ordered.Value[string](o, "String")
-	expression := c.regex()
-	switch {
-	case o.Len() == 1 && text != "" && len(text) <= maxPattern:
-		return literal(text)
-	case o.Len() == 1 && expression != "":
-		r, err := compileRegex(expression)
-		if err != nil {
-			c.fail("%w", err)
-		}
-		return r
-	}
-	c.fail("pattern is neither {\"String\": text} nor {\"Regex\": text}")
 	return nil
 }
 
