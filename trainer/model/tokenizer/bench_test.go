@@ -60,10 +60,16 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkEncodeCold(b *testing.B) {
 	text := benchText(b)
 	tok := goldenTokenizer(b, "qwen3")
+	s, err := readSpec(tok.Files()[fileTokenizer])
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		b.StopTimer()
-		tok.model.(*bpe).cache = newPieceCache()
+		if tok.encoder.model, err = newBPE(s, true); err != nil {
+			b.Fatal(err)
+		}
 		b.StartTimer()
 		tok.Encode(text)
 	}

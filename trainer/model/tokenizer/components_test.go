@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/bpe"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -87,7 +88,7 @@ func preTokenized(known map[string]any, c []byte, text string) ([]string, error)
 		if p.byteLevel {
 			var mapped strings.Builder
 			for _, b := range []byte(piece) {
-				mapped.WriteRune(byteRune[b])
+				mapped.WriteRune(bpe.ByteRune(b))
 			}
 			piece = mapped.String()
 		}

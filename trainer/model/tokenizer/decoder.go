@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/bpe"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -179,7 +180,7 @@ func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 	}
 	for id := range t.tokens {
 		token := &t.tokens[id]
-		bytes, ok := byteLevelBytes(token.bytes)
+		bytes, ok := bpe.ByteLevelBytes(token.bytes)
 		if _, isByte := byteOf(token.bytes); len(list) > 1 && (token.present && !ok || isByte) {
 			return fmt.Errorf("a decoder with ByteFallback is not supported for token %d, %.60q", id, token.text)
 		}
@@ -192,7 +193,7 @@ func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 
 func checkReplace(c *component) {
 	c.only("pattern", "content")
-	if to, _ := c.object.Get("content"); readPattern(c) != pretokenize.Literal(metaspaceMark) || to != " " {
+	if to, _ := c.object.Get("content"); readPattern(c) != pretokenize.Literal(bpe.SpaceMark) || to != " " {
 		c.fail("before ByteLevel, only ▁ replaced by a space is supported")
 	}
 }

@@ -32,7 +32,7 @@ func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	case s.kind != "BPE":
 		return nil, fmt.Errorf("GGUF: a tokenizer of the kind %s cannot be written: only byte-level BPE can", s.kind)
 	}
-	pre, err := ggufPreOf(s, settings.ignoreMerges)
+	pre, err := ggufPreOf(s, settings.IgnoreMerges)
 	if err != nil {
 		return nil, fmt.Errorf("GGUF: %w", err)
 	}

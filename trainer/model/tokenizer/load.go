@@ -155,11 +155,12 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	if err != nil {
 		return at("pre_tokenizer", err)
 	}
+	t.encoder.steps = pre.steps
 	switch s.kind {
 	case "BPE":
-		t.model, err = newBPE(s, pre)
+		t.encoder.model, err = newBPE(s, pre.byteLevel)
 	case "WordLevel":
-		t.model, err = newWordLevel(s, pre)
+		t.encoder.model, err = newWordLevel(s)
 	default:
 		return at("model", at("type", errKind(s.kind)))
 	}

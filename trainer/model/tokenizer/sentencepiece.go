@@ -4,16 +4,17 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/bpe"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // sentencePiece returns tokenizer.json and tokenizer_config.json for the models "llama", whose tokens have scores instead
 // of merges, and "gemma4", which has merges. Both replace spaces by ▁ and write characters that are not in the vocabulary
 // as bytes.
-func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.Object) {
+func (g *ggufTokenizer) sentencePiece(kind string) (tokenizer, config *ordered.Object) {
 	absent := map[string]int64{}
 	prefix := false
-	if model == "llama" { // the defaults of llama.cpp
+	if kind == "llama" { // the defaults of llama.cpp
 		absent = map[string]int64{"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 		prefix = true
 	}
@@ -22,15 +23,15 @@ func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.
 		g.fail("%sremove_extra_whitespaces true is not supported", ggufPrefix)
 	}
 	merges := g.merges
-	if model == "llama" {
+	if kind == "llama" {
 		merges = g.scoredMerges
 	}
 	vocab, added := g.vocab(true)
 	unk, hasUnk := config.Get("unk_token")
-	bpe := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
+	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
 		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", true, "ignore_merges", false, "vocab", vocab, "merges", merges())
 	normalizer, pre, decoder := metaspaceJSON(prefix, g.firstOnly)
-	return tokenizerJSON(added, normalizer, pre, g.postProcessor(true, config), decoder, bpe), config
+	return tokenizerJSON(added, normalizer, pre, g.postProcessor(true, config), decoder, model), config
 }
 
 // metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, a ▁ is put before the text and,
@@ -39,19 +40,19 @@ func metaspaceJSON(prefix, firstOnly bool) (normalizer, pre, decoder any) {
 	replace := func(from, to string) *ordered.Object {
 		return ordered.NewObject("type", "Replace", "pattern", ordered.NewObject("String", from), "content", to)
 	}
-	decoders := []any{replace(metaspaceMark, " "), ordered.NewObject("type", "ByteFallback"), ordered.NewObject("type", "Fuse")}
+	decoders := []any{replace(bpe.SpaceMark, " "), ordered.NewObject("type", "ByteFallback"), ordered.NewObject("type", "Fuse")}
 	if prefix {
 		decoders = append(decoders, ordered.NewObject("type", "Strip", "content", " ", "start", int64(1), "stop", int64(0)))
 	}
 	decoder = ordered.NewObject("type", "Sequence", "decoders", decoders)
 	switch {
 	case prefix && firstOnly:
-		return nil, ordered.NewObject("type", "Metaspace", "replacement", metaspaceMark, "prepend_scheme", "first", "split", false), decoder
+		return nil, ordered.NewObject("type", "Metaspace", "replacement", bpe.SpaceMark, "prepend_scheme", "first", "split", false), decoder
 	case prefix:
-		steps := []any{ordered.NewObject("type", "Prepend", "prepend", metaspaceMark), replace(" ", metaspaceMark)}
+		steps := []any{ordered.NewObject("type", "Prepend", "prepend", bpe.SpaceMark), replace(" ", bpe.SpaceMark)}
 		return ordered.NewObject("type", "Sequence", "normalizers", steps), nil, decoder
 	}
-	return replace(" ", metaspaceMark), nil, decoder
+	return replace(" ", bpe.SpaceMark), nil, decoder
 }
 
 // scoredMerges derives merges from scores: each pair of tokens that form a token. Pairs that form a token with a higher

@@ -4,15 +4,17 @@
 // approximation.
 package tokenizer
 
+import "github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
+
 // NoID stands for a token that the tokenizer does not have, such as a missing beginning-of-text token.
 const NoID int32 = -1
 
 // Tokenizer is immutable and safe for concurrent use.
 type Tokenizer struct {
-	model  model
-	added  *addedTokens
-	tokens []token          // by id
-	ids    map[string]int32 // by token string, including added tokens
+	encoder encoder
+	added   *addedTokens
+	tokens  []token          // by id
+	ids     map[string]int32 // by token string, including added tokens
 
 	normalize normalizer // nil: none
 	decoder   decoder
@@ -28,10 +30,21 @@ type Tokenizer struct {
 	files     map[string][]byte
 }
 
-// model encodes normalised text between added tokens. first reports whether it begins at the start of the text that was passed
-// to Encode.
+// encoder encodes normalised text between added tokens: the steps cut it into pieces, which the model encodes one by one.
+type encoder struct {
+	steps []pretokenize.Step
+	model model
+}
+
+// model appends the ids of a piece.
 type model interface {
-	encode(ids []int32, text string, first bool) []int32
+	Append(ids []int32, piece string) []int32
+}
+
+// encode appends the ids of a text. first reports whether the text begins at the start of the text that was passed to Encode.
+func (e encoder) encode(ids []int32, text string, first bool) []int32 {
+	pretokenize.Apply(e.steps, text, first, func(piece string) { ids = e.model.Append(ids, piece) })
+	return ids
 }
 
 type token struct {
@@ -118,7 +131,7 @@ func (t *Tokenizer) Encode(text string) []int32 {
 				ids = append(ids, q.id)
 				continue
 			}
-			ids = t.model.encode(ids, q.text, i == 0 && j == 0)
+			ids = t.encoder.encode(ids, q.text, i == 0 && j == 0)
 		}
 	}
 	return ids

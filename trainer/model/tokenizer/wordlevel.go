@@ -10,18 +10,16 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/pretokenize"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // wordLevel encodes each word as one id.
 type wordLevel struct {
-	pre   preTokenizer
 	vocab map[string]int32
 	unk   int32
 }
 
-func newWordLevel(s *spec, pre preTokenizer) (*wordLevel, error) {
+func newWordLevel(s *spec) (*wordLevel, error) {
 	for key := range s.options.All() {
 		if key != "type" && key != "unk_token" {
 			return nil, fmt.Errorf("unknown key %q", key)
@@ -32,18 +30,15 @@ func newWordLevel(s *spec, pre preTokenizer) (*wordLevel, error) {
 	if !ok {
 		return nil, fmt.Errorf("unk_token %q is not in the vocabulary", text)
 	}
-	return &wordLevel{pre, s.vocab, unk}, nil
+	return &wordLevel{s.vocab, unk}, nil
 }
 
-func (m *wordLevel) encode(ids []int32, text string, first bool) []int32 {
-	pretokenize.Apply(m.pre.steps, text, first, func(word string) {
-		id, ok := m.vocab[word]
-		if !ok {
-			id = m.unk
-		}
-		ids = append(ids, id)
-	})
-	return ids
+func (m *wordLevel) Append(ids []int32, word string) []int32 {
+	id, ok := m.vocab[word]
+	if !ok {
+		id = m.unk
+	}
+	return append(ids, id)
 }
 
 // WordLevel describes a word-level tokenizer to write. Spaces separate the words of a text. The id of a word is its index

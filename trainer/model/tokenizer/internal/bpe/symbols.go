@@ -1,4 +1,4 @@
-package tokenizer
+package bpe
 
 import (
 	"fmt"
@@ -11,21 +11,24 @@ type symbol struct {
 	unk bool
 }
 
-func (m *bpe) setSymbols(vocab map[string]int32, o bpeSettings) error {
-	unk := NoID
-	if o.unk != "" {
-		id, ok := vocab[o.unk]
+// noID stands for an unknown token that the vocabulary does not have.
+const noID int32 = -1
+
+func (m *Model) setSymbols(vocab map[string]int32, o Options) error {
+	unk := noID
+	if o.Unk != "" {
+		id, ok := vocab[o.Unk]
 		if !ok {
-			return fmt.Errorf("unk_token %q is not in the vocabulary", o.unk)
+			return fmt.Errorf("unk_token %q is not in the vocabulary", o.Unk)
 		}
 		unk = id
 	}
 	var fallback map[byte]int32
-	if o.byteFallback {
+	if o.ByteFallback {
 		fallback = byteTokens(vocab)
 	}
 	m.absent = func(r rune) symbol { return absentSymbol(string(r), fallback, unk) }
-	if m.pre.byteLevel {
+	if m.byteLevel {
 		for b := range m.bytes {
 			text := string(byteRune[b])
 			if id, ok := vocab[text]; ok {
@@ -69,14 +72,14 @@ func absentSymbol(text string, fallback map[byte]int32, unk int32) symbol {
 	switch {
 	case len(ids) == len(text):
 		return symbol{ids: ids}
-	case unk != NoID:
+	case unk != noID:
 		return symbol{ids: []int32{unk}, unk: true}
 	}
 	return symbol{}
 }
 
 // appendSymbols appends the symbols of a piece. With fuse_unk, neighbouring unknown characters become one token.
-func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
+func (m *Model) appendSymbols(ids []int32, piece string) []int32 {
 	afterUnk := false
 	add := func(s symbol) {
 		if s.unk && afterUnk && m.fuseUnk {
@@ -85,7 +88,7 @@ func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
 		ids = append(ids, s.ids...)
 		afterUnk = s.unk
 	}
-	if m.pre.byteLevel {
+	if m.byteLevel {
 		for i := range len(piece) {
 			add(m.bytes[piece[i]])
 		}

@@ -1,4 +1,4 @@
-package tokenizer
+package bpe
 
 // Byte-level vocabularies write each byte as a printable character (GPT-2's table): bytes that are printable in Latin-1 as
 // themselves, the other 68 as the characters from U+0100 up, in order.
@@ -26,8 +26,11 @@ var (
 	}()
 )
 
-// byteLevelBytes returns the bytes of a token in byte-level text. ok is false if a character is outside the table.
-func byteLevelBytes(token string) (b string, ok bool) {
+// ByteRune returns the character that stands for a byte in byte-level text.
+func ByteRune(b byte) rune { return byteRune[b] }
+
+// ByteLevelBytes returns the bytes of a token in byte-level text. ok is false if a character is outside the table.
+func ByteLevelBytes(token string) (b string, ok bool) {
 	out := make([]byte, 0, len(token))
 	for _, r := range token {
 		if int(r) >= len(runeByte) || runeByte[r] < 0 {

@@ -1,4 +1,4 @@
-package tokenizer
+package bpe
 
 import (
 	"errors"
@@ -12,15 +12,15 @@ type merge struct {
 
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-func (m *bpe) setMerges(s *spec) error {
-	if s.merges == nil {
+func (m *Model) setMerges(vocab map[string]int32, merges [][2]string) error {
+	if merges == nil {
 		return errors.New("merges is missing")
 	}
-	m.merges = make(map[uint64]merge, len(s.merges))
-	for rank, pair := range s.merges {
-		left, okLeft := s.vocab[pair[0]]
-		right, okRight := s.vocab[pair[1]]
-		id, ok := s.vocab[pair[0]+pair[1]]
+	m.merges = make(map[uint64]merge, len(merges))
+	for rank, pair := range merges {
+		left, okLeft := vocab[pair[0]]
+		right, okRight := vocab[pair[1]]
+		id, ok := vocab[pair[0]+pair[1]]
 		if !okLeft || !okRight || !ok {
 			return fmt.Errorf("merge %d, %.60q + %.60q: a part or the result is not in the vocabulary", rank, pair[0], pair[1])
 		}
@@ -35,7 +35,7 @@ const scanLimit = 48
 const noRank = ^uint32(0)
 
 // mergeShort merges in place, in time quadratic in the number of symbols.
-func (m *bpe) mergeShort(ids []int32) []int32 {
+func (m *Model) mergeShort(ids []int32) []int32 {
 	var store [scanLimit]merge
 	next := store[:len(ids)] // next[i]: the merge of ids[i] and ids[i+1]
 	for i := range ids {
@@ -61,7 +61,7 @@ func (m *bpe) mergeShort(ids []int32) []int32 {
 	}
 }
 
-func (m *bpe) pair(ids []int32, i int) merge {
+func (m *Model) pair(ids []int32, i int) merge {
 	if i+1 < len(ids) {
 		if found, ok := m.merges[pairKey(ids[i], ids[i+1])]; ok {
 			return found
@@ -71,7 +71,7 @@ func (m *bpe) pair(ids []int32, i int) merge {
 }
 
 // mergeLong merges in place with a heap of candidates over a linked list, in time n log n.
-func (m *bpe) mergeLong(ids []int32) []int32 {
+func (m *Model) mergeLong(ids []int32) []int32 {
 	n := int32(len(ids))
 	before, after := make([]int32, n), make([]int32, n)
 	for i := range n {

@@ -1,4 +1,4 @@
-package tokenizer
+package bpe
 
 // candidates is a binary min-heap of rank<<32|position: lowest rank first, then leftmost.
 type candidates []uint64
