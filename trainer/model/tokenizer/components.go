@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -145,7 +146,7 @@ func (c *component) ids(name string, list []any) []int32 {
 func tokenIDs(list []any) (ids []int32, err error) {
 	for _, v := range list {
 		id, ok := v.(int64)
-		if !ok || id < 0 || id >= maxID {
+		if !ok || id < 0 || id >= format.MaxID {
 			return nil, fmt.Errorf("%v is not the id of a token", v)
 		}
 		ids = append(ids, int32(id))

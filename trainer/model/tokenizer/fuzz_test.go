@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/bpe"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
 )
 
 // byteComplete returns a small byte-level tokenizer with every byte in its vocabulary and a few merges.
@@ -21,15 +22,15 @@ func byteCompleteFiles(t testing.TB) map[string][]byte {
 	t.Helper()
 	tokens, types := make([]string, 256), make([]int64, 256)
 	for b := range tokens {
-		tokens[b], types[b] = string(bpe.ByteRune(byte(b))), ggufNormal
+		tokens[b], types[b] = string(bpe.ByteRune(byte(b))), convert.TokenNormal
 	}
 	var merges []string
 	for _, pair := range []string{"a b", "Ġ t", "h e", "Ġt he", "ab ab", "Ã ©", "ð Ł", "1 2", "a a", "aa aa"} {
 		merges = append(merges, pair)
-		tokens, types = append(tokens, strings.ReplaceAll(pair, " ", "")), append(types, ggufNormal)
+		tokens, types = append(tokens, strings.ReplaceAll(pair, " ", "")), append(types, convert.TokenNormal)
 	}
 	for _, added := range []string{"<|im_start|>", "<|im_end|>", "<think>"} {
-		tokens, types = append(tokens, added), append(types, ggufControl)
+		tokens, types = append(tokens, added), append(types, convert.TokenControl)
 	}
 	files, err := fromGGUF(map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
 		"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": merges,

@@ -2,236 +2,214 @@ package tokenizer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// ggufPrefix is the prefix of the tokenizer's metadata keys.
-const ggufPrefix = "tokenizer.ggml."
-
-// Token types of tokenizer.ggml.token_type. Encoding treats tokens of the undefined type as normal ones.
-const (
-	ggufUndefined   = 0
-	ggufNormal      = 1
-	ggufUnknown     = 2
-	ggufControl     = 3
-	ggufUserDefined = 4
-	ggufUnused      = 5
-	ggufByte        = 6
-)
-
-// fromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
-// metadata of a GGUF file, whose values are string, bool, int64, []string, []int64 and []float64. It supports byte-level BPE
-// (model "gpt2") with the pre-tokenizers of ggufPres, and BPE of the SentencePiece kind ("llama", "gemma4").
+// fromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the metadata of
+// a GGUF file, see [convert.FromGGUF].
 func fromGGUF(meta map[string]any) (files map[string][]byte, err error) {
-	g := ggufTokenizer{meta: meta}
-	files, err = g.files()
-	return files, at("GGUF tokenizer", err)
-}
-
-// ggufTokenizer reads the metadata. It keeps the first error in err.
-type ggufTokenizer struct {
-	meta   map[string]any
-	tokens []string
-	types  []int64
-	ids    map[string]int64 // of special tokens, by key, such as bos_token_id
-	err    error
-
-	firstOnly bool // the prefix is put before the text only, not also after added tokens
-}
-
-func (g *ggufTokenizer) fail(format string, args ...any) {
-	if g.err == nil {
-		g.err = fmt.Errorf(format, args...)
+	tokenizer, config, err := convert.FromGGUF(meta)
+	if err == nil {
+		files, err = encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	}
-}
-
-func (g *ggufTokenizer) files() (map[string][]byte, error) {
-	model := ggufValue[string](g, "model")
-	if g.readTokens(); g.err != nil {
-		return nil, g.err
+	if err != nil {
+		return nil, at("GGUF tokenizer", err)
 	}
-	var tokenizer, config *ordered.Object
-	switch model {
-	case "gpt2":
-		tokenizer, config = g.byteLevel()
-	case "llama", "gemma4":
-		tokenizer, config = g.sentencePiece(model)
-	default:
-		g.fail("%smodel is %q: the supported ones are gpt2, llama and gemma4", ggufPrefix, model)
-	}
-	if g.err != nil {
-		return nil, g.err
-	}
-	files, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
-	if template, ok := g.meta["tokenizer.chat_template"].(string); ok && err == nil {
+	if template, ok := meta["tokenizer.chat_template"].(string); ok {
 		files[fileTemplate] = []byte(template)
 	}
-	if template, ok := g.meta["tokenizer.chat_template."+toolTemplate].(string); ok && err == nil {
+	if template, ok := meta["tokenizer.chat_template."+toolTemplate].(string); ok {
 		files[templateFolder+"/"+toolTemplate+".jinja"] = []byte(template)
 	}
-	return files, err
+	return files, nil
 }
 
-// byteLevel returns tokenizer.json and tokenizer_config.json of the model "gpt2".
-func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object) {
-	pre, err := ggufPreNamed(ggufValue[string](g, "pre"))
+// ggufSamples are texts whose ids must not change when the written vocabulary is read: contractions, digits, spaces, lines,
+// other scripts, marks.
+var ggufSamples = []string{
+	"", "Hello world", " It's 2026, isn't it? I'LL see.", "a\n\n\tb   c  \r\n", "1234567890 12 3", "naïve Ångström e\u0301 ﬁ", "日本語のテキスト 漢字かな",
+	"Привет, мир! שלום مرحبا",
+	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
+}
+
+// GGUF returns the metadata of the tokenizer for a GGUF file, in the types that LoadCheckpoint reads. rows is the number of rows
+// of the embedding. Only byte-level BPE is supported. GGUF returns an error that names the vocabulary, pre-tokenizer or
+// setting for which the format has no key. It also returns an error if a reader of the metadata would split a text
+// differently.
+func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
+	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
-		g.fail("%w", err)
+		return nil, at(fileTokenizer, err)
 	}
-	config = g.config(nil)
-	return g.tokenizer(pre, config), config
-}
-
-func ggufValue[T any](g *ggufTokenizer, key string) T {
-	v, ok := g.meta[ggufPrefix+key]
-	t, isT := v.(T)
+	settings, err := bpeOptions(s.options)
 	switch {
-	case !ok:
-		g.fail("%s%s is absent", ggufPrefix, key)
-	case !isT:
-		g.fail("%s%s is of type %T, not %T", ggufPrefix, key, v, t)
+	case err != nil:
+		return nil, err
+	case s.kind != "BPE":
+		return nil, fmt.Errorf("GGUF: a tokenizer of the kind %s cannot be written: only byte-level BPE can", s.kind)
 	}
-	return t
-}
-
-// ggufOptional returns the value of a key, or the given default if the key is absent.
-func ggufOptional[T any](g *ggufTokenizer, key string, absent T) T {
-	if _, ok := g.meta[ggufPrefix+key]; !ok {
-		return absent
+	pre, err := ggufPreOf(s, settings.IgnoreMerges)
+	if err != nil {
+		return nil, fmt.Errorf("GGUF: %w", err)
 	}
-	return ggufValue[T](g, key)
-}
-
-func (g *ggufTokenizer) readTokens() {
-	g.tokens, g.types = ggufValue[[]string](g, "tokens"), slices.Clone(ggufValue[[]int64](g, "token_type"))
-	for i, kind := range g.types {
-		if kind == ggufUndefined {
-			g.types[i] = ggufNormal
+	meta := map[string]any{convert.GGUFPrefix + "model": "gpt2", convert.GGUFPrefix + "pre": pre}
+	if err := ggufTokens(s, t.added.list, rows, meta); err != nil {
+		return nil, fmt.Errorf("GGUF: %w", err)
+	}
+	merges := make([]string, len(s.merges))
+	for i, pair := range s.merges {
+		merges[i] = pair[0] + " " + pair[1]
+	}
+	meta[convert.GGUFPrefix+"merges"] = merges
+	for key, id := range map[string]int32{"bos_token_id": t.BOS(), "eos_token_id": t.EOS(), "unknown_token_id": t.Unk(), "padding_token_id": t.Pad()} {
+		if id != NoID {
+			meta[convert.GGUFPrefix+key] = int64(id)
 		}
 	}
-	if len(g.types) != len(g.tokens) || len(g.tokens) > maxID {
-		g.fail("%d tokens and %d token types: the numbers must be equal and at most %d", len(g.tokens), len(g.types), maxID)
+	whole, plain := t.EncodeWithSpecial("a"), t.Encode("a")
+	meta[convert.GGUFPrefix+"add_bos_token"] = len(whole) > 0 && whole[0] == t.BOS() && t.BOS() != plain[0]
+	meta[convert.GGUFPrefix+"add_eos_token"] = len(whole) > 1 && whole[len(whole)-1] == t.EOS() && len(whole) > len(plain)
+	if err := t.ggufTemplates(meta); err != nil {
+		return nil, err
 	}
+	return meta, t.sameAsGGUF(meta)
 }
 
-// config returns tokenizer_config.json. absent holds the ids of special tokens that the metadata does not name. An id beyond
-// the list of tokens, such as -1 as an unsigned number, counts as absent.
-func (g *ggufTokenizer) config(absent map[string]int64) *ordered.Object {
-	g.ids = map[string]int64{}
-	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
-	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
-		{"unknown_token_id", "unk_token"}, {"padding_token_id", "pad_token"}} {
-		otherwise, ok := absent[n.key]
-		if !ok {
-			otherwise = int64(NoID)
-		}
-		id := ggufOptional(g, n.key, otherwise)
-		if id >= int64(len(g.tokens)) {
-			id = otherwise
-		}
-		if id >= 0 && id < int64(len(g.tokens)) {
-			config.Set(n.name, g.tokens[id])
-			g.ids[n.key] = id
-		}
+// ggufTemplates sets the chat template, and the one for chats with functions.
+func (t *Tokenizer) ggufTemplates(meta map[string]any) error {
+	config, err := readObject(t.files, fileConfig)
+	if err != nil {
+		return err
 	}
-	return config
+	sources, err := templatesOf(t.files, config)
+	if err != nil {
+		return err
+	}
+	if source, ok := sources[defaultTemplate]; ok {
+		meta["tokenizer.chat_template"] = source
+	}
+	if source, ok := sources[toolTemplate]; ok {
+		meta["tokenizer.chat_template."+toolTemplate] = source
+	}
+	return nil
 }
 
-func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) *ordered.Object {
-	vocab, added := g.vocab(false)
-	unk, hasUnk := config.Get("unk_token")
-	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
-		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", false, "ignore_merges", pre.ignoreMerges,
-		"vocab", vocab, "merges", g.merges())
-	var normalizer any
-	if pre.nfc {
-		normalizer = ordered.NewObject("type", "NFC")
+// ggufPreOf returns the value of tokenizer.ggml.pre that stands for normalizer and pre-tokenizer.
+func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
+	is := convert.PreTokenizer{IgnoreMerges: ignoreMerges}
+	normalizers, err := flatten(s.normalizer, "normalizers")
+	if err != nil {
+		return "", err
 	}
-	return tokenizerJSON(added, normalizer, pre.preTokenizer(), g.postProcessor(pre.addBOS, config), byteLevelJSON(true), model)
-}
-
-// vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
-// put into the vocabulary, because transformers would otherwise give it another id. Unused tokens are left out: they only
-// fill rows of the embedding. Only vocabularies of the SentencePiece kind have an unknown token and tokens for bytes.
-func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any) {
-	last := -1
-	for id, kind := range g.types {
-		if kind == ggufNormal {
-			last = id
+	for _, c := range normalizers {
+		if c.kind != "NFC" || is.NFC {
+			return "", fmt.Errorf("there is no key for the normalizer %s", c.kind)
 		}
+		is.NFC = true
 	}
-	vocab, added = &ordered.Object{}, []any{}
-	for id, text := range g.tokens {
-		isAdded := false
-		switch g.types[id] {
-		case ggufNormal:
-		case ggufControl, ggufUserDefined:
-			added = append(added, addedJSON(int64(id), text, g.types[id] == ggufControl))
-			isAdded = true
-		case ggufUnused:
-			continue
-		case ggufByte, ggufUnknown:
-			if !sentencePiece {
-				g.fail("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
+	steps, err := flatten(s.preTokenizer, "pretokenizers")
+	if err != nil {
+		return "", err
+	}
+	regex := false
+	for i, c := range steps {
+		switch {
+		case c.kind == "Digits" && i == 0:
+			if is.Digits = c.flag("individual_digits", false); !is.Digits {
+				return "", fmt.Errorf("there is no key for the pre-tokenizer Digits without individual_digits")
 			}
-			if isAdded = g.types[id] == ggufUnknown; isAdded {
-				added = append(added, addedJSON(int64(id), text, true))
+		case c.kind == "Split":
+			if c.regex() == "" || !c.isolates() {
+				return "", fmt.Errorf("there is no key for a Split of this kind: only a Regex, Isolated and not inverted, can be written")
+			}
+			is.Patterns = append(is.Patterns, c.regex())
+		case c.kind == "ByteLevel" && i == len(steps)-1:
+			if regex = c.flag("use_regex", true); c.flag("add_prefix_space", true) {
+				return "", fmt.Errorf("there is no key for ByteLevel with add_prefix_space")
 			}
 		default:
-			g.fail("token %d, %.60q, has the unknown type %d", id, text, g.types[id])
+			return "", fmt.Errorf("there is no key for the pre-tokenizer %s at this place", c.kind)
 		}
-		if isAdded && id > last {
-			continue
+		if c.err != nil {
+			return "", c.err
 		}
-		if _, again := vocab.Get(text); again {
-			g.fail("token %d, %.60q, occurs twice", id, text)
-		}
-		vocab.Set(text, int64(id))
 	}
-	return vocab, added
+	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
+		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: only byte-level BPE can be written")
+	}
+	if name, ok := is.Name(); ok && regex == (len(is.Patterns) == 0) {
+		return name, nil
+	}
+	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", convert.GGUFPrefix, is.Patterns, is.NFC,
+		is.IgnoreMerges)
 }
 
-func (g *ggufTokenizer) merges() []any {
-	lines := ggufValue[[]string](g, "merges")
-	merges := make([]any, len(lines))
-	for i, line := range lines {
-		left, right, ok := strings.Cut(line, " ")
-		if !ok || right == "" || strings.Contains(right, " ") {
-			g.fail("merge %d, %.60q, is not a pair of tokens", i, line)
-		}
-		merges[i] = []any{left, right}
-	}
-	return merges
+// isolates reports whether a Split isolates its matches.
+func (c *component) isolates() bool {
+	behaviour, _ := c.object.Get("behavior")
+	invert, _ := c.object.Get("invert")
+	return behaviour == "Isolated" && (invert == false || invert == nil)
 }
 
-func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) any {
-	addBOS, addEOS := ggufOptional(g, "add_bos_token", absentBOS), ggufOptional(g, "add_eos_token", false)
-	if !addBOS && !addEOS {
-		return byteLevelJSON(false)
-	}
-	text := func(name string, typeID int64) *ordered.Object {
-		return ordered.NewObject("Sequence", ordered.NewObject("id", name, "type_id", typeID))
-	}
-	single, pair := []any{text("A", 0)}, []any{text("A", 0), text("B", 1)}
-	special := &ordered.Object{}
-	around := func(key string) *ordered.Object {
-		v, ok := config.Get(key)
-		if !ok {
-			g.fail("%sadd_%s is true, or absent and true by default, but there is no such token: set it to false", ggufPrefix, key)
-			return nil
+// ggufTokens sets the tokens by id, and their types. added holds the added tokens of all files. Rows of the embedding without a
+// token get an unused token.
+func ggufTokens(s *spec, added []addedToken, rows int, meta map[string]any) error {
+	tokens, types := make([]string, rows), make([]int64, rows)
+	put := func(text string, id int32, kind int64) error {
+		if int(id) >= rows {
+			return fmt.Errorf("token %d, %.60q: the embedding has %d rows", id, text, rows)
 		}
-		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{g.ids[key+"_id"]}, "tokens", []any{v}))
-		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0)))
+		tokens[id], types[id] = text, kind
+		return nil
 	}
-	for i, add := range []bool{addBOS, addEOS} {
-		if !add {
-			continue
+	for _, text := range slices.Sorted(maps.Keys(s.vocab)) {
+		if err := put(text, s.vocab[text], convert.TokenNormal); err != nil {
+			return err
 		}
-		part := around([]string{"bos_token", "eos_token"}[i])
-		single, pair = slices.Insert(single, i*len(single), any(part)), slices.Insert(pair, i*len(pair), any(part))
 	}
-	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special)
+	for _, a := range added {
+		if a.lstrip || a.rstrip || a.singleWord {
+			return fmt.Errorf("there is no key for lstrip, rstrip and single_word of the added token %.60q", a.content)
+		}
+		kind := int64(convert.TokenUserDefined)
+		if a.special {
+			kind = convert.TokenControl
+		}
+		if err := put(a.content, a.id, kind); err != nil {
+			return err
+		}
+	}
+	for id := range tokens {
+		if types[id] == 0 {
+			tokens[id], types[id] = fmt.Sprintf("[PAD%d]", id), convert.TokenUnused
+		}
+	}
+	meta[convert.GGUFPrefix+"tokens"], meta[convert.GGUFPrefix+"token_type"] = tokens, types
+	return nil
+}
+
+// sameAsGGUF reads the metadata again, and compares the ids of some texts.
+func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
+	files, err := fromGGUF(meta)
+	if err != nil {
+		return err
+	}
+	back, err := Parse(files)
+	if err != nil {
+		return err
+	}
+	samples := slices.Clone(ggufSamples)
+	for _, a := range t.added.list {
+		samples = append(samples, a.content)
+	}
+	for _, text := range samples {
+		if got, want := back.EncodeWithSpecial(text), t.EncodeWithSpecial(text); !slices.Equal(got, want) {
+			return fmt.Errorf("GGUF: a reader would split %q into %v instead of %v", text, got, want)
+		}
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
 )
 
 // TestWriteGGUF writes the vocabularies of published tokenizers and checks the keys. WriteGGUF itself compares the ids of its own texts.
@@ -16,7 +18,7 @@ func TestWriteGGUF(t *testing.T) {
 			continue
 		}
 		tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int64)
-		if meta["tokenizer.ggml.pre"] != pre || len(tokens) != rows || types[rows-1] != ggufUnused || types[tok.EOS()] != ggufControl || types[1000] != ggufNormal {
+		if meta["tokenizer.ggml.pre"] != pre || len(tokens) != rows || types[rows-1] != convert.TokenUnused || types[tok.EOS()] != convert.TokenControl || types[1000] != convert.TokenNormal {
 			t.Errorf("%s: pre %v, %d tokens, types %v", name, meta["tokenizer.ggml.pre"], len(tokens), types[rows-4:])
 		}
 		if template, _ := meta["tokenizer.chat_template"].(string); !strings.Contains(template, "messages") {
@@ -38,7 +40,7 @@ func TestWriteGGUFOfConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int64)
-	if tokens[4] != "<f>" || types[4] != ggufControl || tokens[5] != "[PAD5]" {
+	if tokens[4] != "<f>" || types[4] != convert.TokenControl || tokens[5] != "[PAD5]" {
 		t.Errorf("tokens %q, types %v", tokens, types)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -135,7 +137,11 @@ func (t *Tokenizer) convertModel() error {
 	if err != nil {
 		return err
 	}
-	made, err := fromSentencePiece(data, config)
+	tokenizer, config, err := convert.FromSentencePiece(data, config)
+	if err != nil {
+		return at(fileModel, err)
+	}
+	made, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	for name, data := range made {
 		if t.files[name] == nil {
 			t.files[name] = data
@@ -430,7 +436,7 @@ func tokenText(v any) (string, error) {
 		v, _ = o.Get("content")
 	}
 	s, ok := v.(string)
-	if !ok || len(s) > maxTokenText {
+	if !ok || len(s) > format.MaxTokenText {
 		return "", fmt.Errorf("want a token, have %s", ordered.TypeName(v))
 	}
 	return s, nil
@@ -447,7 +453,7 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 			return at("added_tokens_decoder: "+key, err)
 		}
 		id, err := strconv.ParseInt(key, 10, 32)
-		if err != nil || id < 0 || id >= maxID {
+		if err != nil || id < 0 || id >= format.MaxID {
 			return fmt.Errorf("added_tokens_decoder: %.20q is not an id", key)
 		}
 		t.id = int32(id)

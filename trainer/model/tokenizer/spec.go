@@ -7,16 +7,14 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/jsontokens"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Limits on tokenizer.json. The largest vocabulary in use has 262,144 tokens.
+// Further limits on tokenizer.json.
 const (
-	maxFileSize  = 64 << 20 // bytes of a file
-	maxID        = 1 << 21  // ids are smaller
-	maxMerges    = 1 << 22
-	maxAdded     = 1 << 16
-	maxTokenText = 1 << 9 // bytes of an added token; in the worst case, each byte of a text is read as often
+	maxFileSize = 64 << 20 // bytes of a file
+	maxAdded    = 1 << 16
 )
 
 // spec is the parsed tokenizer.json, before the tokenizer is built.
@@ -101,7 +99,7 @@ func errKind(kind string) error { return fmt.Errorf("%q is not supported: use BP
 func (s *spec) readVocab(r *jsontokens.Reader) error {
 	s.vocab = map[string]int32{}
 	return r.Object(func(token string) error {
-		id, err := r.Int(maxID - 1)
+		id, err := r.Int(format.MaxID - 1)
 		s.vocab[token] = int32(id)
 		return at(fmt.Sprintf("%.60q", token), err)
 	})
@@ -111,8 +109,8 @@ func (s *spec) readVocab(r *jsontokens.Reader) error {
 func (s *spec) readMerges(r *jsontokens.Reader) error {
 	s.merges = [][2]string{}
 	return r.Array(func() error {
-		if len(s.merges) == maxMerges {
-			return fmt.Errorf("more than %d merges", maxMerges)
+		if len(s.merges) == format.MaxMerges {
+			return fmt.Errorf("more than %d merges", format.MaxMerges)
 		}
 		var pair []string
 		text, isString, err := r.StringOrArray(func() error {
@@ -166,13 +164,13 @@ func parseAdded(v any) (addedToken, error) {
 		switch key {
 		case "id":
 			id, ok := v.(int64)
-			if !ok || id < 0 || id >= maxID {
-				return t, fmt.Errorf("id %v is not an integer between 0 and %d", v, maxID-1)
+			if !ok || id < 0 || id >= format.MaxID {
+				return t, fmt.Errorf("id %v is not an integer between 0 and %d", v, format.MaxID-1)
 			}
 			t.id = int32(id)
 		case "content":
-			if t.content, ok = v.(string); !ok || len(t.content) > maxTokenText {
-				return t, fmt.Errorf("content is not a string of at most %d bytes", maxTokenText)
+			if t.content, ok = v.(string); !ok || len(t.content) > format.MaxTokenText {
+				return t, fmt.Errorf("content is not a string of at most %d bytes", format.MaxTokenText)
 			}
 		case "__type":
 		default:

@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// spModelFile returns a tokenizer.model: BPE with byte tokens and the pieces <unk>, <s>, </s>, ▁, a and ▁a.
+// spModelFile returns a tokenizer.model: BPE with byte tokens and the pieces <unk>, <s>, </s>, ▁, a and ▁a. Its numbers are those of
+// the fields in sentencepiece_model.proto.
 func spModelFile() []byte {
 	number := func(b []byte, field protowire.Number, n uint64) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
@@ -16,17 +17,20 @@ func spModelFile() []byte {
 	message := func(b []byte, field protowire.Number, content []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
 	}
+	const normal, unknown, control = 1, 2, 3
 	var file []byte
 	for i, p := range []struct {
 		text string
 		kind uint64
-	}{{"<unk>", ggufUnknown}, {"<s>", ggufControl}, {"</s>", ggufControl}, {"▁", ggufNormal}, {"a", ggufNormal}, {"▁a", ggufNormal}} {
-		piece := message(nil, pieceText, []byte(p.text))
-		piece = protowire.AppendFixed32(protowire.AppendTag(piece, pieceScore, protowire.Fixed32Type), math.Float32bits(float32(-i)))
-		file = message(file, modelPieces, number(piece, pieceType, p.kind))
+	}{{"<unk>", unknown}, {"<s>", control}, {"</s>", control}, {"▁", normal}, {"a", normal}, {"▁a", normal}} {
+		// pieces: piece, score, type
+		piece := message(nil, 1, []byte(p.text))
+		piece = protowire.AppendFixed32(protowire.AppendTag(piece, 2, protowire.Fixed32Type), math.Float32bits(float32(-i)))
+		file = message(file, 1, number(piece, 3, p.kind))
 	}
-	file = message(file, modelTrainer, number(number(nil, trainerKind, trainerBPE), trainerByteFallback, 1))
-	return message(file, modelNormalizer, number(message(nil, normalizerName, []byte("identity")), normalizerRemoveSpaces, 0))
+	const bpe = 2
+	file = message(file, 2, number(number(nil, 3, bpe), 35, 1))                // trainer_spec: model_type, byte_fallback
+	return message(file, 3, number(message(nil, 1, []byte("identity")), 4, 0)) // normalizer_spec: name, remove_extra_whitespaces
 }
 
 // TestPrefixSpace: add_prefix_space false of tokenizer_config.json turns the prefix of tokenizer.model off, as LlamaTokenizer of

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -87,7 +88,7 @@ func (w WordLevel) Files() (map[string][]byte, error) {
 	added := []any{}
 	for id, word := range w.Vocab {
 		if _, ok := special.Get(word); ok {
-			added = append(added, addedJSON(int64(id), word, true))
+			added = append(added, format.AddedToken(int64(id), word, true))
 		}
 	}
 	if len(added) != special.Len() {
@@ -98,7 +99,7 @@ func (w WordLevel) Files() (map[string][]byte, error) {
 	}
 	model := ordered.NewObject("type", "WordLevel", "vocab", vocab, "unk_token", w.Unk)
 	files, err := encodeFiles(map[string]*ordered.Object{
-		fileTokenizer: tokenizerJSON(added, nil, ordered.NewObject("type", "WhitespaceSplit"), nil, nil, model),
+		fileTokenizer: format.Tokenizer(added, nil, ordered.NewObject("type", "WhitespaceSplit"), nil, nil, model),
 		fileConfig:    config,
 	})
 	if err == nil && w.ChatTemplate != "" {
@@ -122,17 +123,6 @@ func WriteWordLevel(dir string, w WordLevel) error {
 		}
 	}
 	return nil
-}
-
-func tokenizerJSON(added []any, normalizer, preTokenizer, postProcessor, decoder any, model *ordered.Object) *ordered.Object {
-	return ordered.NewObject("version", "1.0", "truncation", nil, "padding", nil, "added_tokens", added,
-		"normalizer", normalizer, "pre_tokenizer", preTokenizer, "post_processor", postProcessor,
-		"decoder", decoder, "model", model)
-}
-
-func addedJSON(id int64, content string, special bool) *ordered.Object {
-	return ordered.NewObject("id", id, "content", content, "single_word", false, "lstrip", false,
-		"rstrip", false, "normalized", false, "special", special)
 }
 
 func encodeFiles(objects map[string]*ordered.Object) (map[string][]byte, error) {

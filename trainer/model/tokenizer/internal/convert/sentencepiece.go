@@ -1,10 +1,11 @@
-package tokenizer
+package convert
 
 import (
 	"cmp"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/bpe"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -20,7 +21,7 @@ func (g *ggufTokenizer) sentencePiece(kind string) (tokenizer, config *ordered.O
 	}
 	config, prefix = g.config(absent), ggufOptional(g, "add_space_prefix", prefix)
 	if ggufOptional(g, "remove_extra_whitespaces", false) {
-		g.fail("%sremove_extra_whitespaces true is not supported", ggufPrefix)
+		g.fail("%sremove_extra_whitespaces true is not supported", GGUFPrefix)
 	}
 	merges := g.merges
 	if kind == "llama" {
@@ -31,7 +32,7 @@ func (g *ggufTokenizer) sentencePiece(kind string) (tokenizer, config *ordered.O
 	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
 		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", true, "ignore_merges", false, "vocab", vocab, "merges", merges())
 	normalizer, pre, decoder := metaspaceJSON(prefix, g.firstOnly)
-	return tokenizerJSON(added, normalizer, pre, g.postProcessor(true, config), decoder, model), config
+	return format.Tokenizer(added, normalizer, pre, g.postProcessor(true, config), decoder, model), config
 }
 
 // metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, a ▁ is put before the text and,
@@ -66,14 +67,14 @@ func (g *ggufTokenizer) scoredMerges() []any {
 	ids := make(map[string]int, len(g.tokens))
 	for id, text := range g.tokens {
 		// A user-defined token such as Gemma's ▁▁ is only found by merges, because the text before normalisation has spaces.
-		if g.types[id] == ggufNormal || g.types[id] == ggufUserDefined {
+		if g.types[id] == TokenNormal || g.types[id] == TokenUserDefined {
 			ids[text] = id
 		}
 	}
 	type merge struct{ left, right, token int }
 	var list []merge
 	for id, text := range g.tokens {
-		if _, ok := ids[text]; !ok || len(text) > maxTokenText {
+		if _, ok := ids[text]; !ok || len(text) > format.MaxTokenText {
 			continue
 		}
 		for i := range text {
@@ -84,8 +85,8 @@ func (g *ggufTokenizer) scoredMerges() []any {
 			}
 		}
 	}
-	if len(list) > maxMerges {
-		g.fail("the scores stand for %d merges: at most %d are allowed", len(list), maxMerges)
+	if len(list) > format.MaxMerges {
+		g.fail("the scores stand for %d merges: at most %d are allowed", len(list), format.MaxMerges)
 		return nil
 	}
 	slices.SortStableFunc(list, func(a, b merge) int {

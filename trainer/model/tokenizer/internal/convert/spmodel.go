@@ -1,4 +1,4 @@
-package tokenizer
+package convert
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -35,40 +36,40 @@ type spModel struct {
 	characterMap                 bool
 }
 
-// fromSentencePiece converts tokenizer.model to the files of Parse. It first converts it to the metadata that a GGUF file
-// would have. config is tokenizer_config.json, or nil.
-func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, error) {
+// FromSentencePiece builds tokenizer.json and tokenizer_config.json from tokenizer.model. It first converts the model to the
+// metadata that a GGUF file would have. given is the tokenizer_config.json next to the model, or nil.
+func FromSentencePiece(data []byte, given *ordered.Object) (tokenizer, config *ordered.Object, err error) {
 	m := &spModel{unk: 0, bos: 1, eos: 2, pad: -1, kind: 1, prefix: true, remove: true, escape: true}
 	switch err := m.read(data); {
 	case len(m.tokens) == 0:
-		return nil, errors.New("no pieces: not a SentencePiece model")
+		return nil, nil, errors.New("no pieces: not a SentencePiece model")
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case m.kind != trainerBPE:
-		return nil, fmt.Errorf("a model of type %d (1 is unigram): only BPE, type 2, is supported", m.kind)
+		return nil, nil, fmt.Errorf("a model of type %d (1 is unigram): only BPE, type 2, is supported", m.kind)
 	case m.characterMap || m.normalizer != "" && m.normalizer != "identity":
-		return nil, fmt.Errorf("the normalizer %q is not supported: only identity is", m.normalizer)
+		return nil, nil, fmt.Errorf("the normalizer %q is not supported: only identity is", m.normalizer)
 	case m.remove:
-		return nil, errors.New("remove_extra_whitespaces is not supported")
+		return nil, nil, errors.New("remove_extra_whitespaces is not supported")
 	case !m.escape:
-		return nil, errors.New("escape_whitespaces false is not supported")
+		return nil, nil, errors.New("escape_whitespaces false is not supported")
 	case !m.byteFallback:
-		return nil, errors.New("a model without byte_fallback is not supported")
+		return nil, nil, errors.New("a model without byte_fallback is not supported")
 	}
-	meta := map[string]any{ggufPrefix + "model": "llama", ggufPrefix + "tokens": m.tokens, ggufPrefix + "scores": m.scores,
-		ggufPrefix + "token_type": m.types, ggufPrefix + "add_space_prefix": m.prefix, ggufPrefix + "unknown_token_id": m.unk,
-		ggufPrefix + "bos_token_id": m.bos, ggufPrefix + "eos_token_id": m.eos, ggufPrefix + "padding_token_id": m.pad}
+	meta := map[string]any{GGUFPrefix + "model": "llama", GGUFPrefix + "tokens": m.tokens, GGUFPrefix + "scores": m.scores,
+		GGUFPrefix + "token_type": m.types, GGUFPrefix + "add_space_prefix": m.prefix, GGUFPrefix + "unknown_token_id": m.unk,
+		GGUFPrefix + "bos_token_id": m.bos, GGUFPrefix + "eos_token_id": m.eos, GGUFPrefix + "padding_token_id": m.pad}
 	for _, key := range []string{"add_bos_token", "add_eos_token"} {
-		if v, ok := config.Get(key); ok {
-			meta[ggufPrefix+key] = v
+		if v, ok := given.Get(key); ok {
+			meta[GGUFPrefix+key] = v
 		}
 	}
-	if space, _ := config.Get("add_prefix_space"); space == false {
-		meta[ggufPrefix+"add_space_prefix"] = false
+	if space, _ := given.Get("add_prefix_space"); space == false {
+		meta[GGUFPrefix+"add_space_prefix"] = false
 	}
-	legacy, found := config.Get("legacy")
+	legacy, found := given.Get("legacy")
 	g := ggufTokenizer{meta: meta, firstOnly: found && legacy == false}
-	return g.files()
+	return g.objects()
 }
 
 // read reads the model. It skips fields that are not needed.
@@ -112,7 +113,7 @@ func (m *spModel) read(data []byte) error {
 }
 
 func (m *spModel) readPiece(data []byte) error {
-	token, score, kind := "", 0.0, uint64(ggufNormal)
+	token, score, kind := "", 0.0, uint64(TokenNormal)
 	err := eachField(data, func(field protowire.Number, n uint64, text []byte) error {
 		switch field {
 		case pieceText:
@@ -127,11 +128,11 @@ func (m *spModel) readPiece(data []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(m.tokens) == maxID {
-		return fmt.Errorf("more than %d pieces", maxID)
+	if len(m.tokens) == format.MaxID {
+		return fmt.Errorf("more than %d pieces", format.MaxID)
 	}
-	if token == "" || len(token) > maxTokenText || !utf8.ValidString(token) {
-		return fmt.Errorf("piece %d, %.60q, is not a text of at most %d bytes", len(m.tokens), token, maxTokenText)
+	if token == "" || len(token) > format.MaxTokenText || !utf8.ValidString(token) {
+		return fmt.Errorf("piece %d, %.60q, is not a text of at most %d bytes", len(m.tokens), token, format.MaxTokenText)
 	}
 	m.tokens, m.scores, m.types = append(m.tokens, token), append(m.scores, score), append(m.types, int64(min(kind, 255)))
 	return nil
