@@ -117,7 +117,7 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 			lines[i].Behaviour = append(lines[i].Behaviour, archive.Number(v))
 		}
 	}
-	path, err := s.archive.WriteRefused(n, update, lines)
+	path, err := s.archive.Trajectories.WriteRefused(n, update, lines)
 	kept := "its batch is in " + path
 	if err != nil {
 		kept = fmt.Sprintf("its batch could not be saved: %v", err)
@@ -132,7 +132,8 @@ func (s *steps) countRefusals(reports []learner.Report) error {
 	if !s.refusedSteps.add(i >= 0) {
 		return nil
 	}
-	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w", s.refusedSteps, s.archive.FailedDir(), reports[i].Refused)
+	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w", s.refusedSteps,
+		s.archive.Trajectories.FailedDir(), reports[i].Refused)
 }
 
 // minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.

@@ -103,7 +103,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.member.Versions.Publish(ctx, n+1); err != nil {
 		return err
 	}
-	s.archive.WriteTrajectories(phase, linesOf(s.common, exp, groups, advantages.Groups))
+	s.archive.Trajectories.Write(phase, linesOf(s.common, exp, groups, advantages.Groups))
 	if err := s.member.Versions.Await(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}

@@ -53,6 +53,7 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // updates. Checkpoints are written while the steps continue, and all workers agree on their manifests. Only one goroutine
 // may use an Archive.
 type Archive struct {
+	Trajectories Trajectories
 	saving
 	opt         Options
 	checkpoints Checkpoints
@@ -142,6 +143,7 @@ func New(opt Options, place Place, e Exchange, p Parameters) *Archive {
 	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), place: place, exchange: e, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = opt.CheckpointsDir, opt.FS
 	a.evaluations.HeldOutDigest = opt.HeldOutDigest
+	a.Trajectories = Trajectories{opt.Dir, opt.Agent, opt.Observer}
 	return a
 }
 
@@ -247,7 +249,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if a.ledger, err = a.checkpoints.openLedger(a.opt.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
-	return a.dropTrajectories(version)
+	return a.Trajectories.drop(version, a.evaluations)
 }
 
 // AppendLedger appends a step's line to the ledger.

@@ -18,23 +18,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestDropTrajectories checks that dropTrajectories removes an agent's trajectories that will
+// TestDropTrajectories checks that Trajectories.drop removes an agent's trajectories that will
 // be written again, and leaves other agents' alone.
 func TestDropTrajectories(t *testing.T) {
 	evaluated := int64(4)
-	a := New(Options{Dir: t.TempDir(), Agent: "planner"}, nil, nil, nil)
-	a.evaluations.Evaluated = &evaluated
+	written := Trajectories{dir: t.TempDir(), agent: "planner"}
 	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
 		for _, name := range []string{"planner", "researcher"} {
-			if err := writeLines(filepath.Join(TrajectoriesDir(a.opt.Dir), phase, name+".jsonl"), []string{"said"}); err != nil {
+			if err := writeLines(filepath.Join(TrajectoriesDir(written.dir), phase, name+".jsonl"), []string{"said"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := a.dropTrajectories(4); err != nil {
+	if err := written.drop(4, Evaluations{Evaluated: &evaluated}); err != nil {
 		t.Fatal(err)
 	}
-	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.opt.Dir), "*", "planner.jsonl"))
+	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(written.dir), "*", "planner.jsonl"))
 	var phases []string
 	for _, path := range left {
 		phases = append(phases, filepath.Base(filepath.Dir(path)))
@@ -42,7 +41,7 @@ func TestDropTrajectories(t *testing.T) {
 	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
 		t.Errorf("left %v, %v", phases, err)
 	}
-	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.opt.Dir), "*", "researcher.jsonl")); len(others) != 6 {
+	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(written.dir), "*", "researcher.jsonl")); len(others) != 6 {
 		t.Errorf("remaining files of the other agent: %v", others)
 	}
 }

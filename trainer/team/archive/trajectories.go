@@ -28,21 +28,29 @@ type Line struct {
 	RowOf string `json:"row_of,omitempty"`
 }
 
-// WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.
-func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
-	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
-		a.opt.Observer.Note(metrics.Warnf(a.opt.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
+// Trajectories writes the conversations of one agent's worker to a run's folder: trajectories, a file for each phase, and the batches of
+// refused updates.
+type Trajectories struct {
+	dir      string // the run's folder
+	agent    string
+	observer metrics.Observer
+}
+
+// Write writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.
+func (t Trajectories) Write(p store.Phase, lines []*Line) {
+	if err := writeLines(t.path(p.String()), lines); err != nil {
+		t.observer.Note(metrics.Warnf(t.agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
 	}
 }
 
-func (a *Archive) trajectoriesOf(phase string) string {
-	return filepath.Join(TrajectoriesDir(a.opt.Dir), phase, a.opt.Agent+".jsonl")
+func (t Trajectories) path(phase string) string {
+	return filepath.Join(TrajectoriesDir(t.dir), phase, t.agent+".jsonl")
 }
 
-// dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version `from` and
+// drop removes the agent's trajectories of phases that will be repeated: all phases of version `from` and
 // later, except the evaluation of `from` if its result is already available.
-func (a *Archive) dropTrajectories(from int64) error {
-	folders, err := os.ReadDir(TrajectoriesDir(a.opt.Dir))
+func (t Trajectories) drop(from int64, available Evaluations) error {
+	folders, err := os.ReadDir(TrajectoriesDir(t.dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -50,10 +58,10 @@ func (a *Archive) dropTrajectories(from int64) error {
 		phase := folder.Name()
 		kind, number, _ := strings.Cut(phase, "-")
 		version, notNumber := strconv.ParseInt(number, 10, 64)
-		if notNumber != nil || version < from || (store.Phase{Kind: kind}).Evaluates() && a.evaluations.Done(version) {
+		if notNumber != nil || version < from || (store.Phase{Kind: kind}).Evaluates() && available.Done(version) {
 			continue
 		}
-		if gone := os.Remove(a.trajectoriesOf(phase)); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+		if gone := os.Remove(t.path(phase)); gone != nil && !errors.Is(gone, os.ErrNotExist) {
 			err = errors.Join(err, gone)
 		}
 	}
@@ -80,11 +88,11 @@ func (n Number) MarshalText() ([]byte, error) {
 }
 
 // FailedDir returns the folder of refused batches.
-func (a *Archive) FailedDir() string { return filepath.Join(a.opt.Dir, failedFolder) }
+func (t Trajectories) FailedDir() string { return filepath.Join(t.dir, failedFolder) }
 
 // WriteRefused writes the batch of a refused update for debugging, one JSON object per line and sequence.
-func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
-	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.opt.Agent, update))
+func (t Trajectories) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
+	path = filepath.Join(t.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, t.agent, update))
 	return path, writeLines(path, batch)
 }
 
