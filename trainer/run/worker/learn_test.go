@@ -40,7 +40,7 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		}
 	}
 	for _, w := range workers {
-		if err := w.archive.Wait(t.Context()); err != nil {
+		if err := w.archive.Saving.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w.steps.refusedSteps = 0

@@ -72,7 +72,7 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		r.Values["learn_seconds"] = seconds
 		r.Values["learn_tokens_per_second"] = r.Values[metrics.TrainedTokens] / seconds
 	}
-	rp.archive.Describe(r.Values)
+	rp.archive.Saving.Describe(r.Values)
 	rp.describeMemory(&r)
 	return r
 }

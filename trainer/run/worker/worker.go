@@ -41,7 +41,7 @@ type Worker struct {
 // returns nil, there is a checkpoint of that version, here and on the other servers.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
-	defer w.archive.Drain()
+	defer w.archive.Saving.Drain()
 	defer abandon(nil)
 	err := w.loop(ctx, abandon)
 	switch {
@@ -51,7 +51,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		const saveTimeout = time.Minute
 		saved, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
-		_ = w.archive.Wait(saved)
+		_ = w.archive.Saving.Wait(saved)
 	}
 	return err
 }
@@ -115,11 +115,11 @@ func (w *Worker) execute(ctx context.Context, c schedule.Command, exp *experienc
 		_, err = w.Evaluate(ctx, c.Version)
 		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
 	case schedule.Train:
-		if err = w.archive.Failed(); err == nil {
+		if err = w.archive.Saving.Failed(); err == nil {
 			err = w.steps.step(ctx, c.Version, exp)
 		}
 	case schedule.Finish:
-		if err = w.archive.Wait(ctx); err == nil {
+		if err = w.archive.Saving.Wait(ctx); err == nil {
 			err = w.member.Round.Barrier(ctx, store.Finished, w.ReportWaiting)
 		}
 	}

@@ -54,17 +54,17 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // may use an Archive.
 type Archive struct {
 	Trajectories Trajectories
-	saving
-	opt         Options
-	checkpoints Checkpoints
-	place       Place
-	exchange    Exchange
-	parameters  Parameters
-	evaluations Evaluations
-	saved       int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
-	snapshot    *snapshot      // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
-	ledger      *Ledger        // nil before Begin
-	reference   []durable.File // weights of the KL reference that KeepReference wrote
+	Saving       Saving
+	opt          Options
+	checkpoints  Checkpoints
+	place        Place
+	exchange     Exchange
+	parameters   Parameters
+	evaluations  Evaluations
+	saved        int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
+	snapshot     *snapshot      // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
+	ledger       *Ledger        // nil before Begin
+	reference    []durable.File // weights of the KL reference that KeepReference wrote
 }
 
 // Options describe the run to an archive.
@@ -255,7 +255,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 // AppendLedger appends a step's line to the ledger.
 func (a *Archive) AppendLedger(line LedgerLine) error { return a.diskFull(a.ledger.Append(line)) }
 
-// Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be in progress.
+// Close frees the memory and closes the ledger. Call Saving.Drain first: no checkpoint may be in progress.
 func (a *Archive) Close() error {
 	var errs []error
 	if a.snapshot != nil {

@@ -15,12 +15,12 @@ import (
 
 // Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
 // run continues. If the version already has a checkpoint, complete or being written, only the evaluations are written
-// again. An error of the goroutine is returned by Failed, Wait and the next Checkpoint.
+// again. An error of the goroutine is returned by Saving.Failed, Saving.Wait and the next Checkpoint.
 func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
-	defer a.count(&a.waited, time.Now())
+	defer a.Saving.count(&a.Saving.waited, time.Now())
 	evaluations := a.evaluations
 	if version == a.saved {
-		a.begin(func() error { // the manifest is complete: the evaluations are written next to it
+		a.Saving.begin(func() error { // the manifest is complete: the evaluations are written next to it
 			err := a.checkpoints.SetResults(version, evaluations.encode())
 			if err == nil {
 				err = a.prune(evaluations)
@@ -30,7 +30,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		return nil
 	}
 	a.opt.Observer.Progress(metrics.Progress{Agent: a.opt.Agent, Activity: metrics.Checkpointing, Version: version})
-	if err := a.Wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
+	if err := a.Saving.Wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
 		return err
 	}
 	st, err := a.agentState(ctx, version)
@@ -39,11 +39,11 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	}
 	mark, started := a.ledger.Mark(), time.Now()
 	a.saved = version
-	a.begin(func() error {
+	a.Saving.begin(func() error {
 		if err := a.save(ctx, version, st, mark, evaluations); err != nil {
 			return a.diskFull(fmt.Errorf("checkpoint %d: %w", version, err))
 		}
-		a.count(&a.took, started)
+		a.Saving.count(&a.Saving.took, started)
 		return nil
 	})
 	return nil

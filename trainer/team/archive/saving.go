@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// saving runs the jobs that write checkpoints while the steps continue, one job after the other. After a failed job no
+// Saving runs the jobs that write checkpoints while the steps continue, one job after the other. After a failed job no
 // other job runs.
-type saving struct {
+type Saving struct {
 	last *job // nil: there was no job
 
 	mu     sync.Mutex
@@ -26,7 +26,7 @@ type job struct {
 }
 
 // begin starts a job, which runs when the previous job has ended.
-func (s *saving) begin(f func() error) {
+func (s *Saving) begin(f func() error) {
 	before, j := s.last, &job{done: make(chan struct{})}
 	s.last = j
 	go func() {
@@ -42,7 +42,7 @@ func (s *saving) begin(f func() error) {
 }
 
 // Wait waits until no checkpoint is in progress, and returns the first error.
-func (s *saving) Wait(ctx context.Context) error {
+func (s *Saving) Wait(ctx context.Context) error {
 	if s.last == nil {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (s *saving) Wait(ctx context.Context) error {
 }
 
 // Failed returns the error of the last checkpoint, or nil while it is in progress.
-func (s *saving) Failed() error {
+func (s *Saving) Failed() error {
 	if s.last == nil {
 		return nil
 	}
@@ -68,20 +68,20 @@ func (s *saving) Failed() error {
 }
 
 // Drain waits until no checkpoint is in progress, and ignores errors.
-func (s *saving) Drain() {
+func (s *Saving) Drain() {
 	if s.last != nil {
 		<-s.last.done
 	}
 }
 
-func (s *saving) count(seconds *float64, since time.Time) {
+func (s *Saving) count(seconds *float64, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	*seconds += time.Since(since).Seconds()
 }
 
 // Describe adds the times of the checkpoints since the last record to a record.
-func (s *saving) Describe(values map[string]float64) {
+func (s *Saving) Describe(values map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, seconds := range map[string]*float64{"checkpoint_seconds": &s.took, "checkpoint_wait_seconds": &s.waited} {
