@@ -58,7 +58,7 @@ type Archive struct {
 	opt          Options
 	checkpoints  Checkpoints
 	place        Place
-	exchange     Exchange
+	agreement    agreement
 	parameters   Parameters
 	evaluations  Evaluations
 	saved        int64          // version of the newest checkpoint, complete or being written; -1: there is none yet
@@ -140,8 +140,9 @@ type state struct {
 
 // New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
 func New(opt Options, place Place, e Exchange, p Parameters) *Archive {
-	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), place: place, exchange: e, parameters: p, saved: -1}
+	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), place: place, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = opt.CheckpointsDir, opt.FS
+	a.agreement = agreement{exchange: e, agent: opt.Agent, team: opt.Team, checkpoints: a.checkpoints}
 	a.evaluations.HeldOutDigest = opt.HeldOutDigest
 	a.Trajectories = Trajectories{opt.Dir, opt.Agent, opt.Observer}
 	return a

@@ -109,14 +109,14 @@ func TestManifestsAreCompared(t *testing.T) {
 	for _, name := range request.Agents {
 		a := worker(members[name], name) // each has its own
 		g.Go(func() {
-			if err := a.complete(t.Context(), 2); !isConflict(err) {
+			if err := a.agreement.complete(t.Context(), 2); !isConflict(err) {
 				t.Errorf("%s: different manifests: %v", a.opt.Agent, err)
 			}
 		})
 	}
 	g.Wait()
 	heir := worker(members["planner"], "another")
-	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
+	if err := heir.agreement.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
 		t.Errorf("a manifest that differs from the previous worker's: %v", err)
 	}
 }

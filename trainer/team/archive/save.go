@@ -10,7 +10,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
-	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
@@ -67,25 +66,19 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		}
 	}
 	files.CPUFeatures, files.Ledger = a.opt.CPUFeatures, mark
-	if err := a.exchange.PublishPart(ctx, version, partOf(files)); err != nil {
-		return err
-	}
-	parts, err := a.exchange.Parts(ctx, version)
+	agents, err := a.agreement.share(ctx, version, files)
 	if err != nil {
 		return err
 	}
 	m := a.opt.Manifest(version)
-	m.Results = evaluations.encode()
-	for _, name := range a.opt.Team {
-		m.Agents = append(m.Agents, filesOf(name, parts[name]))
-	}
+	m.Results, m.Agents = evaluations.encode(), agents
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
 		return err
 	}
 	if _, err := a.checkpoints.Commit(m); err != nil {
 		return err
 	}
-	if err := a.complete(ctx, version); err != nil {
+	if err := a.agreement.complete(ctx, version); err != nil {
 		return err
 	}
 	if err := a.checkpoints.Agree(version); err != nil {
@@ -95,7 +88,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		a.opt.Observer.Note(metrics.Infof(a.opt.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
 	if a.opt.Agent == a.opt.Team[0] {
-		if err := a.exchange.Trim(ctx, version-1); err != nil {
+		if err := a.agreement.exchange.Trim(ctx, version-1); err != nil {
 			return err
 		}
 	}
@@ -111,34 +104,7 @@ func (a *Archive) Confirm(ctx context.Context) error {
 	if a.saved < 0 {
 		return nil
 	}
-	return a.confirm(ctx, a.saved)
-}
-
-func (a *Archive) confirm(ctx context.Context, version int64) error {
-	m, err := readManifest(a.checkpoints.StepDir(version)) // its digest does not include the results in results.json
-	if err != nil {
-		return fmt.Errorf("checkpoint: %s: %w", a.checkpoints.StepDir(version), err)
-	}
-	return a.exchange.PublishManifest(ctx, version, m.Digest)
-}
-
-// complete waits until all workers have the manifest of a version. A worker that took over a place may have another
-// manifest. Then the version has no checkpoint, and the team goes back to a checkpoint that all workers have.
-func (a *Archive) complete(ctx context.Context, version int64) error {
-	if err := a.confirm(ctx, version); err != nil {
-		return err
-	}
-	digests, err := a.exchange.Manifests(ctx, version)
-	if err != nil {
-		return err
-	}
-	for _, name := range a.opt.Team {
-		if digests[name] != digests[a.opt.Agent] {
-			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version),
-				Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.opt.Agent)}
-		}
-	}
-	return nil
+	return a.agreement.confirm(ctx, a.saved)
 }
 
 // prune removes all checkpoints except the newest ones and the best.
@@ -147,17 +113,6 @@ func (a *Archive) prune(evaluations Evaluations) error {
 		return a.checkpoints.Prune(a.opt.Keep)
 	}
 	return a.checkpoints.Prune(a.opt.Keep, evaluations.Best.Version)
-}
-
-// partOf returns the description of a worker's files that the worker publishes.
-func partOf(p AgentFiles) store.Part {
-	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files, Endpoint: p.Endpoint}
-}
-
-// filesOf returns an agent's files as its worker published them.
-func filesOf(agent string, p store.Part) AgentFiles {
-	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files, Endpoint: p.Endpoint,
-		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
 }
 
 // agentState returns the agent's weights, tokenizer and optimizer. If the agent is trained, the numbers come from a copy.
