@@ -109,7 +109,6 @@ var (
 		"trainer/model/tokenizer/jinja.renderer": 32,
 		"trainer/model/weights.Source":           43,
 		"trainer/show/report.run":                33,
-		"trainer/team/archive.Archive":           23,
 		"trainer/team/archive.Checkpoints":       28,
 	}}
 	functionLines = limit{60, "lines", nil}

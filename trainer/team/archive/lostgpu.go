@@ -36,8 +36,8 @@ func RecordLostGPU(dir, agent string, version int64) (again bool, err error) {
 func lostGPUFile(dir, agent string) string { return filepath.Join(dir, lostGPUsFolder, agent+".json") }
 
 // forgetLostGPU removes the record when a checkpoint is complete: the agent's GPU has worked since it was lost.
-func (a *Archive) forgetLostGPU() error {
-	err := os.Remove(lostGPUFile(a.opt.Dir, a.opt.Agent))
+func forgetLostGPU(dir, agent string) error {
+	err := os.Remove(lostGPUFile(dir, agent))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -16,11 +16,12 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
 		return err
 	}
-	folder := a.referenceDir()
+	folder := referenceDir(a.opt.Dir, a.opt.Agent)
 	err := durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder))
 	if err == nil {
 		a.reference, err = durable.WriteFolder(a.checkpoints.fsys(), folder, func(f *durable.Folder) error {
-			return a.files(ctx).Write(f, weights.F32, nil)
+			master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
+			return a.parameters.Files(ctx, master).Write(f, weights.F32, nil)
 		})
 	}
 	if err != nil {
@@ -32,7 +33,7 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 // Reference returns the folder that KeepReference wrote, in this process or before the restored checkpoint. It verifies
 // every byte. The error names the files that differ, and states what to do.
 func (a *Archive) Reference() (folder string, err error) {
-	folder = a.referenceDir()
+	folder = referenceDir(a.opt.Dir, a.opt.Agent)
 	if len(a.reference) == 0 {
 		return "", fmt.Errorf("the checkpoint of step %d does not have the weights of the KL reference, which is the policy after the cold start: "+
 			"begin the run again in another run.dir, or set grpo.reference: start", a.saved)
@@ -51,11 +52,4 @@ func (a *Archive) Reference() (folder string, err error) {
 	return folder, nil
 }
 
-func (a *Archive) referenceDir() string {
-	return filepath.Join(a.opt.Dir, referenceFolder, a.opt.Agent)
-}
-
-// files returns the content of a folder with the current weights.
-func (a *Archive) files(ctx context.Context) weights.Files {
-	return a.parameters.Files(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
-}
+func referenceDir(dir, agent string) string { return filepath.Join(dir, referenceFolder, agent) }

@@ -92,7 +92,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 			return err
 		}
 	}
-	if err := errors.Join(a.dropColdStart(), a.forgetLostGPU()); err != nil {
+	if err := errors.Join(a.dropColdStart(), forgetLostGPU(a.opt.Dir, a.opt.Agent)); err != nil {
 		return err
 	}
 	return a.prune(evaluations)
