@@ -165,10 +165,10 @@ redis.call('ZADD', phases, step, phase)
 		Name: "a ledger is cut in the file that a suspended predecessor has open",
 		File: "trainer/team/archive/ledger.go",
 		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
-		err = c.fsys().Rename(temporary, l.path)
+		err = fsys.Rename(temporary, l.path)
 	}
 `,
-		New: `	if err = errors.Join(err, l.file.Close(), c.fsys().RemoveAll(temporary)); err == nil {
+		New: `	if err = errors.Join(err, l.file.Close(), fsys.RemoveAll(temporary)); err == nil {
 		var f *os.File
 		if f, err = os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666); err == nil {
 			err, l.file = f.Truncate(at.Size), f

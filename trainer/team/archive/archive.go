@@ -247,7 +247,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 			return err
 		}
 	}
-	if a.ledger, err = a.checkpoints.openLedger(a.opt.Agent, at); err != nil {
+	if a.ledger, err = openLedger(a.checkpoints.fsys(), a.checkpoints.Ledgers, a.opt.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
 	return a.Trajectories.drop(version, a.evaluations)

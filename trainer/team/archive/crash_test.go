@@ -45,14 +45,15 @@ func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 			a, _ := from.Agent(name)
 			at = a.Ledger
 		}
-		l, err := w.checkpoints(name).openLedger(name, at)
+		c := w.checkpoints(name)
+		l, err := openLedger(c.fsys(), c.Ledgers, name, at)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		if err := l.Append(testLine(step)); err != nil {
 			w.t.Fatal(err)
 		}
-		files, err := w.checkpoints(name).SaveAgent(step, testAgents(step)[i])
+		files, err := c.SaveAgent(step, testAgents(step)[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}

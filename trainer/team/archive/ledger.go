@@ -50,32 +50,32 @@ type Ledger struct {
 
 func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
 
-// openLedger opens an agent's ledger for appending, and creates it if it is missing. The ledger must begin with the
+// openLedger opens an agent's ledger in a folder for appending, and creates it if it is missing. The ledger must begin with the
 // lines that the mark describes. Later lines belong to steps that will be made again, and are removed. openLedger
 // copies the lines of the mark to a new file, and renames it to the ledger's name. A suspended worker that was
 // replaced in the meantime still has the old file open. Its later writes go to the old file, which then has no name.
-func (c Checkpoints) openLedger(agent string, at LedgerMark) (*Ledger, error) {
-	l := &Ledger{path: ledgerPath(c.Ledgers, agent), size: at.Size}
+func openLedger(fsys durable.FS, dir, agent string, at LedgerMark) (*Ledger, error) {
+	l := &Ledger{path: ledgerPath(dir, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
 	if !agentName.MatchString(agent) {
 		return fail(fmt.Errorf("%q is not the name of an agent", agent))
 	}
-	if err := errors.Join(durable.MkdirAll(c.fsys(), c.Ledgers), durable.RemovePartial(c.fsys(), l.path)); err != nil {
+	if err := errors.Join(durable.MkdirAll(fsys, dir), durable.RemovePartial(fsys, l.path)); err != nil {
 		return fail(err)
 	}
 	temporary := durable.PartialName(l.path)
 	var err error
-	if l.file, err = c.fsys().Create(temporary); err != nil {
+	if l.file, err = fsys.Create(temporary); err != nil {
 		return fail(err)
 	}
 	l.digest, err = at.copy(l.path, l.file)
 	if err = errors.Join(err, l.file.Sync()); err == nil {
-		err = c.fsys().Rename(temporary, l.path)
+		err = fsys.Rename(temporary, l.path)
 	}
 	if err != nil {
-		return fail(errors.Join(err, l.file.Close(), c.fsys().RemoveAll(temporary)))
+		return fail(errors.Join(err, l.file.Close(), fsys.RemoveAll(temporary)))
 	}
-	if err := c.fsys().SyncDir(c.Ledgers); err != nil {
+	if err := fsys.SyncDir(dir); err != nil {
 		return fail(errors.Join(err, l.file.Close()))
 	}
 	return l, nil

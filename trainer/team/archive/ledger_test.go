@@ -54,9 +54,9 @@ func TestLedger(t *testing.T) {
 	if want := []LedgerLine{testLine(1), testLine(2)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
-	_, err = c.openLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
+	_, err = openLedger(c.fsys(), c.Ledgers, "planner", LedgerMark{marks[0].Size, marks[1].SHA256})
 	golden.WantError(t, err, "ledger planner.jsonl was changed")
-	_, err = c.openLedger("../../x", LedgerMark{})
+	_, err = openLedger(c.fsys(), c.Ledgers, "../../x", LedgerMark{})
 	golden.WantError(t, err, "not the name of an agent")
 	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // from the beginning
 		t.Error("closing failed")
@@ -68,7 +68,7 @@ func TestLedger(t *testing.T) {
 
 func mustOpenLedger(t *testing.T, c Checkpoints, at LedgerMark) *Ledger {
 	t.Helper()
-	l, err := c.openLedger("planner", at)
+	l, err := openLedger(c.fsys(), c.Ledgers, "planner", at)
 	if err != nil {
 		t.Fatal(err)
 	}
