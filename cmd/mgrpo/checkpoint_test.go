@@ -34,10 +34,10 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 		if _, err := r.Commit(m); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.SetResults(step, json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {
+		if err := r.At(step).SetResults(json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Agree(step); err != nil {
+		if err := r.At(step).Agree(); err != nil {
 			t.Fatal(err)
 		}
 	}

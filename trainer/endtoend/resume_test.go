@@ -416,7 +416,7 @@ func TestBestSurvives(t *testing.T) {
 	if _, err := checkpoints.Commit(early); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkpoints.SetResults(2, json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)); err != nil {
+	if err := checkpoints.At(2).SetResults(json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)); err != nil {
 		t.Fatal(err)
 	}
 	mustTrain(t, load(t, dir, "run.steps=4", "run.checkpoint_every=1"), trainer.TrainOptions{Resume: true})

@@ -109,7 +109,6 @@ var (
 		"trainer/model/tokenizer/jinja.renderer": 32,
 		"trainer/model/weights.Source":           43,
 		"trainer/show/report.run":                33,
-		"trainer/team/archive.Checkpoints":       27,
 	}}
 	functionLines = limit{60, "lines", nil}
 	fileLines     = limit{500, "lines", nil}

@@ -240,7 +240,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if from != nil {
 		part, _ := from.Agent(a.opt.Agent) // Verify has found it
 		at, version = part.Ledger, from.Step
-		if err := a.checkpoints.Agree(version); err != nil { // all workers start from it
+		if err := a.checkpoints.At(version).Agree(); err != nil { // all workers start from it
 			return a.diskFull(err)
 		}
 		if err := a.dropColdStart(); err != nil {

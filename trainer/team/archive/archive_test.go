@@ -255,7 +255,7 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := c.Agree(10); err != nil {
+		if err := c.At(10).Agree(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -78,21 +78,6 @@ func (c Checkpoints) AgentDir(step int64, agent string) string {
 
 func stepName(step int64) string { return fmt.Sprintf("step-%06d", step) }
 
-// reopen removes the manifest of a step that is about to be written. Such a manifest was written by a worker that was
-// suspended while the team went back to an earlier step.
-func (c Checkpoints) reopen(step int64) error {
-	dir := c.StepDir(step)
-	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
-		return nil
-	}
-	for _, name := range []string{manifestFile, resultsFile, agreedFile} {
-		if err := c.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("checkpoint: step %d: %w", step, err)
-		}
-	}
-	return c.fsys().SyncDir(dir)
-}
-
 // SaveAgent writes one agent's folder of a step that does not have a manifest yet. It replaces files that a crash left
 // there. When it returns, the files are on disk. Each worker calls it for its own agent, and then Commit.
 func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
@@ -105,7 +90,7 @@ func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	if _, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile)); err == nil {
 		return fail(fmt.Errorf("%s is already complete: %w", c.StepDir(step), fs.ErrExist))
 	}
-	if err := c.prepareStep(step); err != nil {
+	if err := c.At(step).prepare(); err != nil {
 		return fail(err)
 	}
 	files, err := durable.WriteFolder(c.fsys(), c.AgentDir(step, a.Name), func(f *durable.Folder) error {
@@ -182,20 +167,6 @@ func ReadState(agentDir string) (json.RawMessage, error) {
 	return data, nil
 }
 
-// prepareStep makes the step's folder.
-func (c Checkpoints) prepareStep(step int64) error {
-	if step < 0 {
-		return errors.New("negative step")
-	}
-	if err := durable.MkdirAll(c.fsys(), c.Dir); err != nil {
-		return err
-	}
-	if err := c.fsys().Mkdir(c.StepDir(step)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return c.fsys().SyncDir(c.Dir)
-}
-
 // Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents holds the
 // results of SaveAgent of all workers, with the marks of their ledgers. All workers commit the same manifest, either in a
 // shared folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the
@@ -211,7 +182,7 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := c.prepareStep(m.Step); err != nil {
+	if err := c.At(m.Step).prepare(); err != nil {
 		return fail(err)
 	}
 	path := filepath.Join(c.StepDir(m.Step), manifestFile)
@@ -231,20 +202,6 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 		return fail(err)
 	}
 	return m, nil
-}
-
-// Agree records that all workers have the step's manifest. A worker that has such a checkpoint no longer offers to begin the
-// run from the start (see StoreOffers).
-func (c Checkpoints) Agree(step int64) error {
-	if c.agreed(step) {
-		return nil
-	}
-	return durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), agreedFile), nil)
-}
-
-func (c Checkpoints) agreed(step int64) bool {
-	_, err := os.Lstat(filepath.Join(c.StepDir(step), agreedFile))
-	return err == nil
 }
 
 // List returns the steps that have a manifest, ascending. It does not read the manifests.

@@ -201,7 +201,7 @@ func TestPrune(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 0, 1, 2, 3, 4, 5)
 	for step := range int64(6) {
-		if err := c.Agree(step); err != nil {
+		if err := c.At(step).Agree(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestPrune(t *testing.T) {
 func TestPruneKeepsTheTeamsNewest(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 20, 40)
-	if err := c.Agree(20); err != nil {
+	if err := c.At(20).Agree(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Prune(1); err != nil {
@@ -260,7 +260,7 @@ func TestManifestPaths(t *testing.T) {
 // The manifest of a suspended worker does not prevent others from writing the step again.
 func TestReopen(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
-	if err := c.reopen(3); err != nil {
+	if err := c.At(3).reopen(); err != nil {
 		t.Fatal(err)
 	}
 	dir := c.StepDir(3)
@@ -272,7 +272,7 @@ func TestReopen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.reopen(3); err != nil {
+	if err := c.At(3).reopen(); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

@@ -78,7 +78,7 @@ func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 		}
 	}
 	for _, name := range testNames {
-		if err := w.checkpoints(name).Agree(step); err != nil {
+		if err := w.checkpoints(name).At(step).Agree(); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 func (w testTeam) setResults(step int64) {
 	w.t.Helper()
 	for _, name := range testNames {
-		if err := w.checkpoints(name).SetResults(step, json.RawMessage(`{"next":3}`)); err != nil {
+		if err := w.checkpoints(name).At(step).SetResults(json.RawMessage(`{"next":3}`)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -139,7 +139,7 @@ func (w testTeam) goOn(from Manifest, last int64) {
 			w.t.Fatal(err)
 		}
 		if from.Step >= 0 { // as Begin does
-			if err := w.checkpoints(name).Agree(from.Step); err != nil {
+			if err := w.checkpoints(name).At(from.Step).Agree(); err != nil {
 				w.t.Fatal(err)
 			}
 		}

@@ -26,7 +26,7 @@ type Manifest struct {
 	ConfigDigest string          `json:"config_digest"`   // digest of the run's configuration
 	Drawn        int64           `json:"drawn,omitempty"` // queries that the steps before Step drew from the order of Step's stage
 	Agents       []AgentFiles    `json:"agents"`
-	Agreed       bool            `json:"-"`                 // all workers have the manifest: see Checkpoints.Agree
+	Agreed       bool            `json:"-"`                 // all workers have the manifest: see StepFolder.Agree
 	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint; results.json holds the later ones
 	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set by encode
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -41,7 +40,7 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 			skipped = append(skipped, Skipped{step, err})
 			continue
 		}
-		m.Agreed = c.agreed(step)
+		m.Agreed = c.At(step).agreed()
 		switch evaluated, err := readResults(c.StepDir(step), m); {
 		case err == nil:
 			with := m
@@ -83,7 +82,7 @@ func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
 	var errs []error
 	for _, step := range steps {
 		if step > to.Step {
-			errs = append(errs, c.setAside(step, confirm))
+			errs = append(errs, c.At(step).setAside(confirm))
 		}
 	}
 	if dir := c.StepDir(to.Step); slices.Contains(steps, to.Step) {
@@ -101,23 +100,6 @@ func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
 }
 
 const asideSuffix = "aside"
-
-// setAside renames a checkpoint to the first free name. If several workers share the folder, only one of them renames it.
-func (c Checkpoints) setAside(step int64, confirm func() error) error {
-	const most = 100
-	var err error
-	for n := 1; n <= most; n++ {
-		to := fmt.Sprintf("%s.%s-%d", c.StepDir(step), asideSuffix, n)
-		failpoint.Here("join.aside")
-		if err := confirm(); err != nil {
-			return err
-		}
-		if err = c.fsys().Rename(c.StepDir(step), to); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-	}
-	return fmt.Errorf("checkpoint: %s cannot be set aside: %w", c.StepDir(step), err)
-}
 
 // Usable returns the checkpoints from which a run can continue, the newest first. The observer receives a note for each
 // checkpoint that cannot be used. It is an error if there are checkpoints but none of them can be used.

@@ -169,7 +169,7 @@ func (w testTeam) commitOne(c Checkpoints, step int64) error {
 	if _, err = c.Commit(m); err != nil {
 		return err
 	}
-	return c.Agree(step)
+	return c.At(step).Agree()
 }
 
 // TestOtherFormats checks that files of another mgrpo version are not reported as damaged.
@@ -179,6 +179,6 @@ func TestOtherFormats(t *testing.T) {
 	writeFile(t, filepath.Join(c.StepDir(1), manifestFile), []byte(`{"run":"x","step":1}`))
 	_, err := c.Verify(1)
 	golden.WantError(t, err, "format 0", "an older mgrpo")
-	golden.WantError(t, c.SetResults(1, nil), "the results of step 1", "format 0")
-	golden.WantError(t, c.SetResults(2, nil), "the results of step 2", "has no manifest")
+	golden.WantError(t, c.At(1).SetResults(nil), "the results of step 1", "format 0")
+	golden.WantError(t, c.At(2).SetResults(nil), "the results of step 2", "has no manifest")
 }

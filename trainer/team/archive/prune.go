@@ -14,7 +14,7 @@ import (
 // Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0,
 // and the steps in `also`, for example the best. Step 0 has the weights after the cold start. Prune
 // also removes older checkpoints that GoBack renamed, and incomplete ones that are older than the
-// newest complete one. A checkpoint counts as complete if all workers have its manifest (Agree), and
+// newest complete one. A checkpoint counts as complete if all workers have its manifest (StepFolder.Agree), and
 // the files of c.Agents have the sizes that the manifest lists. Prune does not compute digests. Workers that share the folder
 // may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
@@ -24,9 +24,9 @@ func (c Checkpoints) Prune(keep int, also ...int64) error {
 	}
 	var errs []error
 	for _, name := range doomed {
-		errs = append(errs, c.remove(name))
+		errs = append(errs, remove(c.fsys(), c.Dir, name))
 	}
-	return errors.Join(append(errs, c.removeLeftovers())...)
+	return errors.Join(append(errs, removeLeftovers(c.fsys(), c.Dir))...)
 }
 
 // Prunable returns the names of the folders in c.Dir that Prune would remove, the newest first.
@@ -42,7 +42,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	kept, oldest := 0, int64(0)
 	for _, step := range slices.Backward(steps) {
 		m, err := readManifest(c.StepDir(step))
-		complete := err == nil && c.agreed(step) && m.checkSizes(c.StepDir(step), c.Agents) == nil
+		complete := err == nil && c.At(step).agreed() && m.checkSizes(c.StepDir(step), c.Agents) == nil
 		switch {
 		case complete && kept < keep:
 			kept, oldest = kept+1, step
@@ -55,7 +55,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	if kept < keep {
 		return doomed, nil
 	}
-	aside, err := c.aside()
+	aside, err := asideIn(c.Dir)
 	for _, name := range slices.Backward(aside) {
 		if step, _, _ := parseStep(name); step < oldest {
 			doomed = append(doomed, name)
@@ -64,9 +64,9 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	return doomed, err
 }
 
-// aside returns the names of the checkpoints that GoBack renamed.
-func (c Checkpoints) aside() ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), "step-*."+asideSuffix+"-*"))
+// asideIn returns the names of the checkpoints in a folder that GoBack renamed.
+func asideIn(dir string) ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(durable.GlobQuote(dir), "step-*."+asideSuffix+"-*"))
 	var names []string
 	for _, path := range paths {
 		if _, _, ok := parseStep(filepath.Base(path)); ok {
@@ -78,26 +78,26 @@ func (c Checkpoints) aside() ([]string, error) {
 
 // remove renames the folder before it deletes the files, so that a crash never leaves a partly deleted checkpoint under its
 // original name.
-func (c Checkpoints) remove(name string) error {
-	doomed := filepath.Join(c.Dir, removedPrefix+name)
-	if err := c.fsys().RemoveAll(doomed); err != nil {
+func remove(fsys durable.FS, dir, name string) error {
+	doomed := filepath.Join(dir, removedPrefix+name)
+	if err := fsys.RemoveAll(doomed); err != nil {
 		return err
 	}
 	failpoint.Here("checkpoint.prune.before")
-	if err := c.fsys().Rename(filepath.Join(c.Dir, name), doomed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := fsys.Rename(filepath.Join(dir, name), doomed); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	failpoint.Here("checkpoint.prune.renamed")
-	return errors.Join(c.fsys().SyncDir(c.Dir), c.fsys().RemoveAll(doomed))
+	return errors.Join(fsys.SyncDir(dir), fsys.RemoveAll(doomed))
 }
 
 const removedPrefix = ".removed-"
 
 // removeLeftovers deletes folders that remove had renamed before a crash.
-func (c Checkpoints) removeLeftovers() error {
-	doomed, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), removedPrefix+"step-*"))
+func removeLeftovers(fsys durable.FS, dir string) error {
+	doomed, err := filepath.Glob(filepath.Join(durable.GlobQuote(dir), removedPrefix+"step-*"))
 	for _, path := range doomed {
-		err = errors.Join(err, c.fsys().RemoveAll(path))
+		err = errors.Join(err, fsys.RemoveAll(path))
 	}
 	return err
 }

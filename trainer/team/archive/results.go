@@ -5,13 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/internal/failpoint"
 )
 
 const resultsFile = "results.json"
@@ -57,28 +54,6 @@ func readResults(stepDir string, m Manifest) (results, error) {
 		return results{}, fmt.Errorf("%s belongs to another manifest", resultsFile)
 	}
 	return r, nil
-}
-
-// SetResults writes the results of evaluating a complete step. All workers write the same results, either in a shared
-// folder or each in its own.
-func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
-	fail := func(err error) error { return fmt.Errorf("checkpoint: the results of step %d: %w", step, err) }
-	m, err := readManifest(c.StepDir(step))
-	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%s has no manifest", c.StepDir(step)))
-	}
-	if err != nil {
-		return fail(err)
-	}
-	data, err := results{Manifest: m.Digest, Results: value}.encode()
-	if err != nil {
-		return fail(err)
-	}
-	defer failpoint.Around("checkpoint.results")()
-	if err := durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), resultsFile), data); err != nil {
-		return fail(err)
-	}
-	return nil
 }
 
 // Evaluations holds the results of the run's evaluations so far. A checkpoint includes them. All workers compute the same

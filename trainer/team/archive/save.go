@@ -20,7 +20,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	evaluations := a.evaluations
 	if version == a.saved {
 		a.Saving.begin(func() error { // the manifest is complete: the evaluations are written next to it
-			err := a.checkpoints.SetResults(version, evaluations.encode())
+			err := a.checkpoints.At(version).SetResults(evaluations.encode())
 			if err == nil {
 				err = a.prune(evaluations)
 			}
@@ -55,7 +55,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.place.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
 		return err
 	}
-	if err := a.checkpoints.reopen(version); err != nil { // a manifest of this version belongs to an earlier round
+	if err := a.checkpoints.At(version).reopen(); err != nil { // a manifest of this version belongs to an earlier round
 		return err
 	}
 	files := AgentFiles{Name: a.opt.Agent, Files: []durable.File{}, Endpoint: a.opt.Endpoint}
@@ -81,7 +81,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.agreement.complete(ctx, version); err != nil {
 		return err
 	}
-	if err := a.checkpoints.Agree(version); err != nil {
+	if err := a.checkpoints.At(version).Agree(); err != nil {
 		return err
 	}
 	if a.opt.Announce {
