@@ -42,10 +42,9 @@ type Options struct {
 
 // Engine samples for its tenants from the weights of one model on one device.
 type Engine struct {
-	dev   *torch.Device
-	model *model.Model
-	cache *model.Cache
-	opt   Options
+	dev      *torch.Device
+	opt      Options
+	executor executor
 
 	mu       sync.Mutex
 	wake     *sync.Cond
@@ -59,11 +58,6 @@ type Engine struct {
 	slots    []int // slots without a sequence in flight
 	running  []*sequence
 	done     chan struct{}
-
-	// State of passes, used on the device's thread only.
-	decoder    *model.Decoder     // of all tenants
-	records    bool               // decode passes are recorded
-	recordings map[int]*recording // CUDA graphs by number of rows; nil if it cannot be recorded; empty on a CPU
 }
 
 // Open allocates the cache and starts the scheduler of an engine without tenants. The engine reads the model's weights in
@@ -85,10 +79,10 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (limits.max_tokens)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
-	e.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
+	e.executor.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
 	var err error
 	size := model.CacheSize{Blocks: e.pages.blocks(), Sequences: opt.Slots, Length: opt.Context, States: e.pages.recurrentStates(), Half: opt.HalfCache}
-	if e.cache, err = m.NewCache(ctx, size); err != nil {
+	if e.executor.cache, err = m.NewCache(ctx, size); err != nil {
 		return nil, err
 	}
 	go e.schedule()
@@ -97,8 +91,8 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 
 // newEngine makes an engine without a cache, whose scheduler does not run.
 func newEngine(m *model.Model, opt Options) *Engine {
-	e := &Engine{dev: m.Device, model: m, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{}}
-	e.pages = newPages(&m.Config, opt)
+	e := &Engine{dev: m.Device, opt: opt, pages: newPages(&m.Config, opt), done: make(chan struct{})}
+	e.executor = executor{model: m, opt: opt, groups: len(e.pages.groups), recordings: map[int]*recording{}}
 	for i := range opt.Slots {
 		e.slots = append(e.slots, opt.Slots-1-i)
 	}
@@ -141,8 +135,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	err := e.dev.Do(ctx, func(*torch.Scope) error { e.dropRecordings(); dropEnded(e.pages); return nil })
-	return errors.Join(err, e.cache.Close(ctx, e.dev))
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.executor.dropRecordings(); dropEnded(e.pages); return nil })
+	return errors.Join(err, e.executor.cache.Close(ctx, e.dev))
 }
 
 // schedule runs the scheduler: it admits sequences, runs a pass and distributes its tokens. Only schedule uses the cache.

@@ -92,7 +92,7 @@ func TestGather(t *testing.T) {
 	for range times { // preemption of a goroutine may split a pass now and then, so most of the passes have to be whole, not all
 		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
 			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
-		tenant := &Tenant{engine: e, model: e.model, opt: TenantOptions{Context: 16}}
+		tenant := &Tenant{engine: e, model: e.executor.model, opt: TenantOptions{Context: 16}}
 		var asking sync.WaitGroup
 		for i := range int32(sequences) {
 			asking.Go(func() {

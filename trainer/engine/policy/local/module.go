@@ -11,7 +11,7 @@ import (
 // If the module has step, each of these sequences continues from its own state. Otherwise each is computed whole, at most opt.PassRows rows
 // at a time unless one sequence is longer. It returns nil if no sequence is ready. The scheduler reserves slots as for other models,
 // but there is no cache to read.
-func logitsOfModule(e *Engine, s *torch.Scope, b *batch) *torch.Tensor {
+func logitsOfModule(e *executor, s *torch.Scope, b *batch) *torch.Tensor {
 	if len(b.ready) == 0 {
 		return nil
 	}

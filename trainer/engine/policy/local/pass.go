@@ -3,6 +3,7 @@ package local
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -100,14 +101,38 @@ func (b *batch) inputs(n int) []int32 {
 func (e *Engine) pass(b *batch) (sampled []token, err error) {
 	// Not a request's context: a cancelled request must not fail the other requests of the batch.
 	err = e.dev.Do(context.Background(), func(s *torch.Scope) (err error) {
-		s.OnIdleThreads(func() { sampled, err = e.compute(s, b) })
+		s.OnIdleThreads(func() {
+			dropEnded(e.pages)
+			sampled, err = e.executor.compute(s, b)
+		})
 		return err
 	})
 	return sampled, err
 }
 
-func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) {
-	dropEnded(e.pages)
+// executor runs passes. It is used on the device's thread only.
+type executor struct {
+	model      *model.Model
+	opt        Options
+	groups     int // of layers, each with its own block table
+	cache      *model.Cache
+	decoder    *model.Decoder     // of all tenants
+	records    bool               // decode passes are recorded
+	recordings map[int]*recording // CUDA graphs by number of rows; nil if it cannot be recorded; empty on a CPU
+}
+
+// bind makes a decoder for the tenants' models, and drops the recordings of the previous decoder. models has nil for an unused number.
+func (e *executor) bind(models []*model.Model) error {
+	decoder, err := e.model.MultiAdapterDecoder(models)
+	if err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	e.decoder = decoder
+	e.dropRecordings()
+	return nil
+}
+
+func (e *executor) compute(s *torch.Scope, b *batch) (sampled []token, err error) {
 	for _, m := range b.moves {
 		if m.group == stateGroup {
 			e.cache.CopyState(int64(m.from), int64(m.to))
@@ -141,7 +166,7 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 type result func() ([]token, error)
 
 // launchPart launches a forward pass, recorded or not.
-func (e *Engine) launchPart(s *torch.Scope, b *batch) (result, error) {
+func (e *executor) launchPart(s *torch.Scope, b *batch) (result, error) {
 	if b.decodes() && e.records {
 		if r := e.recordingOf(s, b.rows); r != nil {
 			return e.replay(s, r, b)
@@ -186,7 +211,7 @@ func (b *batch) merge(parts []*batch) {
 }
 
 // listNewBlocks finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
-func (e *Engine) listNewBlocks(b *batch) {
+func (e *executor) listNewBlocks(b *batch) {
 	for _, w := range b.work {
 		for g, blocks := range w.q.cached.tables {
 			for i := w.q.listed[g]; i < len(blocks); i++ {
@@ -210,7 +235,7 @@ func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
 }
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
-func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
+func (e *executor) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	if !arch.Cached(e.model.Config) {
 		return logitsOfModule(e, s, b)
 	}
@@ -231,12 +256,12 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 }
 
 // hidden runs the forward pass over rows [inputsOfRow, n], as batch.inputs returns them, and writes their experts to chosen.
-func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
+func (e *executor) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
 	rows := model.Rows{Sequence: in.Select(0, 1), Length: in.Select(0, 3), State: in.Select(0, 5)}
 	return e.decoder.Hidden(s, in.Select(0, 0), model.Pass{Pos: in.Select(0, 2), Attention: e.cache.At(rows), Routes: &model.Routes{Chosen: chosen},
 		Adapters: in.Select(0, 4)})
 }
 
-func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {
+func (e *executor) head(hidden *torch.Tensor) *torch.Tensor {
 	return torch.Logits(hidden, e.decoder.Head())
 }

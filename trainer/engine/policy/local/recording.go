@@ -28,7 +28,7 @@ type recording struct {
 
 // recordingOf returns the recording of decode passes of `rows` rows, or nil if they cannot be recorded. It tries only
 // once for each number.
-func (e *Engine) recordingOf(s *torch.Scope, rows int) *recording {
+func (e *executor) recordingOf(s *torch.Scope, rows int) *recording {
 	size := min(1<<bits.Len(uint(rows-1)), e.opt.Slots)
 	if m := e.model.Config.Mixture; m != nil && size*m.PerToken > torch.FewExpertRows && !e.expertsTogether(s, m.FFN) {
 		return nil
@@ -45,12 +45,12 @@ func (e *Engine) recordingOf(s *torch.Scope, rows int) *recording {
 }
 
 // expertsTogether reports whether a pass with any number of rows of experts can be recorded.
-func (e *Engine) expertsTogether(s *torch.Scope, ffn int) bool {
+func (e *executor) expertsTogether(s *torch.Scope, ffn int) bool {
 	return s.ExpertsTogether(e.decoder.DType(), e.model.Config.Hidden, ffn)
 }
 
 // replay launches a pass of b and returns its result.
-func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) {
+func (e *executor) replay(s *torch.Scope, r *recording, b *batch) (result, error) {
 	if more := len(b.places) - r.entries; more > 0 { // for sequences that begin in reused slots
 		on := uploaded(s, b.places[:more], b.blocks[:more])
 		e.cache.List(on[0], on[1])
@@ -112,8 +112,8 @@ func (r *recording) read(rows int) ([]token, error) {
 	return tokensOf(host[2:][:rows], host[2+r.rows:][:rows]), nil
 }
 
-func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
-	r := &recording{rows: size, entries: size * len(e.pages.groups), out: s.Keep(s.Zeros(torch.Int32, int64(2+2*size)))}
+func (e *executor) record(s *torch.Scope, size int) (*recording, error) {
+	r := &recording{rows: size, entries: size * e.groups, out: s.Keep(s.Zeros(torch.Int32, int64(2+2*size)))}
 	padding, err := r.inputs(&batch{}, e.cache.Nowhere())
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
 }
 
 // decode launches the operations of a recording.
-func (e *Engine) decode(s *torch.Scope, r *recording) error {
+func (e *executor) decode(s *torch.Scope, r *recording) error {
 	settings, rows, places, blocks := r.parts()
 	e.cache.List(places, blocks)
 	r.logits = s.Keep(e.head(e.hidden(s, rows, r.chosen)))
@@ -146,7 +146,7 @@ func (e *Engine) decode(s *torch.Scope, r *recording) error {
 }
 
 // dropRecordings frees all recordings. Sizes that could not be recorded are not tried again.
-func (e *Engine) dropRecordings() {
+func (e *executor) dropRecordings() {
 	for size, r := range e.recordings {
 		if r != nil {
 			r.drop()
@@ -168,7 +168,7 @@ func (r *recording) drop() {
 // current pass.
 func (t *Tenant) GraphSizes(ctx context.Context) (sizes []int, err error) {
 	err = t.engine.dev.Do(ctx, func(*torch.Scope) error {
-		for size, r := range t.engine.recordings {
+		for size, r := range t.engine.executor.recordings {
 			if r != nil {
 				sizes = append(sizes, size)
 			}

@@ -100,8 +100,8 @@ func TestGPU(t *testing.T) {
 		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
 			alike(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
-			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
-				t.Errorf("got recordings %v, want some: %v", e.engine.recordings, !c.NoRecordings)
+			if recorded := len(e.engine.executor.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
+				t.Errorf("got recordings %v, want some: %v", e.engine.executor.recordings, !c.NoRecordings)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestGPU(t *testing.T) {
 
 // allRecorded reports whether every pass that the engine tried to record was recorded.
 func allRecorded(e *Tenant) bool {
-	for _, r := range e.engine.recordings {
+	for _, r := range e.engine.executor.recordings {
 		if r == nil {
 			return false
 		}
@@ -126,16 +126,16 @@ func TestPassesThatCannotBeRecorded(t *testing.T) {
 	var notes []string
 	opt.Note = func(text string) { notes = append(notes, text) }
 	e := testEngine(t, testModel(t, 1), opt)
-	e.engine.records = true
+	e.engine.executor.records = true
 	for range 2 {
 		if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
 			t.Error("completions differ from an engine that does not record")
 		}
 	}
-	if len(notes) != len(e.engine.recordings) || len(notes) < 2 {
-		t.Errorf("got %d notes %q, want one for each of %d sizes, and 2 or more", len(notes), notes, len(e.engine.recordings))
+	if len(notes) != len(e.engine.executor.recordings) || len(notes) < 2 {
+		t.Errorf("got %d notes %q, want one for each of %d sizes, and 2 or more", len(notes), notes, len(e.engine.executor.recordings))
 	}
-	for size, r := range e.engine.recordings {
+	for size, r := range e.engine.executor.recordings {
 		said := fmt.Sprintf("passes of %d rows", size)
 		if r != nil || !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, said) && strings.Contains(n, "on GPUs alone") }) {
 			t.Errorf("size %d: recorded %v, want false; no note of it in %q", size, r != nil, notes)
@@ -153,7 +153,7 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	var notes []string
 	e := testEngine(t, mixtureModelOn(t, devices[1], 1, false), Options{Slots: 256, CacheTokens: 4096, Note: func(text string) { notes = append(notes, text) }})
 	err := e.engine.dev.Do(t.Context(), func(s *torch.Scope) error {
-		if e.engine.recordingOf(s, 200) != nil {
+		if e.engine.executor.recordingOf(s, 200) != nil {
 			t.Error("a pass with 600 rows of experts was recorded")
 		}
 		return nil
@@ -163,8 +163,8 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	}
 	reqs := requests()
 	run(t, e, reqs, 4, inOrder(len(reqs)))
-	if len(notes) > 0 || len(e.engine.recordings) == 0 || !allRecorded(e) {
-		t.Errorf("small passes: got recordings %v and notes %q, want recordings only", e.engine.recordings, notes)
+	if len(notes) > 0 || len(e.engine.executor.recordings) == 0 || !allRecorded(e) {
+		t.Errorf("small passes: got recordings %v and notes %q, want recordings only", e.engine.executor.recordings, notes)
 	}
 }
 

@@ -74,7 +74,7 @@ func (e *Engine) Join(ctx context.Context, m *model.Model, opt TenantOptions) (*
 	return t, nil
 }
 
-// bind makes a decoder for the current tenants, and drops the recordings of the previous decoder.
+// bind makes a decoder for the current tenants.
 func (e *Engine) bind(ctx context.Context) error {
 	return e.dev.Do(ctx, func(*torch.Scope) error {
 		e.mu.Lock()
@@ -85,13 +85,7 @@ func (e *Engine) bind(ctx context.Context) error {
 			}
 		}
 		e.mu.Unlock()
-		decoder, err := e.model.MultiAdapterDecoder(models)
-		if err != nil {
-			return fmt.Errorf("policy: %w", err)
-		}
-		e.decoder = decoder
-		e.dropRecordings()
-		return nil
+		return e.executor.bind(models)
 	})
 }
 

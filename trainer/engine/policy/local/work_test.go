@@ -41,7 +41,7 @@ func TestWorkOfADecodePass(t *testing.T) {
 						t.Fatal("no block is free")
 					}
 				}
-				tokens, err := e.compute(s, planBatch(all, 8))
+				tokens, err := e.executor.compute(s, planBatch(all, 8))
 				if err != nil || len(tokens) != len(all) {
 					t.Fatalf("%d tokens, %v", len(tokens), err)
 				}
