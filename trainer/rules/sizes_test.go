@@ -106,7 +106,6 @@ var (
 		"trainer/model/tokenizer/jinja.parser":   30,
 		"trainer/model/tokenizer/jinja.renderer": 32,
 		"trainer/model/weights.Source":           43,
-		"trainer/show/report.run":                33,
 	}}
 	functionLines = limit{60, "lines", nil}
 	fileLines     = limit{500, "lines", nil}

@@ -187,10 +187,10 @@ func TestTiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tiles := r.runs[0].tiles()
-			i := slices.IndexFunc(tiles, func(x tile) bool { return x.Label == c.want.Label })
-			if i < 0 || tiles[i].Detail != c.want.Detail || c.want.Value != "" && tiles[i].Value != c.want.Value {
-				t.Errorf("tiles %v, want %v", tiles, c.want)
+			got := tiles(r.runs[0])
+			i := slices.IndexFunc(got, func(x tile) bool { return x.Label == c.want.Label })
+			if i < 0 || got[i].Detail != c.want.Detail || c.want.Value != "" && got[i].Value != c.want.Value {
+				t.Errorf("tiles %v, want %v", got, c.want)
 			}
 		})
 	}

@@ -28,10 +28,10 @@ const (
 	maxRows    = 13 // the last row adds up all larger integers
 )
 
-// calls returns the heatmap of an agent's d_k.
-func (r *run) calls(agent string) heatmap {
+// callsOf returns the heatmap of an agent's d_k.
+func (c charts) callsOf(agent string) heatmap {
 	var h heatmap
-	for _, l := range r.records {
+	for _, l := range c.run.records {
 		if l.Kind == metrics.KindStep && l.Agent == agent && len(l.Counts["calls"]) > 0 {
 			_, counts := metrics.Integers(l.Counts["calls"])
 			h.steps = append(h.steps, heatColumn{float64(l.Step), counts})

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -133,12 +132,13 @@ func write(w io.Writer, r *run, read reading) error {
 
 // sections returns the parts of the page that depend only on the run's records.
 func (r *run) sections() page {
+	c := charts{r}
 	p := page{
-		frame: frame{Smoothed: r.smoothed()}, Tiles: r.tiles(),
-		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
-		Calls: r.callCards(), Evals: r.evaluations(), Scores: r.scores(), Totals: r.totals(),
+		frame: frame{Smoothed: r.smoothed()}, Tiles: tiles(r),
+		Outcome: c.cards(c.outcome()), Learn: c.cards(c.learning()), Costs: append(c.cards(c.costs()), c.batches()...),
+		Calls: c.calls(), Evals: evaluations(r), Scores: scores(r), Totals: totals(r),
 	}
-	p.Tools, p.Failing = r.tools()
+	p.Tools, p.Failing = tools(r)
 	return p
 }
 
@@ -176,126 +176,6 @@ func (r *run) subtitle() string {
 		parts = append(parts, "last record "+r.records[n-1].Time.UTC().Format("2 January 2006, 15:04 UTC"))
 	}
 	return strings.Join(parts, " · ")
-}
-
-// perAgent returns a curve for each agent.
-func (r *run) perAgent(kind, value string) []curve {
-	var out []curve
-	for _, name := range r.agents {
-		out = append(out, curve{Name: name, Class: r.class(name), points: r.series(kind, name, value)})
-	}
-	return out
-}
-
-// stepChart returns a chart of a value of the steps.
-func (r *run) stepChart(title, note, value string) chart {
-	return chart{Title: title, Note: note, Curves: r.perAgent(metrics.KindStep, value)}
-}
-
-// heldOutNote is the subtitle of charts of accuracies.
-const heldOutNote = "bars: ± standard deviation over samples"
-
-func (r *run) outcomeCharts() []chart {
-	heldOut := chart{Title: "Held-out accuracy", Note: heldOutNote}
-	for _, name := range r.agents {
-		heldOut.Curves = append(heldOut.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
-	}
-	for _, c := range r.perAgent(metrics.KindEval, metrics.ExpertMean) {
-		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
-		heldOut.Curves = append(heldOut.Curves, c)
-	}
-	train := r.stepChart("Training accuracy", "main: verified answers; sub-agents: expert score", metrics.Accuracy)
-	train.Curves = append(train.Curves, r.perAgent(metrics.KindStep, metrics.ExpertMean)...)
-	return []chart{
-		r.stepChart("Reward", "mean of the trajectories, before normalisation", metrics.RewardMean),
-		heldOut, train,
-		{Title: "Valid format", Note: "share of trajectories", free: true, share: true, Curves: r.perAgent(metrics.KindStep, metrics.FormatValid)},
-		r.stepChart("Trajectory length", "mean tokens, read and written", "tokens_mean"),
-	}
-}
-
-func (r *run) learningCharts() []chart {
-	clip := r.stepChart("Clipped tokens", "share; solid: above, dashed: below the trust region", "clip_frac_high")
-	for _, c := range r.perAgent(metrics.KindStep, "clip_frac_low") {
-		c.Style, c.Name = "dashed", c.Name+" (below)"
-		clip.Curves = append(clip.Curves, c)
-	}
-	loss := r.stepChart("Loss", "what is minimised, mean over the step's updates", "loss")
-	loss.free = true
-	return []chart{
-		r.stepChart("Entropy", "nats per trained token", "entropy_mean"),
-		r.stepChart("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
-		r.stepChart("KL to the reference", "nats per token", "ref_kl_mean"),
-		clip,
-		r.stepChart("Gradient norm", "before clipping", "grad_norm"),
-		r.stepChart("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
-		loss,
-		r.stepChart("Degenerate groups", "groups whose rewards are all equal", "groups_degenerate"),
-	}
-}
-
-func (r *run) costCharts() []chart {
-	seconds := r.stepChart("Seconds a step", "solid: rollout, dashed: learning", metrics.RolloutSeconds)
-	memory := chart{Title: "Memory", Note: "MiB of tensors, highest so far"}
-	for _, name := range r.agents {
-		seconds.Curves = append(seconds.Curves, curve{Name: name + " (learning)", Class: r.class(name), Style: "dashed",
-			points: r.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
-				s := metrics.LearnSeconds(v)
-				return s, s > 0
-			})})
-		memory.Curves = append(memory.Curves, curve{Name: name, Class: r.class(name),
-			points: r.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
-				b, ok := v["memory_peak_bytes"]
-				return b / (1 << 20), ok
-			})})
-	}
-	return []chart{
-		seconds,
-		r.stepChart("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
-		r.stepChart("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
-		memory,
-	}
-}
-
-// cards draws the charts that have points, all over the same steps.
-func (r *run) cards(charts []chart) []card { return cardsOver(r.lastStep(), charts) }
-
-func cardsOver(lastStep int64, charts []chart) []card {
-	from, to := 0.0, math.Max(float64(lastStep), 1)
-	var out []card
-	for _, c := range charts {
-		drawn := c.drawn()
-		if len(drawn) == 0 {
-			continue
-		}
-		x := card{Title: c.Title, Note: c.Note, SVG: c.svg(from, to)}
-		for _, v := range drawn {
-			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, brief(v.points[len(v.points)-1].y)})
-		}
-		out = append(out, x)
-	}
-	return out
-}
-
-// callCards returns the heatmaps of d_k, the number of calls in a rollout: one for all calls of the main agent and, if there are
-// several sub-agents, one for the calls to each.
-func (r *run) callCards() []card {
-	var out []card
-	subs := len(r.agents) - 1
-	for _, name := range r.agents {
-		h := r.calls(name)
-		h.Class = r.class(name)
-		h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
-		if name == r.main {
-			h.Title = "Delegations d_k"
-		} else if subs == 1 && len(r.calls(r.main).steps) > 0 {
-			continue // equal to the main agent's heatmap
-		}
-		if len(h.steps) > 0 {
-			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
-		}
-	}
-	return out
 }
 
 func (r *run) lastNotes() (out []note, warnings int) {

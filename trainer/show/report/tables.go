@@ -14,10 +14,10 @@ import (
 )
 
 // tiles returns the figures at the top of the report.
-func (r *run) tiles() []tile {
+func tiles(r *run) []tile {
 	out := heldOutTiles(comparableOf(r))
 	for _, name := range r.agents[:min(maxTiles, len(r.agents))] {
-		if t, ok := r.rewardTile(name); ok {
+		if t, ok := rewardTile(r, name); ok {
 			out = append(out, t)
 		}
 	}
@@ -54,7 +54,7 @@ func heldOutTiles(heldOut []point) []tile {
 
 // rewardTile returns the tile of an agent's reward. If the agent was never called, the tile states this. ok is false for an
 // agent without a training step.
-func (r *run) rewardTile(name string) (t tile, ok bool) {
+func rewardTile(r *run, name string) (t tile, ok bool) {
 	steps := r.computed(metrics.KindStep, name, func(map[string]float64) (float64, bool) { return 0, true })
 	reward := r.series(metrics.KindStep, name, metrics.RewardMean)
 	switch {
@@ -72,7 +72,7 @@ func (r *run) rewardTile(name string) (t tile, ok bool) {
 }
 
 // evaluations returns a table with a row for each evaluation.
-func (r *run) evaluations() table {
+func evaluations(r *run) table {
 	t := table{Head: []string{"after step", "accuracy", "± over samples", "pass@N", "d_k", "valid format"}}
 	subs := slices.DeleteFunc(slices.Clone(r.agents), func(name string) bool { return name == r.main })
 	for _, name := range subs {
@@ -106,7 +106,7 @@ func (r *run) evaluations() table {
 }
 
 // scores returns a table of the last evaluation by set, kind, level and number of parts.
-func (r *run) scores() table {
+func scores(r *run) table {
 	t := table{Head: []string{"questions", "n", "accuracy", "95 %", "pass@N", "best of N", "d_k", "tokens"}}
 	evaluations := metrics.Evaluations(r.records)
 	if len(evaluations) == 0 {
@@ -149,7 +149,7 @@ func passAt(values map[string]float64) string {
 }
 
 // totals returns a table with a row for each agent: tokens, updates, seconds and memory of the whole run.
-func (r *run) totals() table {
+func totals(r *run) table {
 	t := table{Head: []string{"agent", "trajectories", "tokens", "sampled", "learned from", "updates", "rollout", "learning", "peak memory"}}
 	for _, name := range r.agents {
 		sum := map[string]float64{}
@@ -173,7 +173,7 @@ func (r *run) totals() table {
 }
 
 // tools returns a table with a row for each tool of each agent, and a sentence for each tool that often fails.
-func (r *run) tools() (t table, failing []string) {
+func tools(r *run) (t table, failing []string) {
 	t.Head = []string{"agent", "tool", "calls", "errors", "independent of the arguments", "time-outs", "refused", "retries", "failed", "ms per call"}
 	for _, agent := range r.agents {
 		counts := map[string]map[string]int64{}
@@ -200,31 +200,6 @@ func (r *run) tools() (t table, failing []string) {
 		}
 	}
 	return t, failing
-}
-
-const maxBatch = 1 << 16 // sequences
-
-// batchCards returns a chart for each agent of the number of sequences that its engine decoded at once.
-func (r *run) batchCards() []card {
-	var out []card
-	for _, name := range r.agents {
-		total := map[int64]int64{}
-		for _, l := range r.records {
-			_, counts := metrics.Integers(l.Counts["decode_batch"])
-			if l.Agent == name {
-				for k, c := range counts {
-					if 0 < k && k <= maxBatch { // 0: passes of prompts only
-						total[k] += c
-					}
-				}
-			}
-		}
-		if len(total) > 0 {
-			out = append(out, card{Title: "Decode batches of " + name, Note: "forward passes by the number of conversations in them",
-				SVG: bars(total, r.class(name), name), Explained: explainBatches(total)})
-		}
-	}
-	return out
 }
 
 // explainBatches explains a chart of decode batches.
