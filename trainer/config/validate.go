@@ -9,13 +9,13 @@ import (
 
 // validate checks the rules that involve several keys. It runs after each single value was found valid.
 func (c *Config) validate(d *decoder) {
-	c.validateRun(d)
-	c.validateStore(d)
+	c.Run.validate(d)
+	c.Store.validate(d)
 	c.Health.validate(d)
 	c.Tracking.validate(d)
 	d.refuseIf(c.Cache.Dir == "" && c.Cache.Mode == "replay", "cache.dir", "missing; a replay needs the folder in which a run was recorded")
 	c.validateGateway(d)
-	c.validateTask(d)
+	c.Task.validate(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
 	d.refuseIf(c.ColdStart.Demonstrations == "parts" && c.Task.Kind != "jsonl" && c.Task.Kind != "go", "cold_start.demonstrations",
@@ -31,11 +31,11 @@ func (c *Config) validate(d *decoder) {
 	}
 }
 
-func (c *Config) validateRun(d *decoder) {
-	if _, err := time.Parse(time.DateOnly, c.Run.Date); c.Run.Date != "" && err != nil {
-		d.failAt("run.date", "%q is not a date; use YYYY-MM-DD", clip(c.Run.Date))
+func (r *Run) validate(d *decoder) {
+	if _, err := time.Parse(time.DateOnly, r.Date); r.Date != "" && err != nil {
+		d.failAt("run.date", "%q is not a date; use YYYY-MM-DD", clip(r.Date))
 	}
-	d.refuseIf(!validName(c.Run.Name), "run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
+	d.refuseIf(!validName(r.Name), "run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
 }
 
 var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

@@ -16,7 +16,7 @@ var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
 	d.refuseIf(a.Name == "agreed", key, "a checkpoint has a file of this name where the agent's folder would be; choose another name")
-	c.validateDevices(d, a, key)
+	a.validateDevices(d, key)
 	c.validateMachines(d, a, key+".machines")
 	d.refuseIf(a.DType == "bf16" && a.Device == "cpu", key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	if a.Quantised() {
@@ -124,7 +124,7 @@ func (a *Agent) validateShard(d *decoder, key string) {
 }
 
 // validateDevices refuses invalid devices, and lists of devices on which an agent's processes cannot run.
-func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
+func (a *Agent) validateDevices(d *decoder, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
 	d.refuseIf(a.OptimizerState == "host" && a.Ranks()[0] == "cpu", key+".optimizer_state",
 		"an agent on the CPU keeps all optimizer state in the host's memory; remove this key")

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-func (c *Config) validateStore(d *decoder) {
-	s := &c.Store
+func (s *Store) validate(d *decoder) {
 	d.refuseIf(s.PasswordEnv != "" && s.PasswordFile != "", "store.password_file", "given in addition to store.password_env; keep one")
 	d.secretEnv("store.password_env", s.PasswordEnv, "password")
 	d.refuseIf((s.TLS.Cert == "") != (s.TLS.Key == ""), "store.tls", "cert and key go together")

@@ -6,8 +6,7 @@ func (e *Eval) validate(d *decoder) {
 	d.refuseIf(e.Temperature > 0 && e.Temperature < 1e-6, "eval.temperature", "must be 0, which is greedy, or at least 1e-6")
 }
 
-func (c *Config) validateTask(d *decoder) {
-	t := &c.Task
+func (t *Task) validate(d *decoder) {
 	if t.Kind == "jsonl" || t.Kind == "gsm8k" {
 		d.refuseIf(t.Train == "", "task.train", "missing; the task %s reads its training queries from this file", t.Kind)
 		d.refuseIf(t.Eval == "", "task.eval", "missing; the task %s reads its held-out queries from this file", t.Kind)

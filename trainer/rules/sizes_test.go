@@ -97,7 +97,7 @@ var (
 		"bindings/torch.Tensor":                  49,
 		"trainer/agent.Template":                 46,
 		"trainer/agent/gateway.AgentServer":      24,
-		"trainer/config.Config":                  55,
+		"trainer/config.Config":                  51,
 		"trainer/engine/policy/local.pages":      24,
 		"trainer/model.Model":                    55,
 		"trainer/model/arch.Config":              56,
