@@ -258,14 +258,3 @@ func (t *Template) withResults(messages []tokenizer.Message) []tokenizer.Message
 	flush()
 	return out
 }
-
-// objects returns messages as the template's objects, with thinking under the key that the template reads.
-func (t *Template) objects(messages []tokenizer.Message) []any {
-	list := tokenizer.Messages(messages...)
-	for i, m := range messages {
-		if key := t.thinks.key; m.Reasoning != "" && key != "" && key != "reasoning_content" && (m.Content == "" || len(m.ToolCalls) == 0) {
-			list[i].(*ordered.Object).Set(key, m.Reasoning)
-		}
-	}
-	return list
-}

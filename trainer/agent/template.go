@@ -111,7 +111,7 @@ func (t *Template) placeFunctions() error {
 // render applies the chat template. If open is true, the text ends with the opening of an assistant's turn.
 func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) (string, error) {
 	text, err := t.cfg.Tokenizer.Render(tokenizer.Chat{
-		Messages:            t.objects(messages),
+		Messages:            t.thinks.objects(messages),
 		Tools:               tools,
 		AddGenerationPrompt: open,
 		Kwargs:              t.cfg.TemplateArgs,

@@ -127,6 +127,39 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 	return "", text, true
 }
 
+// empty returns the text that closes thinking that the template has opened.
+func (k thinking) empty() string { return "\n" + k.close + "\n\n" }
+
+// withoutThought returns the opening of a turn without an empty thought at its end.
+func (k thinking) withoutThought(opening string) string {
+	before, end := strings.CutSuffix(strings.TrimSpace(opening), k.close)
+	if !end {
+		return opening
+	}
+	return strings.TrimSuffix(strings.TrimSpace(before), k.open)
+}
+
+// withoutEmptyThought returns a turn without an empty thought at its beginning.
+func (k thinking) withoutEmptyThought(turn string) string {
+	within, open := strings.CutPrefix(strings.TrimLeft(turn, Blanks), k.open)
+	rest, end := strings.CutPrefix(strings.TrimLeft(within, Blanks), k.close)
+	if !open || !end {
+		return turn
+	}
+	return strings.TrimLeft(rest, Blanks)
+}
+
+// objects returns messages as the template's objects, with thinking under the key that the template reads.
+func (k thinking) objects(messages []tokenizer.Message) []any {
+	list := tokenizer.Messages(messages...)
+	for i, m := range messages {
+		if key := k.key; m.Reasoning != "" && key != "" && key != "reasoning_content" && (m.Content == "" || len(m.ToolCalls) == 0) {
+			list[i].(*ordered.Object).Set(key, m.Reasoning)
+		}
+	}
+	return list
+}
+
 // Blanks are the characters around thinking that do not belong to it.
 const Blanks = " \t\r\n"
 

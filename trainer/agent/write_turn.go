@@ -78,13 +78,10 @@ func (c *Chat) plain(turn WrittenTurn) string {
 		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")
 	}
 	if t.thinks.opened && !strings.Contains(text, t.thinks.close) {
-		text = t.emptyThinking() + text
+		text = t.thinks.empty() + text
 	}
 	return text
 }
-
-// emptyThinking returns the text that closes thinking that the template has opened.
-func (t *Template) emptyThinking() string { return "\n" + t.thinks.close + "\n\n" }
 
 var errNoReasoning = errors.New("the model's chat template does not print reasoning_content: leave it out, or write the thinking into the content as " +
 	"the model writes it")
@@ -119,16 +116,16 @@ func (t *Template) printed(turn WrittenTurn) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if after, same = strings.CutPrefix(after, t.withoutThought(before)); !same {
+		if after, same = strings.CutPrefix(after, t.thinks.withoutThought(before)); !same {
 			return "", errors.New("the model's chat template does not print the turn after the opening of a turn: write the calls into the content")
 		}
 		after = strings.TrimLeft(after, "\n")
 		if t.thinks.opened && !strings.Contains(after, t.thinks.close) {
-			after = t.emptyThinking() + after
+			after = t.thinks.empty() + after
 		}
 	}
 	if turn.Thinking == "" && !t.thinks.opened {
-		after = t.withoutEmptyThought(after)
+		after = t.thinks.withoutEmptyThought(after)
 	}
 	if !strings.Contains(after, strings.TrimSpace(turn.Thinking)) {
 		return "", errNoReasoning
@@ -141,25 +138,6 @@ func (t *Template) beforeTurn() (string, error) {
 	text, err := t.printCalls(probeTurn)
 	text, _, _ = strings.Cut(text, probeTurn)
 	return text, err
-}
-
-// withoutThought returns the opening of a turn without an empty thought at its end.
-func (t *Template) withoutThought(opening string) string {
-	before, end := strings.CutSuffix(strings.TrimSpace(opening), t.thinks.close)
-	if !end {
-		return opening
-	}
-	return strings.TrimSuffix(strings.TrimSpace(before), t.thinks.open)
-}
-
-// withoutEmptyThought returns a turn without an empty thought at its beginning.
-func (t *Template) withoutEmptyThought(turn string) string {
-	within, open := strings.CutPrefix(strings.TrimLeft(turn, Blanks), t.thinks.open)
-	rest, end := strings.CutPrefix(strings.TrimLeft(within, Blanks), t.thinks.close)
-	if !open || !end {
-		return turn
-	}
-	return strings.TrimLeft(rest, Blanks)
 }
 
 // readsBack returns an error unless the calls of a turn can be read from its tokens.
