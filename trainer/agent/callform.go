@@ -128,11 +128,7 @@ func (t *Template) callsText(name string, each ...[]callformat.Argument) (string
 		calls = append(calls, callformat.Call{Name: name, Arguments: raw})
 	}
 	if !t.history.calls {
-		w, ok := t.calls.(callformat.Writer)
-		if !ok {
-			w = callformat.Hermes
-		}
-		return w.Write(calls), nil
+		return writerOf(t.calls).Write(calls), nil
 	}
 	text, err := t.markedCalls(name, each)
 	if err != nil || text == "" {

@@ -102,7 +102,7 @@ func (t *Template) probeCallRules() {
 
 // printable converts messages into messages that the template can print.
 func (t *Template) printable(messages []tokenizer.Message) []tokenizer.Message {
-	return t.withResults(t.withCalls(withIDs(messages)))
+	return t.history.withResults(t.history.withCalls(withIDs(messages), t.calls))
 }
 
 // withIDs gives an id to each call and each tool message without one. It assumes that results come in the order of the
@@ -137,20 +137,20 @@ func withIDs(messages []tokenizer.Message) []tokenizer.Message {
 // callID returns the id for a call without one: nine letters and digits.
 func callID(message, call int) string { return fmt.Sprintf("call%02d%03d", message%100, call%1000) }
 
-// withCalls writes calls in the form that the template expects.
-func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
+// withCalls writes calls in the form that the template expects, or as text in a format.
+func (h history) withCalls(messages []tokenizer.Message, format callformat.Format) []tokenizer.Message {
 	var out []tokenizer.Message
 	for i, m := range messages {
 		switch {
-		case t.history.shortIDs && m.ToolCallID != "":
+		case h.shortIDs && m.ToolCallID != "":
 			m.ToolCallID = shortID(m.ToolCallID)
 		case len(m.ToolCalls) == 0:
-		case !t.history.calls:
-			m = t.asText(m)
+		case !h.calls:
+			m = asText(m, format)
 		default:
-			m.ToolCalls = t.adapted(m.ToolCalls)
+			m.ToolCalls = h.adapted(m.ToolCalls)
 		}
-		if !t.history.oneCall || len(m.ToolCalls) < 2 {
+		if !h.oneCall || len(m.ToolCalls) < 2 {
 			out = append(out, m)
 			continue
 		}
@@ -167,7 +167,7 @@ func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
 				}
 			}
 		}
-		return append(out, t.withCalls(withoutResults(messages[i+1:], m.ToolCalls))...)
+		return append(out, h.withCalls(withoutResults(messages[i+1:], m.ToolCalls), format)...)
 	}
 	return out
 }
@@ -180,13 +180,13 @@ func withoutResults(messages []tokenizer.Message, calls []tokenizer.ToolCall) []
 }
 
 // adapted returns calls with ids and arguments in the form that the template expects.
-func (t *Template) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
+func (h history) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
 	out := slices.Clone(calls)
 	for i, c := range out {
-		if t.history.shortIDs {
+		if h.shortIDs {
 			out[i].ID = shortID(c.ID)
 		}
-		if text, ok := argumentsText(c.Arguments); ok && t.history.asText {
+		if text, ok := argumentsText(c.Arguments); ok && h.asText {
 			out[i].Arguments = text
 		}
 	}
@@ -216,11 +216,7 @@ func shortID(id string) string {
 var nineLetters = regexp.MustCompile(`^[a-zA-Z0-9]{9}$`)
 
 // asText returns a message with its calls as part of its text.
-func (t *Template) asText(m tokenizer.Message) tokenizer.Message {
-	w, ok := t.calls.(callformat.Writer)
-	if !ok {
-		w = callformat.Hermes
-	}
+func asText(m tokenizer.Message, format callformat.Format) tokenizer.Message {
 	calls := make([]callformat.Call, len(m.ToolCalls))
 	for i, c := range m.ToolCalls {
 		text, ok := argumentsText(c.Arguments)
@@ -230,13 +226,21 @@ func (t *Template) asText(m tokenizer.Message) tokenizer.Message {
 		calls[i] = callformat.Call{Name: c.Name, Arguments: []byte(text)}
 	}
 	m.ToolCalls = nil
-	m.Content = strings.TrimLeft(m.Content+"\n"+w.Write(calls), "\n")
+	m.Content = strings.TrimLeft(m.Content+"\n"+writerOf(format).Write(calls), "\n")
 	return m
 }
 
+// writerOf returns the writer of a format, or Hermes's if the format has none.
+func writerOf(format callformat.Format) callformat.Writer {
+	if w, ok := format.(callformat.Writer); ok {
+		return w
+	}
+	return callformat.Hermes
+}
+
 // withResults turns tool messages into a user message, for a template without a tool role.
-func (t *Template) withResults(messages []tokenizer.Message) []tokenizer.Message {
-	if t.history.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
+func (h history) withResults(messages []tokenizer.Message) []tokenizer.Message {
+	if h.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
 		return messages
 	}
 	var out []tokenizer.Message

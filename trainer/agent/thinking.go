@@ -47,7 +47,7 @@ func (t *Template) probeThinks(opening string) {
 // templates print thinking only before calls.
 func (t *Template) printsThinking() bool {
 	message := tokenizer.Message{Role: "assistant", Content: probeTurn, Reasoning: probeThinking}
-	calling := tokenizer.Message{Role: "assistant", Reasoning: probeThinking, ToolCalls: t.adapted([]tokenizer.ToolCall{{ID: callformat.ProbeID,
+	calling := tokenizer.Message{Role: "assistant", Reasoning: probeThinking, ToolCalls: t.history.adapted([]tokenizer.ToolCall{{ID: callformat.ProbeID,
 		Name: probeFunction, Arguments: ordered.NewObject("key", probeArgument)}})}
 	for _, key := range []string{"reasoning_content", "reasoning", "thinking"} {
 		if t.thinks.key = key; printsThinkingOf(t, message, probeTurn) || t.history.calls && printsThinkingOf(t, calling, probeFunction) {

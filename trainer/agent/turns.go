@@ -106,7 +106,7 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	if t.history.oneCall { // all results follow the last call, because the turn already contains the others
 		fixed[1].ToolCalls = calling.ToolCalls[:1]
 	}
-	fixed[1].ToolCalls = t.adapted(fixed[1].ToolCalls)
+	fixed[1].ToolCalls = t.history.adapted(fixed[1].ToolCalls)
 	if t.history.shortIDs {
 		for i := range messages {
 			if messages[i].ToolCallID != "" {
