@@ -15,10 +15,10 @@ const responseOpen, responseClose = "<tool_response>", "</tool_response>"
 // describes reports whether the system message describes the functions, because the template does not print them.
 func (t *Template) describes() bool { return len(t.cfg.Functions) > 0 && t.tools == nil }
 
-// describe writes a system message that explains the functions and how to call them, for a template that does not print
+// describeFunctions writes a system message that explains the functions and how to call them, for a template that does not print
 // them. The example of a call has the notation in which the template prints calls. If the template prints no calls, the
 // example has Hermes's notation.
-func (t *Template) describe() error {
+func describeFunctions(t *Template) error {
 	if !t.describes() {
 		return nil
 	}
@@ -28,7 +28,7 @@ func (t *Template) describe() error {
 		b.WriteString(t.Neutral(string(d)))
 		b.WriteByte('\n')
 	}
-	example, err := t.exampleCall()
+	example, err := exampleCall(t)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (t *Template) describe() error {
 }
 
 // exampleCall writes a call of the first function with "..." for each required argument.
-func (t *Template) exampleCall() (string, error) {
+func exampleCall(t *Template) (string, error) {
 	var f struct {
 		Function struct {
 			Name       string `json:"name"`

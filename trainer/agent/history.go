@@ -29,13 +29,13 @@ type history struct {
 // the notation is Hermes's. If the agent has functions, probeCalls returns an error for a template that prints calls in an
 // unknown notation, and for one that offers functions but fails to print their calls. A template may refuse calls
 // with raise_exception.
-func (t *Template) probeCalls() error {
+func probeCalls(t *Template) error {
 	t.calls = callformat.Hermes
-	format, err := t.learnCalls()
+	format, err := learnCalls(t)
 	switch {
 	case err == nil:
 		t.calls, t.history.calls = format, true
-		t.probeCallRules()
+		probeCallRules(t)
 	case len(t.cfg.Functions) == 0:
 	case errors.Is(err, callformat.ErrUnknown):
 		return fmt.Errorf("%w: use a template with another notation, or remove the tools", err)
@@ -57,7 +57,7 @@ func (t *Template) probeCalls() error {
 
 // learnCalls learns the format with arguments as objects, which is the convention of transformers' templates, or as
 // JSON texts.
-func (t *Template) learnCalls() (format callformat.Format, err error) {
+func learnCalls(t *Template) (format callformat.Format, err error) {
 	for _, t.history.asText = range []bool{false, true} {
 		var again error
 		if format, again = callformat.InferFormat(t.printCalls); again == nil {
@@ -87,7 +87,7 @@ func (t *Template) printCalls(content string, calls ...callformat.Printed) (stri
 }
 
 // probeCallRules finds out whether the template refuses several calls in a message, or long ids.
-func (t *Template) probeCallRules() {
+func probeCallRules(t *Template) {
 	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
 	t.opening, _ = t.beforeTurn() // cannot fail: InferFormat has printed the same
 	other := callformat.Printed{ID: "probe0002", Name: probeOther}

@@ -70,21 +70,22 @@ func NewTemplate(cfg TemplateOptions) (*Template, error) {
 		return nil, errors.New("the template needs a tokenizer")
 	}
 	t := &Template{cfg: cfg, neutral: Neutralizer(cfg.Tokenizer), functions: callformat.FunctionsOf(cfg.Functions)}
-	if err := t.placeFunctions(); err != nil {
+	// These functions complete t. Its methods do not change it.
+	if err := placeFunctions(t); err != nil {
 		return nil, err
 	}
-	if err := t.probeCalls(); err != nil {
+	if err := probeCalls(t); err != nil {
 		return nil, err
 	}
-	if err := t.probeTurns(); err != nil {
+	if err := probeTurns(t); err != nil {
 		return nil, err
 	}
-	return t, t.describe()
+	return t, describeFunctions(t)
 }
 
 // placeFunctions passes the definitions to the template if it prints them. Otherwise the system message will describe
 // them.
-func (t *Template) placeFunctions() error {
+func placeFunctions(t *Template) error {
 	if len(t.cfg.Functions) == 0 {
 		return nil
 	}

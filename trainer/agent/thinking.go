@@ -32,9 +32,9 @@ type thinking struct {
 var plainThinking = thinking{open: thinkOpen, close: thinkClose}
 
 // probeThinks finds out how the template handles thinking. opening is the text that opens an assistant's turn.
-func (t *Template) probeThinks(opening string) {
+func probeThinks(t *Template, opening string) {
 	t.thinks = plainThinking
-	handles := t.printsThinking() || t.dropsThinking()
+	handles := printsThinking(t) || dropsThinking(t)
 	if !handles {
 		namesThinking(t)
 	}
@@ -45,7 +45,7 @@ func (t *Template) probeThinks(opening string) {
 
 // printsThinking finds the key under which the template reads an assistant's thinking, and the marks that it prints around it. Some
 // templates print thinking only before calls.
-func (t *Template) printsThinking() bool {
+func printsThinking(t *Template) bool {
 	message := tokenizer.Message{Role: "assistant", Content: probeTurn, Reasoning: probeThinking}
 	calling := tokenizer.Message{Role: "assistant", Reasoning: probeThinking, ToolCalls: t.history.adapted([]tokenizer.ToolCall{{ID: callformat.ProbeID,
 		Name: probeFunction, Arguments: ordered.NewObject("key", probeArgument)}})}
@@ -81,7 +81,7 @@ var (
 
 // dropsThinking reports whether the template removes thinking from an assistant's text, and stores its marks. Only templates of
 // reasoning models do so.
-func (t *Template) dropsThinking() bool {
+func dropsThinking(t *Template) bool {
 	for _, marks := range ThinkingMarks {
 		inText := marks[0] + "\n" + probeThinking + "\n" + marks[1] + "\n\n" + probeTurn
 		text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: inText}}, t.tools, false)

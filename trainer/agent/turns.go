@@ -11,12 +11,12 @@ import (
 )
 
 // probeTurns finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
-func (t *Template) probeTurns() error {
+func probeTurns(t *Template) error {
 	delta, err := t.afterText([]tokenizer.Message{{Role: "user", Content: probeAnswer}})
 	if err != nil {
 		return err
 	}
-	t.probeThinks(delta)
+	probeThinks(t, delta)
 	answer := []tokenizer.Message{{Role: "tool", Name: probeFunction, Content: probeAnswer}}
 	t.history.toolRole = true
 	if observed, err := t.delta(answer); t.describes() && !t.history.calls || err != nil || !strings.Contains(observed, probeAnswer) {
@@ -25,11 +25,11 @@ func (t *Template) probeTurns() error {
 			return err
 		}
 	}
-	return t.probeStops(delta)
+	return probeStops(t, delta)
 }
 
 // probeStops finds the tokens that end a turn. delta is the template's text after an assistant's message.
-func (t *Template) probeStops(delta string) error {
+func probeStops(t *Template, delta string) error {
 	t.stops = t.cfg.Tokenizer.StopIDs()
 	ids := t.cfg.Tokenizer.Encode(delta)
 	_, channels := t.calls.(callformat.Harmony)

@@ -95,7 +95,7 @@ var (
 		"bench/chaos.chaos":                      37,
 		"bindings/torch.Scope":                   26,
 		"bindings/torch.Tensor":                  49,
-		"trainer/agent.Template":                 38,
+		"trainer/agent.Template":                 27,
 		"trainer/agent/gateway.AgentServer":      24,
 		"trainer/config.Config":                  51,
 		"trainer/engine/policy/local.pages":      24,
