@@ -16,7 +16,7 @@ import (
 //   - yes or no: whether all answers are equal
 //   - the name that the part with the highest or the lowest answer asks about
 //   - the query's answer
-func (e *partsExpert) conclude(found []string) {
+func (e *partsDemonstrator) conclude(found []string) {
 	switch q := e.query; {
 	case len(q.Parts) > 1 && isSum(q):
 		e.say(e.total(found))
@@ -73,7 +73,7 @@ func isSum(q task.Query) bool {
 }
 
 // total adds the numbers found. It uses the calculator if there is one.
-func (e *partsExpert) total(found []string) string {
+func (e *partsDemonstrator) total(found []string) string {
 	var terms []string
 	sum := new(big.Rat)
 	for _, f := range found {

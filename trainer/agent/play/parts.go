@@ -25,12 +25,12 @@ type Sloppiness struct {
 	Misread float64 // an agent quotes another value of the passage
 }
 
-// Parts makes demonstrations from the parts of a task's training queries. The main agent asks a sub-agent for one part
-// a turn and states the conclusion from the answers. A sub-agent searches for a part and quotes a value from the search
-// results. A main agent without sub-agents searches by itself. An agent searches with the tool whose only argument is
+// PartsDemonstrations makes demonstrations from the parts of a task's training queries. The main agent asks a sub-agent
+// for one part a turn and states the conclusion from the answers. A sub-agent searches for a part and quotes a value
+// from the search results. A main agent without sub-agents searches by itself. An agent searches with the tool whose only argument is
 // "query" and adds numbers with the tool whose only argument is "expression". Without these tools it answers at once.
 // The demonstrations call the real tools, so their results are the same as in a conversation.
-type Parts struct {
+type PartsDemonstrations struct {
 	Err error // error of the last Demonstrations
 
 	task       task.Task
@@ -39,13 +39,13 @@ type Parts struct {
 	sloppiness Sloppiness
 }
 
-// Parts returns a WithDemonstrations for the player's agent.
-func (p *Player) Parts(s Sloppiness) *Parts {
-	return &Parts{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
+// PartsDemonstrations returns a WithDemonstrations for the player's agent.
+func (p *Player) PartsDemonstrations(s Sloppiness) *PartsDemonstrations {
+	return &PartsDemonstrations{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
 }
 
 // Demonstrations implements task.WithDemonstrations on the first n training queries. It skips queries without parts.
-func (d *Parts) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
+func (d *PartsDemonstrations) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {
 		defer d.tools.Take() // calls by demonstrations do not count as an agent's use of its tools
@@ -56,7 +56,8 @@ func (d *Parts) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonst
 				continue
 			}
 			d.Err = nil
-			e := &partsExpert{Parts: d, role: role, query: q, search: search, calculate: calculate, s: task.NewStream(d.seed, "parts.expert."+role.Agent, i)}
+			e := &partsDemonstrator{PartsDemonstrations: d, role: role, query: q, search: search, calculate: calculate,
+				s: task.NewStream(d.seed, "parts.expert."+role.Agent, i)}
 			for _, shown := range e.demonstrate() {
 				if e.err != nil {
 					d.Err = fmt.Errorf("demonstration of %s: %w", q.ID, e.err)
@@ -88,9 +89,9 @@ func soleTool(tools map[string]tool.Tool, argument string) tool.Tool {
 	return found
 }
 
-// partsExpert plays one agent on one query.
-type partsExpert struct {
-	*Parts
+// partsDemonstrator plays one agent on one query.
+type partsDemonstrator struct {
+	*PartsDemonstrations
 	role              task.AgentRole
 	query             task.Query
 	search, calculate tool.Tool
@@ -105,7 +106,7 @@ const notFound = "unknown"
 // maxAsked is the number of times that a demonstration may ask for one part.
 const maxAsked = 3
 
-func (e *partsExpert) demonstrate() []task.Demonstration {
+func (e *partsDemonstrator) demonstrate() []task.Demonstration {
 	if e.role.Main {
 		return []task.Demonstration{e.plan()}
 	}
@@ -119,7 +120,7 @@ func (e *partsExpert) demonstrate() []task.Demonstration {
 }
 
 // plan returns the main agent's conversation.
-func (e *partsExpert) plan() task.Demonstration {
+func (e *partsDemonstrator) plan() task.Demonstration {
 	e.begin(e.query.Text)
 	found := make([]string, len(e.query.Parts))
 	for i, p := range e.query.Parts {
@@ -142,7 +143,7 @@ func (e *partsExpert) plan() task.Demonstration {
 }
 
 // ask returns the answer to a part from a sub-agent, or from the main agent's own search.
-func (e *partsExpert) ask(p task.SubQuestion) string {
+func (e *partsDemonstrator) ask(p task.SubQuestion) string {
 	if len(e.role.Delegates) == 0 {
 		return e.lookUp(p)
 	}
@@ -161,7 +162,7 @@ func (e *partsExpert) ask(p task.SubQuestion) string {
 }
 
 // foreignAnswer returns the answer of a random part of a random query among the first thousand.
-func (e *partsExpert) foreignAnswer() string {
+func (e *partsDemonstrator) foreignAnswer() string {
 	const rows = 1000
 	if other := e.task.Train(int64(e.s.IntN(rows))).Parts; len(other) > 0 {
 		return other[e.s.IntN(len(other))].Answer
@@ -170,7 +171,7 @@ func (e *partsExpert) foreignAnswer() string {
 }
 
 // lookUp searches for a part and returns the quoted value. Without a search tool it returns the right answer.
-func (e *partsExpert) lookUp(p task.SubQuestion) string {
+func (e *partsDemonstrator) lookUp(p task.SubQuestion) string {
 	if e.search == nil {
 		return p.Answer
 	}
@@ -197,7 +198,7 @@ func (e *partsExpert) lookUp(p task.SubQuestion) string {
 }
 
 // use calls a tool and appends the call and its result to the demonstrated conversation.
-func (e *partsExpert) use(t tool.Tool, argument, value string) string {
+func (e *partsDemonstrator) use(t tool.Tool, argument, value string) string {
 	arguments, _ := json.Marshal(map[string]string{argument: value}) // texts always marshal
 	result, err := t.Call(context.Background(), arguments)
 	if err != nil {
@@ -208,15 +209,15 @@ func (e *partsExpert) use(t tool.Tool, argument, value string) string {
 	return result
 }
 
-func (e *partsExpert) begin(question string) {
+func (e *partsDemonstrator) begin(question string) {
 	e.segments = []task.Segment{{Role: "user", Text: question}}
 }
 
-func (e *partsExpert) say(text string) {
+func (e *partsDemonstrator) say(text string) {
 	e.segments = append(e.segments, task.Segment{Role: "assistant", Text: text, Sampled: true})
 }
 
-func (e *partsExpert) end() task.Demonstration {
+func (e *partsDemonstrator) end() task.Demonstration {
 	return task.Demonstration{Query: e.query.ID, Agent: e.role.Agent, Segments: e.segments}
 }
 

@@ -78,7 +78,7 @@ func script(t *testing.T, d task.Demonstration) []string {
 func shown(t *testing.T, role task.AgentRole, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
 	t.Helper()
 	var asked []string
-	d := &Parts{task: parted{queries: queries}, tools: library(&asked, ranking), seed: seed, sloppiness: s}
+	d := &PartsDemonstrations{task: parted{queries: queries}, tools: library(&asked, ranking), seed: seed, sloppiness: s}
 	for c := range d.Demonstrations(role, len(queries)) {
 		conversations = append(conversations, script(t, c))
 	}
@@ -167,7 +167,7 @@ func TestFoundIsRead(t *testing.T) {
 	} {
 		var asked []string
 		q := task.Query{ID: "q", Text: "Which of Peru?", Parts: []task.SubQuestion{{Question: "Which of Peru?", Answer: c.answer}}}
-		d := &Parts{task: parted{queries: []task.Query{q}}, tools: library(&asked, c.found)}
+		d := &PartsDemonstrations{task: parted{queries: []task.Query{q}}, tools: library(&asked, c.found)}
 		for shown := range d.Demonstrations(researcher, 1) {
 			if got := script(t, shown); got[len(got)-1] != c.want {
 				t.Errorf("%q in %q: got %q", c.answer, c.found, got)
@@ -209,7 +209,7 @@ func TestSloppiness(t *testing.T) {
 	}
 	// A researcher first searches for half of the words, gets no result, and searches again for all words.
 	var asked []string
-	d := &Parts{task: parted{queries: []task.Query{one}}, tools: library(&asked, "nothing found"), sloppiness: Sloppiness{Narrow: 1}}
+	d := &PartsDemonstrations{task: parted{queries: []task.Query{one}}, tools: library(&asked, "nothing found"), sloppiness: Sloppiness{Narrow: 1}}
 	for c := range d.Demonstrations(researcher, 1) {
 		if got := script(t, c); len(asked) != 2 || asked[1] != "What is the Points of Peru in Curling" || asked[0] != "What is the Points" && asked[0] != "of Peru in Curling" || got[len(got)-1] != "unknown" {
 			t.Errorf("narrow: got %q after searches %q", got, asked)
@@ -225,7 +225,7 @@ func TestSumWithoutCalculator(t *testing.T) {
 		var asked []string
 		tools := &Toolbox{}
 		tools.Add(library(&asked, ranking).byName["search"], tool.Limits{})
-		d := &Parts{task: parted{queries: points[:1]}, tools: tools, seed: seed, sloppiness: Sloppiness{Skip: 0.2, Misread: 0.4}}
+		d := &PartsDemonstrations{task: parted{queries: points[:1]}, tools: tools, seed: seed, sloppiness: Sloppiness{Skip: 0.2, Misread: 0.4}}
 		for c := range d.Demonstrations(planner, 1) {
 			lines := script(t, c)
 			var sum, terms float64
@@ -285,7 +285,7 @@ func TestDemonstrationsOfPartsAreRepeatable(t *testing.T) {
 }
 
 func TestDemonstrationsNeedParts(t *testing.T) {
-	d := &Parts{task: parted{queries: []task.Query{{ID: "q", Text: "?", Answer: "!"}}}, tools: &Toolbox{}}
+	d := &PartsDemonstrations{task: parted{queries: []task.Query{{ID: "q", Text: "?", Answer: "!"}}}, tools: &Toolbox{}}
 	for c := range d.Demonstrations(planner, 3) {
 		t.Errorf("%+v", c)
 	}
@@ -298,7 +298,7 @@ func TestDemonstrationsNeedParts(t *testing.T) {
 func TestDemonstrationsAreNoUse(t *testing.T) {
 	var asked []string
 	b := library(&asked, ranking)
-	d := &Parts{task: parted{queries: points}, tools: b}
+	d := &PartsDemonstrations{task: parted{queries: points}, tools: b}
 	for range d.Demonstrations(researcher, 2) {
 	}
 	if used, _ := b.Take(); len(asked) != 4 || len(used) != 0 {

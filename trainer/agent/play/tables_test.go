@@ -30,7 +30,7 @@ func TestTables(t *testing.T) {
 	b := &Toolbox{}
 	b.Add(corpus, tool.Limits{})
 	b.Add(tool.Calculator(), tool.Limits{})
-	d := &Parts{task: rows, tools: b}
+	d := &PartsDemonstrations{task: rows, tools: b}
 	const questions = 2000
 	for c := range d.Demonstrations(planner, questions) {
 		lines := script(t, c)

@@ -62,7 +62,7 @@ func readAdapters(folder string, base arch.Config) (adapters, error) {
 }
 
 // adapt gives the agent its adapters: the adapters of the checkpoint to continue from, or the initial ones.
-func (p *Parts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) error {
+func (p *AgentParts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) error {
 	of, err := initialAdapters(spec.Config, a, p.base.model.Config)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (p *Parts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) erro
 }
 
 // newAdapters creates adapters of the base, which are freed together with the base.
-func (p *Parts) newAdapters(ctx context.Context, of adapters) (*model.Adapters, error) {
+func (p *AgentParts) newAdapters(ctx context.Context, of adapters) (*model.Adapters, error) {
 	adapted, err := model.Adapt(ctx, p.base.model, of.config, of.layout, of.read)
 	if err == nil {
 		p.frees = append(p.frees, adapted.Close)
@@ -95,7 +95,7 @@ func (p *Parts) newAdapters(ctx context.Context, of adapters) (*model.Adapters, 
 }
 
 // loadAdapterReference makes the base with a folder's adapters the reference of the KL term.
-func (p *Parts) loadAdapterReference(ctx context.Context, folder string) error {
+func (p *AgentParts) loadAdapterReference(ctx context.Context, folder string) error {
 	of, err := readAdapters(folder, p.base.model.Config)
 	if err != nil {
 		return err

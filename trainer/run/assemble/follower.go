@@ -37,7 +37,7 @@ func exitFollower(err error) {
 type follower struct {
 	inbox  *launch.Inbox
 	spec   AgentSpec
-	parts  *Parts        // nil until the first order
+	parts  *AgentParts   // nil until the first order
 	engine policy.Policy // nil until the first order to sample
 }
 
@@ -109,7 +109,7 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 		f.spec.rank, f.spec.size, f.spec.gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
-	f.parts = &Parts{}
+	f.parts = &AgentParts{}
 	err = f.parts.load(ctx, f.spec, a)
 	if err != nil || o.Learns || o.Weights == "" {
 		return err

@@ -27,8 +27,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Parts holds the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
-type Parts struct {
+// AgentParts holds the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
+type AgentParts struct {
 	Device    *torch.Device
 	Model     *model.Model  // sampled from and trained; includes the adapters, if there are any
 	Params    model.Params  // the parameters that training changes
@@ -70,16 +70,16 @@ type AgentSpec struct {
 
 // OpenLearner loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
 // an error nothing remains allocated.
-func OpenLearner(ctx context.Context, spec AgentSpec) (*Parts, error) {
+func OpenLearner(ctx context.Context, spec AgentSpec) (*AgentParts, error) {
 	a := spec.Config.Agent(spec.Agent)
-	p := &Parts{Rules: RulesOf(spec.Config, a)}
+	p := &AgentParts{Rules: RulesOf(spec.Config, a)}
 	if err := p.openModel(ctx, spec, a); err != nil {
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 	}
 	return p, nil
 }
 
-func (p *Parts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) error {
+func (p *AgentParts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) error {
 	if len(a.Ranks()) > 1 && (spec.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
 		return p.openOnRanks(ctx, spec, a)
 	}
@@ -92,9 +92,9 @@ func (p *Parts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) 
 
 // OpenAgent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
 // allocated.
-func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
+func OpenAgent(ctx context.Context, spec AgentSpec) (p *AgentParts, err error) {
 	cfg, a := spec.Config, spec.Config.Agent(spec.Agent)
-	p = &Parts{Rules: RulesOf(cfg, a)}
+	p = &AgentParts{Rules: RulesOf(cfg, a)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close(context.WithoutCancel(ctx)))
@@ -131,7 +131,7 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *Parts, err error) {
 }
 
 // load loads the weights: from the checkpoint to continue from, from the configured folder or file, or random ones.
-func (p *Parts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error {
+func (p *AgentParts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error {
 	folder := spec.Weights
 	if a.Adapts() || a.Quantised() {
 		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
@@ -199,7 +199,7 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 }
 
 // addLearner adds the learner, and the weights of the KL term unless they are the weights after a cold start.
-func (p *Parts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
+func (p *AgentParts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
 	cfg := spec.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Objective: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
@@ -229,13 +229,13 @@ func (p *Parts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent,
 }
 
 // LoadReference makes the weights in a folder the reference of the KL term, on all of the agent's devices.
-func (p *Parts) LoadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+func (p *AgentParts) LoadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
 	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil,
 		func(ctx context.Context) error { return p.loadReference(ctx, cfg, a, folder) })
 	return err
 }
 
-func (p *Parts) loadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+func (p *AgentParts) loadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
 	if a.Adapts() {
 		return p.loadAdapterReference(ctx, folder)
 	}
@@ -247,7 +247,7 @@ func (p *Parts) loadReference(ctx context.Context, cfg *config.Config, a *config
 }
 
 // setReference loads the weights of the KL term and closes their source.
-func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
+func (p *AgentParts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
 	opt := p.divided
 	opt.Frozen, opt.MaxPosition = true, positions([]*config.Agent{a})
@@ -279,7 +279,7 @@ func (s AgentSpec) devices() (n int) {
 }
 
 // Close frees the agent's parts.
-func (p *Parts) Close(ctx context.Context) error {
+func (p *AgentParts) Close(ctx context.Context) error {
 	var errs []error
 	note := func(what string, err error) {
 		if err != nil {

@@ -150,7 +150,7 @@ func demonstrator(cfg *config.Config, p *play.Player) (source task.WithDemonstra
 		}
 		return source, func() error { return nil }, nil
 	case "parts":
-		parts := p.Parts(play.Sloppiness(cfg.ColdStart.Sloppiness))
+		parts := p.PartsDemonstrations(play.Sloppiness(cfg.ColdStart.Sloppiness))
 		return parts, func() error { return parts.Err }, nil
 	}
 	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Program: cfg.PlayedByProgram(), Alone: cfg.Run.Arm == "single"}

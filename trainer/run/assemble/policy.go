@@ -13,7 +13,7 @@ import (
 // maker makes the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
 type maker struct {
 	varies string // reason why equal requests may give other bits, as a phrase after the agent's name; "": they give equal bits
-	open   func(ctx context.Context, p *Parts, spec AgentSpec) (policy.Policy, error)
+	open   func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error)
 }
 
 // makerOf selects the maker by the agent's engine. No other function distinguishes kinds of policies.
@@ -28,7 +28,7 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 // its base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.Slack() > 0
-	m := maker{open: func(ctx context.Context, p *Parts, spec AgentSpec) (policy.Policy, error) {
+	m := maker{open: func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
 		sharing := spec.sharing(a)
 		cache := cfg.CacheOf(sharing, positions)

@@ -17,7 +17,7 @@ import (
 
 // openOnRanks loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.
-func (p *Parts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent) (err error) {
+func (p *AgentParts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if spec.Learns {
 		spec.size, spec.gathered = len(all), a.Shard == "full"
@@ -73,7 +73,7 @@ func (s AgentSpec) beside(a *config.Agent, rank int) int {
 }
 
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.
-func (p *Parts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent) (s policy.Policy, err error) {
+func (p *AgentParts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
 		if s, err = makerOf(spec.Config, a).open(ctx, p, spec); err == nil {
 			p.Policy = s // Close closes it even if the followers fail
@@ -93,7 +93,7 @@ func (p *Parts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent
 // CheckFollowerWeights compares the weights of an agent that does not learn. If a follower's weights differ from rank 0's, it ends
 // the followers and returns an error. Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained
 // weights themselves.
-func (p *Parts) CheckFollowerWeights(ctx context.Context) error {
+func (p *AgentParts) CheckFollowerWeights(ctx context.Context) error {
 	if p.group == nil || p.Learner != nil {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (p *Parts) CheckFollowerWeights(ctx context.Context) error {
 }
 
 // digest returns a checksum of the weights used for sampling.
-func (p *Parts) digest(ctx context.Context) (uint32, error) {
+func (p *AgentParts) digest(ctx context.Context) (uint32, error) {
 	if adapters, adapts := p.Params.(*model.Adapters); adapts {
 		return adapters.Digest(ctx)
 	}
@@ -117,7 +117,7 @@ func (p *Parts) digest(ctx context.Context) (uint32, error) {
 }
 
 // Freeze frees the buffers for training. Further ranks end if they neither sample nor hold a share of the weights.
-func (p *Parts) Freeze(ctx context.Context) error {
+func (p *AgentParts) Freeze(ctx context.Context) error {
 	err := p.Learner.Release(ctx)
 	p.Learner = nil
 	_, sample := p.Policy.(*launch.RankedPolicy)
@@ -129,10 +129,10 @@ func (p *Parts) Freeze(ctx context.Context) error {
 }
 
 // Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
-func (p *Parts) Lost() error { return p.group.Err() }
+func (p *AgentParts) Lost() error { return p.group.Err() }
 
 // join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *Parts) join(ctx context.Context, spec AgentSpec, g launch.Rendezvous) error {
+func (p *AgentParts) join(ctx context.Context, spec AgentSpec, g launch.Rendezvous) error {
 	timeout := spec.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
 		Rank: spec.rank, Size: spec.size, Join: timeout, Timeout: timeout})

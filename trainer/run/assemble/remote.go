@@ -15,7 +15,7 @@ import (
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
-		open: func(ctx context.Context, p *Parts, spec AgentSpec) (policy.Policy, error) {
+		open: func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
 				return nil, err
@@ -57,7 +57,7 @@ func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) 
 
 // weightAccess gives servers access to the agent's weights.
 type weightAccess struct {
-	parts *Parts
+	parts *AgentParts
 	dtype weights.DType
 }
 

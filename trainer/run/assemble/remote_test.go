@@ -19,18 +19,18 @@ import (
 type sglang struct {
 	t       *testing.T
 	mu      sync.Mutex
-	model   *Parts
+	model   *AgentParts
 	version string
 	tensors golden.Tensors // from the folder
 }
 
 // openWriter loads an agent with this model and additional settings.
-func openWriter(t *testing.T, folder, settings string) (*Parts, *config.Config) {
+func openWriter(t *testing.T, folder, settings string) (*AgentParts, *config.Config) {
 	cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, "run: {name: x}\nagents: {writer: {role: main, model: %q%s}}\n", folder, settings), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Parts{}
+	p := &AgentParts{}
 	if err := p.load(t.Context(), AgentSpec{Config: cfg, Agent: "writer", Process: &Process{Agents: []string{"writer"}}}, cfg.Agent("writer")); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestServersGetMergedAdapters(t *testing.T) {
 		golden.Near(t, name, sum, w.Sum, tolSum)
 		golden.Near(t, name+", squares", sumsq/w.Sumsq, 1, tolSumSq)
 	}
-	for _, p := range []*Parts{p, server.model} {
+	for _, p := range []*AgentParts{p, server.model} {
 		if err := p.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

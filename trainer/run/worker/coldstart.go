@@ -20,7 +20,7 @@ import (
 // coldStart is the supervised training of an agent on demonstrations, and the wait until all agents are ready.
 type coldStart struct {
 	*common
-	parts   *assemble.Parts
+	parts   *assemble.AgentParts
 	archive *archive.Archive
 	from    int64 // version at which the round begins
 	stops   *stops

@@ -8,7 +8,7 @@ import (
 
 // TestHostedIsAlive: the probe of an agent with a hosted model always succeeds, because the agent has no device.
 func TestHostedIsAlive(t *testing.T) {
-	if err := (Probe{&assemble.Parts{}}).Alive(t.Context()); err != nil {
+	if err := (Probe{&assemble.AgentParts{}}).Alive(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

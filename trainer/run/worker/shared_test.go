@@ -46,7 +46,7 @@ func TestRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	lead := (*launch.RankGroup)(nil).NewLearner(own, learner.Adam{})
-	w := &Worker{common: &common{learner: lead}, parts: &assemble.Parts{Model: m, Learner: lead, Params: launch.RankedParams{Params: model.All(m), Learner: lead}}}
+	w := &Worker{common: &common{learner: lead}, parts: &assemble.AgentParts{Model: m, Learner: lead, Params: launch.RankedParams{Params: model.All(m), Learner: lead}}}
 	dir := filepath.Join(rank.Dir, string(rune('0'+rank.Group.Rank())))
 	kept := archive.New(archive.Options{Dir: dir, Agent: "planner", DType: weights.F32}, anyPlace{}, nil, parameters{w})
 	wantKept := func(when string) {

@@ -28,13 +28,13 @@ import (
 // one. Each part of its work has a separate type, which embeds common and holds the further objects it needs.
 type Worker struct {
 	*common
-	parts    *assemble.Parts  // the agent's model with its sampler and learner
-	archive  *archive.Archive // the files of the run
-	from     int64            // version at which the round begins
-	rollouts *rollouts        // conversations
-	steps    *steps           // updates from them
-	reports  *reports         // records of both
-	stops    *stops           // requests to end the run early
+	parts    *assemble.AgentParts // the agent's model with its sampler and learner
+	archive  *archive.Archive     // the files of the run
+	from     int64                // version at which the round begins
+	rollouts *rollouts            // conversations
+	steps    *steps               // updates from them
+	reports  *reports             // records of both
+	stops    *stops               // requests to end the run early
 }
 
 // Run trains from the current version to the last step, or to the version at which the run is asked to stop. When it
@@ -223,7 +223,7 @@ func (w *Worker) Gateway() *gateway.AgentServer { return w.parts.Gateway }
 func (w *Worker) Probe() Probe { return Probe{w.parts} }
 
 // Probe gives the health server and the live page access to a worker.
-type Probe struct{ parts *assemble.Parts }
+type Probe struct{ parts *assemble.AgentParts }
 
 // Alive waits until the device's thread has executed an empty job, or until ctx ends. A hosted model has no device that
 // could hang.
