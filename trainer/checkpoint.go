@@ -84,18 +84,18 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	if err != nil {
 		return err
 	}
-	setup := worker.Setup{Config: besideRun(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
+	options := worker.Options{Config: besideRun(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
 		NoTraining: true, Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names},
 		Gateway: h.gateway != nil}
 	if use == useEvaluate {
 		shared := sharing("an evaluation of the run "+cfg.Run.Name, opt.Agents != nil)
 		var release func() error
-		if ctx, release, err = lockFolder(ctx, "the folder of the evaluation", setup.Dir, shared, observer); err != nil {
+		if ctx, release, err = lockFolder(ctx, "the folder of the evaluation", options.Dir, shared, observer); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, release()) }()
 	}
-	t, err := openCheckpoint(ctx, setup, from, h)
+	t, err := openCheckpoint(ctx, options, from, h)
 	if err != nil {
 		return err
 	}
@@ -103,12 +103,12 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 }
 
 // openCheckpoint opens a team whose policies have the weights of a checkpoint.
-func openCheckpoint(ctx context.Context, setup worker.Setup, from archive.Manifest, h hooks) (*team, error) {
-	date, err := dateOf(setup.Config, true)
+func openCheckpoint(ctx context.Context, options worker.Options, from archive.Manifest, h hooks) (*team, error) {
+	date, err := dateOf(options.Config, true)
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTeam(ctx, teamSpec{setup: setup, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
+	t, err := openTeam(ctx, teamSpec{options: options, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 		h.gateway = gateway
 	}
 	err = withCheckpoint(ctx, cfg, opt, useEvaluate, h, func(ctx context.Context, t *checkpointTeam) error {
-		e = Evaluation{Checkpoint: t.stepDir, Samples: cfg.Eval.Samples, Dir: t.setup.Dir}
+		e = Evaluation{Checkpoint: t.stepDir, Samples: cfg.Eval.Samples, Dir: t.options.Dir}
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.Evaluate(ctx, t.step)
 			if err != nil {

@@ -41,14 +41,14 @@ func (t *team) openGateway(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
-	round := gateway.Round{Run: t.setup.Config.Run.Name, Open: g.open, Token: g.token,
-		Agents: t.setup.Config.AgentNames(), Transport: g.transport, Hosted: map[string]gateway.Upstream{}}
+	round := gateway.Round{Run: t.options.Config.Run.Name, Open: g.open, Token: g.token,
+		Agents: t.options.Config.AgentNames(), Transport: g.transport, Hosted: map[string]gateway.Upstream{}}
 	fresh := make([]byte, gateway.SecretSize)
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
 		if w.Gateway() == nil && g.open {
-			to, err := upstreamOf(t.setup.Config.Agent(w.Name()).Model.Endpoint)
+			to, err := upstreamOf(t.options.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
 			}
@@ -73,7 +73,7 @@ func (t *team) openGateway(ctx context.Context) error {
 		round.Address = t.addressOf
 	}
 	for _, w := range t.workers {
-		if err := g.openPrograms(t.setup.Config, w, round.Secret); err != nil {
+		if err := g.openPrograms(t.options.Config, w, round.Secret); err != nil {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}

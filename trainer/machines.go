@@ -71,9 +71,9 @@ func dismissMachines(ctx context.Context, machines map[string]*launch.Machines, 
 	}
 }
 
-func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch.MachineOptions, error) {
+func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch.ListenOptions, error) {
 	key, err := cfg.MachinesKey(a)
-	return launch.MachineOptions{Agent: a.Name, Count: a.Machines.Count, Devices: a.OnMachine(), Address: a.Machines.Address, Key: key,
+	return launch.ListenOptions{Agent: a.Name, Count: a.Machines.Count, Devices: a.OnMachine(), Address: a.Machines.Address, Key: key,
 		Lease: cfg.Store.Lease, Timeout: cfg.Store.Timeout,
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
@@ -97,7 +97,7 @@ func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) e
 	if err != nil {
 		return err
 	}
-	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineOptions: settings, Machine: opt.Machine, HiddenEnv: cfg.SecretEnv(), Asked: opt.Stop})
+	err = launch.ServeMachine(ctx, launch.ServeOptions{ListenOptions: settings, Machine: opt.Machine, HiddenEnv: cfg.SecretEnv(), Asked: opt.Stop})
 	if errors.Is(err, launch.ErrStopped) {
 		return ErrStopped
 	}

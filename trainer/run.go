@@ -167,13 +167,13 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		}
 		return points, notes, err
 	}
-	if err := s.offers.renew(s.setup.Dir); err != nil { // before the folder is made, so that a run that may not begin does not create it
+	if err := s.offers.renew(s.options.Dir); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return cause, err
 	}
 	if s.date, err = dateOf(cfg, opt.Resume); err != nil {
 		return cause, err
 	}
-	if err := durable.MkdirAll(durable.OS{}, s.setup.Dir); err != nil {
+	if err := durable.MkdirAll(durable.OS{}, s.options.Dir); err != nil {
 		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
@@ -183,8 +183,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		return team.cause, err
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
-	err = durable.ReplaceFile(filepath.Join(s.setup.Dir, configFile), cfg.Dump(s.setup.Dir))
-	if err = errors.Join(err, saveInputs(s.setup.Dir, state.files)); err != nil {
+	err = durable.ReplaceFile(filepath.Join(s.options.Dir, configFile), cfg.Dump(s.options.Dir))
+	if err = errors.Join(err, saveInputs(s.options.Dir, state.files)); err != nil {
 		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
 	err = team.forEachWorker(ctx, (*worker.Worker).Run)

@@ -108,32 +108,32 @@ func (t *team) goBack(ctx context.Context) error {
 		return nil
 	}
 	for _, n := range t.offers.notes {
-		t.setup.Observer.Note(n)
+		t.options.Observer.Note(n)
 	}
 	for _, why := range t.start.Refused {
-		t.setup.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
+		t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
-	checkpoints := archive.CheckpointsOf(t.setup.Dir)
-	if t.setup.From == nil {
+	checkpoints := archive.CheckpointsOf(t.options.Dir)
+	if t.options.From == nil {
 		if at := t.offers.points; len(at) > 0 {
-			t.setup.Observer.Note(metrics.Warnf("", metrics.TopicStart,
+			t.options.Observer.Note(metrics.Warnf("", metrics.TopicStart,
 				"starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.FromStart}, confirm)
 	}
-	from := t.setup.From.Step
-	t.setup.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from, t.setup.Config.Run.Steps))
-	deterministic, err := assemble.Deterministic(t.setup.Config)
+	from := t.options.From.Step
+	t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from, t.options.Config.Run.Steps))
+	deterministic, err := assemble.Deterministic(t.options.Config)
 	if err != nil {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := t.setup.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
-			t.setup.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
+		if part, _ := t.options.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
+			t.options.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
 				"the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
-	return checkpoints.GoBack(*t.setup.From, confirm)
+	return checkpoints.GoBack(*t.options.From, confirm)
 }
 
 // dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.

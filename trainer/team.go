@@ -35,11 +35,11 @@ type team struct {
 
 // teamSpec holds the data with which a team is opened.
 type teamSpec struct {
-	setup  worker.Setup
-	hooks  hooks
-	offers offeredCheckpoints // the available checkpoints
-	date   string             // YYYY-MM-DD, the date of the run, if this process has it
-	before retryCause         // the cause of the previous round's end
+	options worker.Options
+	hooks   hooks
+	offers  offeredCheckpoints // the available checkpoints
+	date    string             // YYYY-MM-DD, the date of the run, if this process has it
+	before  retryCause         // the cause of the previous round's end
 }
 
 // hooks are the parts of the process that follow the team. Each may be nil.
@@ -54,7 +54,7 @@ type hooks struct {
 func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec {
 	process := &assemble.Process{Agents: agentsOf(cfg, opt.Agents), Machines: state.machines}
 	return teamSpec{
-		setup: worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
+		options: worker.Options{Config: cfg, Dir: cfg.RunDir(), Task: opt.Task, Observer: opt.Observer, Process: process,
 			Gateway: state.hooks.gateway != nil, Terms: opt.Terms, Stop: opt.Stop},
 		hooks: state.hooks, before: state.before,
 	}
@@ -64,17 +64,17 @@ func teamSpecOf(cfg *config.Config, opt TrainOptions, state roundState) teamSpec
 // loads it. s.offers holds the available states. If openTeam fails, only the cause of the returned team may be used.
 func openTeam(ctx context.Context, s teamSpec) (*team, error) {
 	t := &team{teamSpec: s}
-	options, err := assemble.StoreOptions(s.setup.Config)
+	options, err := assemble.StoreOptions(s.options.Config)
 	if err != nil {
 		return t, err
 	}
-	if options.URL == "" && len(s.setup.Process.Agents) < len(s.setup.Config.AgentNames()) {
+	if options.URL == "" && len(s.options.Process.Agents) < len(s.options.Config.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
-	if s.setup.NoTraining {
+	if s.options.NoTraining {
 		options.Aside = store.Evaluation
 	}
-	options.Waiting = func(what string) { s.setup.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
+	options.Waiting = func(what string) { s.options.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
@@ -101,30 +101,32 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 // enter joins the run for all agents of this process and sets the state from which it starts. When the process has its
 // places, enter reads the states of t.offers again.
 func (t *team) enter(ctx context.Context) error {
-	deterministic, err := assemble.Deterministic(t.setup.Config)
+	deterministic, err := assemble.Deterministic(t.options.Config)
 	if err != nil {
 		return err
 	}
 	// A program may behave differently the second time, so a lost worker's rollouts cannot be repeated. Nor can
 	// rollouts that were made ahead with earlier weights: a worker that continues at a version has only the weights of
 	// that version.
-	deterministic = deterministic && !t.setup.Config.PlayedByProgram() && t.setup.Config.GRPO.MaxLag == 0
-	shared := t.setup.Config.Shared()
-	if t.setup.NoTraining { // all have the same checkpoint and start from it
+	deterministic = deterministic && !t.options.Config.PlayedByProgram() && t.options.Config.GRPO.MaxLag == 0
+	shared := t.options.Config.Shared()
+	if t.options.NoTraining { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", t.offers.points[0].Step, t.offers.points[0].Digest)
 	}
-	files, err := assemble.TaskFiles(t.setup.Config)
+	files, err := assemble.TaskFiles(t.options.Config)
 	if err != nil {
 		return err
 	}
 	for key, digest := range files {
 		shared["contents of "+key] = digest
 	}
-	request := store.JoinRequest{Config: shared, Agents: t.setup.Config.AgentNames(), Deterministic: deterministic, Renew: t.currentOffers}
-	for _, name := range t.setup.Process.Agents {
-		m, err := t.store.Join(ctx, name, request, func(what string) { t.setup.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
+	request := store.JoinRequest{Config: shared, Agents: t.options.Config.AgentNames(), Deterministic: deterministic, Renew: t.currentOffers}
+	for _, name := range t.options.Process.Agents {
+		m, err := t.store.Join(ctx, name, request, func(what string) {
+			t.options.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what))
+		})
 		if errors.Is(err, store.ErrRunComplete) {
-			return completeError(t.setup.Config, t.offers.points[0])
+			return completeError(t.options.Config, t.offers.points[0])
 		}
 		if err != nil {
 			return err
@@ -137,22 +139,22 @@ func (t *team) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	if given := t.setup.Config.Run.Date; given != "" && given != t.start.Date {
+	if given := t.options.Config.Run.Date; given != "" && given != t.start.Date {
 		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given,
 			t.start.Date)
 	}
-	t.setup.Config.Run.Date = t.start.Date
+	t.options.Config.Run.Date = t.start.Date
 	return nil
 }
 
 // currentOffers returns the states from which a worker can start now. runComplete reports whether nothing is left to do after the newest
 // of them.
 func (t *team) currentOffers() (offers []store.Offer, runComplete bool, err error) {
-	if err := t.offers.renew(t.setup.Dir); err != nil {
+	if err := t.offers.renew(t.options.Dir); err != nil {
 		return nil, false, err
 	}
 	at := t.offers.points
-	return archive.StoreOffers(at, t.date), !t.setup.NoTraining && len(at) > 0 && complete(t.setup.Config, at[0], t.setup.Task), nil
+	return archive.StoreOffers(at, t.date), !t.options.NoTraining && len(at) > 0 && complete(t.options.Config, at[0], t.options.Task), nil
 }
 
 // load checks the devices, sets newer checkpoints aside, opens the workers with the state from which the team starts, and
@@ -160,25 +162,25 @@ func (t *team) currentOffers() (offers []store.Offer, runComplete bool, err erro
 func (t *team) load(ctx context.Context) error {
 	at := t.offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
-		t.setup.From = &at[i]
+		t.options.From = &at[i]
 	}
-	if t.setup.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
+	if t.options.From == nil && t.start.Version != store.FromStart { // otherwise all checkpoints would be renamed
 		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version,
-			archive.CheckpointsDir(t.setup.Dir))
+			archive.CheckpointsDir(t.options.Dir))
 	}
-	if t.setup.From != nil && !t.setup.NoTraining && complete(t.setup.Config, *t.setup.From, t.setup.Task) {
+	if t.options.From != nil && !t.options.NoTraining && complete(t.options.Config, *t.options.From, t.options.Task) {
 		// All workers reach this together.
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
-		return completeError(t.setup.Config, *t.setup.From)
+		return completeError(t.options.Config, *t.options.From)
 	}
 	// All devices, before the first worker opens: run.matmul and the instruction set are global to the process.
 	for _, m := range t.members {
-		err := assemble.CheckFiles(t.setup.Config, t.setup.Config.Agent(m.Agent()))
+		err := assemble.CheckFiles(t.options.Config, t.options.Config.Agent(m.Agent()))
 		if err == nil {
-			err = assemble.SelfTest(ctx, t.setup.Config, t.setup.Config.Agent(m.Agent()), func(text string) {
-				t.setup.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
+			err = assemble.SelfTest(ctx, t.options.Config, t.options.Config.Agent(m.Agent()), func(text string) {
+				t.options.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicSettings, "%s", text))
 			})
 		}
 		if err != nil {
@@ -188,13 +190,13 @@ func (t *team) load(ctx context.Context) error {
 	if t.hooks.beforeLoad != nil {
 		t.hooks.beforeLoad()
 	}
-	if !t.setup.NoTraining {
+	if !t.options.NoTraining {
 		if err := t.goBack(ctx); err != nil {
 			return err
 		}
 	}
 	for _, m := range t.members {
-		w, err := worker.Open(ctx, t.setup, m)
+		w, err := worker.Open(ctx, t.options, m)
 		if err != nil {
 			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
@@ -247,11 +249,11 @@ func (t *team) forEachWorker(ctx context.Context, f func(*worker.Worker, context
 // withRemedy returns the error of an agent that has reached a version, with a remedy if memory ran out. If the process is about
 // to end, it also records the loss of a GPU.
 func (t *team) withRemedy(name string, version int64, err error) error {
-	err = withMemoryRemedy(t.setup.Config, t.setup.Task, name, err)
+	err = withMemoryRemedy(t.options.Config, t.options.Task, name, err)
 	if t.recordCause(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
-	return recordLostGPU(t.setup.Dir, name, version, err)
+	return recordLostGPU(t.options.Dir, name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.

@@ -80,7 +80,7 @@ func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Op
 	if err != nil {
 		return nil, measure.Setup{}, err
 	}
-	parts, err := assemble.OpenLearner(ctx, assemble.AgentSpec{Config: cfg, Agent: "bench", Learns: true,
+	parts, err := assemble.OpenLearner(ctx, assemble.AgentOptions{Config: cfg, Agent: "bench", Learns: true,
 		Process: &assemble.Process{Agents: []string{"bench"}}})
 	if err != nil {
 		return nil, measure.Setup{}, err

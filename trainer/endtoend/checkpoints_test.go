@@ -46,13 +46,13 @@ func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) 
 		}
 		members = append(members, m)
 	}
-	setup := worker.Setup{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: seen, Process: &assemble.Process{Agents: cfg.AgentNames()}, FS: fsys}
+	options := worker.Options{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: seen, Process: &assemble.Process{Agents: cfg.AgentNames()}, FS: fsys}
 	var workers []*worker.Worker
 	for _, m := range members {
 		if _, err := m.Round.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w, err := worker.Open(t.Context(), setup, m)
+		w, err := worker.Open(t.Context(), options, m)
 		if err != nil {
 			t.Fatal(err)
 		}

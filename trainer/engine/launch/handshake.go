@@ -63,7 +63,7 @@ func decodeHandshake(content []byte) (h handshake, err error) {
 }
 
 // refusal returns the reason why the machine cannot take part, or "" if it can.
-func (h handshake) refusal(s MachineOptions, program string) string {
+func (h handshake) refusal(s ListenOptions, program string) string {
 	switch {
 	case h.Agent != s.Agent:
 		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent a different address", s.Agent, h.Agent)

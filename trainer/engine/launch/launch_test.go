@@ -200,7 +200,7 @@ func TestFollowerStartsNone(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
 		t.Errorf("StartGroup: got %v, error %v; want an error that names trainer.ServeChild", c, err)
 	}
-	if err := ServeMachine(t.Context(), FurtherMachine{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
+	if err := ServeMachine(t.Context(), ServeOptions{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
 		t.Errorf("ServeMachine: got error %v, want one that names trainer.ServeChild", err)
 	}
 }

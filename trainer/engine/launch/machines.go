@@ -17,7 +17,7 @@ import (
 // each of its devices. A connection lasts as long as its follower; then the machine connects again for the next round.
 // A nil *Machines has no machines.
 type Machines struct {
-	opt       MachineOptions
+	opt       ListenOptions
 	program   string
 	tls       *tls.Config
 	listener  net.Listener
@@ -32,8 +32,8 @@ type Machines struct {
 	refused    int                 // number of refused connections
 }
 
-// MachineOptions describes the machines of one agent.
-type MachineOptions struct {
+// ListenOptions configure Listen for the machines of one agent.
+type ListenOptions struct {
 	Agent   string
 	Count   int      // including the worker's machine
 	Devices []string // of each machine
@@ -46,7 +46,7 @@ type MachineOptions struct {
 }
 
 // Listen starts to listen for machines.
-func Listen(opt MachineOptions) (*Machines, error) {
+func Listen(opt ListenOptions) (*Machines, error) {
 	digest, err := program()
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func listen(t *testing.T, agent string) *worker {
 	w := &worker{asked: make(chan struct{})}
 	var once sync.Once
 	var err error
-	w.Machines, err = Listen(MachineOptions{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
+	w.Machines, err = Listen(ListenOptions{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
 		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Hour, Note: w.note, Stop: func(int) { once.Do(func() { close(w.asked) }) }})
 	if err != nil {
 		t.Fatal(err)
@@ -53,15 +53,15 @@ func (w *worker) noted() string {
 }
 
 // machine1 returns the settings of machine 1.
-func (w *worker) machine1() FurtherMachine {
+func (w *worker) machine1() ServeOptions {
 	s := w.opt
 	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
-	return FurtherMachine{MachineOptions: s, Machine: 1, HiddenEnv: []string{"LAUNCH_TEST_SECRET"}}
+	return ServeOptions{ListenOptions: s, Machine: 1, HiddenEnv: []string{"LAUNCH_TEST_SECRET"}}
 }
 
 // serveMachine has a machine take part until the run ends, at the latest at the end of the test. The channel receives the
 // error of ServeMachine.
-func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
+func (w *worker) serveMachine(t *testing.T, s ServeOptions) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,14 +155,14 @@ func TestMachinesRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, change := range map[string]func(*FurtherMachine){
-		"its key differs from this machine's":                               func(s *FurtherMachine) { s.Key = []byte("a key of another test") },
-		`this is the worker of obeys, but the machine belongs to "other"`:   func(s *FurtherMachine) { s.Agent = "other" },
-		"machines are numbered up to 1: there is no machine 2":              func(s *FurtherMachine) { s.Machine = 2 },
-		"its agents.obeys.machines.count is 3 and the worker's is 2":        func(s *FurtherMachine) { s.Count = 3 },
-		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:        func(s *FurtherMachine) { s.Devices = s.Devices[1:] },
-		"refuses machine 1: machine 1 is already connected, from 127.0.0.1": func(*FurtherMachine) {},
-		"its store.lease is 1s and the worker's is 5s":                      func(s *FurtherMachine) { s.Lease = time.Second },
+	for want, change := range map[string]func(*ServeOptions){
+		"its key differs from this machine's":                               func(s *ServeOptions) { s.Key = []byte("a key of another test") },
+		`this is the worker of obeys, but the machine belongs to "other"`:   func(s *ServeOptions) { s.Agent = "other" },
+		"machines are numbered up to 1: there is no machine 2":              func(s *ServeOptions) { s.Machine = 2 },
+		"its agents.obeys.machines.count is 3 and the worker's is 2":        func(s *ServeOptions) { s.Count = 3 },
+		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:        func(s *ServeOptions) { s.Devices = s.Devices[1:] },
+		"refuses machine 1: machine 1 is already connected, from 127.0.0.1": func(*ServeOptions) {},
+		"its store.lease is 1s and the worker's is 5s":                      func(s *ServeOptions) { s.Lease = time.Second },
 	} {
 		s := w.machine1()
 		change(&s)
@@ -371,7 +371,7 @@ func FuzzHandshake(f *testing.F) {
 		}
 		f.Add(b.Bytes())
 	}
-	settings := MachineOptions{Agent: "a", Count: 3, Devices: []string{"cpu"}}
+	settings := ListenOptions{Agent: "a", Count: 3, Devices: []string{"cpu"}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, content, err := readFrame(bytes.NewReader(data), handshakeFrame)
 		if err != nil {

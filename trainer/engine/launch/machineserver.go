@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// FurtherMachine is the configuration of a further machine.
-type FurtherMachine struct {
-	MachineOptions
+// ServeOptions configure ServeMachine, with the settings of the worker that it serves.
+type ServeOptions struct {
+	ListenOptions
 	Machine   int             // number of the machine, counted from 1
 	HiddenEnv []string        // environment variables that followers do not inherit
 	Asked     <-chan struct{} // closed to request a clean stop of the run; may be nil
@@ -29,7 +29,7 @@ var ErrStopped = errors.New("launch: stopped, as asked")
 // ServeMachine starts a follower on each device of this machine for every round of an agent's run, until the run is over.
 // It relays the worker's orders to the followers, and their replies to the worker. The error is an *RunEndedError if the run
 // ended before it was complete, and an *AbsentError if no worker was found in time.
-func ServeMachine(ctx context.Context, s FurtherMachine) error {
+func ServeMachine(ctx context.Context, s ServeOptions) error {
 	if err := checkParent(); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var devices sync.WaitGroup
-	m := &machineServer{FurtherMachine: s, program: digest, tls: config}
+	m := &machineServer{ServeOptions: s, program: digest, tls: config}
 	ended := make(chan error, len(s.Devices))
 	for i := range s.Devices {
 		devices.Go(func() {
@@ -70,7 +70,7 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 }
 
 type machineServer struct {
-	FurtherMachine
+	ServeOptions
 	program string
 	tls     *tls.Config
 
@@ -114,13 +114,13 @@ func (m *machineServer) serveDevice(ctx context.Context, device int) error {
 	}
 }
 
-// call is a connection to the worker.
-type call struct {
+// workerConn is a connection to the worker.
+type workerConn struct {
 	*tls.Conn
 	in *bufio.Reader
 }
 
-func (c call) hangUp() { _ = c.NetConn().Close() }
+func (c workerConn) hangUp() { _ = c.NetConn().Close() }
 
 // refusedError reports that the worker refuses the machine.
 type refusedError struct {
@@ -131,7 +131,7 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.why }
 
 // reach connects to the worker, which may not have started yet or may be restarting.
-func (m *machineServer) reach(ctx context.Context, device int) (c call, err error) {
+func (m *machineServer) reach(ctx context.Context, device int) (c workerConn, err error) {
 	const every = 500 * time.Millisecond
 	since := time.Now()
 	for {
@@ -162,7 +162,7 @@ func (m *machineServer) reach(ctx context.Context, device int) (c call, err erro
 }
 
 // connect connects to the worker once, and introduces the machine.
-func (m *machineServer) connect(ctx context.Context, device int) (c call, err error) {
+func (m *machineServer) connect(ctx context.Context, device int) (c workerConn, err error) {
 	dialer := net.Dialer{Timeout: m.Lease, KeepAliveConfig: keepAlive(m.Lease)}
 	conn, err := dialer.DialContext(ctx, "tcp", m.Address)
 	if err != nil {
@@ -201,7 +201,7 @@ func (m *machineServer) connect(ctx context.Context, device int) (c call, err er
 }
 
 // readControl reads the worker's next control message.
-func (c call) readControl() (message control, err error) {
+func (c workerConn) readControl() (message control, err error) {
 	_, content, err := readFrame(c.in, controlFrame)
 	if err == nil {
 		err = decodeJSON(content, &message)
@@ -210,7 +210,7 @@ func (c call) readControl() (message control, err error) {
 }
 
 // serveRound lets the worker use a device for a round. The error is the reason why no other round follows.
-func (m *machineServer) serveRound(ctx context.Context, c call, device int) error {
+func (m *machineServer) serveRound(ctx context.Context, c workerConn, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
 	done := make(chan struct{})
 	defer close(done)
@@ -240,7 +240,7 @@ func (m *machineServer) serveRound(ctx context.Context, c call, device int) erro
 
 // follow starts a follower and connects it with the worker until one of them is gone. Orders are relayed as bytes, and
 // the follower's output frame by frame, so that its exit can be reported after a whole frame.
-func (m *machineServer) follow(c call, device int, lease time.Duration) {
+func (m *machineServer) follow(c workerConn, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
 	var how exitReport

@@ -62,18 +62,18 @@ func readAdapters(folder string, base arch.Config) (adapters, error) {
 }
 
 // adapt gives the agent its adapters: the adapters of the checkpoint to continue from, or the initial ones.
-func (p *AgentParts) adapt(ctx context.Context, spec AgentSpec, a *config.Agent) error {
-	of, err := initialAdapters(spec.Config, a, p.base.model.Config)
+func (p *AgentParts) adapt(ctx context.Context, opt AgentOptions, a *config.Agent) error {
+	of, err := initialAdapters(opt.Config, a, p.base.model.Config)
 	if err != nil {
 		return err
 	}
-	if spec.Weights != "" {
-		saved, err := readAdapters(spec.Weights, p.base.model.Config)
+	if opt.Weights != "" {
+		saved, err := readAdapters(opt.Weights, p.base.model.Config)
 		if err != nil {
 			return err
 		}
 		if saved.layout.Numel != of.layout.Numel {
-			return fmt.Errorf("%s has adapters of %d parameters, but those of the configuration have %d", spec.Weights, saved.layout.Numel, of.layout.Numel)
+			return fmt.Errorf("%s has adapters of %d parameters, but those of the configuration have %d", opt.Weights, saved.layout.Numel, of.layout.Numel)
 		}
 		of.read = saved.read
 	}

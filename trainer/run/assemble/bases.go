@@ -92,10 +92,10 @@ func baseKey(cfg *config.Config, a *config.Agent) string {
 }
 
 // sharing returns the agents of this process that share an agent's weights, including itself.
-func (s AgentSpec) sharing(a *config.Agent) (all []*config.Agent) {
-	for _, name := range s.Process.Agents {
-		other := s.Config.Agent(name)
-		if other == a || baseKey(s.Config, a) != "" && baseKey(s.Config, other) == baseKey(s.Config, a) {
+func (o AgentOptions) sharing(a *config.Agent) (all []*config.Agent) {
+	for _, name := range o.Process.Agents {
+		other := o.Config.Agent(name)
+		if other == a || baseKey(o.Config, a) != "" && baseKey(o.Config, other) == baseKey(o.Config, a) {
 			all = append(all, other)
 		}
 	}

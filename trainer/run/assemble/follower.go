@@ -36,7 +36,7 @@ func exitFollower(err error) {
 // worker (rank 0) and the group of ranks only, and does not write files.
 type follower struct {
 	inbox  *launch.Inbox
-	spec   AgentSpec
+	opt    AgentOptions
 	parts  *AgentParts   // nil until the first order
 	engine policy.Policy // nil until the first order to sample
 }
@@ -72,13 +72,13 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	case launch.Open:
 		err = f.open(ctx, *o.Open)
 	case launch.Join:
-		if err = p.join(ctx, f.spec, *o.Group); err == nil {
+		if err = p.join(ctx, f.opt, *o.Group); err == nil {
 			r.Digest, err = p.Learner.Rank0.State.Digest(ctx)
 		}
 	case launch.LoadReference:
-		err = p.LoadReference(ctx, f.spec.Config, f.spec.Config.Agent(f.spec.Agent), o.Folder)
+		err = p.LoadReference(ctx, f.opt.Config, f.opt.Config.Agent(f.opt.Agent), o.Folder)
 	case launch.Sample:
-		if f.engine, err = makerOf(f.spec.Config, f.spec.Config.Agent(f.spec.Agent)).open(ctx, p, f.spec); err == nil {
+		if f.engine, err = makerOf(f.opt.Config, f.opt.Config.Agent(f.opt.Agent)).open(ctx, p, f.opt); err == nil {
 			f.inbox.Sample(f.sample)
 		}
 	case launch.DigestWeights:
@@ -104,13 +104,13 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 	if err = SelfTest(ctx, cfg, a, func(string) {}); err != nil { // rank 0 reports the kernels of this machine
 		return err
 	}
-	f.spec = AgentSpec{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: o.Learns, Process: &Process{Agents: []string{o.Agent}}}
+	f.opt = AgentOptions{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: o.Learns, Process: &Process{Agents: []string{o.Agent}}}
 	if o.Learns {
-		f.spec.rank, f.spec.size, f.spec.gathered = o.Rank, o.Size, o.Gathered
+		f.opt.rank, f.opt.size, f.opt.gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
 	f.parts = &AgentParts{}
-	err = f.parts.load(ctx, f.spec, a)
+	err = f.parts.load(ctx, f.opt, a)
 	if err != nil || o.Learns || o.Weights == "" {
 		return err
 	}

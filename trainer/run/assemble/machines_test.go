@@ -16,7 +16,7 @@ func TestMachinesShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := cfg.Agent("planner")
-	want := AgentSpec{Config: cfg, Agent: a.Name, Process: &Process{Agents: cfg.AgentNames()}}
+	want := AgentOptions{Config: cfg, Agent: a.Name, Process: &Process{Agents: cfg.AgentNames()}}
 	var beside []int
 	for rank := range a.Ranks() {
 		beside = append(beside, want.beside(a, rank))

@@ -49,8 +49,8 @@ type AgentParts struct {
 	frees []func(context.Context) error // closed last, in reverse order
 }
 
-// AgentSpec describes the parts to build.
-type AgentSpec struct {
+// AgentOptions configure the parts of an agent.
+type AgentOptions struct {
 	Config  *config.Config
 	Agent   string
 	Task    task.Task
@@ -70,30 +70,30 @@ type AgentSpec struct {
 
 // OpenLearner loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
 // an error nothing remains allocated.
-func OpenLearner(ctx context.Context, spec AgentSpec) (*AgentParts, error) {
-	a := spec.Config.Agent(spec.Agent)
-	p := &AgentParts{Rules: RulesOf(spec.Config, a)}
-	if err := p.openModel(ctx, spec, a); err != nil {
+func OpenLearner(ctx context.Context, opt AgentOptions) (*AgentParts, error) {
+	a := opt.Config.Agent(opt.Agent)
+	p := &AgentParts{Rules: RulesOf(opt.Config, a)}
+	if err := p.openModel(ctx, opt, a); err != nil {
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 	}
 	return p, nil
 }
 
-func (p *AgentParts) openModel(ctx context.Context, spec AgentSpec, a *config.Agent) error {
-	if len(a.Ranks()) > 1 && (spec.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
-		return p.openOnRanks(ctx, spec, a)
+func (p *AgentParts) openModel(ctx context.Context, opt AgentOptions, a *config.Agent) error {
+	if len(a.Ranks()) > 1 && (opt.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
+		return p.openOnRanks(ctx, opt, a)
 	}
-	err := p.load(ctx, spec, a)
-	if err == nil && spec.Learns {
-		err = p.addLearner(ctx, spec, a, ranks.Solo{})
+	err := p.load(ctx, opt, a)
+	if err == nil && opt.Learns {
+		err = p.addLearner(ctx, opt, a, ranks.Solo{})
 	}
 	return err
 }
 
 // OpenAgent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
 // allocated.
-func OpenAgent(ctx context.Context, spec AgentSpec) (p *AgentParts, err error) {
-	cfg, a := spec.Config, spec.Config.Agent(spec.Agent)
+func OpenAgent(ctx context.Context, opt AgentOptions) (p *AgentParts, err error) {
+	cfg, a := opt.Config, opt.Config.Agent(opt.Agent)
 	p = &AgentParts{Rules: RulesOf(cfg, a)}
 	defer func() {
 		if err != nil {
@@ -102,28 +102,28 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *AgentParts, err error) {
 		}
 	}()
 	if a.Model.Endpoint != nil {
-		m, player, err := openHosted(ctx, cfg, a, spec.Task, spec.Note)
+		m, player, err := openHosted(ctx, cfg, a, opt.Task, opt.Note)
 		if err != nil {
 			return p, err
 		}
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if err = p.openModel(ctx, spec, a); err != nil {
+	if err = p.openModel(ctx, opt, a); err != nil {
 		return p, err
 	}
 	if err = hasRows(cfg, a, p.Tokenizer, p.Model.Config.VocabSize); err != nil {
 		return p, err
 	}
-	if p.Player, err = OpenPlayer(ctx, cfg, a, spec.Task, p.Tokenizer, spec.Note); err != nil {
+	if p.Player, err = OpenPlayer(ctx, cfg, a, opt.Task, p.Tokenizer, opt.Note); err != nil {
 		return p, err
 	}
-	sampler, err := p.openSampler(ctx, spec, a)
+	sampler, err := p.openSampler(ctx, opt, a)
 	if err != nil {
 		return p, err
 	}
 	p.Policy, p.Player.Policy = sampler, sampler
-	if spec.Gateway {
+	if opt.Gateway {
 		p.Gateway = gateway.NewAgentServer(gateway.AgentOptions{Name: a.Name, Main: a.IsMain(), Seed: cfg.Run.Seed, Policy: sampler,
 			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
 	}
@@ -131,12 +131,12 @@ func OpenAgent(ctx context.Context, spec AgentSpec) (p *AgentParts, err error) {
 }
 
 // load loads the weights: from the checkpoint to continue from, from the configured folder or file, or random ones.
-func (p *AgentParts) load(ctx context.Context, spec AgentSpec, a *config.Agent) error {
-	folder := spec.Weights
+func (p *AgentParts) load(ctx context.Context, opt AgentOptions, a *config.Agent) error {
+	folder := opt.Weights
 	if a.Adapts() || a.Quantised() {
 		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
 	}
-	o, err := openOrigin(spec.Config, a, spec.Task, folder)
+	o, err := openOrigin(opt.Config, a, opt.Task, folder)
 	if err != nil {
 		return err
 	}
@@ -145,34 +145,34 @@ func (p *AgentParts) load(ctx context.Context, spec AgentSpec, a *config.Agent) 
 		return err
 	}
 	p.Tokenizer = o.tokenizer
-	p.SaveDType = saveDType(spec.Config, a, weights.F32)
+	p.SaveDType = saveDType(opt.Config, a, weights.F32)
 	if o.source != nil {
-		p.SaveDType = saveDType(spec.Config, a, o.source.DType())
+		p.SaveDType = saveDType(opt.Config, a, o.source.DType())
 	}
-	p.divided = model.Options{Rank: spec.rank, Size: spec.size, Gathered: spec.gathered}
+	p.divided = model.Options{Rank: opt.rank, Size: opt.size, Gathered: opt.gathered}
 	load := func() (*model.Model, error) {
-		wanted := spec.Config.Run.Matmul == "bf16"
-		if torch.SetRoundFactorsIfFaster(wanted) != wanted && spec.Note != nil {
-			spec.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
+		wanted := opt.Config.Run.Matmul == "bf16"
+		if torch.SetRoundFactorsIfFaster(wanted) != wanted && opt.Note != nil {
+			opt.Note("run.matmul has no effect: this processor does not multiply bf16 faster than fp32")
 		}
-		torch.SetDeterministic(spec.Config.Run.GPUDeterministic)
-		torch.SetIdleThreadLimit(threads(spec.Config, 1))
-		sharing := spec.sharing(a)
-		d, err := torch.Open(a.Device, len(sharing)*threads(spec.Config, spec.devices()))
+		torch.SetDeterministic(opt.Config.Run.GPUDeterministic)
+		torch.SetIdleThreadLimit(threads(opt.Config, 1))
+		sharing := opt.sharing(a)
+		d, err := torch.Open(a.Device, len(sharing)*threads(opt.Config, opt.devices()))
 		if err != nil {
-			return nil, spec.Config.Fault("agents."+a.Name+".device", err)
+			return nil, opt.Config.Fault("agents."+a.Name+".device", err)
 		}
-		opt := p.divided
-		opt.HalfCopy, opt.HostMaster = a.Engine.DType == "bf16", a.OptimizerState == "host"
-		opt.Frozen, opt.MaxPosition = spec.Config.Frozen(a), positions(sharing)
-		m, err := o.model(ctx, d, spec.Config, a, opt)
+		divided := p.divided
+		divided.HalfCopy, divided.HostMaster = a.Engine.DType == "bf16", a.OptimizerState == "host"
+		divided.Frozen, divided.MaxPosition = opt.Config.Frozen(a), positions(sharing)
+		m, err := o.model(ctx, d, opt.Config, a, divided)
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 		return m, err
 	}
 	var free func(context.Context) error
-	if p.base, free, err = spec.Process.take(baseKey(spec.Config, a), load); err != nil {
+	if p.base, free, err = opt.Process.take(baseKey(opt.Config, a), load); err != nil {
 		return err
 	}
 	p.frees = append(p.frees, free)
@@ -181,7 +181,7 @@ func (p *AgentParts) load(ctx context.Context, spec AgentSpec, a *config.Agent) 
 	}
 	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // adapt narrows Params
 	if a.Adapts() {
-		return p.adapt(ctx, spec, a)
+		return p.adapt(ctx, opt, a)
 	}
 	return nil
 }
@@ -199,12 +199,12 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 }
 
 // addLearner adds the learner, and the weights of the KL term unless they are the weights after a cold start.
-func (p *AgentParts) addLearner(ctx context.Context, spec AgentSpec, a *config.Agent, group ranks.Group) error {
-	cfg := spec.Config
+func (p *AgentParts) addLearner(ctx context.Context, opt AgentOptions, a *config.Agent, group ranks.Group) error {
+	cfg := opt.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Objective: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, CheckpointActivations: a.Engine.CheckpointActivations,
-		HostState: a.OptimizerState == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: spec.Term,
+		HostState: a.OptimizerState == "host", Replay: cfg.GRPO.Routing == "replay", RouterAuxCoef: cfg.GRPO.RouterAuxCoef, Term: opt.Term,
 	})
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (p *AgentParts) addLearner(ctx context.Context, spec AgentSpec, a *config.A
 		p.Reference = p.base.model // new adapters add nothing
 		return p.Learner.Rank0.SetReference(ctx, p.Reference)
 	}
-	o, err := openReference(cfg, a, spec.Task)
+	o, err := openReference(cfg, a, opt.Task)
 	if err != nil {
 		return err
 	}
@@ -271,9 +271,9 @@ func threads(cfg *config.Config, devices int) int {
 }
 
 // devices counts the devices on this machine that the agents of this process use, including their followers' devices.
-func (s AgentSpec) devices() (n int) {
-	for _, name := range s.Process.Agents {
-		n += len(s.Config.Agent(name).OnMachine())
+func (o AgentOptions) devices() (n int) {
+	for _, name := range o.Process.Agents {
+		n += len(o.Config.Agent(name).OnMachine())
 	}
 	return n
 }

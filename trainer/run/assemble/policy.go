@@ -13,7 +13,7 @@ import (
 // maker makes the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
 type maker struct {
 	varies string // reason why equal requests may give other bits, as a phrase after the agent's name; "": they give equal bits
-	open   func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error)
+	open   func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error)
 }
 
 // makerOf selects the maker by the agent's engine. No other function distinguishes kinds of policies.
@@ -28,14 +28,14 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 // its base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.Slack() > 0
-	m := maker{open: func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error) {
+	m := maker{open: func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
-		sharing := spec.sharing(a)
+		sharing := opt.sharing(a)
 		cache := cfg.CacheOf(sharing, positions)
 		plain := func(a *config.Agent) bool { return !a.Engine.CUDAGraphs }
 		engine, err := p.base.sampler(ctx, local.Options{
 			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context, HalfCache: a.HalfCache(),
-			NoRecordings: slices.ContainsFunc(sharing, plain), Note: spec.Note})
+			NoRecordings: slices.ContainsFunc(sharing, plain), Note: opt.Note})
 		if err != nil {
 			return nil, err
 		}

@@ -17,21 +17,21 @@ import (
 
 // openOnRanks loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
 // processes of its further ranks.
-func (p *AgentParts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.Agent) (err error) {
+func (p *AgentParts) openOnRanks(ctx context.Context, opt AgentOptions, a *config.Agent) (err error) {
 	all := a.Ranks()
-	if spec.Learns {
-		spec.size, spec.gathered = len(all), a.Shard == "full"
+	if opt.Learns {
+		opt.size, opt.gathered = len(all), a.Shard == "full"
 	}
 	p.group, err = launch.StartGroup(ctx, launch.GroupOptions{Agent: a.Name, Devices: a.OnMachine(),
-		Machines: spec.Process.Machines[a.Name], Lease: spec.Config.Store.Lease, HiddenEnv: spec.Config.SecretEnv()})
+		Machines: opt.Process.Machines[a.Name], Lease: opt.Config.Store.Lease, HiddenEnv: opt.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}
 	open := func(rank int) launch.Order {
-		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(spec, a, all[rank]), Agent: a.Name, Weights: spec.Weights,
-			Learns: spec.Learns, Gathered: spec.gathered, Rank: rank, Size: len(all), Beside: spec.beside(a, rank)}}
+		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(opt, a, all[rank]), Agent: a.Name, Weights: opt.Weights,
+			Learns: opt.Learns, Gathered: opt.gathered, Rank: rank, Size: len(all), Beside: opt.beside(a, rank)}}
 	}
-	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, spec, a) }); err != nil || !spec.Learns {
+	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, opt, a) }); err != nil || !opt.Learns {
 		return err
 	}
 	at := p.group.Addresses()
@@ -46,7 +46,7 @@ func (p *AgentParts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.
 	}
 	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} },
 		func(ctx context.Context) error {
-			return p.join(ctx, spec, group(0))
+			return p.join(ctx, opt, group(0))
 		})
 	if err != nil {
 		return err
@@ -55,27 +55,27 @@ func (p *AgentParts) openOnRanks(ctx context.Context, spec AgentSpec, a *config.
 }
 
 // configOf returns the configuration of a follower, whose agent has the follower's device only.
-func configOf(spec AgentSpec, a *config.Agent, device string) []byte {
-	own := spec.Config.OnOneMachine()
+func configOf(opt AgentOptions, a *config.Agent, device string) []byte {
+	own := opt.Config.OnOneMachine()
 	other := own.Agent(a.Name)
-	other.Engine.Slots = spec.Config.Slots(a)                           // depends on the number of devices
+	other.Engine.Slots = opt.Config.Slots(a)                            // depends on the number of devices
 	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // OpenOrder describes how the ranks divide the weights
 	return own.Dump("/")
 }
 
 // beside returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
 // agent on a further machine.
-func (s AgentSpec) beside(a *config.Agent, rank int) int {
+func (o AgentOptions) beside(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
 	}
-	return s.devices()
+	return o.devices()
 }
 
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.
-func (p *AgentParts) openSampler(ctx context.Context, spec AgentSpec, a *config.Agent) (s policy.Policy, err error) {
+func (p *AgentParts) openSampler(ctx context.Context, opt AgentOptions, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
-		if s, err = makerOf(spec.Config, a).open(ctx, p, spec); err == nil {
+		if s, err = makerOf(opt.Config, a).open(ctx, p, opt); err == nil {
 			p.Policy = s // Close closes it even if the followers fail
 		}
 		return err
@@ -132,23 +132,23 @@ func (p *AgentParts) Freeze(ctx context.Context) error {
 func (p *AgentParts) Lost() error { return p.group.Err() }
 
 // join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *AgentParts) join(ctx context.Context, spec AgentSpec, g launch.Rendezvous) error {
-	timeout := spec.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
+func (p *AgentParts) join(ctx context.Context, opt AgentOptions, g launch.Rendezvous) error {
+	timeout := opt.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
-		Rank: spec.rank, Size: spec.size, Join: timeout, Timeout: timeout})
+		Rank: opt.rank, Size: opt.size, Join: timeout, Timeout: timeout})
 	if err != nil {
 		return err
 	}
 	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
 	err = p.Device.Do(ctx, func(s *torch.Scope) error {
 		transport, err := group.Transport(ctx, s)
-		if transport != "" && spec.Note != nil {
-			spec.Note("its devices exchange weights and gradients over " + transport)
+		if transport != "" && opt.Note != nil {
+			opt.Note("its devices exchange weights and gradients over " + transport)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return p.addLearner(ctx, spec, spec.Config.Agent(spec.Agent), group)
+	return p.addLearner(ctx, opt, opt.Config.Agent(opt.Agent), group)
 }

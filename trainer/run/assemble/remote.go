@@ -15,13 +15,13 @@ import (
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
-		open: func(ctx context.Context, p *AgentParts, spec AgentSpec) (policy.Policy, error) {
+		open: func(ctx context.Context, p *AgentParts, agent AgentOptions) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
 				return nil, err
 			}
 			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize,
-				p.Tokenizer.TokenBytes, spec.Note
+				p.Tokenizer.TokenBytes, agent.Note
 			engine, err := remote.New(ctx, weightAccess{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
 			if err != nil {
 				return nil, err

@@ -31,7 +31,7 @@ func openWriter(t *testing.T, folder, settings string) (*AgentParts, *config.Con
 		t.Fatal(err)
 	}
 	p := &AgentParts{}
-	if err := p.load(t.Context(), AgentSpec{Config: cfg, Agent: "writer", Process: &Process{Agents: []string{"writer"}}}, cfg.Agent("writer")); err != nil {
+	if err := p.load(t.Context(), AgentOptions{Config: cfg, Agent: "writer", Process: &Process{Agents: []string{"writer"}}}, cfg.Agent("writer")); err != nil {
 		t.Fatal(err)
 	}
 	return p, cfg
@@ -96,7 +96,7 @@ func TestServersGetMergedAdapters(t *testing.T) {
 	h := httptest.NewServer(server)
 	defer h.Close()
 	p, cfg := openWriter(t, base, fmt.Sprintf(", lora: {init: %q}, engine: {kind: sglang, url: [%q], weights: {path: %q, dtype: fp32}}", adapter, h.URL, t.TempDir()))
-	sampler, err := remoteMaker(cfg, cfg.Agent("writer")).open(t.Context(), p, AgentSpec{Note: func(string) {}})
+	sampler, err := remoteMaker(cfg, cfg.Agent("writer")).open(t.Context(), p, AgentOptions{Note: func(string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	setup := Setup{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
+	options := Options{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
 	var members []*store.Member
 	for _, name := range cfg.AgentNames() {
 		request := store.JoinRequest{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.FromStart}}, Deterministic: true}
@@ -73,7 +73,7 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 		if _, err := m.Round.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w, err := Open(t.Context(), setup, m)
+		w, err := Open(t.Context(), options, m)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
-// Setup holds the data that a worker needs in addition to its place in the run.
-type Setup struct {
+// Options configure a worker, apart from its place in the run.
+type Options struct {
 	Config      *config.Config
 	Dir         string // the resolved run.dir, or the evaluation's own folder
 	Task        task.Task
@@ -33,55 +33,55 @@ type Setup struct {
 	Stop        <-chan struct{}      // closed to request a clean stop; may be nil
 }
 
-// Open builds the worker of a member's agent from the state s.From.
-func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
+// Open builds the worker of a member's agent from the state o.From.
+func Open(ctx context.Context, o Options, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
-	a := s.Config.Agent(name)
-	w = &Worker{common: &common{cfg: s.Config, agent: a, name: name, main: a.IsMain(), observer: s.Observer, member: m}}
-	w.stops = &stops{common: w.common, here: s.Stop}
+	a := o.Config.Agent(name)
+	w = &Worker{common: &common{cfg: o.Config, agent: a, name: name, main: a.IsMain(), observer: o.Observer, member: m}}
+	w.stops = &stops{common: w.common, here: o.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
 			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
 		}
 	}()
-	if err = w.assemble(ctx, s); err != nil {
+	if err = w.assemble(ctx, o); err != nil {
 		return w, err
 	}
-	if s.From != nil {
-		w.from = s.From.Step
-		if err = w.archive.Restore(ctx, *s.From); err != nil {
+	if o.From != nil {
+		w.from = o.From.Step
+		if err = w.archive.Restore(ctx, *o.From); err != nil {
 			return w, err
 		}
 	}
-	if err = w.parts.CheckFollowerWeights(ctx); err != nil || s.NoTraining {
+	if err = w.parts.CheckFollowerWeights(ctx); err != nil || o.NoTraining {
 		return w, err
 	}
-	if s.From != nil && s.Config.KLToColdStart(a) {
+	if o.From != nil && o.Config.KLToColdStart(a) {
 		if err = coldStartOf(w).takeReference(ctx); err != nil {
 			return w, err
 		}
 	}
-	if text := assemble.KLWarning(s.Config); text != "" && s.Config.Learns(a) {
+	if text := assemble.KLWarning(o.Config); text != "" && o.Config.Learns(a) {
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "%s", text))
 	}
 	if w.main {
-		for _, text := range assemble.RowWarnings(s.Config, w.parts.Player.Task) {
+		for _, text := range assemble.RowWarnings(o.Config, w.parts.Player.Task) {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "%s", text))
 		}
 	}
-	return w, w.archive.Begin(ctx, s.From)
+	return w, w.archive.Begin(ctx, o.From)
 }
 
 // assemble loads the agent and gives each part of the worker the objects it needs.
-func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
-	spec := assemble.AgentSpec{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process, Term: s.Terms[w.name], Gateway: s.Gateway,
-		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
-		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
-	if s.From != nil {
-		spec.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
+func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
+	opt := assemble.AgentOptions{Config: o.Config, Agent: w.name, Task: o.Task, Process: o.Process, Term: o.Terms[w.name], Gateway: o.Gateway,
+		Note:   func(text string) { o.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
+		Learns: !o.NoTraining && (o.Config.Learns(w.agent) || o.From == nil && o.Config.ColdStarts(w.agent))}
+	if o.From != nil {
+		opt.Weights = archive.Checkpoints{Dir: o.checkpoints()}.AgentDir(o.From.Step, w.name)
 	}
-	p, err := assemble.OpenAgent(ctx, spec)
+	p, err := assemble.OpenAgent(ctx, opt)
 	if err != nil {
 		return err
 	}
@@ -92,16 +92,16 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	for _, note := range p.Notes {
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicModel, "%s", note))
 	}
-	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
+	if deterministic, err := assemble.Deterministic(o.Config); err != nil || deterministic && !p.Policy.Deterministic() {
 		return cmp.Or(err, fmt.Errorf("the configuration makes the run deterministic, but the policy of %s is not: please report this fault", w.name))
 	}
-	chosen := queries{s.Config, p.Player.Task, originOf(s.From)}
-	heldOut, err := assemble.HeldOutDigest(s.Config)
+	chosen := queries{o.Config, p.Player.Task, originOf(o.From)}
+	heldOut, err := assemble.HeldOutDigest(o.Config)
 	if err != nil {
 		return err
 	}
-	w.archive = archive.New(archiveSettings(w, s, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
-	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
+	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
+	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: o.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
 	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
 		questions: questions{chosen, score}, programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive, heldOutDigest: heldOut}
@@ -110,14 +110,14 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 }
 
 // archiveSettings returns the settings of the agent's archive.
-func archiveSettings(w *Worker, s Setup, chosen queries, heldOut string) archive.Options {
+func archiveSettings(w *Worker, o Options, chosen queries, heldOut string) archive.Options {
 	manifest := func(step int64) archive.Manifest {
-		return archive.Manifest{Run: s.Config.Run.Name, Step: step, ConfigDigest: s.Config.Digest(), Drawn: chosen.drawn(step)}
+		return archive.Manifest{Run: o.Config.Run.Name, Step: step, ConfigDigest: o.Config.Digest(), Drawn: chosen.drawn(step)}
 	}
-	kept := archive.Options{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Manifest: manifest,
-		Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
-		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
-	if !s.NoTraining { // a separate evaluation may differ
+	kept := archive.Options{Dir: o.Dir, CheckpointsDir: o.checkpoints(), Agent: w.name, Team: o.Config.AgentNames(), Manifest: manifest,
+		Keep: o.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: o.Config.Run.SaveMoments,
+		Announce: w.main || len(o.Process.Agents) <= 1, Observer: o.Observer, FS: o.FS}
+	if !o.NoTraining { // a separate evaluation may differ
 		kept.HeldOutDigest = heldOut
 	}
 	if e := w.agent.Model.Endpoint; e != nil {
@@ -136,7 +136,7 @@ func coldStartOf(w *Worker) *coldStart {
 }
 
 // checkpoints returns the folder of the run's checkpoints.
-func (s Setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
+func (o Options) checkpoints() string { return cmp.Or(o.Checkpoints, archive.CheckpointsDir(o.Dir)) }
 
 // CPUFeatures returns the properties of the CPU that determine the bits of results: its features, by which LibTorch chooses
 // its kernels, and the instruction set of our kernels. The instruction set is a lower one if a kernel failed its check.

@@ -216,7 +216,7 @@ func (w *Worker) Policy() policy.Lifecycle { return w.parts.Policy }
 // Player returns the player of the agent's conversations.
 func (w *Worker) Player() *play.Player { return w.parts.Player }
 
-// Gateway returns the agent's part of the gateway: nil, if its model is hosted or Setup.Gateway is false.
+// Gateway returns the agent's part of the gateway: nil, if its model is hosted or Options.Gateway is false.
 func (w *Worker) Gateway() *gateway.AgentServer { return w.parts.Gateway }
 
 // Probe returns access to the worker for the health server and the live page.
