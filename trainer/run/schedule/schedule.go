@@ -76,7 +76,7 @@ type Result struct {
 
 // Next returns the next command. Rollouts run in parallel and are not commands. The result depends on the options and the
 // state alone.
-func (s Options) Next(st State) Command {
+func (o Options) Next(st State) Command {
 	v := st.Version
 	switch {
 	case st.Over:
@@ -85,15 +85,15 @@ func (s Options) Next(st State) Command {
 		return Command{ColdStart, v}
 	case !st.Ready:
 		return Command{AwaitTeam, v}
-	case st.Saved < v && s.savesAt(v):
+	case st.Saved < v && o.savesAt(v):
 		return Command{Save, v}
-	case s.evaluates(st, v) && !st.Stopping:
+	case o.evaluates(st, v) && !st.Stopping:
 		return Command{Evaluate, v} // the engine is idle: RollOut does not begin rollouts of version v before the evaluation
 	case st.Evaluated == v && st.EvaluationSaved < v && (st.Saved == v || st.Best == v && v > 0):
 		return Command{Save, v}
-	case v < s.Steps && st.RolledOut > v:
+	case v < o.Steps && st.RolledOut > v:
 		return Command{Train, v}
-	case v < s.Steps && !st.Stopping:
+	case v < o.Steps && !st.Stopping:
 		return Command{AwaitRollouts, v}
 	case st.Saved < v:
 		return Command{Save, v}
@@ -103,17 +103,17 @@ func (s Options) Next(st State) Command {
 
 // RollOut returns the step whose rollouts may begin now; ok is false if none may begin. Only one step is rolled out at a
 // time: the caller asks again after RolledOut.
-func (s Options) RollOut(st State) (step int64, ok bool) {
+func (o Options) RollOut(st State) (step int64, ok bool) {
 	n := st.RolledOut
-	if st.Over || !st.Ready || st.Stopping || n >= s.Steps || n-st.Version > s.MaxLag {
+	if st.Over || !st.Ready || st.Stopping || n >= o.Steps || n-st.Version > o.MaxLag {
 		return 0, false
 	}
 	for v := st.Version; v <= n; v++ { // evaluations and their checkpoints precede the step
-		if s.evaluates(st, v) {
+		if o.evaluates(st, v) {
 			return 0, false
 		}
 	}
-	if s.Next(st).Kind == Save {
+	if o.Next(st).Kind == Save {
 		return 0, false
 	}
 	return n, true
@@ -121,12 +121,12 @@ func (s Options) RollOut(st State) (step int64, ok bool) {
 
 // TakesRollouts reports whether the worker must collect the running rollouts, waiting if necessary, before it executes next. begun and
 // complete report whether rollouts have begun and have ended.
-func (s Options) TakesRollouts(next Command, begun, complete bool) bool {
-	return next.Kind == AwaitRollouts || complete || begun && s.ExactLag
+func (o Options) TakesRollouts(next Command, begun, complete bool) bool {
+	return next.Kind == AwaitRollouts || complete || begun && o.ExactLag
 }
 
 // RolledOut returns the state after the rollouts of a step.
-func (s Options) RolledOut(st State, step int64, r Result) (State, error) {
+func (o Options) RolledOut(st State, step int64, r Result) (State, error) {
 	if step != st.RolledOut {
 		return st, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, st.RolledOut)
 	}
@@ -139,8 +139,8 @@ func (s Options) RolledOut(st State, step int64, r Result) (State, error) {
 }
 
 // Done returns the state after a command, which must be the command that Next returned.
-func (s Options) Done(st State, did Command, r Result) (State, error) {
-	if next := s.Next(st); did != next {
+func (o Options) Done(st State, did Command, r Result) (State, error) {
+	if next := o.Next(st); did != next {
 		return st, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
@@ -175,23 +175,23 @@ func (s Options) Done(st State, did Command, r Result) (State, error) {
 
 // savesAt reports whether a version gets a checkpoint independently of its evaluation. It is saved before the evaluation,
 // so that a crash during the evaluation does not lose the training. A cold start is also training.
-func (s Options) savesAt(v int64) bool {
+func (o Options) savesAt(v int64) bool {
 	if v == 0 {
-		return s.ColdStarts
+		return o.ColdStarts
 	}
-	return v == s.Steps || s.CheckpointEvery > 0 && v%s.CheckpointEvery == 0
+	return v == o.Steps || o.CheckpointEvery > 0 && v%o.CheckpointEvery == 0
 }
 
 // evaluates reports whether a version must still be evaluated. The last version is always evaluated, and no version is
 // evaluated twice.
-func (s Options) evaluates(st State, v int64) bool {
+func (o Options) evaluates(st State, v int64) bool {
 	switch {
-	case !s.HasHeldOut || st.Evaluated == v:
+	case !o.HasHeldOut || st.Evaluated == v:
 		return false
-	case v == s.Steps:
+	case v == o.Steps:
 		return true
 	case v == 0:
-		return s.EvalFirst
+		return o.EvalFirst
 	}
-	return s.EvalEvery > 0 && v%s.EvalEvery == 0
+	return o.EvalEvery > 0 && v%o.EvalEvery == 0
 }

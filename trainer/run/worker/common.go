@@ -22,22 +22,22 @@ type common struct {
 }
 
 // trains reports whether the steps change this agent's weights.
-func (s *common) trains() bool { return s.learner != nil && s.cfg.Learns(s.agent) }
+func (c *common) trains() bool { return c.learner != nil && c.cfg.Learns(c.agent) }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (s *common) trained() bool { return s.trains() && s.learner.Rank0.State.Updates() > 0 }
+func (c *common) trained() bool { return c.trains() && c.learner.Rank0.State.Updates() > 0 }
 
 // ReportWaiting reports that this agent waits at a barrier for other agents.
-func (s *common) ReportWaiting(agents []string) {
-	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
+func (c *common) ReportWaiting(agents []string) {
+	c.observer.Progress(metrics.Progress{Agent: c.name, Activity: metrics.Waiting, For: agents})
 }
 
 // report reports a record if the place still belongs to this worker. If a record's step is earlier than the previous record's, readers
 // conclude that the run went back.
-func (s *common) report(ctx context.Context, r metrics.Record) error {
-	if err := s.member.ConfirmPlace(ctx); err != nil {
+func (c *common) report(ctx context.Context, r metrics.Record) error {
+	if err := c.member.ConfirmPlace(ctx); err != nil {
 		return err
 	}
-	s.observer.Report(r)
+	c.observer.Report(r)
 	return nil
 }

@@ -24,18 +24,18 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.A
 		return nil, err
 	}
 	clock.lap("rollout")
-	questions, err := w.rollouts.questions.lookUp(exp.plan)
+	queries, err := w.rollouts.queries.lookUp(exp.plan)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPlanned(outcomes, questions, exp.plan.Rollouts); err != nil {
+	if err := checkPlanned(outcomes, queries, exp.plan.Rollouts); err != nil {
 		return nil, err
 	}
-	sets := bySet(questions, outcomes)
+	sets := bySet(queries, outcomes)
 	own := sets[""]
 	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
-		all := groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
+		all := groupedByQuery(queries, outcomes, exp.plan.Rollouts)
 		known := w.reports.scored(version, all, sets)
 		record.Scores = summary(known, w.cfg.Run.Seed)
 		if len(known) == len(all) {
@@ -66,11 +66,11 @@ func checkPlanned(outcomes []store.Outcome, queries []task.Query, samples int) e
 	return nil
 }
 
-// groupedByQuestion groups outcomes by question, in the order of the questions.
-func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples int) []question {
-	all, at := make([]question, len(queries)), map[string]int{}
+// groupedByQuery groups outcomes by query, in the order of the queries.
+func groupedByQuery(queries []task.Query, outcomes []store.Outcome, samples int) []answeredQuery {
+	all, at := make([]answeredQuery, len(queries)), map[string]int{}
 	for i, q := range queries {
-		all[i], at[q.ID] = question{Query: q, Correct: make([]float64, samples)}, i
+		all[i], at[q.ID] = answeredQuery{Query: q, Correct: make([]float64, samples)}, i
 	}
 	for _, o := range outcomes {
 		q := &all[at[o.Query]]

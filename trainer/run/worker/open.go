@@ -103,7 +103,7 @@ func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
 	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
 	n, score := normaliser{device: p.Device, rules: p.Rules}, scorer{cfg: o.Config, task: p.Player.Task, rewards: p.Rules.Rewards}
 	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
-		questions: questions{chosen, score}, programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
+		queries: chosen, scorer: score, programs: programs{common: w.common, policy: p.Policy, scorer: score, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive, heldOutDigest: heldOut}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
 	return nil

@@ -24,7 +24,7 @@ func TestScores(t *testing.T) {
 			outcomes = append(outcomes, store.Outcome{Query: id, Rollout: k, Correct: c, Calls: map[string]int{"x": k, "y": 1}, Tokens: tokens[id] * (k + 1)})
 		}
 	}
-	got := summary(groupedByQuestion(questions, outcomes, 2), 1)
+	got := summary(groupedByQuery(questions, outcomes, 2), 1)
 	type row struct {
 		set, by, of    string
 		n              int

@@ -123,14 +123,14 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 }
 
 // scored returns the questions of the sets in which every rollout has a score. It reports the other sets.
-func (rp *reports) scored(version int64, questions []question, sets map[string][]store.Outcome) []question {
+func (rp *reports) scored(version int64, questions []answeredQuery, sets map[string][]store.Outcome) []answeredQuery {
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
 		why := unknownAccuracy(sets[set])
 		if why == "" {
 			continue
 		}
 		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: set %s: %s", version, set, why))
-		questions = slices.DeleteFunc(slices.Clone(questions), func(q question) bool { return q.Query.Set == set })
+		questions = slices.DeleteFunc(slices.Clone(questions), func(q answeredQuery) bool { return q.Query.Set == set })
 	}
 	return questions
 }

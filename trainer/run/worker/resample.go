@@ -67,7 +67,7 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 		}
 		degenerate[outcomes[0].Query] = dead
 		if r := len(replacements); dead && r < bound {
-			q := ro.questions.replacement(p.Step, r)
+			q := ro.queries.replacement(p.Step, r)
 			replacements = append(replacements, q.ID)
 			begin(q)
 			playing++

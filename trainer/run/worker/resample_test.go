@@ -48,7 +48,7 @@ func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r"
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
 	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
-		player: &play.Player{Options: play.Options{Task: numbered{}}}, questions: questions{queries: queries{cfg: cfg, task: numbered{}}}}
+		player: &play.Player{Options: play.Options{Task: numbered{}}}, queries: queries{cfg: cfg, task: numbered{}}}
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 

@@ -9,12 +9,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// questions chooses the queries of a phase and scores the answers to them.
-type questions struct {
-	queries
-	scorer
-}
-
 // scorer verifies answers and computes their rewards.
 type scorer struct {
 	cfg     *config.Config

@@ -24,7 +24,8 @@ type rollouts struct {
 	*common
 	player     *play.Player
 	policy     policy.Lifecycle
-	questions  questions
+	queries    queries
+	scorer     scorer
 	normaliser normaliser
 	programs   programs
 	stops      *stops
@@ -84,7 +85,7 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, e
 			return nil, cmp.Or(err, errStopping)
 		}
 	}
-	drawn, count := ro.questions.forPhase(p)
+	drawn, count := ro.queries.forPhase(p)
 	return ro.playAsMain(ctx, p, drawn, count)
 }
 
@@ -153,10 +154,10 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
-		if err := ro.questions.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
+		if err := ro.scorer.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}
-		return ro.questions.scoreWithoutCalls(ctx, q, replayed, o)
+		return ro.scorer.scoreWithoutCalls(ctx, q, replayed, o)
 	})
 }
 
@@ -258,10 +259,10 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.questions.unjudged(c.phase, q)}
+	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
-		expert, err := ro.questions.expertScore(ctx, q, attemptOf(t, v.Task))
+		expert, err := ro.scorer.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// question is a held-out question with the score of each of its answers.
-type question struct {
+// answeredQuery is a held-out query with the score of each of its answers.
+type answeredQuery struct {
 	Query   task.Query
 	Correct []float64
 	Calls   int   // calls of sub-agents, in all answers
@@ -20,7 +20,7 @@ type question struct {
 
 // summary summarises an evaluation in which every rollout has a score: each set as a whole, then by each property in
 // which its questions differ.
-func summary(questions []question, seed uint64) []metrics.Score {
+func summary(questions []answeredQuery, seed uint64) []metrics.Score {
 	var scores []metrics.Score
 	for _, set := range groupBy(questions, func(q task.Query) string { return q.Set }) {
 		scores = append(scores, scoreOf(set.questions, metrics.Score{Set: set.name}, seed))
@@ -53,11 +53,11 @@ func summary(questions []question, seed uint64) []metrics.Score {
 // subset is a set of questions with a common property.
 type subset struct {
 	name      string
-	questions []question
+	questions []answeredQuery
 }
 
 // groupBy groups questions by a name, in the order in which the names first occur.
-func groupBy(questions []question, name func(task.Query) string) (subsets []subset) {
+func groupBy(questions []answeredQuery, name func(task.Query) string) (subsets []subset) {
 	at := map[string]int{}
 	for _, q := range questions {
 		n := name(q.Query)
@@ -73,7 +73,7 @@ func groupBy(questions []question, name func(task.Query) string) (subsets []subs
 }
 
 // scoreOf fills in a score's numbers. All questions have the same number of answers.
-func scoreOf(questions []question, s metrics.Score, seed uint64) metrics.Score {
+func scoreOf(questions []answeredQuery, s metrics.Score, seed uint64) metrics.Score {
 	s.Questions, s.Samples = len(questions), len(questions[0].Correct)
 	s.Pass, s.Best = map[int]float64{}, map[int]float64{}
 	means := make([]float64, len(questions))

@@ -27,54 +27,54 @@ const idleSteps = 10
 
 // learnsNothing counts a step's groups. It returns a warning if many consecutive steps had nothing to learn from, otherwise
 // "".
-func (y *tally) learnsNothing(step mgrpo.Totals) string {
+func (t *tally) learnsNothing(step mgrpo.Totals) string {
 	if step.Degenerate < step.Groups {
-		y.idle = 0
+		t.idle = 0
 		return ""
 	}
-	y.idle++
-	if n := y.idle / idleSteps; y.idle%idleSteps != 0 || n&(n-1) != 0 {
+	t.idle++
+	if n := t.idle / idleSteps; t.idle%idleSteps != 0 || n&(n-1) != 0 {
 		return ""
 	}
 	if step.Groups == 0 {
 		return fmt.Sprintf("it learned nothing from the rewards of the last %s: there is no group of this agent in the newest step",
-			metrics.Steps(int64(y.idle)))
+			metrics.Steps(int64(t.idle)))
 	}
 	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what "+
 		"the agents answer; take queries that are sometimes answered right and sometimes wrong",
-		metrics.Steps(int64(y.idle)))
+		metrics.Steps(int64(t.idle)))
 }
 
 // count adds a step to the tally. It warns of the first queries whose prompts leave no room for an answer, and if many
 // steps had nothing to learn from.
 func (rp *reports) count(exp *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
-	y := &rp.tally
-	y.steps++
-	if why := y.learnsNothing(groups); why != "" && rp.trains() {
+	tally := &rp.tally
+	tally.steps++
+	if why := tally.learnsNothing(groups); why != "" && rp.trains() {
 		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicUpdate, "%s", why))
 	}
-	if y.calls == nil {
-		y.calls, y.tooLong = map[string]int{}, map[string]int{}
+	if tally.calls == nil {
+		tally.calls, tally.tooLong = map[string]int{}, map[string]int{}
 	}
-	y.groups += groups.Groups
-	y.rollouts += len(outcomes)
+	tally.groups += groups.Groups
+	tally.rollouts += len(outcomes)
 	for _, o := range outcomes {
 		for name, n := range o.Calls {
-			y.calls[name] += n
+			tally.calls[name] += n
 		}
 		if o.Failed != "" || o.Unscored != "" {
-			y.unscored++
+			tally.unscored++
 		}
 	}
 	for _, t := range exp.trajectories {
-		y.sampled += t.SampledTurns()
-		if _, known := y.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
+		tally.sampled += t.SampledTurns()
+		if _, known := tally.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
 			continue
 		}
-		y.tooLong[t.Query] = len(t.Tokens)
+		tally.tooLong[t.Query] = len(t.Tokens)
 		const named = 5
 		switch {
-		case len(y.tooLong) > named:
+		case len(tally.tooLong) > named:
 		case rp.device == nil:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
 				"the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
@@ -94,20 +94,20 @@ func promptTooLong(t agent.Trajectory) bool {
 
 // ending lists the expected actions that did not happen in a completed run, each with a remedy.
 func (rp *reports) ending() []string {
-	y, out := rp.tally, []string(nil)
-	if y.steps == 0 {
+	tally, out := rp.tally, []string(nil)
+	if tally.steps == 0 {
 		return nil
 	}
-	steps := metrics.Steps(int64(y.steps))
-	if y.unscored > 0 && y.unscored == y.rollouts {
-		return []string{fmt.Sprintf("all %d rollouts of %s had no score and were removed: the warnings of these steps give the reasons", y.rollouts, steps)}
+	steps := metrics.Steps(int64(tally.steps))
+	if tally.unscored > 0 && tally.unscored == tally.rollouts {
+		return []string{fmt.Sprintf("all %d rollouts of %s had no score and were removed: the warnings of these steps give the reasons", tally.rollouts, steps)}
 	}
-	if len(y.tooLong) > 0 {
-		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
+	if len(tally.tooLong) > 0 {
+		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(tally.tooLong)))
 	}
 	if rp.main {
 		for _, name := range rp.cfg.AgentNames()[1:] {
-			if y.calls[name] == 0 {
+			if tally.calls[name] == 0 {
 				so := ""
 				if rp.cfg.Learns(rp.cfg.Agent(name)) {
 					so = ", so it learned nothing"
@@ -118,13 +118,13 @@ func (rp *reports) ending() []string {
 		}
 	}
 	switch {
-	case !rp.main && y.calls[rp.name] == 0:
+	case !rp.main && tally.calls[rp.name] == 0:
 		out = append(out, "it was never called in "+steps)
-	case y.sampled == 0 && (rp.main || len(out) > 0):
+	case tally.sampled == 0 && (rp.main || len(out) > 0):
 		out = append(out, "no token was sampled in "+steps)
-	case rp.trains() && !rp.trained() && y.groups == 0 && y.unscored > 0:
+	case rp.trains() && !rp.trained() && tally.groups == 0 && tally.unscored > 0:
 		out = append(out, fmt.Sprintf("no update was made in %s: %d of %d rollouts had no score and were removed, so no group was left: the warnings "+
-			"of these steps give the reasons", steps, y.unscored, y.rollouts))
+			"of these steps give the reasons", steps, tally.unscored, tally.rollouts))
 	case rp.trains() && !rp.trained():
 		teach := "teach them the format in a cold start"
 		if rp.cfg.ColdStarts(rp.agent) {
@@ -146,6 +146,6 @@ type Ending struct {
 
 // Ending returns the summary of a completed run.
 func (w *Worker) Ending() Ending {
-	y := w.reports.tally
-	return Ending{Missed: w.reports.ending(), Trains: w.trains() && y.steps > 0, Called: y.calls[w.name] > 0, Trained: w.trained()}
+	tally := w.reports.tally
+	return Ending{Missed: w.reports.ending(), Trains: w.trains() && tally.steps > 0, Called: tally.calls[w.name] > 0, Trained: w.trained()}
 }
