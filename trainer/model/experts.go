@@ -73,8 +73,8 @@ func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
 	return m.Compute.Narrow(0, at, mine.Numel()).View(shape...)
 }
 
-// Carries reports whether the rows of a layer, counted from 1, are sent to experts that belong to several ranks.
-func (m *Model) Carries(layer int) bool {
+// DispatchesRows reports whether the rows of a layer, counted from 1, are sent to experts that belong to several ranks.
+func (m *Model) DispatchesRows(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.Layer(layer-1).HasExperts() && m.Config.DividesExperts()
 }
 

@@ -126,7 +126,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, loss Loss
 			return err
 		}
 		dy := grad
-		if m.Carries(i + 1) {
+		if m.DispatchesRows(i + 1) {
 			grad, err = m.backwardDispatched(s, i, inputs[i], dy, pass, layers.Dispatch)
 		} else {
 			grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
@@ -196,7 +196,7 @@ func (m *Model) nextBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass, lay
 	if err := layers.Before(i + 1); err != nil {
 		return nil, err
 	}
-	if m.Carries(i + 1) {
+	if m.DispatchesRows(i + 1) {
 		return m.forwardDispatched(s, i, x, pass, layers.Dispatch)
 	}
 	return m.scopedBlock(s, i, x, pass), nil

@@ -109,7 +109,7 @@ type generator struct {
 
 func (g generator) answer(ctx context.Context, in input) answer {
 	a := answer{line: in.number}
-	q, err := parseRequest(g.checkpoint, in, true)
+	q, err := parseLine(g.checkpoint, in, true)
 	a.id, a.err = q.id, err
 	if err != nil {
 		return a

@@ -257,7 +257,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add(`{"messages":[{"role":"user","content":"w1"}],"tools":null,"id":[1,{"a":"b"}]}`)
 	c := openTiny(f, true)
 	f.Fuzz(func(t *testing.T, line string) {
-		q, err := parseRequest(c, input{number: 1, data: []byte(line)}, true)
+		q, err := parseLine(c, input{number: 1, data: []byte(line)}, true)
 		if err == nil && len(q.ids) == 0 {
 			t.Error("a request without tokens was accepted")
 		}

@@ -63,7 +63,7 @@ func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w
 
 // scored is one line being scored.
 type scored struct {
-	request
+	parsedLine
 	number int
 	reply  score
 	err    error
@@ -96,7 +96,7 @@ func (s *scorer) gather(first input, lines <-chan input) []*scored {
 
 func (s *scorer) parse(in input) *scored {
 	l := &scored{number: in.number}
-	l.request, l.err = parseRequest(s.checkpoint, in, false)
+	l.parsedLine, l.err = parseLine(s.checkpoint, in, false)
 	if limit := s.checkpoint.model.MaxPosition(); l.err == nil && len(l.ids) > limit {
 		l.err = fmt.Errorf("%d tokens are more than the context of %d", len(l.ids), limit)
 	}

@@ -15,11 +15,11 @@ import (
 type forest struct {
 	roots     []*root           // in the order of their first requests
 	byHistory map[chain][]*turn // sampled turns by the chain of the messages up to their reply
-	removed   map[request]int   // number of turns that were removed and not requested again
+	removed   map[turnID]int    // number of turns that were removed and not requested again
 }
 
-// request identifies the requests for one turn.
-type request struct {
+// turnID identifies a turn by what its requests have in common.
+type turnID struct {
 	history chain
 	tools   string
 }
@@ -130,7 +130,7 @@ func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
 // findExisting finds an existing turn that answers a request: the turn of an equal request that was refused, or that
 // this request repeats. After a disconnect the turn was removed. A retry then asks for it again, and findExisting returns
 // nil so that it is sampled anew.
-func (f *forest) findExisting(r request, c call) *turn {
+func (f *forest) findExisting(r turnID, c call) *turn {
 	wasRemoved := c.retried && c.repeat < 0 && f.removed[r] > 0
 	if wasRemoved {
 		f.removed[r]--
@@ -211,9 +211,9 @@ func (f *forest) remember(t *turn, reply message) {
 // forget removes a turn that was not sampled, and its root if the root has no other turns.
 func (f *forest) forget(t *turn) {
 	if f.removed == nil {
-		f.removed = map[request]int{}
+		f.removed = map[turnID]int{}
 	}
-	f.removed[request{t.history, t.tools}]++
+	f.removed[turnID{t.history, t.tools}]++
 	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
 	if len(t.root.turns) == 0 {
 		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })

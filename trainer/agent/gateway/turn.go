@@ -163,7 +163,7 @@ func (at *attempt) store(size int) error {
 func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if t = at.forest.findExisting(request{fresh.history, fresh.tools}, c); t != nil {
+	if t = at.forest.findExisting(turnID{fresh.history, fresh.tools}, c); t != nil {
 		return t, true, nil
 	}
 	if err = opt.place(at); err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// request is the content of a request's frame.
-type request struct {
+// turnRequest is the content of a request's frame.
+type turnRequest struct {
 	ID       uint64
 	Tokens   []int32
 	Sampling policy.Sampling
@@ -20,14 +20,14 @@ type request struct {
 	Computed int
 }
 
-// answer is the content of a turn's frame: the answer to the request with this ID.
-type answer struct {
+// turnAnswer is the content of a turn's frame: the answer to the request with this ID.
+type turnAnswer struct {
 	ID   uint64
 	Turn Turn
 }
 
-// encodeColumns returns the gob encoding of a value with long columns: a *learner.Sequence, a request or an answer. gob sends floats
-// as bits, so a non-finite value arrives unchanged, and the learner or the policy refuses it.
+// encodeColumns returns the gob encoding of a value with long columns: a *learner.Sequence, a turnRequest or a turnAnswer. gob sends
+// floats as bits, so a non-finite value arrives unchanged, and the learner or the policy refuses it.
 func encodeColumns(value any) ([]byte, error) {
 	var out bytes.Buffer
 	if err := gob.NewEncoder(&out).Encode(value); err != nil {

@@ -74,7 +74,7 @@ func (p *RankedPolicy) Stats() policy.Stats {
 func (p *RankedPolicy) ask(ctx context.Context, f *followerHandle, r policy.Request) (policy.Completion, error) {
 	from := p.versions.from()
 	id, answer := f.pending.add()
-	content, err := encodeColumns(request{id, r.Tokens, r.Sampling, r.Key, r.Computed})
+	content, err := encodeColumns(turnRequest{id, r.Tokens, r.Sampling, r.Key, r.Computed})
 	var asks []byte
 	if err == nil {
 		asks, err = frame(requestFrame, content)
@@ -188,7 +188,7 @@ func (a *pendingTurns) forget(id uint64) {
 
 // take delivers an answer to its request. wanted reports whether there is such a request.
 func (a *pendingTurns) take(content []byte) (wanted bool, err error) {
-	in, err := decodeColumns[answer](content)
+	in, err := decodeColumns[turnAnswer](content)
 	if err != nil {
 		return false, err
 	}

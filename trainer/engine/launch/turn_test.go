@@ -194,7 +194,7 @@ func TestLostTurn(t *testing.T) {
 		"stops over a turn": "rank 2 of stops over a turn on cpu has sent no heartbeat for 15s",
 		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
 		"invents turns":     "rank 2 of invents turns on cpu answered a turn that was not requested",
-		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a malformed launch.answer",
+		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a malformed launch.turnAnswer",
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
 		"invents log-probs": "rank 2 of invents log-probs on cpu: the log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
@@ -236,7 +236,7 @@ func TestLostTurn(t *testing.T) {
 // TestTurnFrames: encoding and decoding a request or a turn changes nothing, not even values that are not finite and invalid UTF-8.
 func TestTurnFrames(t *testing.T) {
 	inf := math.Inf(-1)
-	for _, want := range []request{
+	for _, want := range []turnRequest{
 		{9, []int32{1, math.MaxInt32}, policy.Sampling{Temperature: inf, TopK: 5, TopP: 0.1, MinP: 1e-300, MaxNew: 6, StopIDs: []int32{-7}, StopStrings: []string{"", "\xfe"}},
 			policy.Key{RunSeed: 1 << 63, Step: -1, Query: "q\xff", Rollout: 2, Agent: "a", Invocation: 3, Root: math.MaxUint64}, 4},
 		{},
@@ -248,7 +248,7 @@ func TestTurnFrames(t *testing.T) {
 			Routes: []uint16{1, 65535}}, Stats: policy.Stats{Passes: 4, Batches: map[int]int64{2: 3}}},
 		{Reply: Reply{Error: "no", OutOfMemory: true}},
 	} {
-		arrives(t, answer{9, want})
+		arrives(t, turnAnswer{9, want})
 	}
 }
 
@@ -273,7 +273,7 @@ func encoded(t testing.TB, value any) []byte {
 // TestHostileRequests: a follower stops at frames that rank 0 would never send, with an error that states the fault.
 func TestHostileRequests(t *testing.T) {
 	asks := func(id uint64) []byte {
-		return mustFrame(t, requestFrame, encoded(t, request{ID: id, Tokens: ask(0, -1).Tokens}))
+		return mustFrame(t, requestFrame, encoded(t, turnRequest{ID: id, Tokens: ask(0, -1).Tokens}))
 	}
 	for _, c := range []struct {
 		name, want string
@@ -317,19 +317,19 @@ func mustFrame(t *testing.T, kind frameKind, content []byte) []byte {
 
 // FuzzTurns: any bytes are decoded as a request, a turn or an error. A decoded value is the same after it is encoded and decoded again.
 func FuzzTurns(f *testing.F) {
-	turn := encoded(f, answer{1, sampled(f.Context(), ask(2, 3, 4))})
-	for _, content := range [][]byte{encoded(f, request{ID: 1, Tokens: []int32{3, 4}}), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
+	turn := encoded(f, turnAnswer{1, sampled(f.Context(), ask(2, 3, 4))})
+	for _, content := range [][]byte{encoded(f, turnRequest{ID: 1, Tokens: []int32{3, 4}}), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if r, err := decodeColumns[request](content); err == nil {
-			again, err := decodeColumns[request](encoded(t, r))
+		if r, err := decodeColumns[turnRequest](content); err == nil {
+			again, err := decodeColumns[turnRequest](encoded(t, r))
 			if d := cmp.Diff(r, again, cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); d != "" || err != nil {
 				t.Fatalf("%v (-first +again):\n%s", err, d)
 			}
 		}
-		if a, err := decodeColumns[answer](content); err == nil {
-			again, err := decodeColumns[answer](encoded(t, a))
+		if a, err := decodeColumns[turnAnswer](content); err == nil {
+			again, err := decodeColumns[turnAnswer](encoded(t, a))
 			if d := cmp.Diff(a, again, cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); d != "" || err != nil {
 				t.Fatalf("%v (-first +again):\n%s", err, d)
 			}

@@ -29,7 +29,7 @@ func (inbox *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Tu
 
 // begin begins the turn of a request.
 func (inbox *Inbox) begin(content []byte) error {
-	in, err := decodeColumns[request](content)
+	in, err := decodeColumns[turnRequest](content)
 	if err != nil {
 		return err
 	}
@@ -76,14 +76,14 @@ func (t *turns) cancel(content []byte) error {
 // answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
 func (inbox *Inbox) answerTurn(id uint64, t Turn) {
 	t.Reply = t.Reply.short()
-	content, err := encodeColumns(answer{id, t})
+	content, err := encodeColumns(turnAnswer{id, t})
 	if err == nil {
 		err = inbox.send(turnFrame, content)
 	}
 	if err == nil {
 		return
 	}
-	if content, err = encodeColumns(answer{id, Turn{Reply: Reply{Error: err.Error()}.short(), Stats: t.Stats}}); err == nil {
+	if content, err = encodeColumns(turnAnswer{id, Turn{Reply: Reply{Error: err.Error()}.short(), Stats: t.Stats}}); err == nil {
 		_ = inbox.send(turnFrame, content) // if the worker is gone, this process ends
 	}
 }

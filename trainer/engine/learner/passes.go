@@ -73,9 +73,9 @@ func (p *passes) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		all = append(all, exchange{computeLayer, layer})
 		down := i >= m.Config.Layers
 		switch {
-		case m.Carries(layer) && down:
+		case m.DispatchesRows(layer) && down:
 			all = append(all, exchange{dispatchGrads, layer})
-		case m.Carries(layer):
+		case m.DispatchesRows(layer):
 			all = append(all, exchange{dispatchRows, layer})
 		}
 		if down {

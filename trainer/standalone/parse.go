@@ -9,17 +9,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// request is a parsed line.
-type request struct {
+// parsedLine is a line of token ids, or of text that was encoded.
+type parsedLine struct {
 	id   json.RawMessage // the line's "id", copied to the reply; nil if absent
 	ids  []int32
 	text bool // ids were encoded from text or messages
 }
 
-// parseRequest reads {"ids"}, {"text"} or, if chat is true, {"messages", ...} with the other inputs of a chat template.
+// parseLine reads {"ids"}, {"text"} or, if chat is true, {"messages", ...} with the other inputs of a chat template.
 // Text gets the tokens that the tokenizer's post-processor adds, such as a beginning-of-text token. Messages end with
 // the template's generation prompt unless the line sets add_generation_prompt: false. Other keys are ignored.
-func parseRequest(c *Checkpoint, in input, chat bool) (q request, err error) {
+func parseLine(c *Checkpoint, in input, chat bool) (q parsedLine, err error) {
 	id, row, err := parseRow(in)
 	q.id = id
 	if err != nil {
