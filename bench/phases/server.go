@@ -52,11 +52,11 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 		return nil, measure.Setup{}, err
 	}
 	defer closeOnError(ctx, &err, a.close)
-	said := ""
+	version := ""
 	engine, err := remote.New(ctx, lent{a}, remote.Options{
 		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1,
 		Vocabulary: w.config.VocabSize,
-		InFlight:   len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { said = text },
+		InFlight:   len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { version = text },
 	})
 	if err != nil {
 		return nil, measure.Setup{}, err
@@ -71,7 +71,7 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 		Error:  func() (float64, error) { return a.newestError(ctx, w) },
 		Done:   func() error { return a.close(context.WithoutCancel(ctx)) },
 		Memory: func(_ context.Context, run func() error) (int64, error) { return 0, run() }, // the server's memory is unknown
-	}, measure.Setup{Version: said}, nil
+	}, measure.Setup{Version: version}, nil
 }
 
 // complete returns err, or an error if a rollout has fewer tokens than requested.

@@ -56,7 +56,7 @@ type Device struct {
 	dead   []uintptr // spare storage for handles to be dropped; uintptr, because cgo would check each pointer
 	lost   error     // why the thread cannot use the device; every Do returns it
 
-	wait func() (said string) // waits for a GPU's work; returns its error message, or ""
+	wait func() (text string) // waits for a GPU's work; returns its error message, or ""
 }
 
 // job is one call of Do for the device's thread.
@@ -178,8 +178,8 @@ func (d *Device) serve() {
 // resume continues with the native device on a new thread.
 func (d *Device) resume() {
 	runtime.LockOSThread()
-	if said := message(C.mgt_device_move(d.native)); said != "" {
-		d.lost = fmt.Errorf("torch: %s: a new thread cannot take it over: %s", d.spec, said)
+	if text := message(C.mgt_device_move(d.native)); text != "" {
+		d.lost = fmt.Errorf("torch: %s: a new thread cannot take it over: %s", d.spec, text)
 	}
 	d.thread.Store(int64(C.mgt_thread()))
 	d.serve()
@@ -219,8 +219,8 @@ func (d *Device) do(j *job) {
 		s.close()
 		d.scope.Store(nil)
 		if out.err != nil && d.lost == nil {
-			if said := d.wait(); said != "" {
-				d.lost = &LostError{Device: d.spec, Cause: strings.TrimSpace(said)}
+			if text := d.wait(); text != "" {
+				d.lost = &LostError{Device: d.spec, Cause: strings.TrimSpace(text)}
 				out.err = fmt.Errorf("%w: %w", d.lost, out.err)
 			}
 		}

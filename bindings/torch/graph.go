@@ -23,11 +23,11 @@ func (s *Scope) Record(f func()) (*Graph, error) {
 	}
 	g := &Graph{s.dev, r.value}
 	err := g.record(op, f)
-	switch said := message(C.mgt_graph_close(s.dev.native, g.handle)); {
-	case err != nil && said == "":
+	switch text := message(C.mgt_graph_close(s.dev.native, g.handle)); {
+	case err != nil && text == "":
 		g.Drop()
-	case err == nil && said != "":
-		err = newError(op, said) // LibTorch may still use a recording that it could not end: the handle is not freed
+	case err == nil && text != "":
+		err = newError(op, text) // LibTorch may still use a recording that it could not end: the handle is not freed
 	}
 	if err != nil {
 		return nil, err

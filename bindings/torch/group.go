@@ -184,14 +184,14 @@ func nameInterface(bind string) {
 
 // groupError returns the error of r and frees its C memory.
 func groupError(op string, r C.mgt_group_result) error {
-	said := message(r.error)
+	text := message(r.error)
 	switch {
-	case said == "":
+	case text == "":
 		return nil
 	case r.why == C.MGT_GROUP_MISUSED:
-		return newError(op, said)
+		return newError(op, text)
 	}
-	return &GroupError{Op: op, Rank: int(r.peer), TimedOut: r.why == C.MGT_GROUP_TIMED_OUT, Message: said}
+	return &GroupError{Op: op, Rank: int(r.peer), TimedOut: r.why == C.MGT_GROUP_TIMED_OUT, Message: text}
 }
 
 // Rank returns this process's number.

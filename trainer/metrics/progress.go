@@ -38,7 +38,7 @@ type Conversation struct {
 
 // Turn is a turn of a conversation: the text that an agent wrote or read.
 type Turn struct {
-	Sampled bool   `json:"said,omitempty"` // the agent wrote the text
+	Sampled bool   `json:"sampled,omitempty"` // the agent wrote the text
 	Text    string `json:"text"`
 }
 

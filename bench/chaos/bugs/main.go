@@ -71,15 +71,15 @@ func (b bug) report(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	started, said := time.Now(), "found"
+	started, result := time.Now(), "found"
 	err := b.try(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		said, err = err.Error(), fmt.Errorf("%s: %w", b.Name, err)
+		result, err = err.Error(), fmt.Errorf("%s: %w", b.Name, err)
 	}
-	fmt.Printf("%4.0f s  %s: %s by %s\n", time.Since(started).Seconds(), b.Name, said, b.Suite)
+	fmt.Printf("%4.0f s  %s: %s by %s\n", time.Since(started).Seconds(), b.Name, result, b.Suite)
 	return err
 }
 

@@ -28,17 +28,17 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	if err := json.Unmarshal(raw, &f); err != nil || f == nil {
 		return m, fmt.Errorf("not a JSON object: %v", err)
 	}
-	said, text := "", "content"
+	role, text := "", "content"
 	if _, sharegpt := f["from"]; sharegpt {
 		text = "value"
-		err = f.read("from", &said)
+		err = f.read("from", &role)
 	} else {
-		err = f.read("role", &said)
+		err = f.read("role", &role)
 	}
 	if err != nil {
 		return m, err
 	}
-	m.Role = jsonl.Role(said)
+	m.Role = jsonl.Role(role)
 	m.Sampled = m.Role == "assistant"
 	known := []string{"role", "from", text, "weight"}
 	switch m.Role {
@@ -62,7 +62,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, err
 	}
 	if m.Sampled {
-		return m, m.readTurn(f, said == "function_call")
+		return m, m.readTurn(f, role == "function_call")
 	}
 	if _, given := f[text]; !given {
 		return m, fmt.Errorf("it has no %q", text)

@@ -99,15 +99,15 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	if !hasValue(o[role]) && hasValue(o["from"]) {
 		role, text = "from", "value"
 	}
-	var said string
+	var value string
 	if !hasValue(o[role]) {
 		return m, fmt.Errorf("it has no %q", role)
 	}
-	if err := json.Unmarshal(o[role], &said); err != nil {
+	if err := json.Unmarshal(o[role], &value); err != nil {
 		return m, wrapped(role, err)
 	}
-	m.role = Role(said)
-	m.call = said == "function_call" || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
+	m.role = Role(value)
+	m.call = value == "function_call" || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
 	if m.role == "system" || m.role == "user" { // other turns may have keys that this task ignores, such as thinking
 		for _, key := range slices.Sorted(maps.Keys(o)) {
 			if key != role && key != text && key != "weight" && hasValue(o[key]) {

@@ -204,8 +204,8 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 		} else if m := onNextLine.FindStringSubmatch(after); m != nil && aloneTail.MatchString(m[2]) {
 			found = append(found, readStated(at[0], bracket, m[1], m[2], scale))
 		} else if lineLabel.MatchString(before) {
-			said, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
-			found = append(found, statedScore{at: at[0], err: fmt.Errorf("the score %s is not a number", quoted(said))})
+			stated, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
+			found = append(found, statedScore{at: at[0], err: fmt.Errorf("the score %s is not a number", quoted(stated))})
 		}
 	}
 	return found

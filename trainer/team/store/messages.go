@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A wait causes a message after sayAfter. Between two messages, of the same wait or of different ones, at least sayAgain passes.
+// A wait causes a message after noticeAfter. Between two messages, of the same wait or of different ones, at least noticeAgain passes.
 const (
-	sayAfter = 5 * time.Second
-	sayAgain = time.Minute
+	noticeAfter = 5 * time.Second
+	noticeAgain = time.Minute
 )
 
 // messages reports long waits. It limits the messages of all goroutines that wait.
@@ -34,7 +34,7 @@ func (m *messages) due(since time.Time) bool {
 	if time.Now().Before(m.next) {
 		return false
 	}
-	m.next = time.Now().Add(sayAgain)
+	m.next = time.Now().Add(noticeAgain)
 	return true
 }
 

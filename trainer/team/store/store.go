@@ -51,7 +51,7 @@ type Options struct {
 	// or an agent has no worker. It receives another message when the store answers again. nil: no messages.
 	Waiting func(what string) `json:"-"`
 
-	sayAfter time.Duration // shorter waits do not cause a message; 0: sayAfter
+	sayAfter time.Duration // shorter waits do not cause a message; 0: noticeAfter
 	process  string        // random name of the process; "": thisProcess
 }
 
@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Minute)
 	o.process = cmp.Or(o.process, thisProcess)
 	o.MaxDeliveries = cmp.Or(o.MaxDeliveries, 5)
-	o.sayAfter = cmp.Or(o.sayAfter, sayAfter)
+	o.sayAfter = cmp.Or(o.sayAfter, noticeAfter)
 	s := &Store{opt: o}
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()

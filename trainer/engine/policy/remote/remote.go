@@ -104,17 +104,17 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 }
 
 // Inspect describes the servers. It does not wait for absent ones, and does not change anything.
-func Inspect(ctx context.Context, opt Options) (said []string, err error) {
+func Inspect(ctx context.Context, opt Options) (servers []string, err error) {
 	for _, url := range opt.URLs {
 		r := newReplica(url, opt)
 		defer r.close()
 		is, err := r.api.inspect(ctx)
 		if err != nil {
-			return said, fmt.Errorf("the engine at %s: %w", r.url, err)
+			return servers, fmt.Errorf("the engine at %s: %w", r.url, err)
 		}
-		said = append(said, is.at(r))
+		servers = append(servers, is.at(r))
 	}
-	return said, nil
+	return servers, nil
 }
 
 // identify returns the facts about a server, as soon as it answers.

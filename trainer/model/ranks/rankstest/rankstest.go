@@ -53,12 +53,12 @@ func Run(t *testing.T, size int, part, dir string) []error {
 		all.Go(func() {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRank$", "-test.count=1", fmt.Sprintf("-test.v=%v", testing.Verbose()))
 			cmd.Env = append(os.Environ(), rankEnv+"="+string(as))
-			var said bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &said, &said
+			var output bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &output, &output
 			if err := cmd.Run(); err != nil {
-				errs[rank] = fmt.Errorf("rank %d of %d: %w\n%s", rank, size, err, said.Bytes())
+				errs[rank] = fmt.Errorf("rank %d of %d: %w\n%s", rank, size, err, output.Bytes())
 			} else if rank == 0 && testing.Verbose() {
-				t.Logf("%s", said.Bytes())
+				t.Logf("%s", output.Bytes())
 			}
 		})
 	}
