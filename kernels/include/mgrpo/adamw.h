@@ -16,7 +16,7 @@ typedef struct mgrpo_adamw_config {
   double beta1, beta2;  // in [0, 1)
   double eps;           // > 0
   double weight_decay;  // >= 0, decoupled
-  double max_norm;      // 0 = no clipping
+  double max_norm;      // the greatest norm of the clipped gradient, Clip in Go; 0 = no clipping
   int64_t step;         // the number of this update, from 1
 } mgrpo_adamw_config;
 
