@@ -18,8 +18,8 @@ type Server struct {
 	Half  bool   // our engine samples from bf16 weights
 }
 
-// Beside measures our rollouts and the server's in turn, and logs the tokens a second of both.
-func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) {
+// CompareInTurn measures our rollouts and the server's in turn, and logs the tokens a second of both.
+func CompareInTurn(ctx context.Context, s Server, o Options) (*measure.Results, error) {
 	folder, err := filepath.Abs(s.Model)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 		if c.Out == "" {
 			o.Save = nil // it is not a row of the suite's file
 		}
-		return phases.Beside(ctx, s, o)
+		return phases.CompareInTurn(ctx, s, o)
 	})
 }
 

@@ -80,13 +80,13 @@ const (
 func printStatus(w io.Writer, s *store.Status) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "run %s, round %d\n\n", s.Run, s.Round)
-	fmt.Fprintf(&b, "%-*s  %-22s %6s %8s %5s %7s\n", statusAgent, "agent", "worker", "epoch", "version", "lag", "in hand")
+	fmt.Fprintf(&b, "%-*s  %-22s %6s %8s %5s %7s\n", statusAgent, "agent", "worker", "epoch", "version", "lag", "claimed")
 	for _, a := range s.Agents {
 		version := "-"
 		if a.Version != nil {
 			version = fmt.Sprint(*a.Version)
 		}
-		fmt.Fprintf(&b, "%-*s  %-22s %6d %8s %5d %7d\n", statusAgent, shorten(a.Agent, statusAgent), workerText(a), a.Epoch, version, a.Lag, a.InHandAll)
+		fmt.Fprintf(&b, "%-*s  %-22s %6d %8s %5d %7d\n", statusAgent, shorten(a.Agent, statusAgent), workerText(a), a.Epoch, version, a.Lag, a.ClaimedCount)
 	}
 	for _, a := range s.Agents {
 		if a.Missing() {
@@ -117,7 +117,7 @@ func printStatus(w io.Writer, s *store.Status) error {
 // printCalls lists the oldest invocations that workers are playing.
 func printCalls(b *strings.Builder, s *store.Status) {
 	for _, a := range s.Agents {
-		for i, c := range a.InHand[:min(len(a.InHand), statusCalls)] {
+		for i, c := range a.Claimed[:min(len(a.Claimed), statusCalls)] {
 			if i == 0 {
 				wrap(b, "\n", fmt.Sprintf("%s works on, oldest first", a.Agent))
 			}

@@ -17,8 +17,8 @@ func TestStatusFits80Columns(t *testing.T) {
 	s := &store.Status{
 		Run: strings.Repeat("r", 64), Round: 7, Asked: long,
 		Agents: []store.AgentStatus{
-			{Agent: long, Alive: true, LeaseLeft: 599.94, Epoch: 123456, Version: &version, Lag: 12345, InHandAll: 65536,
-				InHand: []store.Call{{Phase: "step-17", ID: strings.Repeat("é", 300), Age: 1.26, Delivery: 2}}},
+			{Agent: long, Alive: true, LeaseLeft: 599.94, Epoch: 123456, Version: &version, Lag: 12345, ClaimedCount: 65536,
+				Claimed: []store.Call{{Phase: "step-17", ID: strings.Repeat("é", 300), Age: 1.26, Delivery: 2}}},
 			{Agent: "helper", Version: new(int64)},
 			{Agent: "silent", Alive: true, Silent: 8.74, LeaseLeft: 6.26},
 		},

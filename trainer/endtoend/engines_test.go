@@ -195,13 +195,13 @@ func useServer(t *testing.T, kind string) {
 	if err := os.Remove(forget); err != nil {
 		t.Fatal(err)
 	}
-	measureBeside(t, phases.Server{Kind: remote.Kind(kind), URL: s.url(), Model: model})
+	compareInTurn(t, phases.Server{Kind: remote.Kind(kind), URL: s.url(), Model: model})
 }
 
-// measureBeside compares the server with our engine in the benchmark of rollouts.
-func measureBeside(t *testing.T, s phases.Server) {
+// compareInTurn compares the server with our engine in the benchmark of rollouts.
+func compareInTurn(t *testing.T, s phases.Server) {
 	t.Helper()
-	r, err := phases.Beside(t.Context(), s, phases.Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf})
+	r, err := phases.CompareInTurn(t.Context(), s, phases.Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}

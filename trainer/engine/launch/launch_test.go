@@ -85,7 +85,7 @@ func follow(inbox *Inbox) error {
 		for _, q := range batch {
 			tokens += len(q.Tokens)
 		}
-		if err := inbox.Answer(Reply{Digest: uint32(tokens + len(next.Which))}); err != nil {
+		if err := inbox.Answer(Reply{Digest: uint32(tokens + len(next.Indices))}); err != nil {
 			return err
 		}
 	}
@@ -99,7 +99,7 @@ func start(t *testing.T, agent string) *RankGroup {
 	}
 	t.Cleanup(c.Close)
 	opening := func(rank int) Order {
-		return Order{Kind: Open, Open: &OpenOrder{Agent: agent, Rank: rank, Size: 3, Beside: 1}}
+		return Order{Kind: Open, Open: &OpenOrder{Agent: agent, Rank: rank, Size: 3, SharingThreads: 1}}
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 2 || replies[0].Digest != 1 || replies[1].Digest != 2 {
@@ -125,7 +125,7 @@ func TestOrders(t *testing.T) {
 			t.Fatalf("got replies %v, want %v; rank 0's part ran: %v; error %v", replies, want, did, err)
 		}
 	}
-	replies, err := c.Do(t.Context(), Order{Kind: Update, Which: []int{0, 3}, AdamW: &AdamW{LR: 1e-6}}, nil, func(context.Context) error { return nil })
+	replies, err := c.Do(t.Context(), Order{Kind: Update, Indices: []int{0, 3}, AdamW: &AdamW{LR: 1e-6}}, nil, func(context.Context) error { return nil })
 	if err != nil || replies[1].Digest != 2 {
 		t.Fatalf("replies to an update: got %v, want digest 2; error %v", replies, err)
 	}
@@ -272,35 +272,35 @@ func TestSequences(t *testing.T) {
 // TestHostileOrders: an order that rank 0 would never send is refused.
 func TestHostileOrders(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"kind":"reset_optimizer"}`:                                        "",
-		`{"kind":"prepare","batch":3}`:                                      "",
-		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:                    "",
-		`{"kind":"sample"}`:                                                 "",
-		`{"kind":"read","span":{"from":3,"n":2}}`:                           "",
-		`{"kind":"read"}`:                                                   "does not have a valid range of weights",
-		`{"kind":"read","span":{"from":-1,"n":2}}`:                          "does not have a valid range of weights",
-		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:         "does not have a valid range of weights",
-		`{"kind":"copy_state","span":{"from":3,"n":2}}`:                     "has a field of another kind",
-		`{"kind":"update_weights","version":3}`:                             "",
-		`{"kind":"update_weights","version":-1}`:                            "version -1",
-		`{"kind":"release","version":3}`:                                    "has a field of another kind",
-		`{"kind":"rm -rf"}`:                                                 "unknown order",
-		`{"kind":"reset_optimizer","batch":3}`:                              "has a field of another kind",
-		`{"kind":"reset_optimizer","shell":"sh"}`:                           "unknown field",
-		`{"kind":"reset_optimizer"}{}`:                                      "more than one value",
-		`{"kind":"prepare","batch":-1}`:                                     "invalid number of sequences: -1",
-		`{"kind":"prepare","batch":1e8}`:                                    "cannot unmarshal",
-		`{"kind":"prepare","batch":100000000}`:                              "invalid number of sequences: 100000000",
-		`{"kind":"update"}`:                                                 "does not have a learning rate",
-		`{"kind":"update","adamw":{"lr":-1}}`:                               "does not have a learning rate",
-		`{"kind":"update","adamw":{"steps":-1}}`:                            "or count",
-		`{"kind":"open"}`:                                                   "does not have a complete description of the model",
-		`{"kind":"open","open":{"agent":"a","rank":0,"size":2,"beside":1}}`: "does not have a complete description of the model",
-		`{"kind":"open","open":{"agent":"a","rank":1,"size":2}}`:            "does not have a complete description of the model",
-		`{"kind":"open","open":{"agent":"a","rank":1,"size":2,"beside":1}}`: "",
-		`{"kind":"join","group":{"name":"a","bind":"10.0.0.7"}}`:            "",
-		`{"kind":"join","group":{"name":"a","bind":"0.0.0.0"}}`:             "does not have a complete group",
-		`{"kind":"join","group":{"name":"a","bind":"node7"}}`:               "does not have a complete group",
+		`{"kind":"reset_optimizer"}`:                                                 "",
+		`{"kind":"prepare","batch":3}`:                                               "",
+		`{"kind":"update","indices":[1],"adamw":{"lr":1}}`:                           "",
+		`{"kind":"sample"}`:                                                          "",
+		`{"kind":"read","span":{"from":3,"n":2}}`:                                    "",
+		`{"kind":"read"}`:                                                            "does not have a valid range of weights",
+		`{"kind":"read","span":{"from":-1,"n":2}}`:                                   "does not have a valid range of weights",
+		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:                  "does not have a valid range of weights",
+		`{"kind":"copy_state","span":{"from":3,"n":2}}`:                              "has a field of another kind",
+		`{"kind":"update_weights","version":3}`:                                      "",
+		`{"kind":"update_weights","version":-1}`:                                     "version -1",
+		`{"kind":"release","version":3}`:                                             "has a field of another kind",
+		`{"kind":"rm -rf"}`:                                                          "unknown order",
+		`{"kind":"reset_optimizer","batch":3}`:                                       "has a field of another kind",
+		`{"kind":"reset_optimizer","shell":"sh"}`:                                    "unknown field",
+		`{"kind":"reset_optimizer"}{}`:                                               "more than one value",
+		`{"kind":"prepare","batch":-1}`:                                              "invalid number of sequences: -1",
+		`{"kind":"prepare","batch":1e8}`:                                             "cannot unmarshal",
+		`{"kind":"prepare","batch":100000000}`:                                       "invalid number of sequences: 100000000",
+		`{"kind":"update"}`:                                                          "does not have a learning rate",
+		`{"kind":"update","adamw":{"lr":-1}}`:                                        "does not have a learning rate",
+		`{"kind":"update","adamw":{"steps":-1}}`:                                     "or count",
+		`{"kind":"open"}`:                                                            "does not have a complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":0,"size":2,"sharing_threads":1}}`: "does not have a complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2}}`:                     "does not have a complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2,"sharing_threads":1}}`: "",
+		`{"kind":"join","group":{"name":"a","bind":"10.0.0.7"}}`:                     "",
+		`{"kind":"join","group":{"name":"a","bind":"0.0.0.0"}}`:                      "does not have a complete group",
+		`{"kind":"join","group":{"name":"a","bind":"node7"}}`:                        "does not have a complete group",
 		``: "EOF",
 	} {
 		_, err := decodeOrder([]byte(text))

@@ -43,7 +43,7 @@ func (l *RankedLearner) Update(ctx context.Context, minibatch []*learner.Sequenc
 		if !known {
 			return r, fmt.Errorf("launch: sequence %s was not prepared", q.ID)
 		}
-		o.Which = append(o.Which, i)
+		o.Indices = append(o.Indices, i)
 	}
 	_, err = l.group.Do(ctx, o, nil, func(ctx context.Context) (err error) {
 		r, err = l.Rank0.Update(ctx, minibatch, lr)
@@ -135,7 +135,7 @@ func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequ
 		err = l.Prepare(ctx, batch)
 	case Update:
 		var minibatch []*learner.Sequence
-		for _, i := range o.Which {
+		for _, i := range o.Indices {
 			if i < 0 || i >= len(l.prepared) {
 				return r, fmt.Errorf("sequence %d does not exist: %d were prepared", i, len(l.prepared))
 			}

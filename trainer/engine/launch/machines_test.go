@@ -82,7 +82,7 @@ func (w *worker) start(t *testing.T) *RankGroup {
 	}
 	t.Cleanup(c.Close)
 	opening := func(rank int) Order {
-		return Order{Kind: Open, Open: &OpenOrder{Agent: w.opt.Agent, Rank: rank, Size: 4, Beside: 1}}
+		return Order{Kind: Open, Open: &OpenOrder{Agent: w.opt.Agent, Rank: rank, Size: 4, SharingThreads: 1}}
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 3 || replies[0].Digest != 1 || replies[1].Digest != 2 || replies[2].Digest != 3 {

@@ -20,7 +20,7 @@ const (
 	Open            OrderKind = "open"              // load the weights of the agent that Order.Open describes
 	Join            OrderKind = "join"              // join the group of ranks, and allocate the buffers for training
 	Prepare         OrderKind = "prepare"           // learner.Prepare of a batch, which is kept until the next one
-	Update          OrderKind = "update"            // learner.Update of the sequences Which of that batch
+	Update          OrderKind = "update"            // learner.Update of the sequences Indices of that batch
 	ColdStartUpdate OrderKind = "cold_start_update" // learner.ColdStartUpdate with a separate batch
 	ResetOptimizer  OrderKind = "reset_optimizer"   // State.Reset
 	CopyState       OrderKind = "copy_state"        // State.Copy, to rank 0
@@ -39,11 +39,11 @@ const (
 type Order struct {
 	Kind    OrderKind   `json:"kind"`
 	Open    *OpenOrder  `json:"open,omitempty"`
-	Group   *Rendezvous `json:"group,omitempty"` // the group to join
-	Batch   int         `json:"batch,omitempty"` // number of sequences that follow
-	Which   []int       `json:"which,omitempty"` // indices of sequences
-	AdamW   *AdamW      `json:"adamw,omitempty"` // constants of an update
-	Span    *Span       `json:"span,omitempty"`  // range of the weights
+	Group   *Rendezvous `json:"group,omitempty"`   // the group to join
+	Batch   int         `json:"batch,omitempty"`   // number of sequences that follow
+	Indices []int       `json:"indices,omitempty"` // indices of sequences
+	AdamW   *AdamW      `json:"adamw,omitempty"`   // constants of an update
+	Span    *Span       `json:"span,omitempty"`    // range of the weights
 	Folder  string      `json:"folder,omitempty"`
 	Version int64       `json:"version,omitempty"` // of the weights
 }
@@ -64,14 +64,14 @@ type AdamW struct {
 
 // OpenOrder describes a follower's model.
 type OpenOrder struct {
-	Config   []byte `json:"config"` // a configuration in which the agent has only the follower's device, and paths are absolute
-	Agent    string `json:"agent"`
-	Weights  string `json:"weights"`  // folder of the checkpoint to continue from; "": the weights that the configuration names
-	Learns   bool   `json:"learns"`   // the rank holds a share of the trained weights, and rank 0 sends it a checkpoint's fp32 weights
-	Gathered bool   `json:"gathered"` // no rank holds complete layers
-	Rank     int    `json:"rank"`     // counted from 1
-	Size     int    `json:"size"`
-	Beside   int    `json:"beside"` // number of processes that share the threads of the follower's machine
+	Config         []byte `json:"config"` // a configuration in which the agent has only the follower's device, and paths are absolute
+	Agent          string `json:"agent"`
+	Weights        string `json:"weights"`  // folder of the checkpoint to continue from; "": the weights that the configuration names
+	Learns         bool   `json:"learns"`   // the rank holds a share of the trained weights, and rank 0 sends it a checkpoint's fp32 weights
+	Gathered       bool   `json:"gathered"` // no rank holds complete layers
+	Rank           int    `json:"rank"`     // counted from 1
+	Size           int    `json:"size"`
+	SharingThreads int    `json:"sharing_threads"` // number of processes that share the threads of the follower's machine
 }
 
 // Rendezvous describes where ranks meet.
@@ -122,7 +122,7 @@ func (o Order) check() error {
 	case Prepare:
 		want.Batch = o.Batch
 	case Update:
-		want.Which, want.AdamW = o.Which, o.AdamW
+		want.Indices, want.AdamW = o.Indices, o.AdamW
 	case ColdStartUpdate:
 		want.Batch, want.AdamW = o.Batch, o.AdamW
 	case Read:
@@ -137,10 +137,10 @@ func (o Order) check() error {
 	}
 	open, adam := o.Open, o.AdamW
 	switch {
-	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Span != want.Span,
+	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Indices) != len(want.Indices), adam != want.AdamW, o.Span != want.Span,
 		o.Folder != want.Folder, o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has a field of another kind", o.Kind)
-	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks || open.Beside < 1):
+	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks || open.SharingThreads < 1):
 		return fmt.Errorf("launch: an order to %s does not have a complete description of the model", o.Kind)
 	case o.Kind == Join && (o.Group == nil || o.Group.Name == "" || !isAddress(o.Group.Bind)):
 		return fmt.Errorf("launch: an order to %s does not have a complete group", o.Kind)
@@ -150,8 +150,8 @@ func (o Order) check() error {
 		return fmt.Errorf("launch: an order to %s does not have a valid range of weights", o.Kind)
 	case o.Version < 0:
 		return fmt.Errorf("launch: an order to %s version %d", o.Kind, o.Version)
-	case o.Batch < 0 || max(o.Batch, len(o.Which)) > maxBatch:
-		return fmt.Errorf("launch: an order to %s has an invalid number of sequences: %d", o.Kind, cmp.Or(o.Batch, len(o.Which)))
+	case o.Batch < 0 || max(o.Batch, len(o.Indices)) > maxBatch:
+		return fmt.Errorf("launch: an order to %s has an invalid number of sequences: %d", o.Kind, cmp.Or(o.Batch, len(o.Indices)))
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func (f *follower) open(ctx context.Context, o launch.OpenOrder) error {
 	if o.Learns {
 		f.opt.rank, f.opt.size, f.opt.gathered = o.Rank, o.Size, o.Gathered
 	}
-	cfg.Run.Threads = threads(cfg, o.Beside)
+	cfg.Run.Threads = threads(cfg, o.SharingThreads)
 	f.parts = &AgentParts{}
 	err = f.parts.load(ctx, f.opt, a)
 	if err != nil || o.Learns || o.Weights == "" {

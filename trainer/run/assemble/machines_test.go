@@ -17,12 +17,12 @@ func TestMachinesShare(t *testing.T) {
 	}
 	a := cfg.Agent("planner")
 	want := AgentOptions{Config: cfg, Agent: a.Name, Process: &Process{Agents: cfg.AgentNames()}}
-	var beside []int
+	var sharing []int
 	for rank := range a.Ranks() {
-		beside = append(beside, want.beside(a, rank))
+		sharing = append(sharing, want.sharingThreads(a, rank))
 	}
-	if !slices.Equal(beside, []int{6, 6, 2, 2, 2, 2}) {
-		t.Errorf("processes on the machine of each rank: %v", beside)
+	if !slices.Equal(sharing, []int{6, 6, 2, 2, 2, 2}) {
+		t.Errorf("processes on the machine of each rank: %v", sharing)
 	}
 	if n := cfg.Slots(a); n != 2 {
 		t.Errorf("each of six devices samples %d of 12 rollouts", n)

@@ -29,7 +29,7 @@ func (p *AgentParts) openOnRanks(ctx context.Context, opt AgentOptions, a *confi
 	}
 	open := func(rank int) launch.Order {
 		return launch.Order{Kind: launch.Open, Open: &launch.OpenOrder{Config: configOf(opt, a, all[rank]), Agent: a.Name, Weights: opt.Weights,
-			Learns: opt.Learns, Gathered: opt.gathered, Rank: rank, Size: len(all), Beside: opt.beside(a, rank)}}
+			Learns: opt.Learns, Gathered: opt.gathered, Rank: rank, Size: len(all), SharingThreads: opt.sharingThreads(a, rank)}}
 	}
 	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, opt, a) }); err != nil || !opt.Learns {
 		return err
@@ -63,9 +63,9 @@ func configOf(opt AgentOptions, a *config.Agent, device string) []byte {
 	return own.Dump("/")
 }
 
-// beside returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
+// sharingThreads returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
 // agent on a further machine.
-func (o AgentOptions) beside(a *config.Agent, rank int) int {
+func (o AgentOptions) sharingThreads(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
 	}

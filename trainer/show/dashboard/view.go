@@ -118,8 +118,8 @@ func (r *runState) describe(a *agentView) {
 		a.Doing, a.Since = "is about to begin", 0
 	}
 	a.Facts = append(a.Facts, fact{"rollouts", "rollouts in flight", strconv.Itoa(act.Rollouts), ""})
-	if s.InHandAll > 0 {
-		a.Facts = append(a.Facts, fact{"in_hand", "calls in hand", strconv.FormatInt(s.InHandAll, 10), ""})
+	if s.ClaimedCount > 0 {
+		a.Facts = append(a.Facts, fact{"claimed", "claimed calls", strconv.FormatInt(s.ClaimedCount, 10), ""})
 	}
 }
 

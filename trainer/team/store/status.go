@@ -27,17 +27,17 @@ type Status struct {
 
 // AgentStatus is one agent's place in the run.
 type AgentStatus struct {
-	Agent     string  `json:"agent"`
-	Epoch     int64   `json:"epoch"`
-	Alive     bool    `json:"alive"`                   // a worker has the place
-	LeaseLeft float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
-	Silent    float64 `json:"silent_seconds"`          // since its worker renewed the lease, if the worker has this configuration's lease
-	Version   *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
-	Lag       int64   `json:"lag"`                     // number of versions behind the agent with the newest version
-	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
-	Finished  bool    `json:"finished"`                // its worker has finished the run
-	InHand    []Call  `json:"in_hand,omitempty"`       // claimed invocations, oldest first
-	InHandAll int64   `json:"in_hand_count,omitempty"` // number of claimed invocations; InHand lists the oldest
+	Agent        string  `json:"agent"`
+	Epoch        int64   `json:"epoch"`
+	Alive        bool    `json:"alive"`                   // a worker has the place
+	LeaseLeft    float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
+	Silent       float64 `json:"silent_seconds"`          // since its worker renewed the lease, if the worker has this configuration's lease
+	Version      *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
+	Lag          int64   `json:"lag"`                     // number of versions behind the agent with the newest version
+	Ready        bool    `json:"ready"`                   // its worker was ready to begin this round
+	Finished     bool    `json:"finished"`                // its worker has finished the run
+	Claimed      []Call  `json:"claimed,omitempty"`       // claimed invocations, oldest first
+	ClaimedCount int64   `json:"claimed_count,omitempty"` // number of claimed invocations; Claimed lists the oldest
 }
 
 // Missing reports whether the worker that has the place is late: it has not renewed its lease for more than half of the lease. A
@@ -246,22 +246,22 @@ func (r *statusReader) calls() error {
 	}
 	for i, a := range r.names {
 		st := &r.out.Agents[i]
-		if st.InHandAll = counts[i].Val(); st.InHandAll == 0 || st.InHandAll > statusCalls {
+		if st.ClaimedCount = counts[i].Val(); st.ClaimedCount == 0 || st.ClaimedCount > statusCalls {
 			continue
 		}
 		claims, err := r.s.rdb.HGetAll(r.ctx, r.s.key("claimed", a)).Result()
 		if err != nil {
 			return err
 		}
-		if st.InHand, err = r.inHand(a, claims); err != nil {
+		if st.Claimed, err = r.oldestClaims(a, claims); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// inHand lists the oldest of an agent's claims, which map "PHASE ID" to the id of the stream's entry.
-func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, error) {
+// oldestClaims lists the oldest of an agent's claims, which map "PHASE ID" to the id of the stream's entry.
+func (r *statusReader) oldestClaims(agent string, claims map[string]string) ([]Call, error) {
 	var out []Call
 	for name, entry := range claims {
 		phase, id, ok := strings.Cut(name, " ")

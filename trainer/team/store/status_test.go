@@ -71,8 +71,8 @@ func TestStatus(t *testing.T) {
 		v, err := claimOne(ctx, help, TrainPhase(0))
 		must(t, err)
 		st = mustStatus(t, s, "claimed", "boss: rollouts of step-0, 0 of 4 are there; calls without an answer: 2")
-		if a := st.Agents[1]; a.InHandAll != 1 || len(a.InHand) != 1 || a.InHand[0].ID != v.ID() || a.InHand[0].Phase != "step-0" || a.InHand[0].Delivery != 1 || a.InHand[0].Age < 0 {
-			t.Errorf("claimed: got %+v, want invocation %s in hand", a, v.ID())
+		if a := st.Agents[1]; a.ClaimedCount != 1 || len(a.Claimed) != 1 || a.Claimed[0].ID != v.ID() || a.Claimed[0].Phase != "step-0" || a.Claimed[0].Delivery != 1 || a.Claimed[0].Age < 0 {
+			t.Errorf("claimed: got %+v, want invocation %s claimed", a, v.ID())
 		}
 		must(t, help.Invocations.Complete(ctx, v, Result{Text: "x"}))
 		for _, q := range []string{"q", "r"} {
