@@ -25,8 +25,8 @@ type inputs struct {
 
 // readInputs reads the saved inputs of a run. They are empty in the folder of a run that did not save them.
 func readInputs(dir string) (in inputs, err error) {
-	const most = 1 << 20
-	text, err := durable.ReadSmall(filepath.Join(dir, inputsFile), most)
+	const maxSize = 1 << 20
+	text, err := durable.ReadSmall(filepath.Join(dir, inputsFile), maxSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return inputs{}, nil

@@ -81,8 +81,8 @@ func Commit(ctx context.Context) string {
 
 // evictedBytes returns the size of a buffer that leaves nothing else in the last-level cache: twice its size, but at most 1 GiB.
 func evictedBytes() int64 {
-	const most = 1 << 30
-	return min(max(leastEvicted, 2*l3Bytes()), most)
+	const maxEvicted = 1 << 30
+	return min(max(leastEvicted, 2*l3Bytes()), maxEvicted)
 }
 
 const leastEvicted = 96 << 20

@@ -142,13 +142,13 @@ func (q request) alignment() (any, error) {
 	if q.RunSeed == nil || q.Query == nil || q.Rollout == nil || q.Agent == nil || q.D == nil || q.DK == nil {
 		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: `needs "groups", or all of "run_seed", "query", "rollout", "agent", "d", "d_k"`}
 	}
-	const most = 1 << 20
+	const maxValue = 1 << 20
 	for _, f := range []struct {
 		name       string
 		value, low int
 	}{{"rollout", *q.Rollout, 0}, {"d", *q.D, 1}, {"d_k", *q.DK, 0}} {
-		if f.value < f.low || f.value > most {
-			return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: f.name, Message: fmt.Sprintf("must be from %d to %d", f.low, most)}
+		if f.value < f.low || f.value > maxValue {
+			return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: f.name, Message: fmt.Sprintf("must be from %d to %d", f.low, maxValue)}
 		}
 	}
 	multiplicity, draws := mgrpo.Draw(mgrpo.AlignKey(uint64(*q.RunSeed), *q.Query, *q.Rollout, *q.Agent), *q.D, *q.DK)

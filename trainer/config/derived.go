@@ -17,9 +17,9 @@ func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
 		return n
 	}
-	const most = 128
+	const maxSlots = 128
 	n := a.engines()
-	return min((c.Task.QueriesPerStep*c.GRPO.Rollouts+n-1)/n, most)
+	return min((c.Task.QueriesPerStep*c.GRPO.Rollouts+n-1)/n, maxSlots)
 }
 
 // Conversations returns the number of conversations that an agent holds at once on each sampling device. It is at least

@@ -31,11 +31,11 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 			return err
 		}
 		hidden = hidden.IndexSelect(0, s.FromInt32(rows, n)).To(torch.Float32)
-		const most = 1 << 13 // rows of the head that are in fp32 at once
+		const maxRows = 1 << 13 // rows of the head that are in fp32 at once
 		vocab := int64(m.Config.VocabSize)
-		for from := int64(0); from < vocab; from += most {
+		for from := int64(0); from < vocab; from += maxRows {
 			s.Scoped(func() {
-				width := min(most, vocab-from)
+				width := min(maxRows, vocab-from)
 				piece := make([]float32, n*width)
 				torch.Linear(hidden, m.headRows(s, from, width), nil).Float32s(piece)
 				capped(piece, m.Config.LogitCap)

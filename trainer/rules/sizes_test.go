@@ -47,7 +47,7 @@ func (l limit) check(t *testing.T, sizes map[string]int) {
 // The limits of sizes. A reader should be able to keep a type, a function or a file in mind. Older types that are larger are listed,
 // and may only shrink.
 var (
-	mostFields = limit{15, "fields", map[string]int{
+	maxFields = limit{15, "fields", map[string]int{
 		"bench/chaos.chaos":                      17,
 		"bench/gateway.stage":                    23,
 		"bench/learned.Result":                   18,
@@ -91,7 +91,7 @@ var (
 		"trainer/team/archive.Line":              25,
 		"trainer/team/store.Options":             17,
 	}}
-	mostMethods = limit{20, "methods", map[string]int{
+	maxMethods = limit{20, "methods", map[string]int{
 		"bench/chaos.chaos":                      37,
 		"bindings/torch.Scope":                   26,
 		"bindings/torch.Tensor":                  49,
@@ -172,8 +172,8 @@ func TestFilesAreShort(t *testing.T) {
 	testFileLines.check(t, tests)
 }
 
-// mostColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. Tests may have longer lines, for tables of cases.
-const mostColumns = 160
+// maxColumns is the length of a line of Go, C++ and CUDA, with tabs of 4 columns. Tests may have longer lines, for tables of cases.
+const maxColumns = 160
 
 // TestLinesAreShort finds lines of more columns.
 func TestLinesAreShort(t *testing.T) {
@@ -190,8 +190,8 @@ func TestLinesAreShort(t *testing.T) {
 		for line := range bytes.Lines(content) {
 			number++
 			columns := utf8.RuneCount(bytes.TrimRight(line, "\n")) + 3*bytes.Count(line, []byte("\t"))
-			if columns > mostColumns {
-				t.Errorf("%s:%d has %d columns: at most %d", name, number, columns, mostColumns)
+			if columns > maxColumns {
+				t.Errorf("%s:%d has %d columns: at most %d", name, number, columns, maxColumns)
 			}
 		}
 	})
@@ -258,8 +258,8 @@ func TestTypesAreSmall(t *testing.T) {
 			}
 		}
 	}
-	mostFields.check(t, fields)
-	mostMethods.check(t, methods)
+	maxFields.check(t, fields)
+	maxMethods.check(t, methods)
 }
 
 // embedded returns the type that a field of a struct embeds, or nil if the field has a name or the type is not of this repository.

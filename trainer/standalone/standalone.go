@@ -211,18 +211,18 @@ func (c *Checkpoint) text(ids, stops []int32) string {
 	return c.Tokenizer.Decode(ids, true)
 }
 
-// mostCached is the largest number of tokens whose keys and values an engine keeps, over all conversations. The limit of a
-// single conversation may be larger. Without mostCached, the cache for sixteen conversations with a model of 131,072
+// maxCached is the largest number of tokens whose keys and values an engine keeps, over all conversations. The limit of a
+// single conversation may be larger. Without maxCached, the cache for sixteen conversations with a model of 131,072
 // positions would exceed the memory of every GPU.
-const mostCached = 1 << 17
+const maxCached = 1 << 17
 
 // cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means that all of them fit at
 // once.
 func cacheTokens(slots, limit int) int {
-	if slots*limit <= mostCached {
+	if slots*limit <= maxCached {
 		return 0
 	}
-	return max(limit, mostCached)
+	return max(limit, maxCached)
 }
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.

@@ -53,9 +53,9 @@ func Run(ctx context.Context, s Settings) Findings {
 	f.manifests(s)
 	f.record(ctx, s)
 	f.coverage(s)
-	const most = 30 // printed findings
-	if n := len(f.Broken); n > most {
-		f.Broken = append(f.Broken[:most], fmt.Sprintf("and %d more", n-most))
+	const maxFindings = 30 // printed findings
+	if n := len(f.Broken); n > maxFindings {
+		f.Broken = append(f.Broken[:maxFindings], fmt.Sprintf("and %d more", n-maxFindings))
 	}
 	return f
 }

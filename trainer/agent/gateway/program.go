@@ -82,12 +82,12 @@ func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 // errNotStarted is the error of a command that could not be started.
 var errNotStarted = errors.New("it could not be started")
 
-// mostInEnvironment is the largest number of bytes of a query in the environment. Linux allows 128 KiB for a variable.
-const mostInEnvironment = 120 << 10
+// maxInEnvironment is the largest number of bytes of a query in the environment. Linux allows 128 KiB for a variable.
+const maxInEnvironment = 120 << 10
 
 // queryVariable returns the environment variable with a query, or with the name of a file that holds a longer one. remove removes the file.
 func queryVariable(query []byte) (variable string, remove func(), err error) {
-	if len(query) <= mostInEnvironment {
+	if len(query) <= maxInEnvironment {
 		return "MGRPO_QUERY=" + string(query), func() {}, nil
 	}
 	f, err := os.CreateTemp("", "mgrpo-query-*.json")

@@ -68,10 +68,10 @@ func (u *Usage) add(took time.Duration, err error) {
 
 // Lost records that the connection to a tool's server was lost, and the reason. It is meant for mcp.Options.Lost.
 func (m *Meter) Lost(why string) {
-	const most = 8 // stored between two calls of Take
+	const maxLost = 8 // stored between two calls of Take
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.lost) < most {
+	if len(m.lost) < maxLost {
 		m.lost = append(m.lost, why)
 	}
 }

@@ -98,10 +98,10 @@ func isLoopback(address string) bool {
 
 // noteRefusal reports a refused connection, a bounded number of times.
 func (m *Machines) noteRefusal(text string) {
-	const most = 20
+	const maxNotes = 20
 	m.mu.Lock()
 	m.refused++
-	silent := m.refused > most || m.runEnd != nil
+	silent := m.refused > maxNotes || m.runEnd != nil
 	m.mu.Unlock()
 	if !silent {
 		m.opt.Note(text)

@@ -67,8 +67,8 @@ func Listen(opt ListenOptions) (*Machines, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: agents.%s.machines.address: %w%s", opt.Agent, err, cannotListen(opt.Agent, err))
 	}
-	const mostStrangers = 64
-	m := &Machines{opt: opt, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
+	const maxUnauthenticated = 64
+	m := &Machines{opt: opt, program: digest, tls: config, listener: listener, entering: make(chan struct{}, maxUnauthenticated),
 		conns: map[int]*deviceConn{}, changed: make(chan struct{}), unnotified: map[int]bool{}}
 	m.accepting.Go(m.accept)
 	return m, nil
@@ -163,11 +163,11 @@ func (m *Machines) missing() string {
 // this report when their followers are gone. Close waits for them for the time within which a follower must send a
 // heartbeat.
 func (m *Machines) Close(over RunEnd) {
-	const longest = 4 << 10
+	const maxWhy = 4 << 10
 	if m == nil {
 		return
 	}
-	over.Why = over.Why[:min(len(over.Why), longest)]
+	over.Why = over.Why[:min(len(over.Why), maxWhy)]
 	m.mu.Lock()
 	closed, idle := m.runEnd != nil, m.conns
 	m.runEnd, m.conns = &over, map[int]*deviceConn{}

@@ -92,8 +92,8 @@ type Reply struct {
 
 // short returns the reply with a long error cut.
 func (r Reply) short() Reply {
-	const most = 4 << 10
-	r.Error = r.Error[:min(len(r.Error), most)]
+	const maxError = 4 << 10
+	r.Error = r.Error[:min(len(r.Error), maxError)]
 	return r
 }
 

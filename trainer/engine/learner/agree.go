@@ -20,8 +20,8 @@ type status[T any] struct {
 
 // Limits of a status in addition to its value: the reason, and the encoding.
 const (
-	mostReason   = 4 << 10
-	mostEncoding = 16 << 10
+	maxReason   = 4 << 10
+	maxEncoding = 16 << 10
 )
 
 // refusal is another rank's refusal of a batch, as a text.
@@ -105,7 +105,7 @@ func exchangeStatus[T any](ctx context.Context, g ranks.Group, mine T, err error
 	if err := gob.NewEncoder(&encoded).Encode(own); err != nil {
 		return nil, fmt.Errorf("learner: %w", err)
 	}
-	received, err := g.Exchange(ctx, encoded.Bytes(), most+mostReason+mostEncoding)
+	received, err := g.Exchange(ctx, encoded.Bytes(), most+maxReason+maxEncoding)
 	if err != nil {
 		return nil, fmt.Errorf("learner: %w", err)
 	}
@@ -122,5 +122,5 @@ func exchangeStatus[T any](ctx context.Context, g ranks.Group, mine T, err error
 
 func reason(err error) string {
 	text := err.Error()
-	return text[:min(len(text), mostReason)]
+	return text[:min(len(text), maxReason)]
 }

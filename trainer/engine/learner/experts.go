@@ -103,7 +103,7 @@ func (p *passes) exchangeCounts(ctx context.Context, counts []int) (r rowCounts,
 		return r, err
 	}
 	shape := p.model.Config
-	most := p.mostRows * shape.Mixture.PerToken
+	most := p.maxRows * shape.Mixture.PerToken
 	own, end := ranks.Experts(len(counts), p.group.Rank(), p.group.Size())
 	for rank, theirs := range all {
 		if len(theirs) != len(mine) {

@@ -98,7 +98,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	if err != nil {
 		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", params.Numel(), err)
 	}
-	l.passes = &passes{division: d, grad: l.grad, checkpointed: opt.CheckpointActivations, mostRows: max(opt.MicroBatchTokens, mod.Config.MaxPosition)}
+	l.passes = &passes{division: d, grad: l.grad, checkpointed: opt.CheckpointActivations, maxRows: max(opt.MicroBatchTokens, mod.Config.MaxPosition)}
 	if err := l.group.complete(ctx, mod); err != nil {
 		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
 	}

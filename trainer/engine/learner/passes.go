@@ -16,7 +16,7 @@ type passes struct {
 	*division
 	grad         *gradient
 	checkpointed bool       // activations are recomputed in the backward pass
-	mostRows     int        // of a micro-batch
+	maxRows      int        // of a micro-batch
 	ahead        []exchange // the remaining exchanges of the current pass
 
 	watch    func(done, of int) // called after each pass; may be nil

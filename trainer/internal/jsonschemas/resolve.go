@@ -14,8 +14,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// most is the largest number of schemas that the validator tries for a single value.
-const most = 4096
+// maxSchemas is the largest number of schemas that the validator tries for a single value.
+const maxSchemas = 4096
 
 // Resolve returns a schema for validation and ignores its $schema. It returns an error if the validator cannot read it or might take very
 // long. The validator tries each alternative and each reference again, and never ends if a schema refers to itself.
@@ -91,8 +91,8 @@ func (w *walker) count(at string, schema any) (total int, err error) {
 			return nil
 		}
 		n, err := w.count(at, inner)
-		if total += n; err == nil && total > most {
-			err = fmt.Errorf("it tries more than %d schemas for one value", most)
+		if total += n; err == nil && total > maxSchemas {
+			err = fmt.Errorf("it tries more than %d schemas for one value", maxSchemas)
 		}
 		return err
 	}

@@ -105,13 +105,13 @@ func snapshotOf(model, revision string) (string, error) {
 
 // commitOf reads the name of a commit from a file below refs.
 func commitOf(ref string) (string, error) {
-	const longest = 100 // bytes to read: a commit's name and white space
+	const maxSize = 100 // bytes to read: a commit's name and white space
 	f, err := os.Open(ref)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, longest))
+	text, err := io.ReadAll(io.LimitReader(f, maxSize))
 	if err != nil {
 		return "", err
 	}

@@ -170,8 +170,8 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	return out
 }
 
-// mostQueries is the largest number of training queries that are checked.
-const mostQueries = 100_000
+// maxQueries is the largest number of training queries that are checked.
+const maxQueries = 100_000
 
 // queries returns the training queries of the first epoch and the held-out queries. The lists are empty for a task with its
 // own language (task.WithDialect), since such a task makes queries that fit and do not repeat.
@@ -179,7 +179,7 @@ func queries(cfg *config.Config, t task.Task) (train, heldOut []task.Query) {
 	if _, ok := t.(task.WithDialect); ok {
 		return nil, nil
 	}
-	for i := range int64(mostQueries) {
+	for i := range int64(maxQueries) {
 		q := t.Train(i)
 		if q.ID != q.Row {
 			break

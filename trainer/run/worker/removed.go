@@ -86,5 +86,5 @@ func (s *steps) countUnscored(n int64, outcomes []store.Outcome, complete map[st
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; "+
 		"in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
-		n+1, count, len(outcomes), longestStreak, s.cfg.GRPO.MaxRemoved, reason)
+		n+1, count, len(outcomes), maxStreak, s.cfg.GRPO.MaxRemoved, reason)
 }

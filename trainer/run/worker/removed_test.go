@@ -16,7 +16,7 @@ func TestRemovalsInARow(t *testing.T) {
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five
 	// One of five, and one removed for its age.
 	old := append([]store.Outcome{{Query: "p"}}, good...)
-	for i := range int64(2 * longestStreak) {
+	for i := range int64(2 * maxStreak) {
 		if err := s.countUnscored(i, old, complete); err != nil {
 			t.Fatalf("a rollout removed for its age was counted: %v", err)
 		}

@@ -31,9 +31,9 @@ type steps struct {
 // streak is the number of consecutive latest steps with a failure of one kind.
 type streak int
 
-// longestStreak is the length of a streak that ends the run. A single failure may be caused by the step's batch or a
+// maxStreak is the length of a streak that ends the run. A single failure may be caused by the step's batch or a
 // short outage; several in a row have another cause.
-const longestStreak = 3
+const maxStreak = 3
 
 // add counts a step and reports whether the run must end.
 func (s *streak) add(failed bool) bool {
@@ -42,7 +42,7 @@ func (s *streak) add(failed bool) bool {
 		return false
 	}
 	*s++
-	return *s >= longestStreak
+	return *s >= maxStreak
 }
 
 // step executes training step n of one agent's worker, after its rollouts. exp is the result of rollouts.step for step

@@ -179,8 +179,8 @@ func (r *run) subtitle() string {
 }
 
 func (r *run) lastNotes() (out []note, warnings int) {
-	const most = 200
-	for _, l := range r.notes[max(0, len(r.notes)-most):] {
+	const maxShown = 200
+	for _, l := range r.notes[max(0, len(r.notes)-maxShown):] {
 		warning := l.Severity == metrics.Warning
 		if warning {
 			warnings++

@@ -309,7 +309,7 @@ func (a *assembler) float(v float64, written any) error {
 
 // decimal writes a decimal with all its digits, without trailing zeros.
 func (a *assembler) decimal(v parquet.Value, scale int) error {
-	const most = 1000 // digits after the point
+	const maxScale = 1000 // digits after the point
 	var n big.Int
 	switch v.Kind() {
 	case parquet.Int32:
@@ -323,7 +323,7 @@ func (a *assembler) decimal(v parquet.Value, scale int) error {
 			n.Sub(&n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 		}
 	}
-	if scale < 0 || scale > most {
+	if scale < 0 || scale > maxScale {
 		return fmt.Errorf("decimals with %d digits after the point are not supported", scale)
 	}
 	text := new(big.Rat).SetFrac(&n, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale)), nil)).FloatString(scale)

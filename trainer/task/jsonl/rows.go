@@ -287,10 +287,10 @@ func list(object map[string]json.RawMessage) string {
 	if len(names) == 0 {
 		return "none"
 	}
-	const most = 20
+	const maxNames = 20
 	more := ""
-	if len(names) > most {
-		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	if len(names) > maxNames {
+		names, more = names[:maxNames], fmt.Sprintf(" and %d more", len(names)-maxNames)
 	}
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%.40q", name)

@@ -17,10 +17,10 @@ func RecordLostGPU(dir, agent string, version int64) (again bool, err error) {
 	type loss struct {
 		Version int64 `json:"version"`
 	}
-	const most = 1 << 10
+	const maxSize = 1 << 10
 	path := lostGPUFile(dir, agent)
 	before := loss{Version: -1}
-	data, err := durable.ReadSmall(path, most)
+	data, err := durable.ReadSmall(path, maxSize)
 	if err == nil {
 		err = json.Unmarshal(data, &before)
 	}

@@ -154,8 +154,8 @@ func wander(t *testing.T, tok *tokenizer.Tokenizer, m *grammar.Matcher, stop int
 		ends = append(ends, form.Pairs.Close, form.Pairs.Close, form.Pairs.Close+form.After)
 	}
 	mask := make([]int32, grammar.Words(tok.VocabSize()))
-	const longest = 1500
-	for tries := 0; len(ids) < longest && tries < longest; tries++ {
+	const maxTokens = 1500
+	for tries := 0; len(ids) < maxTokens && tries < maxTokens; tries++ {
 		text := pushes[r.IntN(len(pushes))]
 		if r.IntN(2) == 0 || tries > 30 {
 			text = ends[r.IntN(len(ends))]

@@ -170,8 +170,8 @@ func matchable(message []byte) []byte {
 
 // quoted returns the beginning of a line, for a message.
 func quoted(line []byte) []byte {
-	const most = 200
-	return bytes.ToValidUTF8(line[:min(len(line), most)], nil)
+	const maxQuoted = 200
+	return bytes.ToValidUTF8(line[:min(len(line), maxQuoted)], nil)
 }
 
 func (m *messageLines) skip(text []byte) {

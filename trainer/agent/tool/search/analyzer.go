@@ -197,11 +197,11 @@ func oneSpelling(word string) string {
 // stems adds a word and its prefixes without an ending of up to half of the word. Two forms of a word share one of
 // these prefixes in every language whose endings come last.
 func stems(word string, add func(string)) {
-	const longestEnding, shortestStem = 4, 3
+	const maxEnding, minStem = 4, 3
 	letters := []rune(word)
-	shortest := max(len(letters)-min(longestEnding, len(letters)/2), shortestStem)
+	shortest := max(len(letters)-min(maxEnding, len(letters)/2), minStem)
 	if hangul(letters) {
-		shortest = max(len(letters)-longestEnding+1, 1) // a stem may be one syllable
+		shortest = max(len(letters)-maxEnding+1, 1) // a stem may be one syllable
 	}
 	add(word)
 	for n := len(letters) - 1; n >= shortest; n-- {

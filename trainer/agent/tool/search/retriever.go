@@ -212,8 +212,8 @@ func (r *Retriever) fault(format string, args ...any) error {
 
 // beginning quotes the first bytes of a text from outside.
 func beginning(b []byte) string {
-	const most = 200
-	return fmt.Sprintf("%q", tool.Truncate(strings.ToValidUTF8(string(b), "\uFFFD"), most))
+	const maxQuoted = 200
+	return fmt.Sprintf("%q", tool.Truncate(strings.ToValidUTF8(string(b), "\uFFFD"), maxQuoted))
 }
 
 // boundedText collects text up to a limit.

@@ -129,9 +129,9 @@ func (r *renderer) reading(n *html.Node) {
 
 // tail returns the end of the text so far, starting after the last space.
 func (r *renderer) tail() string {
-	const most = 32
+	const maxTail = 32
 	text := r.out.String()
-	text = text[max(0, len(text)-most):]
+	text = text[max(0, len(text)-maxTail):]
 	return text[strings.LastIndexAny(text, " \n")+1:]
 }
 

@@ -68,12 +68,12 @@ func (r *renderer) row(n *html.Node) {
 
 // spanOf returns the number of columns or rows that a cell spans, which is 1 by default.
 func spanOf(n *html.Node, key string) int {
-	const most = 65534 // as in HTML
+	const maxSpan = 65534 // as in HTML
 	v, err := strconv.Atoi(strings.TrimSpace(attribute(n, key)))
 	if err != nil || v < 0 {
 		return 1
 	}
-	return min(v, most)
+	return min(v, maxSpan)
 }
 
 // repeat returns a cell's text once for each of its columns. A long text is returned only for the first column.

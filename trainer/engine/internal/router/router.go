@@ -40,8 +40,8 @@ func (r *Router) Enter(k policy.Key, able func(engine int) bool) int {
 	defer r.mu.Unlock()
 	engine, known := r.conversations[k]
 	if !known || !able(engine) {
-		const most = 1 << 16
-		if len(r.conversations) >= most {
+		const maxConversations = 1 << 16
+		if len(r.conversations) >= maxConversations {
 			r.forget()
 		}
 		engine = r.place(k.Query, able)

@@ -211,8 +211,8 @@ func (c *connections) has(conn net.Conn, stamp string) bool {
 func (c *connections) add(conn net.Conn, stamp string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	const most = 1 << 10
-	if c.stamp != stamp || len(c.all) == most {
+	const maxConns = 1 << 10
+	if c.stamp != stamp || len(c.all) == maxConns {
 		c.stamp, c.all = stamp, map[net.Conn]bool{}
 	}
 	c.all[conn] = true
@@ -323,8 +323,8 @@ func (r *replica) broken(ctx context.Context, path string, err error) error {
 
 // ctl sends a request other than a turn and reads its reply into out, which may be nil.
 func (r *replica) ctl(ctx context.Context, method, path string, body, out any) error {
-	const most = 8 << 20
-	raw, err := r.call(ctx, r.control, method, path, body, most)
+	const maxReply = 8 << 20
+	raw, err := r.call(ctx, r.control, method, path, body, maxReply)
 	if err != nil || out == nil {
 		return err
 	}
