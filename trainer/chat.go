@@ -45,14 +45,14 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, use fu
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)
 		}
-		ctx, end := context.WithCancel(ctx)
-		defer end()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if !w.Main() {
 				<-ctx.Done()
 				return nil
 			}
-			defer end()
+			defer cancel()
 			return use(ctx, c)
 		})
 	})

@@ -50,8 +50,8 @@ func Render(ctx context.Context, t *tokenizer.Tokenizer, r io.Reader, w io.Write
 
 // convert answers each line with f before it reads the next line.
 func convert(ctx context.Context, r io.Reader, w io.Writer, f func(*ordered.Object) (converted, error)) (Tally, error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	lines, ended := readLines(ctx, r, 0)
 	out := newOutput(w)
 	for in, ok := receive(ctx, lines); ok; in, ok = receive(ctx, lines) {

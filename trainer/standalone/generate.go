@@ -35,10 +35,10 @@ type completion struct {
 // number, the seed and the prompt alone. Generate returns an error if reading, writing or the engine fails; the Tally counts refused
 // lines.
 func (c *Checkpoint) Generate(ctx context.Context, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	defer stop()
+	defer cancel()
 	if opt.Sampling.StopIDs == nil {
 		opt.Sampling.StopIDs = c.StopIDs()
 	}

@@ -33,8 +33,8 @@ const headRows = 512
 // that distribution, in nats. Lines that have already arrived share a forward pass, packed without
 // padding. Score returns an error if reading, writing or the device fails; the Tally counts refused lines.
 func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	lines, ended := readLines(ctx, r, 64)
 	s := scorer{checkpoint: c, opt: opt}
 	out := newOutput(w)

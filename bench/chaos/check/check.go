@@ -46,8 +46,8 @@ type Settings struct {
 
 // Run makes all checks.
 func Run(ctx context.Context, s Settings) Findings {
-	ctx, done := context.WithTimeout(ctx, 10*time.Minute)
-	defer done()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
 	f := Findings{Steps: s.Steps, Agents: s.Agents, Broken: []string{}, Void: []string{}}
 	f.ledgers(s)
 	f.manifests(s)

@@ -23,8 +23,8 @@ type Terminal struct {
 // it recognises the line. For a command that it does not recognise, run prints help, the list of commands. An interrupt
 // ends the context of take; between two lines, run prints help.
 func (t Terminal) run(ctx context.Context, help string, take func(ctx context.Context, line string) (known bool, err error)) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	lines, ended := readLines(ctx, t.In)
 	for {
 		fmt.Fprint(t.Out, t.Prompt)
@@ -60,8 +60,8 @@ func (t Terminal) run(ctx context.Context, help string, take func(ctx context.Co
 
 // interruptible calls f with a context that ends with an interrupt. The error of f after an interrupt is only a note.
 func (t Terminal) interruptible(parent context.Context, f func(context.Context) error) error {
-	ctx, cut := context.WithCancel(parent)
-	defer cut()
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
 	done := make(chan error)
 	go func() { done <- f(ctx) }()
 	for {
@@ -73,7 +73,7 @@ func (t Terminal) interruptible(parent context.Context, f func(context.Context) 
 			fmt.Fprintln(t.Notes, "(cut short)")
 			return nil
 		case <-t.Interrupts:
-			cut()
+			cancel()
 		}
 	}
 }

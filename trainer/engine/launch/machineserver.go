@@ -41,8 +41,8 @@ func ServeMachine(ctx context.Context, s ServeOptions) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var devices sync.WaitGroup
 	m := &machineServer{ServeOptions: s, program: digest, tls: config}
 	ended := make(chan error, len(s.Devices))
@@ -55,7 +55,7 @@ func ServeMachine(ctx context.Context, s ServeOptions) error {
 		})
 	}
 	err = <-ended // if one device has ended, the others end for the same reason or because of it
-	stop(errEnded)
+	cancel(errEnded)
 	devices.Wait()
 	close(ended)
 	for other := range ended { // a device may have missed the last message of the worker, which another device received

@@ -156,12 +156,12 @@ func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.
 	if err := g.Err(); err != nil {
 		return nil, err
 	}
-	acting, done := context.WithCancelCause(ctx)
-	defer done(nil)
+	acting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	g.left.Go(func() {
 		select {
 		case <-g.ended:
-			done(g.Err())
+			cancel(g.Err())
 		case <-acting.Done():
 		}
 	})

@@ -46,15 +46,15 @@ func (inbox *Inbox) begin(content []byte) error {
 	case len(t.ends) == maxTurns:
 		return fmt.Errorf("launch: more than %d requests at once", maxTurns)
 	}
-	ctx, end := context.WithCancel(context.Background())
-	t.ends[id] = end
+	ctx, cancel := context.WithCancel(context.Background())
+	t.ends[id] = cancel
 	sample := t.sample
 	go func() {
 		turn := sample(ctx, r)
 		t.mu.Lock()
 		delete(t.ends, id)
 		t.mu.Unlock()
-		end()
+		cancel()
 		inbox.answerTurn(id, turn)
 	}()
 	return nil

@@ -58,10 +58,10 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // loop executes the decisions of the schedule until the run is over.
 func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) error {
-	acting, done := context.WithCancel(ctx)
+	acting, cancel := context.WithCancel(ctx)
 	background := rolloutRunner{w: w, done: make(chan rolloutResult, 1)}
 	defer background.work.Wait()
-	defer done() // before the wait, on every return
+	defer cancel() // before the wait, on every return
 	background.work.Go(func() { w.stops.passOn(acting, abandon) })
 	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err

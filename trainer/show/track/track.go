@@ -49,10 +49,10 @@ type Sum struct {
 // Forward forwards the records of the run in the folder dir. With follow it waits for further records until the run is
 // complete or ctx ends, which is not an error. It also waits for a run that has not begun yet.
 func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, error) {
-	until, end := context.WithCancel(ctx)
-	defer end()
+	until, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if !follow {
-		end()
+		cancel()
 	}
 	began, err := begins(until, dir)
 	switch {
