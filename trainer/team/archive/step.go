@@ -89,9 +89,9 @@ func (f StepFolder) agreed() bool {
 
 // setAside renames a checkpoint to the first free name. If several workers share the folder, only one of them renames it.
 func (f StepFolder) setAside(confirm func() error) error {
-	const most = 100
+	const maxNames = 100
 	var err error
-	for n := 1; n <= most; n++ {
+	for n := 1; n <= maxNames; n++ {
 		to := fmt.Sprintf("%s.%s-%d", f.path, asideSuffix, n)
 		failpoint.Here("join.aside")
 		if err := confirm(); err != nil {
