@@ -125,7 +125,7 @@ func (e Evaluation) String() string {
 			continue
 		}
 		right, queries := map[int]int64{}, int64(0)
-		for c, n := range r.Counts["right_samples"] {
+		for c, n := range r.Counts[metrics.RightSamples] {
 			if c, err := strconv.Atoi(c); err == nil {
 				right[c] = n
 				queries += n
@@ -133,7 +133,7 @@ func (e Evaluation) String() string {
 		}
 		fmt.Fprintf(&b, "held out      %d queries x %d samples\n", queries, e.Samples)
 		fmt.Fprintf(&b, "accuracy      %.4f", accuracy)
-		if std, ok := r.Values["accuracy_std"]; ok {
+		if std, ok := r.Values[metrics.AccuracyStd]; ok {
 			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
 		}
 		fmt.Fprintln(&b)
@@ -156,11 +156,11 @@ func (e Evaluation) String() string {
 		if !ok {
 			mean, ok = r.Values[metrics.ExpertMean]
 		}
-		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], figure(mean, ok, 3))
+		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values[metrics.Trajectories], figure(mean, ok, 3))
 		for _, c := range []struct {
 			name   string
 			digits int
-		}{{metrics.FormatValid, 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
+		}{{metrics.FormatValid, 3}, {metrics.CallsMean, 2}, {metrics.TurnsMean, 1}, {metrics.TokensMean, 1}, {metrics.MalformedMean, 2}} {
 			v, ok := r.Values[c.name]
 			fmt.Fprint(t, "\t", figure(v, ok, c.digits))
 		}

@@ -44,12 +44,12 @@ func (b *budget) Note(n metrics.Note) {
 func (b *budget) Report(r metrics.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch accuracy, main := r.Values["accuracy"]; {
+	switch accuracy, main := r.Values[metrics.Accuracy]; {
 	case r.Kind == metrics.KindStep:
-		b.tokens += r.Values["tokens"] + r.Values["removal_tokens"]
+		b.tokens += r.Values[metrics.Tokens] + r.Values[metrics.RemovalTokens]
 		b.steps = max(b.steps, r.Step)
 		b.after[r.Step] = b.tokens
-		b.ages = append(b.ages, r.Values["lag_mean"])
+		b.ages = append(b.ages, r.Values[metrics.LagMean])
 		if owed := float64(b.owed()) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
 			b.asked = true
 			close(b.stop)
@@ -74,7 +74,7 @@ func (b *budget) curve(start, final float64) []Point {
 	defer b.mu.Unlock()
 	points := []Point{{Accuracy: start}}
 	for _, r := range b.evals {
-		points = append(points, Point{r.Step, b.after[r.Step], r.Values["accuracy"]})
+		points = append(points, Point{r.Step, b.after[r.Step], r.Values[metrics.Accuracy]})
 	}
 	return append(points, Point{b.steps, b.tokens, final})
 }

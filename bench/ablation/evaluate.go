@@ -35,8 +35,8 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	}
 	for _, r := range e.Records {
 		if r.Agent == cfg.Main().Name {
-			out.Accuracy = r.Values["accuracy"]
-		} else if score, ok := r.Values["expert_mean"]; ok {
+			out.Accuracy = r.Values[metrics.Accuracy]
+		} else if score, ok := r.Values[metrics.ExpertMean]; ok {
 			out.Expert = &score
 		}
 	}
@@ -59,7 +59,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	if e, err = trainer.Evaluate(ctx, &greedy, trainer.EvaluateOptions{Checkpoint: stepDir, Observer: observer}); err != nil {
 		return out, err
 	}
-	out.Greedy = e.Records[0].Values["accuracy"]
+	out.Greedy = e.Records[0].Values[metrics.Accuracy]
 	return out, nil
 }
 

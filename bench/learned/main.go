@@ -239,10 +239,10 @@ func (r *Result) follow(dir string) error {
 func (r *Result) add(record metrics.Record) {
 	v := record.Values
 	correct, main := v[metrics.Accuracy]
-	calls := v["calls_mean"]
+	calls := v[metrics.CallsMean]
 	switch record.Kind {
 	case metrics.KindColdStart:
-		r.Seconds.ColdStart = max(r.Seconds.ColdStart, v["learn_seconds"])
+		r.Seconds.ColdStart = max(r.Seconds.ColdStart, v[metrics.LearnSeconds])
 	case metrics.KindEval:
 		if main {
 			p := r.point(record.Step)
@@ -253,15 +253,15 @@ func (r *Result) add(record metrics.Record) {
 		p := r.point(record.Step)
 		if main {
 			p.Correct, p.Calls = &correct, &calls
-			if spread, ok := v["calls_std"]; ok {
+			if spread, ok := v[metrics.CallsStd]; ok {
 				p.Spread = &spread
 			}
-			r.Seconds.Steps += v[metrics.RolloutSeconds] + v["learn_seconds"]
+			r.Seconds.Steps += v[metrics.RolloutSeconds] + v[metrics.LearnSeconds]
 		}
 		if p.Entropy == nil {
 			p.Entropy, p.Degenerate = map[string]float64{}, map[string]float64{}
 		}
-		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v["entropy_mean"], v["groups_degenerate"]
+		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v[metrics.EntropyMean], v[metrics.GroupsDegenerate]
 		r.Tokens["sampled"] += int64(v[metrics.SampledTokens])
 		r.Sampled[record.Agent] += int64(v[metrics.SampledTokens])
 		r.Tokens["learned"] += int64(v[metrics.TrainedTokens])

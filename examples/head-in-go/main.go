@@ -72,7 +72,7 @@ func printErrors(dir string) error {
 	for _, r := range log.Records {
 		if r.Kind == metrics.KindStep && r.Agent == "planner" {
 			fmt.Printf("step %2d: accuracy %.3f, squared error of the head %.4f, of the mean reward %.4f\n",
-				r.Step, r.Values["accuracy"], r.Values["term_loss"], r.Values["term_mean"])
+				r.Step, r.Values[metrics.Accuracy], r.Values[metrics.TermLoss], r.Values[metrics.TermPrefix+"mean"])
 		}
 	}
 	return nil

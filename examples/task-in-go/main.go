@@ -93,7 +93,7 @@ func (progress) Note(n metrics.Note) {
 func (progress) Report(r metrics.Record) {
 	switch r.Kind {
 	case metrics.KindColdStart:
-		fmt.Printf("%-8s cold start: loss %.3f\n", r.Agent, r.Values["loss"])
+		fmt.Printf("%-8s cold start: loss %.3f\n", r.Agent, r.Values[metrics.Loss])
 	case metrics.KindStep:
 		fmt.Printf("%-8s step %2d: mean reward %.3f\n", r.Agent, r.Step, r.Values[metrics.RewardMean])
 	}

@@ -14,17 +14,6 @@ type Value struct {
 	Meaning string
 }
 
-// Names of Record.Values that several packages read. Sections and ByTool list all names.
-const (
-	Accuracy       = "accuracy"
-	ExpertMean     = "expert_mean"
-	FormatValid    = "format_valid"
-	RewardMean     = "reward_mean"
-	RolloutSeconds = "rollout_seconds"
-	SampledTokens  = "sampled_tokens"
-	TrainedTokens  = "trained_tokens"
-)
-
 // Section lists the values that come from one part of the program.
 type Section struct {
 	Title  string
@@ -44,147 +33,137 @@ var Sections = []Section{
 		{Accuracy, "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid " +
 			"format is worth 0. Main agent only. In evaluations: the held-out accuracy; " +
 			"absent if a rollout of `task.eval` has no score, and `unknown` gives the reason."},
-		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
-		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main " +
+		{AccuracyStd, "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
+		{PassAtPrefix + "N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main " +
 			"agent only."},
 		{RewardMean, "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation; each counts once, independent " +
 			"of its alignment weight. Negative values need `grpo.credit: removal`."},
 		{ExpertMean, "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts as 0. Sub-agents only. Absent " +
 			"from an evaluation in which an answer has no score."},
-		{"credit_mean", "-1 to 1", inStep, "Mean over the calls of a sub-agent of the main agent's correctness minus its correctness without the " +
+		{CreditMean, "-1 to 1", inStep, "Mean over the calls of a sub-agent of the main agent's correctness minus its correctness without the " +
 			"call, in complete rollouts with an answer. Only with `grpo.credit: removal`, for sub-agents that learn."},
-		{"removal_tokens", "tokens", inStep, "Tokens of the main agent's answers without a call, after the parts that they share with their " +
+		{RemovalTokens, "tokens", inStep, "Tokens of the main agent's answers without a call, after the parts that they share with their " +
 			"conversations. They are not in `tokens`. Only with `grpo.credit: removal`, for the main agent."},
 		{FormatValid, "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
-		{"malformed_mean", "calls", inPhase, "Calls by a trajectory that could not be parsed and were answered with an error."},
-		{"calls_mean", "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
-		{"calls_std", "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their " +
+		{MalformedMean, "calls", inPhase, "Calls by a trajectory that could not be parsed and were answered with an error."},
+		{CallsMean, "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
+		{CallsStd, "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their " +
 			"rollouts. Absent if queries have one rollout each."},
-		{"turns_mean", "turns", inPhase, "Turns per trajectory, including the prompt and observations, of all its rows."},
-		{"tokens_mean", "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. For a hosted model, its server counts them, " +
+		{TurnsMean, "turns", inPhase, "Turns per trajectory, including the prompt and observations, of all its rows."},
+		{TokensMean, "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. For a hosted model, its server counts them, " +
 			"also for `tokens` and `sampled_tokens`; all three are absent if it does not."},
-		{"trajectories", "count", inPhase, "Trajectories of the phase on this agent's worker."},
-		{"tokens", "tokens", inPhase, "Tokens of all these trajectories."},
+		{Trajectories, "count", inPhase, "Trajectories of the phase on this agent's worker."},
+		{Tokens, "tokens", inPhase, "Tokens of all these trajectories."},
 		{SampledTokens, "tokens", inPhase, "Tokens that the policy sampled."},
-		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score because the verifier or the server of a hosted model failed."},
-		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and the weights that it trains; 0 unless " +
+		{RolloutsFailed, "rollouts", inPhase, "Rollouts without a score because the verifier or the server of a hosted model failed."},
+		{LagMean, "versions", inStep, "Training steps between the weights that sampled a trajectory and the weights that it trains; 0 unless " +
 			"`grpo.max_lag` is above 0."},
-		{"lag_max", "versions", inStep, "Largest value behind `lag_mean`."},
-		{"rows_rewritten", "rows", inPhase, "Rows of conversations that began anew because they were folded (limits.fold), or because a program, or " +
+		{LagMax, "versions", inStep, "Largest value behind `lag_mean`."},
+		{RowsRewritten, "rows", inPhase, "Rows of conversations that began anew because they were folded (limits.fold), or because a program, or " +
 			"the chat template, rewrote the history (docs/programs.md)."},
-		{"prompts_too_long", "trajectories", inPhase, "Trajectories without a sampled token because their prompt reached limits.max_tokens or the context."},
-		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
-		{"queries_replaced", "queries", inStep, "Queries that were replaced by others because all rewards of their main group were equal " +
+		{PromptsTooLong, "trajectories", inPhase, "Trajectories without a sampled token because their prompt reached limits.max_tokens or the context."},
+		{TrajectoriesStale, "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
+		{QueriesReplaced, "queries", inStep, "Queries that were replaced by others because all rewards of their main group were equal " +
 			"(`grpo.resample`). Their rollouts count in the values of this section and are not trained on."},
-		{"rollouts_removed", "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, " +
+		{RolloutsRemoved, "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, " +
 			"or an agent lost one of the rollout's trajectories."},
 	}},
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
-		{"groups", "count", inStep, "Groups of this agent, one for each query."},
-		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal up to rounding: every advantage is 0."},
-		{"groups_on_BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, which is the agent's device."},
-		{"advantage_gpu_seconds", "seconds", inStep, "GPU time of the group_advantage kernel, including copies to and from the GPU, measured with " +
+		{Groups, "count", inStep, "Groups of this agent, one for each query."},
+		{GroupsDegenerate, "count", inStep, "Groups whose rewards are all equal up to rounding: every advantage is 0."},
+		{GroupsOnPrefix + "BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, " +
+			"which is the agent's device."},
+		{AdvantageGPUSeconds, "seconds", inStep, "GPU time of the group_advantage kernel, including copies to and from the GPU, measured with " +
 			"CUDA events. GPU only."},
-		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
+		{GroupsEmpty, "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
 	}},
 	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); in a step with several updates: the mean over the updates, " +
 		"the smallest of minima and the largest of maxima", []Value{
-		{"loss", "nats", inTrained, "The loss that is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over " +
+		{Loss, "nats", inTrained, "The loss that is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over " +
 			"the last 20 updates."},
-		{"loss_policy", "nats", inStep, "Clipped policy-gradient term of the loss. The three terms add up to loss."},
-		{"loss_kl", "nats", inStep, "KL term of the loss, scaled by grpo.kl_coef."},
-		{"loss_entropy", "nats", inStep, "Entropy term of the loss, scaled by grpo.entropy_coef."},
-		{"entropy_mean", "nats", inStep, "Entropy of the policy at the trained tokens."},
-		{"clip_frac_low", "share", inStep, "Share of tokens with negative advantage and a ratio below 1 - grpo.eps_low (CISPO: below its bound, any " +
+		{LossPolicy, "nats", inStep, "Clipped policy-gradient term of the loss. The three terms add up to loss."},
+		{LossKL, "nats", inStep, "KL term of the loss, scaled by grpo.kl_coef."},
+		{LossEntropy, "nats", inStep, "Entropy term of the loss, scaled by grpo.entropy_coef."},
+		{EntropyMean, "nats", inStep, "Entropy of the policy at the trained tokens."},
+		{ClipFracLow, "share", inStep, "Share of tokens with negative advantage and a ratio below 1 - grpo.eps_low (CISPO: below its bound, any " +
 			"advantage)."},
-		{"clip_frac_high", "share", inStep, "Share of tokens with positive advantage and a ratio above 1 + grpo.eps_high (CISPO: above its bound, any " +
+		{ClipFracHigh, "share", inStep, "Share of tokens with positive advantage and a ratio above 1 + grpo.eps_high (CISPO: above its bound, any " +
 			"advantage)."},
-		{"dual_clip_frac", "share", inStep, "Share of tokens with negative advantage and a ratio above grpo.dual_clip."},
-		{"ratio_mean", "ratio", inStep, "Mean of new over old probability, of tokens or sequences (grpo.ratio)."},
-		{"ratio_min", "ratio", inStep, "Smallest ratio."},
-		{"ratio_max", "ratio", inStep, "Largest ratio."},
-		{"log_ratio_clamped_frac", "share", inStep, "Share of tokens whose log-ratio was clamped to grpo.log_ratio_clamp."},
-		{"approx_kl_k1", "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
-		{"approx_kl_k3", "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
-		{"ref_kl_mean", "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
-		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, over trajectories sampled by " +
+		{DualClipFrac, "share", inStep, "Share of tokens with negative advantage and a ratio above grpo.dual_clip."},
+		{RatioMean, "ratio", inStep, "Mean of new over old probability, of tokens or sequences (grpo.ratio)."},
+		{RatioMin, "ratio", inStep, "Smallest ratio."},
+		{RatioMax, "ratio", inStep, "Largest ratio."},
+		{LogRatioClampedFrac, "share", inStep, "Share of tokens whose log-ratio was clamped to grpo.log_ratio_clamp."},
+		{ApproxKLK1, "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
+		{ApproxKLK3, "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
+		{RefKLMean, "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
+		{GapMean, "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, over trajectories sampled by " +
 			"the trained policy version, so that both log-probs belong to the same weights. Absent if grpo.max_lag left no such trajectory. " +
 			"grpo.gap_warn and grpo.gap_stop are its limits."},
-		{"routing_differs", "share", inStep, "Mixture of experts with grpo.routing: replay. Share of tokens, a mean over the layers with experts, for " +
+		{RoutingDiffers, "share", inStep, "Mixture of experts with grpo.routing: replay. Share of tokens, a mean over the layers with experts, for " +
 			"which the trainer's router would choose other experts than the recorded ones; before the step's first update, over trajectories sampled " +
 			"by the trained version. grpo.routing_warn and grpo.routing_stop are its limits."},
-		{"routing_free", "share", inStep, "Share of the tokens in training whose experts were not recorded, so that the trainer's router chose them; " +
+		{RoutingFree, "share", inStep, "Share of the tokens in training whose experts were not recorded, so that the trainer's router chose them; " +
 			"1 if a server samples."},
-		{"expert_load_max", "ratio", inStep, "Mixture of experts: the largest number of tokens of an expert divided by the mean of its layer, in the " +
+		{ExpertLoadMax, "ratio", inStep, "Mixture of experts: the largest number of tokens of an expert divided by the mean of its layer, in the " +
 			"worst layer."},
-		{"expert_entropy", "share", inStep, "Entropy of the experts' shares of tokens divided by the entropy of equal shares; mean over the layers."},
-		{"experts_idle", "share", inStep, "Share of experts without a token in an update's micro-batches, over all layers."},
-		{"router_aux_loss", "ratio", inStep, "Load-balancing loss without its coefficient (1: balanced); present with grpo.router_aux_coef."},
-		{"term_loss", "", inStep, "Loss term of the program (docs/library.md#a-loss-term), which is not part of `loss`; mean over the updates."},
-		{"term_NAME", "", inStep, "A value that the program's loss term reported."},
-		{"behaviour_gap_mean", "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
-		{"behaviour_gap_max", "nats", inStep, "Largest of these differences."},
-		{"tis_mean", "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
-		{"tis_max", "ratio", inStep, "Largest truncated importance weight."},
-		{"tis_truncated_frac", "share", inStep, "Tokens whose importance weight was truncated."},
-		{"loss_tokens", "tokens", inStep, "Trained tokens of an update, each trajectory counted once."},
-		{"loss_weighted_tokens", "tokens", inStep, "The same, with each trajectory counted by its alignment weight."},
-		{"loss_trajectories", "count", inStep, "Trajectories of positive weight with a trained token."},
-		{"empty_trajectories", "count", inStep, "Trajectories of positive weight without a trained token."},
-		{"loss_groups", "count", inStep, "Groups of an update."},
+		{ExpertEntropy, "share", inStep, "Entropy of the experts' shares of tokens divided by the entropy of equal shares; mean over the layers."},
+		{ExpertsIdle, "share", inStep, "Share of experts without a token in an update's micro-batches, over all layers."},
+		{RouterAuxLoss, "ratio", inStep, "Load-balancing loss without its coefficient (1: balanced); present with grpo.router_aux_coef."},
+		{TermLoss, "", inStep, "Loss term of the program (docs/library.md#a-loss-term), which is not part of `loss`; mean over the updates."},
+		{TermPrefix + "NAME", "", inStep, "A value that the program's loss term reported."},
+		{BehaviourGapMean, "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
+		{BehaviourGapMax, "nats", inStep, "Largest of these differences."},
+		{TISMean, "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
+		{TISMax, "ratio", inStep, "Largest truncated importance weight."},
+		{TISTruncatedFrac, "share", inStep, "Tokens whose importance weight was truncated."},
+		{LossTokens, "tokens", inStep, "Trained tokens of an update, each trajectory counted once."},
+		{LossWeightedTokens, "tokens", inStep, "The same, with each trajectory counted by its alignment weight."},
+		{LossTrajectories, "count", inStep, "Trajectories of positive weight with a trained token."},
+		{EmptyTrajectories, "count", inStep, "Trajectories of positive weight without a trained token."},
+		{LossGroups, "count", inStep, "Groups of an update."},
 	}},
 	{"Optimizer", "AdamW (`trainer/engine/learner`)", []Value{
-		{"lr", "", inStep, "Learning rate."},
-		{"grad_norm", "", inStep, "Norm of the whole gradient before clipping."},
-		{"updates", "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
-		{"updates_skipped", "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a " +
+		{LR, "", inStep, "Learning rate."},
+		{GradNorm, "", inStep, "Norm of the whole gradient before clipping."},
+		{Updates, "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
+		{UpdatesSkipped, "count", inStep, "Updates that were not made because all advantages are 0 and no KL or entropy term is on, nor a " +
 			"program's loss term with a gradient for the policy."},
-		{"updates_failed", "count", inStep, "Updates refused because a number was not finite; the weights did not change."},
-		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, including prompts and observations; mean over the updates."},
+		{UpdatesFailed, "count", inStep, "Updates refused because a number was not finite; the weights did not change."},
+		{BatchTokens, "tokens", inStep, "Tokens of the trajectories with a gradient, including prompts and observations; mean over the updates."},
 		{TrainedTokens, "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
 	}},
 	{"Costs", "the clock and the device", []Value{
 		{RolloutSeconds, "s", inPhase, "From the start of the phase until all outcomes have arrived, including waits for other agents."},
-		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
-		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine " +
+		{RolloutTokensPerSecond, "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
+		{EvictedTokens, "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine " +
 			"started (`engine.cache_tokens`)."},
-		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that continued after that and were computed again, since the engine started."},
-		{"in_flight_max", "count", inPhase, "Largest number of conversations in flight at once since the engine started; for an agent with several " +
+		{RecomputedTokens, "tokens", inPhase, "Tokens of conversations that continued after that and were computed again, since the engine started."},
+		{InFlightMax, "count", inPhase, "Largest number of conversations in flight at once since the engine started; for an agent with several " +
 			"devices, the sum over the devices."},
-		{"agree_seconds", "s", inStep, "From the end of the rollouts until the trajectories of all agents are known: a wait for the other agents."},
-		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates."},
-		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over learn_seconds."},
-		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and " +
+		{AgreeSeconds, "s", inStep, "From the end of the rollouts until the trajectories of all agents are known: a wait for the other agents."},
+		{LearnSeconds, "s", inTrained, "Advantages and optimizer updates."},
+		{LearnTokensPerSecond, "tokens/s", inTrained, "trained_tokens over learn_seconds."},
+		{CheckpointWaitSeconds, "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and " +
 			"for the previous checkpoint to be complete."},
-		{"checkpoint_seconds", "s", inStep, "Time from the copy of a checkpoint to its completion, in parallel with the steps; for checkpoints " +
+		{CheckpointSeconds, "s", inStep, "Time from the copy of a checkpoint to its completion, in parallel with the steps; for checkpoints " +
 			"completed since the previous record."},
-		{"memory_bytes", "bytes", inStep, "Memory of live tensors: on a CPU of the whole process, on a GPU of this process on that GPU."},
-		{"gpu_memory_used_bytes", "bytes", inStep, "Used memory of the GPU, all processes included, as the driver reports it (gorgonia/cu). GPU only."},
-		{"update_gpu_seconds", "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the " +
+		{MemoryBytes, "bytes", inStep, "Memory of live tensors: on a CPU of the whole process, on a GPU of this process on that GPU."},
+		{GPUMemoryUsedBytes, "bytes", inStep, "Used memory of the GPU, all processes included, as the driver reports it (gorgonia/cu). GPU only."},
+		{UpdateGPUSeconds, "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the " +
 			"step's updates. GPU only."},
-		{"memory_peak_bytes", "bytes", inStep, "Peak of `memory_bytes` since the process started."},
+		{MemoryPeakBytes, "bytes", inStep, "Peak of `memory_bytes` since the process started."},
 	}},
 }
 
 // Histograms lists the names of Record.Counts.
 var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
-	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
-	{"right_samples", "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
-	{"decode_batch", "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences " +
+	{Calls, "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
+	{RightSamples, "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
+	{DecodeBatch, "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences " +
 		"that each decoded, including sequences of agents that share the engine; 0: passes of prompts only."},
-	{"rank_tokens", "tokens", inPhase, "Sampled tokens since the previous record by rank, for an agent with several devices (docs/ranks.md)."},
+	{RankTokens, "tokens", inPhase, "Sampled tokens since the previous record by rank, for an agent with several devices (docs/ranks.md)."},
 }}
-
-// Names of Record.Counts whose keys are tools.
-const (
-	ToolCalls        = "tool_calls"
-	ToolErrors       = "tool_errors"
-	ToolFailures     = "tool_failures"
-	ToolTimeouts     = "tool_timeouts"
-	ToolRefused      = "tool_refused"
-	ToolRetries      = "tool_retries"
-	ToolMilliseconds = "tool_milliseconds"
-)
 
 // ByTool lists the names of Record.Counts whose keys are tools; they are not histograms.
 var ByTool = Section{"Tools", "the calls of one agent's tools since the previous record, by the tool's name", []Value{
@@ -200,14 +179,14 @@ var ByTool = Section{"Tools", "the calls of one agent's tools since the previous
 
 // Find returns the entry of a name of Record.Values or of ByTool; ok is false if there is none.
 func Find(name string) (v Value, ok bool) {
-	if rest, cut := strings.CutPrefix(name, "pass_at_"); cut && rest != "" {
-		name = "pass_at_N"
+	if rest, cut := strings.CutPrefix(name, PassAtPrefix); cut && rest != "" {
+		name = PassAtPrefix + "N"
 	}
-	if strings.HasPrefix(name, "groups_on_") {
-		name = "groups_on_BACKEND"
+	if strings.HasPrefix(name, GroupsOnPrefix) {
+		name = GroupsOnPrefix + "BACKEND"
 	}
-	if strings.HasPrefix(name, "term_") && name != "term_loss" {
-		name = "term_NAME"
+	if strings.HasPrefix(name, TermPrefix) && name != TermLoss {
+		name = TermPrefix + "NAME"
 	}
 	for _, s := range append(Sections[:len(Sections):len(Sections)], ByTool) {
 		for _, v := range s.Values {
@@ -222,16 +201,16 @@ func Find(name string) (v Value, ok bool) {
 // Clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
 func Clocked(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
-		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
+		strings.HasPrefix(name, "memory_") || name == InFlightMax || name == EvictedTokens || name == RecomputedTokens
 }
 
-// LearnSeconds returns the learning time of a step: learn_seconds or, if it is absent, trained_tokens divided by
+// LearningTime returns the seconds that a step spent on learning: learn_seconds or, if it is absent, trained_tokens divided by
 // learn_tokens_per_second.
-func LearnSeconds(values map[string]float64) float64 {
-	if s, ok := values["learn_seconds"]; ok {
+func LearningTime(values map[string]float64) float64 {
+	if s, ok := values[LearnSeconds]; ok {
 		return s
 	}
-	if rate := values["learn_tokens_per_second"]; rate > 0 {
+	if rate := values[LearnTokensPerSecond]; rate > 0 {
 		return values[TrainedTokens] / rate
 	}
 	return 0

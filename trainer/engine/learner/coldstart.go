@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // ColdStartUpdate makes one optimizer step on demonstrations. The loss is the mean negative log-prob over all trained tokens
@@ -44,7 +45,7 @@ func (l *Learner) ColdStartUpdate(ctx context.Context, demonstrations []*Sequenc
 	}
 	norm, err := l.State.apply(ctx, l.grad, lr)
 	return Report{Values: map[string]float64{
-		"loss": loss, "grad_norm": norm, "lr": lr, "trained_tokens": float64(total), "tokens": float64(tokens),
+		metrics.Loss: loss, metrics.GradNorm: norm, metrics.LR: lr, metrics.TrainedTokens: float64(total), metrics.Tokens: float64(tokens),
 	}}, err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -133,12 +134,6 @@ func (l *Learner) SetReference(ctx context.Context, ref *model.Model) error {
 	return l.group.complete(ctx, ref)
 }
 
-// Names in Report.Values of the differences between sampler and trainer. They are meaningful while both have the same weights.
-const (
-	GapMean        = "gap_mean"        // of log-probs
-	RoutingDiffers = "routing_differs" // of experts
-)
-
 // Report describes one update. docs/metrics.md names the values.
 type Report struct {
 	Values  map[string]float64
@@ -216,13 +211,13 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	}
 	norm, err := l.State.apply(ctx, l.grad, lr)
 	err = loss.added.finish(ctx, l.model.Device, lr, &r, err)
-	r.Values["grad_norm"], r.Values["lr"] = norm, lr
+	r.Values[metrics.GradNorm], r.Values[metrics.LR] = norm, lr
 	if err != nil {
 		return r, err
 	}
 	elapsed, known, err := clock.stop(ctx, l.model.Device)
 	if known {
-		r.Values["update_gpu_seconds"] = elapsed.Seconds()
+		r.Values[metrics.UpdateGPUSeconds] = elapsed.Seconds()
 	}
 	return r, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
@@ -220,14 +221,14 @@ func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro [
 func (p *minibatchLoss) values() map[string]float64 {
 	v := p.Sums.Stats(p.totals).Values()
 	if p.Tokens > 0 {
-		v[GapMean] = p.Gap / p.Tokens
+		v[metrics.GapMean] = p.Gap / p.Tokens
 	}
 	p.routing.values(p.Routed, v)
 	batchTokens := 0
 	for _, q := range p.learning {
 		batchTokens += len(q.Tokens)
 	}
-	v["batch_tokens"] = float64(batchTokens)
+	v[metrics.BatchTokens] = float64(batchTokens)
 	return v
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
@@ -150,12 +151,12 @@ func (r *routing) values(of routed, v map[string]float64) {
 	if of.Rows == 0 {
 		return
 	}
-	v["routing_free"] = float64(of.Free) / float64(of.Rows)
+	v[metrics.RoutingFree] = float64(of.Free) / float64(of.Rows)
 	if of.Fresh > 0 {
-		v[RoutingDiffers] = float64(of.Differ) / float64(of.Fresh)
+		v[metrics.RoutingDiffers] = float64(of.Differ) / float64(of.Fresh)
 	}
 	if r.balance != 0 {
-		v["router_aux_loss"] = of.Aux
+		v[metrics.RouterAuxLoss] = of.Aux
 	}
 	experts, layers := r.cfg.Mixture.Experts, r.cfg.RoutedLayers()
 	tokens, idle, entropy, highest := float64(of.Rows*r.cfg.Mixture.PerToken), 0, 0.0, 0
@@ -168,9 +169,9 @@ func (r *routing) values(of routed, v map[string]float64) {
 		share := float64(n) / tokens
 		entropy -= share * math.Log(share)
 	}
-	v["expert_load_max"] = float64(highest*experts) / tokens
-	v["experts_idle"] = float64(idle) / float64(len(of.Load))
+	v[metrics.ExpertLoadMax] = float64(highest*experts) / tokens
+	v[metrics.ExpertsIdle] = float64(idle) / float64(len(of.Load))
 	if experts > 1 {
-		v["expert_entropy"] = entropy / float64(layers) / math.Log(float64(experts))
+		v[metrics.ExpertEntropy] = entropy / float64(layers) / math.Log(float64(experts))
 	}
 }

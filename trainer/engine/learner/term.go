@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
@@ -88,12 +89,12 @@ func (t *minibatchTerm) finish(ctx context.Context, device *torch.Device, lr flo
 		if failed != nil || r.Values == nil {
 			return failed
 		}
-		r.Values["term_loss"] = t.loss
+		r.Values[metrics.TermLoss] = t.loss
 		for _, name := range slices.Sorted(maps.Keys(values)) {
 			if err := checkValue(name, values[name]); err != nil {
 				return err
 			}
-			r.Values["term_"+name] = values[name]
+			r.Values[metrics.TermPrefix+name] = values[name]
 		}
 		return nil
 	})

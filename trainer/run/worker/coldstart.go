@@ -95,17 +95,17 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 			return fmt.Errorf("cold start, update %d: %w", i+1, err)
 		}
 		c.Updates++
-		c.Tokens += r.Values["tokens"]
+		c.Tokens += r.Values[metrics.Tokens]
 		if i >= set.Steps-counted {
-			c.Loss += r.Values["loss"]
+			c.Loss += r.Values[metrics.Loss]
 		}
 		clock.lap("learn")
 		c.Seconds += clock.laps["learn"]
 		cs.observer.Progress(metrics.Progress{Agent: cs.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
 	}
 	return cs.report(ctx, metrics.Record{Kind: metrics.KindColdStart, Agent: cs.name, Values: map[string]float64{
-		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), metrics.TrainedTokens: c.Tokens,
-		"learn_seconds": c.Seconds, "learn_tokens_per_second": c.Tokens / c.Seconds,
+		metrics.Loss: c.Loss / float64(counted), metrics.Updates: float64(set.Steps), metrics.TrainedTokens: c.Tokens,
+		metrics.LearnSeconds: c.Seconds, metrics.LearnTokensPerSecond: c.Tokens / c.Seconds,
 	}})
 }
 

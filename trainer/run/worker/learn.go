@@ -85,8 +85,8 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 			failpoint.Here("learn.update.after")
 			reports = append(reports, r)
 			if changed {
-				delete(r.Values, learner.GapMean)
-				delete(r.Values, learner.RoutingDiffers)
+				delete(r.Values, metrics.GapMean)
+				delete(r.Values, metrics.RoutingDiffers)
 			} else if err := s.checkSampler(r.Values); err != nil {
 				return nil, err
 			}
@@ -156,7 +156,7 @@ func (s *steps) minibatches(n int64, epoch int, queries []string) [][]string {
 // trajectories that the trained version sampled. Both have the same weights, so a difference means that the two forward
 // passes disagree.
 func (s *steps) checkSampler(values map[string]float64) error {
-	gap, differs := values[learner.GapMean], values[learner.RoutingDiffers]
+	gap, differs := values[metrics.GapMean], values[metrics.RoutingDiffers]
 	switch {
 	case gap > s.cfg.GRPO.GapStop:
 		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run "+

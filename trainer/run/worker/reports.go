@@ -37,27 +37,27 @@ type reports struct {
 func (rp *reports) step(s stepResult) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: s.step + 1, Agent: rp.name, Values: map[string]float64{}}
 	rp.describeRollouts(&r, s.exp, slices.Concat(s.outcomes, s.exp.replaced), s.exp.clock)
-	r.Values["queries_replaced"] = float64(len(s.exp.plan.Replaced))
+	r.Values[metrics.QueriesReplaced] = float64(len(s.exp.plan.Replaced))
 	kept := 0
 	for _, o := range s.complete {
 		kept += len(o)
 	}
-	r.Values["rollouts_removed"] = float64(len(s.outcomes) - kept)
+	r.Values[metrics.RolloutsRemoved] = float64(len(s.outcomes) - kept)
 	totals := mgrpo.CountGroups(s.advantages.Groups)
-	r.Values["trajectories_stale"] = float64(s.exp.stale)
+	r.Values[metrics.TrajectoriesStale] = float64(s.exp.stale)
 	var lag mean
 	for _, t := range s.exp.trajectories {
 		lag.add(float64(s.step - t.Version))
-		r.Values["lag_max"] = max(r.Values["lag_max"], float64(s.step-t.Version))
+		r.Values[metrics.LagMax] = max(r.Values[metrics.LagMax], float64(s.step-t.Version))
 	}
-	lag.into(r.Values, "lag_mean")
-	r.Values["groups"] = float64(totals.Groups)
-	r.Values["groups_degenerate"] = float64(totals.Degenerate)
-	r.Values["groups_empty"] = float64(totals.Empty)
+	lag.into(r.Values, metrics.LagMean)
+	r.Values[metrics.Groups] = float64(totals.Groups)
+	r.Values[metrics.GroupsDegenerate] = float64(totals.Degenerate)
+	r.Values[metrics.GroupsEmpty] = float64(totals.Empty)
 	if seconds := s.advantages.GPUSeconds; seconds != nil {
-		r.Values["advantage_gpu_seconds"] = *seconds
+		r.Values[metrics.AdvantageGPUSeconds] = *seconds
 	}
-	r.Values["groups_on_"+s.advantages.Backend] = float64(len(s.advantages.Groups))
+	r.Values[metrics.GroupsOnPrefix+s.advantages.Backend] = float64(len(s.advantages.Groups))
 	rewards := mean{}
 	for _, g := range s.groups {
 		for _, m := range g.Members {
@@ -67,10 +67,10 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	rewards.into(r.Values, metrics.RewardMean)
 	rp.describeCredit(&r, s.exp, s.complete)
 	describeLearning(&r, s.updates)
-	r.Values["agree_seconds"] = s.exp.clock.laps["agree"]
+	r.Values[metrics.AgreeSeconds] = s.exp.clock.laps["agree"]
 	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values[metrics.TrainedTokens] > 0 {
-		r.Values["learn_seconds"] = seconds
-		r.Values["learn_tokens_per_second"] = r.Values[metrics.TrainedTokens] / seconds
+		r.Values[metrics.LearnSeconds] = seconds
+		r.Values[metrics.LearnTokensPerSecond] = r.Values[metrics.TrainedTokens] / seconds
 	}
 	rp.archive.Saving.Describe(r.Values)
 	rp.describeMemory(&r)
@@ -83,9 +83,9 @@ func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete m
 		return
 	}
 	if rp.main {
-		r.Values["removal_tokens"] = 0
+		r.Values[metrics.RemovalTokens] = 0
 		for _, t := range exp.trajectories {
-			r.Values["removal_tokens"] += float64(t.removalTokens)
+			r.Values[metrics.RemovalTokens] += float64(t.removalTokens)
 		}
 		return
 	}
@@ -97,7 +97,7 @@ func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete m
 			}
 		}
 	}
-	credit.into(r.Values, "credit_mean")
+	credit.into(r.Values, metrics.CreditMean)
 }
 
 // evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.
@@ -147,8 +147,8 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		tokens.add(float64(n))
 		sampled.add(float64(own))
 		counted = counted && known
-		r.Values["rows_rewritten"] += float64(len(t.More))
-		r.Values["prompts_too_long"] += indicator(promptTooLong(t.Trajectory))
+		r.Values[metrics.RowsRewritten] += float64(len(t.More))
+		r.Values[metrics.PromptsTooLong] += indicator(promptTooLong(t.Trajectory))
 		malformed.add(float64(t.Malformed))
 		if !rp.main && !t.unjudged {
 			scored := 0.0
@@ -162,26 +162,26 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		if o.Failed == "" {
 			correct.add(o.Correct)
 		}
-		r.Values["rollouts_failed"] += indicator(o.Failed != "")
+		r.Values[metrics.RolloutsFailed] += indicator(o.Failed != "")
 	}
 	format.into(r.Values, metrics.FormatValid)
-	turns.into(r.Values, "turns_mean")
-	malformed.into(r.Values, "malformed_mean")
+	turns.into(r.Values, metrics.TurnsMean)
+	malformed.into(r.Values, metrics.MalformedMean)
 	expert.into(r.Values, metrics.ExpertMean)
 	if rp.main {
 		correct.into(r.Values, metrics.Accuracy)
 	}
-	r.Values["trajectories"] = float64(len(exp.trajectories))
+	r.Values[metrics.Trajectories] = float64(len(exp.trajectories))
 	seconds := clock.laps["rollout"]
 	if seconds > 0 {
 		r.Values[metrics.RolloutSeconds] = seconds
 	}
 	if counted {
-		tokens.into(r.Values, "tokens_mean")
-		r.Values["tokens"], r.Values[metrics.SampledTokens] = tokens.sum, sampled.sum
+		tokens.into(r.Values, metrics.TokensMean)
+		r.Values[metrics.Tokens], r.Values[metrics.SampledTokens] = tokens.sum, sampled.sum
 	}
 	if counted && seconds > 0 {
-		r.Values["rollout_tokens_per_second"] = sampled.sum / seconds
+		r.Values[metrics.RolloutTokensPerSecond] = sampled.sum / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
 	rp.describeCalls(r, outcomes)
@@ -205,11 +205,11 @@ func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 		histogram[strconv.Itoa(d)]++
 		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
-	calls.into(r.Values, "calls_mean")
+	calls.into(r.Values, metrics.CallsMean)
 	if std, ok := score.SpreadWithin(ofQuery); ok {
-		r.Values["calls_std"] = std
+		r.Values[metrics.CallsStd] = std
 	}
-	r.Counts["calls"] = histogram
+	r.Counts[metrics.Calls] = histogram
 }
 
 // describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and the ranks
@@ -223,7 +223,7 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 			histogram[strconv.Itoa(size)] = n
 		}
 	}
-	r.Counts["decode_batch"] = histogram
+	r.Counts[metrics.DecodeBatch] = histogram
 	if len(s.Ranks) > 0 {
 		byRank := map[string]int64{}
 		for rank, n := range s.Ranks {
@@ -232,11 +232,11 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 			}
 			byRank[strconv.Itoa(rank)] = n
 		}
-		r.Counts["rank_tokens"] = byRank
+		r.Counts[metrics.RankTokens] = byRank
 	}
-	r.Values["in_flight_max"] = float64(s.MaxInFlight)
-	r.Values["evicted_tokens"] = float64(s.EvictedTokens)
-	r.Values["recomputed_tokens"] = float64(s.Recomputed)
+	r.Values[metrics.InFlightMax] = float64(s.MaxInFlight)
+	r.Values[metrics.EvictedTokens] = float64(s.EvictedTokens)
+	r.Values[metrics.RecomputedTokens] = float64(s.Recomputed)
 }
 
 // describePassAtK adds figures of an evaluation in which every rollout has a score: the number of queries for each
@@ -256,8 +256,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 		solved.addBool(n > 0)
 		histogram[strconv.Itoa(n)]++
 	}
-	solved.into(r.Values, "pass_at_"+strconv.Itoa(samples))
-	r.Counts["right_samples"] = histogram
+	solved.into(r.Values, metrics.PassAtPrefix+strconv.Itoa(samples))
+	r.Counts[metrics.RightSamples] = histogram
 	var all mean
 	for _, run := range runs {
 		if run.n > 0 {
@@ -271,7 +271,7 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 				squares += (run.value() - all.value()) * (run.value() - all.value())
 			}
 		}
-		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.n-1))
+		r.Values[metrics.AccuracyStd] = math.Sqrt(squares / float64(all.n-1))
 	}
 }
 
@@ -279,8 +279,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 func describeLearning(r *metrics.Record, updates []learner.Report) {
 	merged := map[string][]float64{}
 	for _, u := range updates {
-		r.Values["updates_skipped"] += indicator(u.Skipped)
-		r.Values["updates_failed"] += indicator(u.Refused != nil)
+		r.Values[metrics.UpdatesSkipped] += indicator(u.Skipped)
+		r.Values[metrics.UpdatesFailed] += indicator(u.Refused != nil)
 		for name, v := range u.Values {
 			merged[name] = append(merged[name], v)
 		}
@@ -299,12 +299,12 @@ func describeLearning(r *metrics.Record, updates []learner.Report) {
 			r.Values[name] = m.value()
 		}
 	}
-	r.Values["updates"] = float64(len(updates))
+	r.Values[metrics.Updates] = float64(len(updates))
 	if len(updates) > 0 {
 		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 		r.Values[metrics.TrainedTokens] = 0
 		for _, u := range updates {
-			r.Values[metrics.TrainedTokens] += u.Values["batch_tokens"]
+			r.Values[metrics.TrainedTokens] += u.Values[metrics.BatchTokens]
 		}
 	}
 }
@@ -317,12 +317,12 @@ func (rp *reports) describeMemory(r *metrics.Record) {
 	if err != nil {
 		return // an unknown figure is omitted
 	}
-	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
+	r.Values[metrics.MemoryBytes], r.Values[metrics.MemoryPeakBytes] = float64(m.Allocated), float64(m.Peak)
 	if !rp.device.IsCUDA() {
 		return
 	}
 	if gpu, err := cuda.MemoryOf(rp.device.Index()); err == nil {
-		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
+		r.Values[metrics.GPUMemoryUsedBytes] = float64(gpu.Total - gpu.Free)
 	}
 }
 

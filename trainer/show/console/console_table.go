@@ -23,14 +23,14 @@ var columns = []column{
 	{"reward", 6, []string{metrics.RewardMean}, fixed(3)},
 	{"score", 6, []string{metrics.Accuracy, metrics.ExpertMean}, fixed(3)},
 	{"form", 5, []string{metrics.FormatValid}, fixed(2)},
-	{"d_k", 5, []string{"calls_mean"}, fixed(2)},
-	{"entr", 7, []string{"entropy_mean"}, fixed(3)},
-	{"clip-", 6, []string{"clip_frac_low"}, fixed(3)},
-	{"clip+", 6, []string{"clip_frac_high"}, fixed(3)},
-	{"|grad|", 7, []string{"grad_norm"}, short},
-	{"gap", 7, []string{"gap_mean"}, short},
-	{"roll/s", 7, []string{"rollout_tokens_per_second"}, count},
-	{"lrn/s", 7, []string{"learn_tokens_per_second"}, count},
+	{"d_k", 5, []string{metrics.CallsMean}, fixed(2)},
+	{"entr", 7, []string{metrics.EntropyMean}, fixed(3)},
+	{"clip-", 6, []string{metrics.ClipFracLow}, fixed(3)},
+	{"clip+", 6, []string{metrics.ClipFracHigh}, fixed(3)},
+	{"|grad|", 7, []string{metrics.GradNorm}, short},
+	{"gap", 7, []string{metrics.GapMean}, short},
+	{"roll/s", 7, []string{metrics.RolloutTokensPerSecond}, count},
+	{"lrn/s", 7, []string{metrics.LearnTokensPerSecond}, count},
 }
 
 const nameWidth = 10
@@ -87,13 +87,13 @@ func (c *Console) stepTitle(t *table) string {
 	}
 	var seconds, sampled, trained, removed, failed, skipped, refused float64
 	for _, r := range t.records {
-		seconds = max(seconds, r.Values[metrics.RolloutSeconds]+metrics.LearnSeconds(r.Values))
+		seconds = max(seconds, r.Values[metrics.RolloutSeconds]+metrics.LearningTime(r.Values))
 		sampled += r.Values[metrics.SampledTokens]
 		trained += r.Values[metrics.TrainedTokens]
-		removed = max(removed, r.Values["rollouts_removed"])
-		failed = max(failed, r.Values["rollouts_failed"])
-		skipped += r.Values["updates_skipped"]
-		refused += r.Values["updates_failed"]
+		removed = max(removed, r.Values[metrics.RolloutsRemoved])
+		failed = max(failed, r.Values[metrics.RolloutsFailed])
+		skipped += r.Values[metrics.UpdatesSkipped]
+		refused += r.Values[metrics.UpdatesFailed]
 	}
 	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s trained", seconds, count(sampled), count(trained))
 	for _, odd := range []struct {
@@ -134,7 +134,7 @@ func (c *Console) evaluation(t *table) string {
 		seconds = max(seconds, r.Values[metrics.RolloutSeconds])
 		if accuracy, ok := r.Values[metrics.Accuracy]; ok {
 			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+
-				fmt.Sprintf(", d_k %.2f", r.Values["calls_mean"]))
+				fmt.Sprintf(", d_k %.2f", r.Values[metrics.CallsMean]))
 		} else if r.Unknown != "" {
 			parts = append(parts, c.paint(yellow, "held-out "+Printable(r.Unknown)))
 		} else if expert, ok := r.Values[metrics.ExpertMean]; ok {
@@ -153,7 +153,7 @@ func (c *Console) evaluation(t *table) string {
 
 func passAt(values map[string]float64) string {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if n, ok := strings.CutPrefix(name, "pass_at_"); ok {
+		if n, ok := strings.CutPrefix(name, metrics.PassAtPrefix); ok {
 			return fmt.Sprintf(", pass@%s %.3f", n, values[name])
 		}
 	}
@@ -163,5 +163,5 @@ func passAt(values map[string]float64) string {
 func (c *Console) coldStart(r metrics.Record) string {
 	v := r.Values
 	return fmt.Sprintf("cold start of %s: loss %.3f after %.0f updates, %s tokens in %.1fs\n",
-		r.Agent, v["loss"], v["updates"], count(v[metrics.TrainedTokens]), v["learn_seconds"])
+		r.Agent, v[metrics.Loss], v[metrics.Updates], count(v[metrics.TrainedTokens]), v[metrics.LearnSeconds])
 }

@@ -141,11 +141,11 @@ func facts(values map[string]float64) []fact {
 		name, label string
 		scale       float64
 	}{
-		{"rollout_tokens_per_second", "sampled tokens/s", 1},
-		{"learn_tokens_per_second", "trained tokens/s", 1},
-		{"memory_bytes", "memory, MiB", 1 << 20},
-		{"memory_peak_bytes", "peak, MiB", 1 << 20},
-		{"gpu_memory_used_bytes", "GPU memory, MiB", 1 << 20},
+		{metrics.RolloutTokensPerSecond, "sampled tokens/s", 1},
+		{metrics.LearnTokensPerSecond, "trained tokens/s", 1},
+		{metrics.MemoryBytes, "memory, MiB", 1 << 20},
+		{metrics.MemoryPeakBytes, "peak, MiB", 1 << 20},
+		{metrics.GPUMemoryUsedBytes, "GPU memory, MiB", 1 << 20},
 	} {
 		if v, ok := values[f.name]; ok {
 			out = append(out, fact{f.name, f.label, fmt.Sprintf("%.0f", v/f.scale), strconv.FormatFloat(v, 'f', -1, 64)})

@@ -42,27 +42,27 @@ func (c charts) outcome() []chart {
 		c.stepChart("Reward", "mean of the trajectories, before normalisation", metrics.RewardMean),
 		heldOut, train,
 		{Title: "Valid format", Note: "share of trajectories", free: true, share: true, Curves: c.perAgent(metrics.KindStep, metrics.FormatValid)},
-		c.stepChart("Trajectory length", "mean tokens, read and written", "tokens_mean"),
+		c.stepChart("Trajectory length", "mean tokens, read and written", metrics.TokensMean),
 	}
 }
 
 func (c charts) learning() []chart {
-	clip := c.stepChart("Clipped tokens", "share; solid: above, dashed: below the trust region", "clip_frac_high")
-	for _, below := range c.perAgent(metrics.KindStep, "clip_frac_low") {
+	clip := c.stepChart("Clipped tokens", "share; solid: above, dashed: below the trust region", metrics.ClipFracHigh)
+	for _, below := range c.perAgent(metrics.KindStep, metrics.ClipFracLow) {
 		below.Style, below.Name = "dashed", below.Name+" (below)"
 		clip.Curves = append(clip.Curves, below)
 	}
-	loss := c.stepChart("Loss", "what is minimised, mean over the step's updates", "loss")
+	loss := c.stepChart("Loss", "what is minimised, mean over the step's updates", metrics.Loss)
 	loss.free = true
 	return []chart{
-		c.stepChart("Entropy", "nats per trained token", "entropy_mean"),
-		c.stepChart("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
-		c.stepChart("KL to the reference", "nats per token", "ref_kl_mean"),
+		c.stepChart("Entropy", "nats per trained token", metrics.EntropyMean),
+		c.stepChart("KL, old to new", "k3 estimate, nats per token", metrics.ApproxKLK3),
+		c.stepChart("KL to the reference", "nats per token", metrics.RefKLMean),
 		clip,
-		c.stepChart("Gradient norm", "before clipping", "grad_norm"),
-		c.stepChart("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
+		c.stepChart("Gradient norm", "before clipping", metrics.GradNorm),
+		c.stepChart("Log-prob gap", "mean |trainer − sampler|, nats", metrics.GapMean),
 		loss,
-		c.stepChart("Degenerate groups", "groups whose rewards are all equal", "groups_degenerate"),
+		c.stepChart("Degenerate groups", "groups whose rewards are all equal", metrics.GroupsDegenerate),
 	}
 }
 
@@ -72,19 +72,19 @@ func (c charts) costs() []chart {
 	for _, name := range c.run.agents {
 		seconds.Curves = append(seconds.Curves, curve{Name: name + " (learning)", Class: c.run.class(name), Style: "dashed",
 			points: c.run.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
-				s := metrics.LearnSeconds(v)
+				s := metrics.LearningTime(v)
 				return s, s > 0
 			})})
 		memory.Curves = append(memory.Curves, curve{Name: name, Class: c.run.class(name),
 			points: c.run.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
-				b, ok := v["memory_peak_bytes"]
+				b, ok := v[metrics.MemoryPeakBytes]
 				return b / (1 << 20), ok
 			})})
 	}
 	return []chart{
 		seconds,
-		c.stepChart("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
-		c.stepChart("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
+		c.stepChart("Rollout throughput", "sampled tokens per second", metrics.RolloutTokensPerSecond),
+		c.stepChart("Learning throughput", "trained tokens per second", metrics.LearnTokensPerSecond),
 		memory,
 	}
 }
@@ -138,7 +138,7 @@ func (c charts) batches() []card {
 	for _, name := range c.run.agents {
 		total := map[int64]int64{}
 		for _, l := range c.run.records {
-			_, counts := metrics.Integers(l.Counts["decode_batch"])
+			_, counts := metrics.Integers(l.Counts[metrics.DecodeBatch])
 			if l.Agent == name {
 				for k, n := range counts {
 					if 0 < k && k <= maxBatch { // 0: passes of prompts only

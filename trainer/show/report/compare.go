@@ -138,7 +138,7 @@ func (c compared) cards(agent string) []card {
 			dotted.Curves[i].Dots = true
 		}
 	}
-	loss := step("Loss", "what is minimised, mean over the step's updates", "loss")
+	loss := step("Loss", "what is minimised, mean over the step's updates", metrics.Loss)
 	loss.free = true
 	return cardsOver(last, []chart{
 		heldOut, expert,
@@ -146,22 +146,22 @@ func (c compared) cards(agent string) []card {
 		step("Training accuracy", "verified answers", metrics.Accuracy),
 		step("Expert score", "in training", metrics.ExpertMean),
 		step("Valid format", "share of trajectories", metrics.FormatValid),
-		step("Delegations d_k", "mean calls per rollout", "calls_mean"),
-		step("Trajectory length", "mean tokens, read and written", "tokens_mean"),
-		step("Entropy", "nats per trained token", "entropy_mean"),
-		step("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
-		step("KL to the reference", "nats per token", "ref_kl_mean"),
-		step("Gradient norm", "before clipping", "grad_norm"),
-		step("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
+		step("Delegations d_k", "mean calls per rollout", metrics.CallsMean),
+		step("Trajectory length", "mean tokens, read and written", metrics.TokensMean),
+		step("Entropy", "nats per trained token", metrics.EntropyMean),
+		step("KL, old to new", "k3 estimate, nats per token", metrics.ApproxKLK3),
+		step("KL to the reference", "nats per token", metrics.RefKLMean),
+		step("Gradient norm", "before clipping", metrics.GradNorm),
+		step("Log-prob gap", "mean |trainer − sampler|, nats", metrics.GapMean),
 		loss,
 		step("Rollout", "seconds a step", metrics.RolloutSeconds),
 		overlay("Learning", "seconds a step", func(r *run) []point {
 			return r.computed(metrics.KindStep, agent, func(v map[string]float64) (float64, bool) {
-				s := metrics.LearnSeconds(v)
+				s := metrics.LearningTime(v)
 				return s, s > 0
 			})
 		}),
-		step("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
+		step("Rollout throughput", "sampled tokens per second", metrics.RolloutTokensPerSecond),
 	})
 }
 

@@ -32,8 +32,8 @@ const (
 func (c charts) callsOf(agent string) heatmap {
 	var h heatmap
 	for _, l := range c.run.records {
-		if l.Kind == metrics.KindStep && l.Agent == agent && len(l.Counts["calls"]) > 0 {
-			_, counts := metrics.Integers(l.Counts["calls"])
+		if l.Kind == metrics.KindStep && l.Agent == agent && len(l.Counts[metrics.Calls]) > 0 {
+			_, counts := metrics.Integers(l.Counts[metrics.Calls])
 			h.steps = append(h.steps, heatColumn{float64(l.Step), counts})
 		}
 	}

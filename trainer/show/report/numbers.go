@@ -123,9 +123,9 @@ func agentRows(agent string) []numberRow {
 		{"training accuracy", metrics.Accuracy, decimals(3)},
 		{"expert score", metrics.ExpertMean, decimals(3)},
 		{"valid format", metrics.FormatValid, decimals(3)},
-		{"calls a rollout", "calls_mean", decimals(2)},
-		{"tokens a trajectory", "tokens_mean", decimals(1)},
-		{"entropy", "entropy_mean", decimals(3)},
+		{"calls a rollout", metrics.CallsMean, decimals(2)},
+		{"tokens a trajectory", metrics.TokensMean, decimals(1)},
+		{"entropy", metrics.EntropyMean, decimals(3)},
 		{"seconds to roll out a step", metrics.RolloutSeconds, decimals(2)},
 	} {
 		out = append(out, numberRow{agent + ": " + v.label, v.format, func(r *run) figure { return lately(r.series(metrics.KindStep, agent, v.value)) }})

@@ -195,7 +195,7 @@ func lastUnknown(r *run) bool {
 // accuracies returns an agent's held-out accuracies by step, with their standard deviation over the samples.
 func (r *run) accuracies(agent string) []point {
 	out := r.series(metrics.KindEval, agent, metrics.Accuracy)
-	for _, spread := range r.series(metrics.KindEval, agent, "accuracy_std") {
+	for _, spread := range r.series(metrics.KindEval, agent, metrics.AccuracyStd) {
 		if i := slices.IndexFunc(out, func(p point) bool { return p.x == spread.x }); i >= 0 {
 			out[i].spread = spread.y
 		}

@@ -95,8 +95,8 @@ func evaluations(r *run) table {
 		if l.Unknown != "" {
 			accuracy = l.Unknown
 		}
-		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, "accuracy_std", 3), passAt(l.Values),
-			known(l.Values, "calls_mean", 2), known(l.Values, metrics.FormatValid, 3)}
+		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, metrics.AccuracyStd, 3), passAt(l.Values),
+			known(l.Values, metrics.CallsMean, 2), known(l.Values, metrics.FormatValid, 3)}
 		for _, name := range subs {
 			row = append(row, known(bySub[name][l.Step], metrics.ExpertMean, 3))
 		}
@@ -141,7 +141,7 @@ func known(values map[string]float64, name string, digits int) string {
 
 func passAt(values map[string]float64) string {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if n, ok := strings.CutPrefix(name, "pass_at_"); ok {
+		if n, ok := strings.CutPrefix(name, metrics.PassAtPrefix); ok {
 			return fmt.Sprintf("%.3f (N = %s)", values[name], n)
 		}
 	}
@@ -161,11 +161,11 @@ func totals(r *run) table {
 			for k, v := range l.Values {
 				sum[k] += v
 			}
-			learning += metrics.LearnSeconds(l.Values)
-			peak = max(peak, l.Values["memory_peak_bytes"])
+			learning += metrics.LearningTime(l.Values)
+			peak = max(peak, l.Values[metrics.MemoryPeakBytes])
 		}
-		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum[metrics.SampledTokens]),
-			number(sum[metrics.TrainedTokens]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]),
+		t.Rows = append(t.Rows, []string{name, number(sum[metrics.Trajectories]), number(sum[metrics.Tokens]), number(sum[metrics.SampledTokens]),
+			number(sum[metrics.TrainedTokens]), fmt.Sprintf("%.0f", sum[metrics.Updates]-sum[metrics.UpdatesSkipped]-sum[metrics.UpdatesFailed]),
 			fmt.Sprintf("%.1f s", sum[metrics.RolloutSeconds]),
 			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
 	}

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // Saving runs the jobs that write checkpoints while the steps continue, one job after the other. After a failed job no
@@ -84,7 +86,7 @@ func (s *Saving) count(seconds *float64, since time.Time) {
 func (s *Saving) Describe(values map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, seconds := range map[string]*float64{"checkpoint_seconds": &s.took, "checkpoint_wait_seconds": &s.waited} {
+	for name, seconds := range map[string]*float64{metrics.CheckpointSeconds: &s.took, metrics.CheckpointWaitSeconds: &s.waited} {
 		if *seconds > 0 {
 			values[name] = *seconds
 		}
