@@ -39,7 +39,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, use fu
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
-	return withCheckpoint(ctx, cfg, opt.evaluation(), useChat, hooks{}, func(ctx context.Context, t *checkpointTeam) error {
+	return withCheckpoint(ctx, cfg, EvaluateOptions{CheckpointOptions: opt}, useChat, hooks{}, func(ctx context.Context, t *checkpointTeam) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(t.step))}
 		questions := c.worker(c.Main).Player().Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {

@@ -19,17 +19,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// CheckpointOptions are the options of Serve and Chat in addition to the configuration. The zero value uses the run's newest
-// complete checkpoint.
+// CheckpointOptions are the options that Evaluate, Serve and Chat have in common, in addition to the configuration. The zero value uses
+// the run's newest complete checkpoint.
 type CheckpointOptions struct {
 	Checkpoint string           // folder of a step; "": the run's newest complete one
 	Task       task.Task        // replaces the configured task; may be nil
-	Observer   metrics.Observer // receives notes; may be nil
-}
-
-// evaluation returns the options for agents that are all in this process.
-func (o CheckpointOptions) evaluation() EvaluateOptions {
-	return EvaluateOptions{Checkpoint: o.Checkpoint, Task: o.Task, Observer: o.Observer}
+	Observer   metrics.Observer // receives notes and an evaluation's progress; may be nil
 }
 
 // A checkpointUse is a use of a checkpoint other than training. It names the folder of its output.

@@ -11,18 +11,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
-	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // EvaluateOptions are the options of Evaluate in addition to the configuration. The zero value evaluates the run's newest complete
 // checkpoint with all agents in this process.
 type EvaluateOptions struct {
-	Checkpoint string           // folder of a step; "": the run's newest complete one
-	Agents     []string         // agents that this process runs; the others run in processes with the same store.url; nil: all
-	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
-	Task       task.Task        // replaces the configured task; may be nil
-	Observer   metrics.Observer // receives progress and notes; the records are in Evaluation.Records; may be nil
+	CheckpointOptions
+	Agents  []string        // agents that this process runs; the others run in processes with the same store.url; nil: all
+	Against []score.Answers // answers of an earlier evaluation of the same questions to compare with; may be nil
 }
 
 // check returns an error if the options do not fit the configuration.

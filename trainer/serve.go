@@ -29,7 +29,8 @@ func Serve(ctx context.Context, cfg *config.Config, mux interface{ Handle(string
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
-	return withCheckpoint(ctx, &own, opt.evaluation(), useServe, hooks{gateway: g}, func(ctx context.Context, t *checkpointTeam) error {
+	all := EvaluateOptions{CheckpointOptions: opt.CheckpointOptions}
+	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: g}, func(ctx context.Context, t *checkpointTeam) error {
 		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if g := w.Gateway(); g != nil { // requests to a hosted model are passed on
 				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})

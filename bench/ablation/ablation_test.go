@@ -52,7 +52,7 @@ func TestArmsBeginAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := trainer.Evaluate(t.Context(), whole, trainer.EvaluateOptions{Checkpoint: from, Observer: newBudget("cold", 1, 0, 0, b.log)})
+	e, err := trainer.Evaluate(t.Context(), whole, trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: from, Observer: newBudget("cold", 1, 0, 0, b.log)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	var out Outcome
 	sampled := *cfg
 	sampled.Eval.Samples, sampled.Eval.Temperature = samples, 1
-	e, err := trainer.Evaluate(ctx, &sampled, trainer.EvaluateOptions{Checkpoint: stepDir, Observer: observer})
+	opt := trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: stepDir, Observer: observer}}
+	e, err := trainer.Evaluate(ctx, &sampled, opt)
 	if err != nil {
 		return out, err
 	}
@@ -56,7 +57,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	}
 	greedy := *cfg
 	greedy.Eval.Samples, greedy.Eval.Temperature = 1, 0
-	if e, err = trainer.Evaluate(ctx, &greedy, trainer.EvaluateOptions{Checkpoint: stepDir, Observer: observer}); err != nil {
+	if e, err = trainer.Evaluate(ctx, &greedy, opt); err != nil {
 		return out, err
 	}
 	out.Greedy = e.Records[0].Values[metrics.Accuracy]

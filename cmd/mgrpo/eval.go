@@ -62,7 +62,7 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 		here = []string{c.Agent}
 	}
 	terminal := console.New(progress, cfg, here)
-	opt := trainer.EvaluateOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: terminal, Against: against}
+	opt := trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: c.Checkpoint, Observer: terminal}, Agents: here, Against: against}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
 	terminal.Summary(nil) // without records it only clears the progress line
 	return e, err

@@ -74,7 +74,7 @@ func train(ctx context.Context, file string, t *measures, steps int64) (accuracy
 	if err := trainer.Train(context.Background(), cfg, trainer.TrainOptions{Task: t, Observer: progress{}, Resume: steps > 0, Stop: ctx.Done()}); err != nil {
 		return 0, err
 	}
-	e, err := trainer.Evaluate(ctx, cfg, trainer.EvaluateOptions{Task: t})
+	e, err := trainer.Evaluate(ctx, cfg, trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Task: t}})
 	if err != nil {
 		return 0, err
 	}

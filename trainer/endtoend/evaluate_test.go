@@ -72,7 +72,7 @@ func TestEvaluationThatCannotBeSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := &recorder{}
-	again, err := trainer.Evaluate(t.Context(), cfg, trainer.EvaluateOptions{Observer: seen})
+	again, err := trainer.Evaluate(t.Context(), cfg, trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Observer: seen}})
 	if err != nil || !strings.Contains(seen.String(), "are not saved") || !strings.Contains(again.String(), "trajectories  could not be saved") {
 		t.Errorf("%v, notes %s\n%s", err, seen, again)
 	}
@@ -155,7 +155,7 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	for i, name := range names { // the agents have different versions
 		go func() {
 			at := archive.CheckpointsOf(of[name].RunDir()).StepDir(int64(i))
-			_, err := trainer.Evaluate(ctx, of[name], trainer.EvaluateOptions{Agents: []string{name}, Checkpoint: at})
+			_, err := trainer.Evaluate(ctx, of[name], trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Checkpoint: at}, Agents: []string{name}})
 			failed <- err
 		}()
 	}

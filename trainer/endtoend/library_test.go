@@ -17,7 +17,7 @@ func TestTaskFromGoProgram(t *testing.T) {
 	if err := trainer.TrainAndReport(t.Context(), cfg, trainer.TrainOptions{Task: own}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	e, err := trainer.Evaluate(t.Context(), cfg, trainer.EvaluateOptions{Task: own})
+	e, err := trainer.Evaluate(t.Context(), cfg, trainer.EvaluateOptions{CheckpointOptions: trainer.CheckpointOptions{Task: own}})
 	if err != nil || len(e.Records) != 2 {
 		t.Fatalf("%+v, %v", e, err)
 	}
