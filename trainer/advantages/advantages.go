@@ -12,7 +12,7 @@ import (
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
@@ -69,7 +69,7 @@ func JSONL(r io.Reader, w io.Writer) error {
 }
 
 func answerLines(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
-	lines := bufio.NewScanner(textfile.NewReader(r))
+	lines := bufio.NewScanner(texts.NewReader(r))
 	lines.Buffer(nil, maxLine)
 	encoder := json.NewEncoder(w) // writes an answer in one piece
 	for n := 1; lines.Scan(); n++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/dialect"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/jsonschemas"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // SubAgent is a sub-agent as its main agent sees it: a function with one string argument, "task".
@@ -123,7 +123,7 @@ func (c *Callables) Call(p callformat.Call) dialect.Call {
 		return call
 	}
 	bad := func(format string, args ...any) dialect.Call {
-		call.Problem = excerpt.Of(fmt.Sprintf(format, args...), maxProblem)
+		call.Problem = texts.Excerpt(fmt.Sprintf(format, args...), maxProblem)
 		return call
 	}
 	target, known := c.byName[p.Name]

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Load reads a configuration file, applies overrides such as "run.steps=3" in order, fills in the defaults, and checks
@@ -27,7 +27,7 @@ func Load(path string, sets []string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return Parse(path, textfile.Bytes(text), sets)
+	return Parse(path, texts.Normalize(text), sets)
 }
 
 // Parse does the same as Load for text in memory. path is its name in messages, and relative paths start from path's folder.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Secrets are in environment variables or in files, never in the configuration.
@@ -39,7 +39,7 @@ func (c *Config) secret(envKey, env, fileKey string, file Path) (string, error) 
 		if err != nil {
 			return "", fmt.Errorf("config: %s: %w", fileKey, err)
 		}
-		p := strings.TrimSuffix(strings.TrimSuffix(string(textfile.Bytes(b)), "\n"), "\r")
+		p := strings.TrimSuffix(strings.TrimSuffix(string(texts.Normalize(b)), "\n"), "\r")
 		if p == "" {
 			return "", fmt.Errorf("config: %s: the file is empty", fileKey)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Bounds on a configuration file. Real files have a few KiB. The parser is recursive, so the depth is checked before it
@@ -113,7 +113,7 @@ func (n *node) describe() string {
 }
 
 // clip shortens text from outside for a message.
-func clip(s string) string { return excerpt.Of(s, 60) }
+func clip(s string) string { return texts.Excerpt(s, 60) }
 
 // parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs. It returns nil if
 // the text is not YAML.

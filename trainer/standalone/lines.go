@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // maxLine is the size of the longest line that is read, in bytes.
@@ -42,7 +42,7 @@ func readLines(ctx context.Context, r io.Reader, ahead int) (<-chan input, <-cha
 	lines, ended := make(chan input, ahead), make(chan error, 1)
 	go func() {
 		defer close(lines)
-		buf := bufio.NewReaderSize(textfile.NewReader(r), 1<<16)
+		buf := bufio.NewReaderSize(texts.NewReader(r), 1<<16)
 		for n := 1; ; n++ {
 			data, long, err := readLine(buf)
 			in := input{number: n, data: data}

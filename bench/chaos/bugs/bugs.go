@@ -233,9 +233,9 @@ redis.call('ZADD', phases, step, phase)
 		Suite: suite{Package: "trainer/model/weights", Tests: "TestSafetensorsHeader"},
 	}, {
 		Name: "the kept end of a program's output begins in the middle of a line",
-		File: "trainer/internal/tail/tail.go",
+		File: "trainer/internal/texts/tail.go",
 		Old:  "w.kept[over:]...), true", New: "w.kept[over:]...), w.cut",
-		Suite: suite{Package: "trainer/internal/tail", Tests: "TestLinesOfALongText"},
+		Suite: suite{Package: "trainer/internal/texts", Tests: "TestLinesOfALongText"},
 	}, {
 		Name: "a token's random number is keyed by the position in its turn",
 		File: "trainer/engine/policy/local/sample.go",

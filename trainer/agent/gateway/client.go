@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Client leases rollouts from another machine and plays each with a command.
@@ -111,7 +111,7 @@ func (c *Client) play(ctx context.Context, o *Lease) (ok bool, err error) {
 	}
 	if ok = err == nil; !ok {
 		c.note("rollout %s: %v\n%s", o.ID, err, stderr)
-		result, _ = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, tail.LastLine(stderr))}) // texts always marshal
+		result, _ = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, texts.LastLine(stderr))}) // texts always marshal
 	}
 	return ok, c.report(playing, o, result)
 }

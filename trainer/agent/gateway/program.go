@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // ProgramOptions are the options of Programs.
@@ -74,7 +74,7 @@ func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 		out.Result, err = parseResult(line)
 	}
 	if out.Stderr = stderr; err != nil {
-		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, tail.LastLine(stderr))
+		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, texts.LastLine(stderr))
 	}
 	return out, nil
 }
@@ -112,7 +112,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 		return nil, "", fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	defer remove()
-	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}
+	stdout, stderr := texts.Tail{Max: maxResult + 1}, texts.Tail{Max: maxStderr}
 	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
 	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool {

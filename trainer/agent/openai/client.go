@@ -19,9 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Options hold the API's address, and time-outs and retries.
@@ -203,7 +203,7 @@ func interrupted(parent context.Context, err error) error {
 
 // quote shortens a server's reply for an error and removes the key from it.
 func (c *Client) quote(s string) string {
-	return strconv.Quote(excerpt.Of(c.Redact(s), maxQuoted))
+	return strconv.Quote(texts.Excerpt(c.Redact(s), maxQuoted))
 }
 
 // Redact removes the key from text that the server wrote.

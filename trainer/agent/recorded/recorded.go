@@ -16,8 +16,8 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 const (
@@ -77,8 +77,8 @@ var ErrMissing = errors.New("its answer was not recorded. A replay asks the same
 	"data and program. Set cache.mode: record to ask the service and store its answer")
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("the cache %s: the question to %q, %q: %v", e.Dir, excerpt.Of(e.Question.Service, maxQuoted),
-		excerpt.Of(e.Question.Text, maxQuoted), e.Err)
+	return fmt.Sprintf("the cache %s: the question to %q, %q: %v", e.Dir, texts.Excerpt(e.Question.Service, maxQuoted),
+		texts.Excerpt(e.Question.Text, maxQuoted), e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

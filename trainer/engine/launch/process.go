@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // followerEnv marks a follower's process. Its value is the lease within which the follower must send a heartbeat.
@@ -27,7 +27,7 @@ type process struct {
 	cmd     *exec.Cmd
 	orders  *os.File
 	replies *os.File
-	output  *tail.Writer // the end of its standard output and error
+	output  *texts.Tail // the end of its standard output and error
 }
 
 // start starts this program again as a follower. The caller's thread must live as long as the process.
@@ -40,7 +40,7 @@ func (p *process) start(agent string, rank int, device string, environ []string)
 	if err != nil {
 		return errors.Join(err, theirOrders.Close(), orders.Close())
 	}
-	p.orders, p.replies, p.output = orders, replies, &tail.Writer{Max: 4 << 10}
+	p.orders, p.replies, p.output = orders, replies, &texts.Tail{Max: 4 << 10}
 	// Start the file that is running, even if another one has replaced it since: then both ends use the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}

@@ -10,9 +10,8 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
 	"github.com/mgrpo/mgrpo/trainer/internal/jsontokens"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // MaxKeyBytes is the largest size of a key, such as the name of a tensor.
@@ -28,7 +27,7 @@ func NewReader(data []byte) (Reader, error) {
 	if !utf8.Valid(data) {
 		return Reader{}, errors.New("not JSON: invalid UTF-8")
 	}
-	r := jsontokens.New(bytes.NewReader(textfile.Bytes(data)), maker{})
+	r := jsontokens.New(bytes.NewReader(texts.Normalize(data)), maker{})
 	r.MaxDepth, r.MaxKey, r.UniqueKeys = maxDepth, MaxKeyBytes, true
 	return Reader{r}, nil
 }
@@ -75,7 +74,7 @@ func (r Reader) Integers(max int) ([]int64, error) {
 }
 
 // Brief shortens text from a file for an error message.
-func Brief(text string) string { return excerpt.Of(text, 200) }
+func Brief(text string) string { return texts.Excerpt(text, 200) }
 
 // Show prints a JSON value for an error message, shortened.
 func Show(v any) string {

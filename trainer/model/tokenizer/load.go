@@ -11,7 +11,7 @@ import (
 	"sort"
 	"strconv"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/format"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
@@ -96,7 +96,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		}
 		t.files[name] = data
 		if name != fileModel {
-			t.files[name] = textfile.Bytes(data)
+			t.files[name] = texts.Normalize(data)
 		}
 		if name == fileGeneration && len(bytes.TrimSpace(t.files[name])) == 0 { // as if it were absent, as for the weights
 			delete(t.files, name)

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -81,7 +81,7 @@ func systemPrompt(cfg *config.Config, a *config.Agent) (string, error) {
 	case a.Prompt == "":
 		return a.PromptText, nil
 	}
-	text, err := textfile.Read(cfg.Resolve(a.Prompt))
+	text, err := texts.ReadFile(cfg.Resolve(a.Prompt))
 	if err != nil {
 		return "", fmt.Errorf("agents.%s.prompt: %w", a.Name, err)
 	}

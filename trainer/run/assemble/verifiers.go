@@ -7,7 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
@@ -41,7 +41,7 @@ func openVerifier(cfg *config.Config, v config.Verifier, agentsHere int) (verify
 		}
 	}
 	if j.Prompt != "" {
-		text, err := textfile.Read(cfg.Resolve(j.Prompt))
+		text, err := texts.ReadFile(cfg.Resolve(j.Prompt))
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -109,7 +109,7 @@ func ReadAnswers(path string) ([]Answers, error) {
 	var e struct {
 		Answers []Answers `json:"answers"`
 	}
-	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
+	if err := json.Unmarshal(texts.Normalize(data), &e); err != nil {
 		return nil, fmt.Errorf("%s is not an evaluation: %w", path, err)
 	}
 	if len(e.Answers) == 0 {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -16,7 +16,7 @@ import (
 const maxReason = 500
 
 // reasonOf returns an error in the form in which it is published.
-func reasonOf(err error) string { return excerpt.Of(err.Error(), maxReason) }
+func reasonOf(err error) string { return texts.Excerpt(err.Error(), maxReason) }
 
 // whyRemoved returns the reason why a rollout is not in any group, or "" if it is in one. complete means that every agent
 // has its trajectories of the rollout.

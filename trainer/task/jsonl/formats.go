@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/text/transform"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // reader reads the rows of a file, one at a time.
@@ -71,7 +71,7 @@ func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes
 
 // read visits all rows of a file. If it returns an error, at is the number of the row or line where it stopped.
 func (r *reader) read(file *os.File) (at int, err error) {
-	in := bufio.NewReader(textfile.NewReader(file))
+	in := bufio.NewReader(texts.NewReader(file))
 	head, _ := in.Peek(in.Size())
 	for name, mark := range compressions {
 		if bytes.HasPrefix(head, []byte(mark)) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // JudgeOptions configure an OpenAI-compatible chat endpoint that scores answers.
@@ -133,4 +133,4 @@ func finished(reply openai.Reply) error {
 }
 
 // quoted shortens and quotes text from outside, for an error.
-func quoted(s string) string { return strconv.Quote(excerpt.Of(s, 200)) }
+func quoted(s string) string { return strconv.Quote(texts.Excerpt(s, 200)) }

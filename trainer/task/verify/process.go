@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // process is a running program with line-based input and output.
@@ -20,7 +20,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout io.ReadCloser
-	stderr *tail.Writer
+	stderr *texts.Tail
 	exited chan struct{} // closed by reason
 
 	// Guarded by the lock of the verifier.
@@ -39,7 +39,7 @@ const grace = 2 * time.Second
 // startProcess starts a program in its own process group. The kernel kills the program when the calling thread ends, so
 // that it does not outlive this process. The goroutine keeps its thread until it calls reason.
 func startProcess(command []string, dir string) (*process, error) {
-	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail.Writer{Max: 2 << 10}, exited: make(chan struct{})}
+	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &texts.Tail{Max: 2 << 10}, exited: make(chan struct{})}
 	p.filled = sync.NewCond(&p.mu)
 	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
 	p.cmd.WaitDelay = grace // in case a child of the program keeps standard error open

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // Intervals at which a wait reads its key without an event. An event may be lost, and a store sends none when it becomes
@@ -107,7 +107,7 @@ func (s *Store) checkStop() {
 }
 
 // clip limits the length of a text from the store for a message.
-func clip(s string) string { return excerpt.Of(strings.ToValidUTF8(s, "?"), 2000) }
+func clip(s string) string { return texts.Excerpt(strings.ToValidUTF8(s, "?"), 2000) }
 
 // wait calls look until it returns true: at once, whenever one of the topics is announced, and every few seconds. It
 // returns an error when the context or the run ends, after the store's timeout, and when look fails while the server can be

@@ -18,7 +18,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 const mcpTermination = 2 * time.Second
@@ -30,7 +30,7 @@ const mcpVersion = "2025-11-25"
 // connection is one connection to the server.
 type connection struct {
 	*mcp.ClientSession
-	stderr *tail.Writer // nil: the server is not a program
+	stderr *texts.Tail // nil: the server is not a program
 }
 
 // connect starts a session.
@@ -41,7 +41,7 @@ func (c Options) connect(ctx context.Context) (*connection, error) {
 	}
 	s := &connection{}
 	if program, ok := transport.(*mcp.CommandTransport); ok {
-		s.stderr = &tail.Writer{Max: 4 << 10}
+		s.stderr = &texts.Tail{Max: 4 << 10}
 		program.Command.Stderr = s.stderr
 		program.Command.WaitDelay = mcpTermination // a child of the server may keep stderr open
 		transport = &stdioTransport{command: program.Command, note: c.skipped}

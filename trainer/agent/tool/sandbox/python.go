@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // PythonOptions names the interpreter of a Python tool and limits its programs.
@@ -76,7 +76,7 @@ print(json.dumps({"Version": "%d.%d" % sys.version_info[:2], "Executable": sys.e
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, tail.LastLine(string(exit.Stderr)))
+			err = fmt.Errorf("%w: %s", err, texts.LastLine(string(exit.Stderr)))
 		}
 		return "", fmt.Errorf("asking the interpreter %s for its version: %w", p.cfg.Interpreter, err)
 	}

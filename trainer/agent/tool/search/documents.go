@@ -14,7 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 const (
@@ -85,7 +85,7 @@ func readCorpus(path string, visit func(document) error) error {
 }
 
 func readJSONL(r io.Reader, visit func(document) error) error {
-	lines := bufio.NewScanner(textfile.NewReader(r))
+	lines := bufio.NewScanner(texts.NewReader(r))
 	lines.Buffer(make([]byte, 64<<10), maxDocument)
 	number := 0
 	for lines.Scan() {
@@ -115,7 +115,7 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 
 // readMarkdown reads a file as one document. The title is the first heading, or the file's name if there is no heading.
 func readMarkdown(r io.Reader, id string, visit func(document) error) error {
-	content, err := io.ReadAll(io.LimitReader(textfile.NewReader(r), maxDocument+1))
+	content, err := io.ReadAll(io.LimitReader(texts.NewReader(r), maxDocument+1))
 	if err != nil {
 		return err
 	}

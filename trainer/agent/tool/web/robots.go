@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // maxRobots is the largest number of bytes of a robots.txt that are read; the rest is ignored (RFC 9309, section 2.5).
@@ -26,7 +26,7 @@ type robotsRule struct {
 func parseRobots(text []byte, product string) robots {
 	var own, others robots
 	var named, fitsOwn, fitsAll, inRules bool
-	lines := bufio.NewScanner(bytes.NewReader(textfile.Bytes(text)))
+	lines := bufio.NewScanner(bytes.NewReader(texts.Normalize(text)))
 	lines.Buffer(nil, maxRobots+1)
 	lines.Split(splitRobots)
 	for lines.Scan() {

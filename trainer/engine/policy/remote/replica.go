@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/internal/excerpt"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // replica is one server. Its gate admits any number of turns at once, or one change of its weights.
@@ -342,4 +342,4 @@ func (r *replica) quote(s string) string {
 	return quote(s)
 }
 
-func quote(s string) string { return strconv.Quote(excerpt.Of(s, 300)) }
+func quote(s string) string { return strconv.Quote(texts.Excerpt(s, 300)) }

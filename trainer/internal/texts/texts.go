@@ -1,6 +1,6 @@
-// Package textfile reads text that people and other programs wrote: UTF-8, with or without the
-// byte order mark that some editors put before it.
-package textfile
+// Package texts reads texts of people, files and programs, and shortens them for messages. The texts are UTF-8, with or without the
+// byte order mark that some editors put before them.
+package texts
 
 import (
 	"bufio"
@@ -18,8 +18,8 @@ const mark = "\ufeff"
 // errUTF16 is the error for a text that begins with a byte order mark of UTF-16 or UTF-32.
 var errUTF16 = errors.New("the text is UTF-16: save it as UTF-8")
 
-// Bytes returns a text without its byte order mark and with line feeds as line ends. It does not detect encodings other than UTF-8.
-func Bytes(text []byte) []byte {
+// Normalize returns a text without its byte order mark and with line feeds as line ends. It does not detect encodings other than UTF-8.
+func Normalize(text []byte) []byte {
 	text = bytes.TrimPrefix(text, []byte(mark))
 	if crlf := []byte("\r\n"); bytes.Contains(text, crlf) { // ReplaceAll would copy every text
 		text = bytes.ReplaceAll(text, crlf, []byte("\n"))
@@ -27,9 +27,9 @@ func Bytes(text []byte) []byte {
 	return text
 }
 
-// Read returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It
+// ReadFile returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It
 // returns an error if the file is not UTF-8.
-func Read(path string) (string, error) {
+func ReadFile(path string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
@@ -40,7 +40,7 @@ func Read(path string) (string, error) {
 	if !utf8.Valid(raw) {
 		return "", fmt.Errorf("%s: the text is not UTF-8", path)
 	}
-	return string(Bytes(raw)), nil
+	return string(Normalize(raw)), nil
 }
 
 func inUTF16(text []byte) bool {

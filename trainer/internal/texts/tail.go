@@ -1,5 +1,4 @@
-// Package tail keeps the end of a program's output, which usually contains the reason for a failure.
-package tail
+package texts
 
 import (
 	"bytes"
@@ -7,8 +6,9 @@ import (
 	"sync"
 )
 
-// Writer keeps the last Max bytes that were written to it. Several goroutines may use it.
-type Writer struct {
+// Tail keeps the last Max bytes that were written to it, such as the end of a program's output, which usually contains the reason for a
+// failure. Several goroutines may use it.
+type Tail struct {
 	Max int
 
 	mu   sync.Mutex
@@ -17,7 +17,7 @@ type Writer struct {
 }
 
 // Write keeps the end of p. It never fails.
-func (w *Writer) Write(p []byte) (int, error) {
+func (w *Tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.kept = append(w.kept, p...)
@@ -28,13 +28,13 @@ func (w *Writer) Write(p []byte) (int, error) {
 }
 
 // end returns the kept bytes, and whether earlier bytes were dropped.
-func (w *Writer) end() ([]byte, bool) {
+func (w *Tail) end() ([]byte, bool) {
 	over := len(w.kept) - w.Max
 	return w.kept[max(over, 0):], w.cut || over > 0
 }
 
 // Bytes returns the last Max bytes.
-func (w *Writer) Bytes() []byte {
+func (w *Tail) Bytes() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	end, _ := w.end()
@@ -42,10 +42,10 @@ func (w *Writer) Bytes() []byte {
 }
 
 // String returns the last Max bytes. Bytes that are not UTF-8 become U+FFFD.
-func (w *Writer) String() string { return strings.ToValidUTF8(string(w.Bytes()), "\uFFFD") }
+func (w *Tail) String() string { return strings.ToValidUTF8(string(w.Bytes()), "\uFFFD") }
 
 // Lines returns the same as String, without a first line whose beginning was dropped.
-func (w *Writer) Lines() string {
+func (w *Tail) Lines() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	end, cut := w.end()

@@ -1,8 +1,8 @@
-package excerpt
+package texts
 
 import "testing"
 
-func TestOf(t *testing.T) {
+func TestExcerpt(t *testing.T) {
 	for _, c := range []struct {
 		text, want string
 		most       int
@@ -14,8 +14,8 @@ func TestOf(t *testing.T) {
 		{"a\xff", "a\xff", 2},
 		{"a\xffbc", "ab…", 3},
 	} {
-		if got := Of(c.text, c.most); got != c.want {
-			t.Errorf("Of(%q, %d): got %q, want %q", c.text, c.most, got, c.want)
+		if got := Excerpt(c.text, c.most); got != c.want {
+			t.Errorf("Excerpt(%q, %d): got %q, want %q", c.text, c.most, got, c.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package textfile
+package texts
 
 import (
 	"io"
@@ -18,11 +18,11 @@ func TestMarks(t *testing.T) {
 				t.Errorf("%q, %s: %q, %v", text, name, got, err)
 			}
 		}
-		if got := Bytes([]byte(text)); string(got) != want {
+		if got := Normalize([]byte(text)); string(got) != want {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
-	if got := string(Bytes([]byte("a\r\nb\rc\n"))); got != "a\nb\rc\n" {
+	if got := string(Normalize([]byte("a\r\nb\rc\n"))); got != "a\nb\rc\n" {
 		t.Errorf("line ends: %q", got)
 	}
 	if _, err := io.ReadAll(NewReader(strings.NewReader("\xff\xfea\x00"))); err == nil || !strings.Contains(err.Error(), "save it as UTF-8") {
@@ -38,7 +38,7 @@ func TestFiles(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Read(path)
+		got, err := ReadFile(path)
 		if reason, fails := strings.CutPrefix(want, "error: "); fails {
 			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), reason) {
 				t.Errorf("%q: %v", text, err)

@@ -1,4 +1,4 @@
-package tail
+package texts
 
 import (
 	"strings"
@@ -6,10 +6,10 @@ import (
 )
 
 // However the text is cut into writes, the end of it is kept.
-func TestWriter(t *testing.T) {
+func TestTail(t *testing.T) {
 	text := "one\ntwo\nthree\nfour"
 	for size := 1; size <= len(text); size++ {
-		w := &Writer{Max: 9}
+		w := &Tail{Max: 9}
 		for rest := text; rest != ""; {
 			n := min(size, len(rest))
 			if wrote, err := w.Write([]byte(rest[:n])); wrote != n || err != nil {
@@ -26,8 +26,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-func TestShort(t *testing.T) {
-	w := &Writer{Max: 9}
+func TestShortTail(t *testing.T) {
+	w := &Tail{Max: 9}
 	if w.String() != "" || w.Lines() != "" {
 		t.Error("text before anything was written")
 	}
@@ -37,9 +37,9 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// The writer keeps at most twice Max bytes.
-func TestBound(t *testing.T) {
-	w := &Writer{Max: 100}
+// The tail keeps at most twice Max bytes.
+func TestTailIsBounded(t *testing.T) {
+	w := &Tail{Max: 100}
 	for range 1000 {
 		w.Write([]byte(strings.Repeat("x", 30)))
 		if len(w.kept) > 2*w.Max {
@@ -48,9 +48,9 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestLinesOfALongText writes more at once than the writer keeps, so the beginning of the first line is lost.
+// TestLinesOfALongText writes more at once than the tail keeps, so the beginning of the first line is lost.
 func TestLinesOfALongText(t *testing.T) {
-	w := &Writer{Max: 9}
+	w := &Tail{Max: 9}
 	w.Write([]byte(strings.Repeat("x", 100) + "\nlast"))
 	if got := w.Lines(); got != "last" {
 		t.Errorf("%q", got)
