@@ -122,7 +122,8 @@ func (t *team) goBack(ctx context.Context) error {
 		return checkpoints.GoBack(archive.Manifest{Step: store.FromStart}, confirm)
 	}
 	from := t.options.From.Step
-	t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from, t.options.Config.Run.Steps))
+	t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from,
+		t.options.Config.Run.Steps))
 	deterministic, err := assemble.Deterministic(t.options.Config)
 	if err != nil {
 		return err

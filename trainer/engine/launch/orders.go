@@ -67,7 +67,7 @@ type OpenOrder struct {
 	Config         []byte `json:"config"` // a configuration in which the agent has only the follower's device, and paths are absolute
 	Agent          string `json:"agent"`
 	Weights        string `json:"weights"`  // folder of the checkpoint to continue from; "": the weights that the configuration names
-	Learns         bool   `json:"learns"`   // the rank holds a share of the trained weights, and rank 0 sends it a checkpoint's fp32 weights
+	Learns         bool   `json:"learns"`   // the rank holds a share of the trained weights; rank 0 sends it a checkpoint's fp32 weights
 	Gathered       bool   `json:"gathered"` // no rank holds complete layers
 	Rank           int    `json:"rank"`     // counted from 1
 	Size           int    `json:"size"`

@@ -54,7 +54,7 @@ func newTokens(t, original *agent.Trajectory) int {
 
 // scoreWithoutCalls verifies the answers without each call. A conversation without an answer in a valid format is worth 0: the
 // main agent needed the call.
-func (s scorer) scoreWithoutCalls(ctx context.Context, q task.Query, r withoutCalls, o *store.Outcome) error {
+func (qs queries) scoreWithoutCalls(ctx context.Context, q task.Query, r withoutCalls, o *store.Outcome) error {
 	byAgent := map[string][]float64{}
 	for name, conversations := range r.conversations {
 		scores := make([]float64, len(conversations))
@@ -63,7 +63,7 @@ func (s scorer) scoreWithoutCalls(ctx context.Context, q task.Query, r withoutCa
 				continue
 			}
 			var err error
-			if scores[i], err = s.task.VerifyMain(ctx, q, attemptOf(t, "")); err != nil {
+			if scores[i], err = qs.task.VerifyMain(ctx, q, attemptOf(t, "")); err != nil {
 				return err
 			}
 		}

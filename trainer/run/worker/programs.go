@@ -20,7 +20,7 @@ import (
 type programs struct {
 	*common
 	policy  policy.Lifecycle
-	scorer  scorer
+	queries queries
 	gateway *gateway.AgentServer // answers requests of programs; nil: no gateway
 	player  gateway.Player       // plays the rollouts instead of the main agent's own conversation; may be nil
 }
@@ -82,10 +82,10 @@ func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int
 // score computes the reward from the program's own score, or from the task's verification if there is none.
 func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
-		return pr.scorer.scoreAnswer(ctx, q, attemptOf(t.Trajectory, ""), o)
+		return pr.queries.scoreAnswer(ctx, q, attemptOf(t.Trajectory, ""), o)
 	}
 	o.Correct = *correct
-	o.Reward, err = pr.scorer.rewards.MainReward(o.Format, &o.Correct)
+	o.Reward, err = pr.queries.rewards.MainReward(o.Format, &o.Correct)
 	if !o.Format { // an answer in an invalid format is worth 0
 		o.Correct = 0
 	}
@@ -127,7 +127,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 	for i, s := range conversations {
 		t := pr.trajectoryOf(q, v.Rollout, i, []gateway.Conversation{s})
 		counts.add(sizeOf(t.Trajectory))
-		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.scorer.unjudged(c.phase, q)
+		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.queries.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
 			return err
@@ -164,7 +164,7 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 	if end.ByID != nil {
 		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.name, s.Replies)
 	}
-	score, err := pr.scorer.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
+	score, err := pr.queries.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
 	return &score, err
 }
 

@@ -10,7 +10,7 @@ import (
 
 // TestScoreOfInvalidFormat: an answer in an invalid format is worth 0, also if the program gave it a score.
 func TestScoreOfInvalidFormat(t *testing.T) {
-	pr := &programs{scorer: scorer{rewards: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}}}}
+	pr := &programs{queries: queries{rewards: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}}}}
 	for valid, want := range map[bool]float64{true: 1, false: 0} {
 		o := store.Outcome{Format: valid}
 		if err := pr.score(t.Context(), task.Query{}, &trajectory{}, new(1.0), &o); err != nil || o.Correct != want {

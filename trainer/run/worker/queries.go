@@ -3,16 +3,18 @@ package worker
 import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// queries chooses the queries of a phase.
+// queries chooses the queries of a phase, verifies the answers, and computes their rewards.
 type queries struct {
-	cfg  *config.Config
-	task task.Task
-	from origin
+	cfg     *config.Config
+	task    task.Task
+	from    origin
+	rewards mgrpo.RewardWeights
 }
 
 // origin is the place in the training order at which a resumed run continues. The steps before it may have drawn other
@@ -30,20 +32,20 @@ func originOf(from *archive.Manifest) origin {
 }
 
 // forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
-func (q queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
+func (qs queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
 	if p.Evaluates() {
-		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
+		return task.HeldOut(qs.task, qs.cfg.Eval.Queries), qs.cfg.Eval.Samples
 	}
-	for i := range int64(q.cfg.Task.QueriesPerStep) {
-		drawn = append(drawn, q.trainQuery(p.Step, q.drawn(p.Step)+i))
+	for i := range int64(qs.cfg.Task.QueriesPerStep) {
+		drawn = append(drawn, qs.trainQuery(p.Step, qs.drawn(p.Step)+i))
 	}
-	return drawn, q.cfg.GRPO.Rollouts
+	return drawn, qs.cfg.GRPO.Rollouts
 }
 
 // stage returns the stage of the curriculum to which step n belongs, and its first step. The stage is -1 if step n draws from
 // the whole task.
-func (q queries) stage(n int64) (stage int, begun int64) {
-	for stage, s := range q.cfg.Task.Curriculum {
+func (qs queries) stage(n int64) (stage int, begun int64) {
+	for stage, s := range qs.cfg.Task.Curriculum {
 		if n < begun+s.Steps {
 			return stage, begun
 		}
@@ -53,29 +55,29 @@ func (q queries) stage(n int64) (stage int, begun int64) {
 }
 
 // drawn returns the number of queries that the steps before step n drew from the order of its stage.
-func (q queries) drawn(n int64) int64 {
-	stage, begun := q.stage(n)
-	if of, _ := q.stage(q.from.step); of == stage && n >= q.from.step && q.from.drawn > 0 {
-		return q.from.drawn + (n-q.from.step)*int64(q.cfg.Task.QueriesPerStep)
+func (qs queries) drawn(n int64) int64 {
+	stage, begun := qs.stage(n)
+	if of, _ := qs.stage(qs.from.step); of == stage && n >= qs.from.step && qs.from.drawn > 0 {
+		return qs.from.drawn + (n-qs.from.step)*int64(qs.cfg.Task.QueriesPerStep)
 	}
-	return (n - begun) * int64(q.cfg.Task.QueriesPerStep)
+	return (n - begun) * int64(qs.cfg.Task.QueriesPerStep)
 }
 
 // trainQuery returns query i of the order of step n's stage. A stage of the curriculum has its own order, which begins with the
 // stage.
-func (q queries) trainQuery(n, i int64) task.Query {
-	if stage, _ := q.stage(n); stage >= 0 {
-		return q.task.(task.WithCurriculum).TrainStage(stage, i) // jsonl is the only kind that may have stages
+func (qs queries) trainQuery(n, i int64) task.Query {
+	if stage, _ := qs.stage(n); stage >= 0 {
+		return qs.task.(task.WithCurriculum).TrainStage(stage, i) // jsonl is the only kind that may have stages
 	}
-	return q.task.Train(i)
+	return qs.task.Train(i)
 }
 
 // lookUp returns the queries of a plan.
-func (q queries) lookUp(plan store.Plan) ([]task.Query, error) {
+func (qs queries) lookUp(plan store.Plan) ([]task.Query, error) {
 	questions := make([]task.Query, len(plan.Queries))
 	for i, id := range plan.Queries {
 		var err error
-		if questions[i], err = q.task.Lookup(id); err != nil {
+		if questions[i], err = qs.task.Lookup(id); err != nil {
 			return nil, err
 		}
 	}
@@ -87,9 +89,9 @@ func (q queries) lookUp(plan store.Plan) ([]task.Query, error) {
 const firstReplacement = 1 << 32
 
 // replacement returns replacement query r of training step n, r < grpo.resample.
-func (q queries) replacement(n int64, r int) task.Query {
-	_, begun := q.stage(n)
-	return q.trainQuery(n, firstReplacement+(n-begun)*int64(q.cfg.GRPO.Resample)+int64(r))
+func (qs queries) replacement(n int64, r int) task.Query {
+	_, begun := qs.stage(n)
+	return qs.trainQuery(n, firstReplacement+(n-begun)*int64(qs.cfg.GRPO.Resample)+int64(r))
 }
 
 // samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are

@@ -3,41 +3,33 @@ package worker
 import (
 	"context"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// scorer verifies answers and computes their rewards.
-type scorer struct {
-	cfg     *config.Config
-	task    task.Task
-	rewards mgrpo.RewardWeights
-}
-
 // scoreAnswer verifies the main agent's answer and computes its reward.
-func (s scorer) scoreAnswer(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
+func (qs queries) scoreAnswer(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
 	if o.Format {
-		if o.Correct, err = s.task.VerifyMain(ctx, q, a); err != nil {
+		if o.Correct, err = qs.task.VerifyMain(ctx, q, a); err != nil {
 			return err
 		}
 	}
-	o.Reward, err = s.rewards.MainReward(o.Format, &o.Correct)
+	o.Reward, err = qs.rewards.MainReward(o.Format, &o.Correct)
 	return err
 }
 
 // unjudged reports whether the answers to sub-tasks of q have no score. This is the case for a held-out question without
 // parts, since parts are the reference for these answers. Training questions have parts.
-func (s scorer) unjudged(p store.Phase, q task.Query) bool {
-	return p.Evaluates() && s.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
+func (qs queries) unjudged(p store.Phase, q task.Query) bool {
+	return p.Evaluates() && qs.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
 }
 
 // expertScore verifies this sub-agent's answer. A score from which no reward can be computed is an error.
-func (s scorer) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
-	score, err := s.task.VerifySub(ctx, q, a)
+func (qs queries) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+	score, err := qs.task.VerifySub(ctx, q, a)
 	if err == nil {
-		_, err = s.rewards.SubReward(true, false, nil, &score)
+		_, err = qs.rewards.SubReward(true, false, nil, &score)
 	}
 	return score, err
 }

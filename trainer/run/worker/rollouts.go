@@ -25,7 +25,6 @@ type rollouts struct {
 	player     *play.Player
 	policy     policy.Lifecycle
 	queries    queries
-	scorer     scorer
 	normaliser normaliser
 	programs   programs
 	stops      *stops
@@ -154,10 +153,10 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
 	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
-		if err := ro.scorer.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
+		if err := ro.queries.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}
-		return ro.scorer.scoreWithoutCalls(ctx, q, replayed, o)
+		return ro.queries.scoreWithoutCalls(ctx, q, replayed, o)
 	})
 }
 
@@ -259,10 +258,10 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
+	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.queries.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
-		expert, err := ro.scorer.expertScore(ctx, q, attemptOf(t, v.Task))
+		expert, err := ro.queries.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
 			return err
 		}

@@ -54,7 +54,7 @@ func TestQueriesOfAResumedRun(t *testing.T) {
 	first := func(perStep int, curriculum []config.Stage, from origin, step int64) string {
 		cfg := load(t, t.TempDir(), fmt.Sprintf("task.queries_per_step=%d", perStep))
 		cfg.Task.Curriculum = curriculum
-		chosen, _ := queries{cfg, stagedTask{}, from}.forPhase(store.TrainPhase(step))
+		chosen, _ := queries{cfg: cfg, task: stagedTask{}, from: from}.forPhase(store.TrainPhase(step))
 		return chosen[0].ID
 	}
 	stages := []config.Stage{{Name: "easy", Steps: 4}, {Name: "hard", Steps: 2}}
@@ -79,7 +79,7 @@ func TestQueriesOfAResumedRun(t *testing.T) {
 		}
 	}
 	cfg := load(t, t.TempDir(), "task.queries_per_step=3")
-	again := queries{cfg, stagedTask{}, originOf(&archive.Manifest{Step: 7, Drawn: queries{cfg: cfg, from: origin{5, 100}}.drawn(7)})}
+	again := queries{cfg: cfg, task: stagedTask{}, from: originOf(&archive.Manifest{Step: 7, Drawn: queries{cfg: cfg, from: origin{5, 100}}.drawn(7)})}
 	if got := again.drawn(9); got != 112 {
 		t.Errorf("%d queries before step 9, want 112", got)
 	}

@@ -31,7 +31,7 @@ type AgentStatus struct {
 	Epoch        int64   `json:"epoch"`
 	Alive        bool    `json:"alive"`                   // a worker has the place
 	LeaseLeft    float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
-	Silent       float64 `json:"silent_seconds"`          // since its worker renewed the lease, if the worker has this configuration's lease
+	Silent       float64 `json:"silent_seconds"`          // since its worker renewed the lease, if it has this configuration's lease
 	Version      *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
 	Lag          int64   `json:"lag"`                     // number of versions behind the agent with the newest version
 	Ready        bool    `json:"ready"`                   // its worker was ready to begin this round
