@@ -392,6 +392,23 @@ func TestRestartedServer(t *testing.T) {
 	}
 }
 
+// expiring is a context whose deadline is over when expired is closed.
+type expiring struct {
+	context.Context
+	expired chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.expired }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.expired:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // TestAway: if a server does not come back, a turn ends with an error that names the server. It ends at the conversation's time limit or at
 // store.timeout, and is not a completion.
 func TestAway(t *testing.T) {
@@ -400,8 +417,9 @@ func TestAway(t *testing.T) {
 	s.kill()
 	r := turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4})
 	var away *UnreachableError
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("wall"))
-	defer cancel()
+	ctx := expiring{t.Context(), make(chan struct{})}
+	note, expire := p.opt.Note, sync.OnceFunc(func() { close(ctx.expired) })
+	p.opt.Note = func(text string) { note(text); expire() } // it waits for the server now
 	if c, err := p.Generate(ctx, r); !errors.As(err, &away) || !strings.Contains(err.Error(), "wall_time") || c.Finish != "" || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("at the conversation's time limit: got %+v and error %v, want an UnreachableError", c, err)
 	}
