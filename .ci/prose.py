@@ -9,7 +9,7 @@ and help texts only, without tables and code. Generated documents are left out. 
 A room may have the kind's LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. If that limit is not 0, two
 of a kind are always allowed. Exits with 1 if a room is above a limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
-  --lower       lower the figures in ABOVE to today's
+  --lower       lower the figures in ABOVE to today's, and add rooms that are above LIMIT
 """
 import argparse
 import math

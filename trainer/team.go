@@ -42,7 +42,8 @@ type teamSpec struct {
 	before  retryCause         // the cause of the previous round's end
 }
 
-// hooks are the parts of the process that follow the team. Each may be nil.
+// hooks are the gateway, the health server and the page of this process, to which the team reports its workers in each round. Each may
+// be nil.
 type hooks struct {
 	gateway    *processGateway // gives programs access to the agents
 	server     *health.Server  // publishes the workers' state

@@ -68,7 +68,8 @@ type GroupOptions struct {
 
 // Group is a set of processes that compute together. NCCL sends tensors on GPUs if every rank has its own GPU.
 // Gloo sends all other data, through the host's memory. Every rank must call the same methods in the same order,
-// with tensors of one shape and dtype, inside Do of their device. Only one goroutine at a time may use a Group.
+// with tensors of one dtype and, except in AllToAll, of one shape. Methods with tensors are called inside Do of their device. Only one
+// goroutine at a time may use a Group.
 //
 // A call that fails, or ends with its context, closes the group, so the other ranks fail, too. The tensor that it should overwrite
 // may then hold part of the data. Gloo does not notice a rank that was killed while it sent, and NCCL between GPUs of one machine

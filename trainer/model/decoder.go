@@ -45,7 +45,7 @@ type layer struct {
 // product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
 // torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend. bcx
 // [T, 3·Hidden] is a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden]. In layers
-// with a gated delta rule it is Recur: qkv is the product that conv convolves, and the result is [T, ValueHeads·ValueDim].
+// with a gated delta rule, Recur takes its place: qkv is the input of the convolution conv, and the result is [T, ValueHeads·ValueDim].
 type Attention interface {
 	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
 	Convolve(layer int, bcx *torch.Tensor, conv torch.ShortConv, pos *torch.Tensor) *torch.Tensor

@@ -14,7 +14,7 @@ import (
 type gradient struct {
 	sum  *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
 	part *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
-	head *torch.Tensor // view of the head's part of sum, [V, D], to which losses add the head's gradient; nil: they add it to the leaf's
+	head *torch.Tensor // view of the head's part of sum, [V, D]: losses add its gradient here; nil: to the leaf's gradient
 }
 
 // newGradient allocates the memory and makes the parameters accumulate into it. byLayer is set if backward passes go layer

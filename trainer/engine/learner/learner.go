@@ -74,8 +74,8 @@ type Learner struct {
 	passes *passes
 }
 
-// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
-// to mod.
+// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. After an
+// update, params must copy the weights to mod.
 func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
 	d := newDivision(mod, params, opt.Group)
 	if err := checkOptions(d, opt); err != nil {

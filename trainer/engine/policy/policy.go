@@ -1,6 +1,6 @@
 // Package policy defines how an agent's turns are sampled. A Policy continues a prompt and reports the log-prob of each
-// sampled token under the distribution that it was sampled from. Packages local (our engine) and remote (vLLM and SGLang
-// servers) implement it.
+// sampled token under the distribution that it was sampled from. Packages local (our engine), remote (vLLM and SGLang
+// servers) and launch (our engine on several devices) implement it.
 package policy
 
 import (

@@ -10,8 +10,8 @@ import (
 )
 
 // Group is the ranks of an agent from the view of one of them: [Solo] or *torch.Group. Every rank calls the same
-// methods in the same order, with tensors of one shape and dtype. Methods with tensors are called inside Do of their
-// device.
+// methods in the same order, with tensors of one dtype and, except in AllToAll, of one shape. Methods with tensors are
+// called inside Do of their device.
 //
 // After an error every rank must give up the group. If a rank was lost or did not answer in time, the error is a
 // *torch.GroupError. A tensor that was being overwritten may then hold any part of the data in transit.

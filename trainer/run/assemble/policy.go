@@ -12,7 +12,7 @@ import (
 
 // maker makes the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
 type maker struct {
-	varies string // reason why equal requests may give other bits, as a phrase after the agent's name; "": they give equal bits
+	varies string // why equal requests may give other bits, a phrase that follows the agent's name in an error; "": the bits are equal
 	open   func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error)
 }
 

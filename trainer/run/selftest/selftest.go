@@ -51,8 +51,8 @@ type trial struct {
 	real  torch.DType // type of the layers' tensors: float32, on a GPU also bfloat16
 	rows  int64       // size of the inputs
 	worst float64
-	took  time.Duration // time of the measured calls, and the number of values in their results
-	made  int64
+	took  time.Duration // time of the measured calls
+	made  int64         // number of values in their results
 }
 
 // Sizes of the inputs: rows of logits, hidden states and so on. Both are odd, so that loops have remainders.

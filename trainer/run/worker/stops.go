@@ -27,8 +27,8 @@ const askTimeout = 5 * time.Second
 // agent's worker begins such a phase when a stop was requested, so that all workers end at the same version.
 var errStopping = errors.New("the run was asked to stop")
 
-// passOn forwards a stop request of this process to the main agent, on any machine. If two looks, a lease apart, find agents without
-// a worker, the current step might never end, so passOn abandons it.
+// passOn forwards a stop request of this process to the main agent, on any machine. If an agent has no worker at two
+// checks, one lease apart, the current step might never end, so passOn abandons it.
 func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():

@@ -69,12 +69,13 @@ func (n Number) Value() *big.Rat {
 	return new(big.Rat).Quo(n.Figure, big.NewRat(100, 1))
 }
 
-// ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, or otherwise
-// the last number in the text. It reads only the content of an <answer> tag or of the JSON key "answer", unless a conclusion with a figure
-// follows the key's object, and only the right side of a marked equation. It reads thousands separators, signs, currencies, per cent,
-// decimals, exponents, powers of ten, fractions and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2, belongs
-// to the unit. ok is false for a malformed figure (1,23 or 3-5 or 1/0), and for an operand of a formula (2 + 3, \binom{5}{2}, log(9)). It
-// is also false for a root, for a power or fraction of anything but numbers, and for two numbers, a bound (x > 5) or a symbol after a mark.
+// ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, or otherwise the last
+// number in the text. If there is an <answer> tag, only its content counts. The same holds for the JSON key "answer", unless a
+// conclusion with a figure follows the key's object. Of a marked equation only the right side counts. ParseNumber reads thousands
+// separators, signs, currencies, per cent, decimals, exponents, powers of ten, fractions and mixed fractions, as text and as LaTeX. The
+// exponent of a unit, as in 50 cm^2, belongs to the unit. ok is false for a malformed figure (1,23 or 3-5 or 1/0), and for an operand of
+// a formula (2 + 3, \binom{5}{2}, log(9)). It is also false for a root, for a power or fraction of anything but numbers, and for two
+// numbers, a bound (x > 5) or a symbol after a mark.
 func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
 		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
