@@ -78,7 +78,7 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	case launch.LoadReference:
 		err = p.LoadReference(ctx, f.opt.Config, f.opt.Config.Agent(f.opt.Agent), o.Folder)
 	case launch.Sample:
-		if f.engine, err = makerOf(f.opt.Config, f.opt.Config.Agent(f.opt.Agent)).open(ctx, p, f.opt); err == nil {
+		if f.engine, err = openerOf(f.opt.Config, f.opt.Config.Agent(f.opt.Agent)).open(ctx, p, f.opt); err == nil {
 			f.inbox.Sample(f.sample)
 		}
 	case launch.DigestWeights:

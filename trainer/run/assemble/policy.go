@@ -10,25 +10,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 )
 
-// maker makes the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
-type maker struct {
+// policyOpener opens the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
+type policyOpener struct {
 	varies string // why equal requests may give other bits, a phrase that follows the agent's name in an error; "": the bits are equal
 	open   func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error)
 }
 
-// makerOf selects the maker by the agent's engine. No other function distinguishes kinds of policies.
-func makerOf(cfg *config.Config, a *config.Agent) maker {
+// openerOf selects the opener by the agent's engine. No other function distinguishes kinds of policies.
+func openerOf(cfg *config.Config, a *config.Agent) policyOpener {
 	if a.Engine.Remote() {
-		return remoteMaker(cfg, a)
+		return remoteOpener(cfg, a)
 	}
-	return localMaker(cfg, a)
+	return localOpener(cfg, a)
 }
 
-// localMaker returns the maker of our own engine. It reads the weights of p.Model in place and samples for all agents with
+// localOpener returns the opener of our own engine. The engine reads the weights of p.Model in place and samples for all agents with
 // its base.
-func localMaker(cfg *config.Config, a *config.Agent) maker {
+func localOpener(cfg *config.Config, a *config.Agent) policyOpener {
 	overlap := cfg.GRPO.Slack() > 0
-	m := maker{open: func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error) {
+	m := policyOpener{open: func(ctx context.Context, p *AgentParts, opt AgentOptions) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
 		sharing := opt.sharing(a)
 		cache := cfg.CacheOf(sharing, positions)
@@ -65,7 +65,7 @@ func Deterministic(cfg *config.Config) (bool, error) {
 	for _, name := range cfg.AgentNames() {
 		varies := "has a hosted model, whose server does not guarantee equal replies"
 		if a := cfg.Agent(name); a.Model.Endpoint == nil {
-			varies = makerOf(cfg, a).varies
+			varies = openerOf(cfg, a).varies
 		}
 		if varies == "" {
 			continue

@@ -75,7 +75,7 @@ func (o AgentOptions) sharingThreads(a *config.Agent, rank int) int {
 // openSampler opens the agent's sampler: an engine on each of its devices, or servers.
 func (p *AgentParts) openSampler(ctx context.Context, opt AgentOptions, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
-		if s, err = makerOf(opt.Config, a).open(ctx, p, opt); err == nil {
+		if s, err = openerOf(opt.Config, a).open(ctx, p, opt); err == nil {
 			p.Policy = s // Close closes it even if the followers fail
 		}
 		return err

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// remoteMaker returns the maker of a policy that samples on servers. The servers receive copies of p's weights.
-func remoteMaker(cfg *config.Config, a *config.Agent) maker {
-	return maker{
+// remoteOpener returns the opener of a policy that samples on servers. The servers receive copies of p's weights.
+func remoteOpener(cfg *config.Config, a *config.Agent) policyOpener {
+	return policyOpener{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
 		open: func(ctx context.Context, p *AgentParts, agent AgentOptions) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)

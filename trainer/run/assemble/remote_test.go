@@ -96,7 +96,7 @@ func TestServersGetMergedAdapters(t *testing.T) {
 	h := httptest.NewServer(server)
 	defer h.Close()
 	p, cfg := openWriter(t, base, fmt.Sprintf(", lora: {init: %q}, engine: {kind: sglang, url: [%q], weights: {path: %q, dtype: fp32}}", adapter, h.URL, t.TempDir()))
-	sampler, err := remoteMaker(cfg, cfg.Agent("writer")).open(t.Context(), p, AgentOptions{Note: func(string) {}})
+	sampler, err := remoteOpener(cfg, cfg.Agent("writer")).open(t.Context(), p, AgentOptions{Note: func(string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ type facts struct {
 	context int    // tokens that a sequence may reach
 }
 
-func (is facts) at(r *replica) string { return fmt.Sprintf("%s at %s: %s", is.name, r.url, is.way) }
+func (f facts) at(r *replica) string { return fmt.Sprintf("%s at %s: %s", f.name, r.url, f.way) }
 
 // prompt is a request for at most `most` tokens.
 type prompt struct {
