@@ -87,14 +87,18 @@ type WithCurriculum interface {
 	TrainStage(stage int, i int64) Query
 }
 
+// EvalSetSizes returns the sizes of a task's sets of held-out queries, in the order of Eval. A task without WithEvalSets has one set.
+func EvalSetSizes(t Task) []int {
+	if d, ok := t.(WithEvalSets); ok {
+		return d.EvalSets()
+	}
+	return []int{t.EvalSize()}
+}
+
 // HeldOut returns the first n held-out queries of each set, or all queries of a smaller set.
 func HeldOut(t Task, n int) (queries []Query) {
-	sizes := []int{t.EvalSize()}
-	if d, ok := t.(WithEvalSets); ok {
-		sizes = d.EvalSets()
-	}
 	first := 0
-	for _, size := range sizes {
+	for _, size := range EvalSetSizes(t) {
 		for i := range min(n, size) {
 			queries = append(queries, t.Eval(first+i))
 		}

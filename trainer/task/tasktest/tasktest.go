@@ -50,10 +50,7 @@ func Check(t testing.TB, k task.Task, roles ...task.AgentRole) {
 // checkSets checks the evaluation sets, and returns the first queries of each.
 func checkSets(t testing.TB, k task.Task) []task.Query {
 	t.Helper()
-	sizes, total := []int{k.EvalSize()}, 0
-	if w, ok := k.(task.WithEvalSets); ok {
-		sizes = w.EvalSets()
-	}
+	sizes, total := task.EvalSetSizes(k), 0
 	for _, n := range sizes {
 		total += n
 	}
