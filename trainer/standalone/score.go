@@ -35,6 +35,9 @@ const headRows = 512
 func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if opt.Progress == nil {
+		opt.Progress = func(int, int) {}
+	}
 	lines, ended := readLines(ctx, r, 64)
 	s := scorer{checkpoint: c, opt: opt}
 	out := newOutput(w)
@@ -47,9 +50,7 @@ func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w
 			if err := out.write(l.number, l.id, l.reply, l.err); err != nil {
 				return out.tally, err
 			}
-			if opt.Progress != nil {
-				opt.Progress(1, len(l.ids))
-			}
+			opt.Progress(1, len(l.ids))
 		}
 		if err := out.buf.Flush(); err != nil {
 			return out.tally, err
