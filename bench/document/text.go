@@ -96,7 +96,7 @@ func (t *targets) add(what, target, measured, verdict, remark string) {
 	t.Rows = append(t.Rows, struct{ What, Target, Measured, Verdict string }{what, target, measured, verdict})
 }
 
-// Targets returns the measured values, and whether they met the targets, or nil if there are no targets.
+// Targets returns the rows of the table of targets, each with its measured value and verdict. It returns nil if there are no targets.
 func (m *machine) Targets() *targets {
 	all, on := &targets{}, ""
 	if m.Is().GPU != "" {
@@ -159,7 +159,8 @@ type loss struct {
 	Ratio      float64
 }
 
-// standings holds the number of comparisons that count, and of those in which we are faster, and the other ones.
+// standings summarises comparisons with peers. Wins, in which we are faster, and Losses count. Emulated is the number of
+// comparisons in which we are faster than a peer whose bf16 is emulated; they do not count.
 type standings struct {
 	Wins, Counted, Emulated int
 	Losses                  []loss

@@ -1,4 +1,5 @@
-// Package dialect is the interface of a language in which an agent writes its turns. Chat templates are one; a task may bring another.
+// Package dialect defines the interface of an agent's language: the form in which it writes its turns. A chat template is such a
+// language, and a task may bring its own.
 package dialect
 
 import "encoding/json"
