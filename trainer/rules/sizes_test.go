@@ -74,7 +74,6 @@ var (
 		"trainer/config.GRPO":                    36,
 		"trainer/config.MCP":                     16,
 		"trainer/config.Shape":                   17,
-		"trainer/engine/launch.machineServer":    17,
 		"trainer/mgrpo.LossStats":                25,
 		"trainer/mgrpo/oracle.LossResult":        28,
 		"trainer/model.Model":                    24,

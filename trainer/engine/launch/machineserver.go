@@ -44,7 +44,7 @@ func ServeMachine(ctx context.Context, s ServeOptions) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var devices sync.WaitGroup
-	m := &machineServer{ServeOptions: s, program: digest, tls: config}
+	m := &machineServer{options: s, program: digest, tls: config}
 	ended := make(chan error, len(s.Devices))
 	for i := range s.Devices {
 		devices.Go(func() {
@@ -70,7 +70,7 @@ func ServeMachine(ctx context.Context, s ServeOptions) error {
 }
 
 type machineServer struct {
-	ServeOptions
+	options ServeOptions
 	program string
 	tls     *tls.Config
 
@@ -85,7 +85,7 @@ func (m *machineServer) waits(err error) {
 	defer m.mu.Unlock()
 	if time.Since(m.noted) >= time.Minute || m.takingPart {
 		m.noted, m.takingPart = time.Now(), false
-		m.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", m.Agent, m.Address, err))
+		m.options.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", m.options.Agent, m.options.Address, err))
 	}
 }
 
@@ -95,7 +95,7 @@ func (m *machineServer) takesPart() {
 	defer m.mu.Unlock()
 	if !m.takingPart {
 		m.takingPart = true
-		m.Note(fmt.Sprintf("machine %d takes part in %s at %s", m.Machine, m.Agent, m.Address))
+		m.options.Note(fmt.Sprintf("machine %d takes part in %s at %s", m.options.Machine, m.options.Agent, m.options.Address))
 	}
 }
 
@@ -143,17 +143,17 @@ func (m *machineServer) reach(ctx context.Context, device int) (c workerConn, er
 		case ctx.Err() != nil:
 			return c, context.Cause(ctx)
 		case errors.Is(err, errKey):
-			return c, fmt.Errorf("launch: the worker of %s at %s: %w", m.Agent, m.Address, err)
-		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*m.Lease):
-			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", m.Agent, m.Address, m.Machine, err)
-		case time.Since(since) > m.Timeout:
-			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", m.Agent, m.Address), Waited: m.Timeout,
-				Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, m.Agent)}
+			return c, fmt.Errorf("launch: the worker of %s at %s: %w", m.options.Agent, m.options.Address, err)
+		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*m.options.Lease):
+			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", m.options.Agent, m.options.Address, m.options.Machine, err)
+		case time.Since(since) > m.options.Timeout:
+			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", m.options.Agent, m.options.Address), Waited: m.options.Timeout,
+				Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, m.options.Agent)}
 		}
 		m.waits(err)
 		select {
 		case <-time.After(every):
-		case <-m.Asked:
+		case <-m.options.Asked:
 			return c, ErrStopped
 		case <-ctx.Done():
 			return c, context.Cause(ctx)
@@ -163,8 +163,8 @@ func (m *machineServer) reach(ctx context.Context, device int) (c workerConn, er
 
 // connect connects to the worker once, and introduces the machine.
 func (m *machineServer) connect(ctx context.Context, device int) (c workerConn, err error) {
-	dialer := net.Dialer{Timeout: m.Lease, KeepAliveConfig: keepAlive(m.Lease)}
-	conn, err := dialer.DialContext(ctx, "tcp", m.Address)
+	dialer := net.Dialer{Timeout: m.options.Lease, KeepAliveConfig: keepAlive(m.options.Lease)}
+	conn, err := dialer.DialContext(ctx, "tcp", m.options.Address)
 	if err != nil {
 		return c, err
 	}
@@ -173,7 +173,7 @@ func (m *machineServer) connect(ctx context.Context, device int) (c workerConn, 
 			_ = conn.Close()
 		}
 	}()
-	if err = errors.Join(abandonAfter(conn, m.Lease), conn.SetDeadline(time.Now().Add(m.Lease))); err != nil {
+	if err = errors.Join(abandonAfter(conn, m.options.Lease), conn.SetDeadline(time.Now().Add(m.options.Lease))); err != nil {
 		return c, err
 	}
 	c.Conn = tls.Client(conn, m.tls)
@@ -181,8 +181,8 @@ func (m *machineServer) connect(ctx context.Context, device int) (c workerConn, 
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := handshake{Program: m.program, Agent: m.Agent, Machine: m.Machine, Count: m.Count, Device: device, Devices: m.Devices,
-		Address: addressOf(conn.LocalAddr()), Lease: m.Lease}
+	h := handshake{Program: m.program, Agent: m.options.Agent, Machine: m.options.Machine, Count: m.options.Count, Device: device, Devices: m.options.Devices,
+		Address: addressOf(conn.LocalAddr()), Lease: m.options.Lease}
 	if err = writeFrame(c, handshakeFrame, h); err != nil {
 		return c, err
 	}
@@ -191,7 +191,7 @@ func (m *machineServer) connect(ctx context.Context, device int) (c workerConn, 
 	case err != nil:
 		return c, err
 	case message.Over != nil:
-		return c, message.Over.err(m.Agent)
+		return c, message.Over.err(m.options.Agent)
 	case message.Refused != "":
 		return c, &refusedError{why: message.Refused, taken: message.Taken}
 	case !message.Entered:
@@ -216,7 +216,7 @@ func (m *machineServer) serveRound(ctx context.Context, c workerConn, device int
 	defer close(done)
 	go func() {
 		select {
-		case <-m.Asked:
+		case <-m.options.Asked:
 			_ = writeFrame(c, stopFrame, nil) // if the worker is gone, there is nothing to stop
 		case <-done:
 		}
@@ -230,7 +230,7 @@ func (m *machineServer) serveRound(ctx context.Context, c workerConn, device int
 		time.Sleep(100 * time.Millisecond) // slow down if the worker only admits the machine and leaves
 		return nil
 	case message.Over != nil:
-		return message.Over.err(m.Agent)
+		return message.Over.err(m.options.Agent)
 	case message.Begin < heartbeatsPerLease:
 		return errors.New("launch: unexpected message from the worker")
 	}
@@ -244,7 +244,8 @@ func (m *machineServer) follow(c workerConn, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
 	var how exitReport
-	err := p.start(m.Agent, m.Machine*len(m.Devices)+device, m.Devices[device], append(environment(m.HiddenEnv), followerEnv+"="+lease.String()))
+	err := p.start(m.options.Agent, m.options.Machine*len(m.options.Devices)+device, m.options.Devices[device],
+		append(environment(m.options.HiddenEnv), followerEnv+"="+lease.String()))
 	if err != nil {
 		how.How = "does not start: " + err.Error()
 	} else {
@@ -258,7 +259,7 @@ func (m *machineServer) follow(c workerConn, device int, lease time.Duration) {
 			how.How = err.Error()
 		}
 	}
-	_ = c.SetDeadline(time.Now().Add(m.Lease))
+	_ = c.SetDeadline(time.Now().Add(m.options.Lease))
 	_ = errors.Join(writeFrame(c, endedFrame, how), c.CloseWrite())
 	orders.Wait()
 }
