@@ -53,7 +53,7 @@ func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chat
 		return err
 	}
 	template := request.template(d)
-	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, stable: func(text string) agent.Partial {
+	s := &stream{agent: a, to: to, stopIDs: d.template.Stops().IDs, stable: func(text string) agent.Partial {
 		return cutPartial(request.Stop, template.Partial(text, d.offers))
 	}}
 	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })

@@ -47,7 +47,7 @@ func (r *chatRequest) structuralTag(d *dialect, tok *tokenizer.Tokenizer) (json.
 		if r.ToolChoice.mode == "none" || r.ToolChoice.name != "" && r.ToolChoice.name != f.Name {
 			continue
 		}
-		call, err := d.CallForm(f.Name)
+		call, err := d.template.CallForm(f.Name)
 		if err != nil {
 			return nil, invalid(field, "%v; leave it out", err)
 		}

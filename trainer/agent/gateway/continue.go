@@ -38,15 +38,15 @@ func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d
 	n := len(messages) - 1
 	for _, before := range at.forest.byHistory[all[n+1]] {
 		sameThinking := messages[n].Reasoning == "" || strings.TrimSpace(messages[n].Reasoning) == strings.TrimSpace(before.reply.thinking)
-		if before.out.Finish != policy.FinishStop && before.tools == d.tools && sameThinking {
+		if before.out.Finish != policy.FinishStop && before.request.tools == d.tools && sameThinking {
 			t.parent = before
 			return before.root.add(t)
 		}
 	}
-	t.prompt.ids, t.prompt.text, err = d.Continue(templateMessages(messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.template.Continue(templateMessages(messages, d.template.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
-	t.opening = opening{all[n], lastUser(t.messages)}
+	t.opening = opening{all[n], lastUser(t.request.messages)}
 	return at.begin(t, at.forest.findRewrittenRoot(all), d, c)
 }

@@ -20,8 +20,15 @@ type forest struct {
 
 // turnID identifies a turn by what its requests have in common.
 type turnID struct {
-	history chain
+	history chain // chain of the messages before the turn
 	tools   string
+}
+
+// turnInput is the part of a request that its turn keeps.
+type turnInput struct {
+	turnID
+	messages []message // all messages before the turn
+	prefill  content   // content of the assistant's message that the turn continues
 }
 
 // root is one invocation.
@@ -50,16 +57,13 @@ type anchor struct{ Turn, Call int }
 type turn struct {
 	root           *root
 	parent         *turn // nil: the first turn of a row
-	history        chain // chain of the messages before it
-	tools          string
+	request        turnInput
 	branch         int     // number of earlier turns of the root that answered the same request
 	parentAnswered bool    // another turn with the same parent was answered before, and its text may be in the prompt
 	siblings       []*turn // turns with the same parent that were not answered yet when this one was requested
 
-	messages    []message // all messages before it
-	prefill     content   // content of the assistant's message that it continues
-	prompt      prompt    // tokens and text between the parent's turn and this one; for the first turn of a row, all before it
-	opening     opening   // set if the turn may begin a root
+	prompt      prompt  // tokens and text between the parent's turn and this one; for the first turn of a row, all before it
+	opening     opening // set if the turn may begin a root
 	out         policy.Completion
 	sampledText string // text of out
 	reply       reply  // its id is set before it is sampled
@@ -119,7 +123,7 @@ func (f *forest) findParent(chains []chain) *turn {
 func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
-			if t.history == history && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
+			if t.request.history == history && t.request.tools == tools && (repeat < 0 || repeat == r.repeat) {
 				return t
 			}
 		}
@@ -181,14 +185,14 @@ func (r *root) add(t *turn) error {
 		return refuse(400, "too_many", "the conversation has %d turns already", maxTurns)
 	}
 	for _, other := range r.turns {
-		if other.history == t.history {
+		if other.request.history == t.request.history {
 			t.branch = max(t.branch, other.branch+1)
 		}
 		switch {
 		case other.parent != t.parent:
 		case !other.ended():
 			t.siblings = append(t.siblings, other)
-		case other.history != t.history:
+		case other.request.history != t.request.history:
 			t.parentAnswered = true
 		}
 	}
@@ -201,9 +205,9 @@ func (f *forest) remember(t *turn, reply message) {
 	if f.byHistory == nil {
 		f.byHistory = map[chain][]*turn{}
 	}
-	c := t.history.then(reply)
-	if t.messages != nil {
-		c = chains(slices.Concat(t.messages, []message{reply}))[len(t.messages)+1]
+	c := t.request.history.then(reply)
+	if t.request.messages != nil {
+		c = chains(slices.Concat(t.request.messages, []message{reply}))[len(t.request.messages)+1]
 	}
 	f.byHistory[c] = append(f.byHistory[c], t)
 }
@@ -213,7 +217,7 @@ func (f *forest) forget(t *turn) {
 	if f.removed == nil {
 		f.removed = map[turnID]int{}
 	}
-	f.removed[turnID{t.history, t.tools}]++
+	f.removed[t.request.turnID]++
 	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
 	if len(t.root.turns) == 0 {
 		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })
@@ -303,7 +307,7 @@ func (r *root) last() *turn {
 	newest := r.turns[len(r.turns)-1]
 	last := newest
 	for _, t := range newest.siblings {
-		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been removed
+		if len(t.request.messages) > len(last.request.messages) && slices.Contains(r.turns, t) { // it may have been removed
 			last = t
 		}
 	}

@@ -67,7 +67,7 @@ func (r *chatRequest) oneCall() bool { return r.ParallelToolCalls != nil && !*r.
 // template returns the template that reads the turn.
 func (r *chatRequest) template(d *dialect) *agent.Template {
 	if last := r.Messages[len(r.Messages)-1]; r.continues() {
-		return d.Within(string(last.Content), last.Reasoning)
+		return d.template.Within(string(last.Content), last.Reasoning)
 	}
-	return d.Template
+	return d.template
 }

@@ -15,7 +15,7 @@ import (
 
 // dialect is the chat template with a list of functions and with a request's variables.
 type dialect struct {
-	*agent.Template
+	template  *agent.Template
 	tools     string // the list and the variables, which identify the dialect
 	offers    bool   // there are functions
 	functions *agent.Callables
@@ -67,7 +67,7 @@ func (a *AgentServer) dialect(functions []json.RawMessage, kwargs *ordered.Objec
 
 // probe creates the dialect's template.
 func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
-	d.Template, err = agent.NewTemplate(agent.TemplateOptions{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: mergeArgs(a.Variables, kwargs),
+	d.template, err = agent.NewTemplate(agent.TemplateOptions{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: mergeArgs(a.Variables, kwargs),
 		Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
 		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
@@ -133,11 +133,11 @@ func (a *AgentServer) checkKwargs(r *chatRequest, d *dialect, rules Rules) error
 	if err != nil {
 		return err
 	}
-	_, want, err := plain.Prompt(templateMessages(r.Messages, plain.Neutral))
+	_, want, err := plain.template.Prompt(templateMessages(r.Messages, plain.template.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
-	if _, text, err := d.Prompt(templateMessages(r.Messages, d.Neutral)); err != nil || text != want {
+	if _, text, err := d.template.Prompt(templateMessages(r.Messages, d.template.Neutral)); err != nil || text != want {
 		return invalid("chat_template_kwargs", "they change the prompt, which must be the agent's own in training: leave them out")
 	}
 	return nil

@@ -19,8 +19,8 @@ func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c call) 
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
 		}
 	}
-	t := &turn{history: r.Prompt.chain()}
-	return a.answer(ctx, c, t, turnOptions{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
+	t := &turn{request: turnInput{turnID: turnID{history: r.Prompt.chain()}}}
+	return a.answer(ctx, c, t, turnOptions{request: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
 		constraint: func(Rules) (policy.Constraint, error) { return nil, nil },
 		place:      func(at *attempt) error { return at.placeText(t, &r.Prompt, a.Tokenizer, c) },
 		read: func(t *turn) reply {
@@ -36,7 +36,7 @@ func (at *attempt) placeText(t *turn, p *prompt, tok *tokenizer.Tokenizer, c cal
 		return before.root.add(t)
 	}
 	t.prompt = p.complete(tok)
-	t.opening = opening{t.history, t.prompt.text}
+	t.opening = opening{t.request.history, t.prompt.text}
 	return at.beginRoot(t, c)
 }
 

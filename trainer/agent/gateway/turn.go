@@ -38,7 +38,7 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 	if err != nil {
 		return nil, err
 	}
-	opt := turnOptions{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
+	opt := turnOptions{request: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.template.Stops().IDs}
 	opt.constraint = func(rules Rules) (policy.Constraint, error) {
 		if err := a.checkKwargs(r, d, rules); err != nil {
 			return nil, err
@@ -46,20 +46,21 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		return a.constraint(r, d, rules)
 	}
 	all, n := chains(r.Messages), len(r.Messages)-1
-	t := &turn{history: all[n+1], tools: d.tools, messages: r.Messages}
+	t := &turn{request: turnInput{turnID: turnID{all[n+1], d.tools}, messages: r.Messages}}
 	opt.place = func(at *attempt) error { return at.placeChat(t, all, d, c) }
 	if r.continues() {
-		t = &turn{history: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: r.Messages[:n], prefill: r.Messages[n].Content}
+		t = &turn{request: turnInput{turnID: turnID{all[n+1].then(message{Role: "continued"}), d.tools}, messages: r.Messages[:n],
+			prefill: r.Messages[n].Content}}
 		opt.place = func(at *attempt) error { return at.placeContinuation(t, r.Messages, all, d, c) }
 	}
 	opt.read = func(t *turn) reply {
-		t.sampledText = d.Text(t.out.Tokens)
+		t.sampledText = d.template.Text(t.out.Tokens)
 		out := r.read(d, t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
 		whole := out // as the client reads it: with the text that it continues, and without what follows a stop string
-		whole.text = string(t.prefill) + cut(out.text, r.Stop)
+		whole.text = string(t.request.prefill) + cut(out.text, r.Stop)
 		out.violation = r.violatedBy(whole)
 		return out
 	}
@@ -68,7 +69,7 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 
 // turnOptions holds the options of a request, and the functions that place and read a request's turn.
 type turnOptions struct {
-	*options
+	request    *options
 	prefix     string                                 // prefix of the reply's id
 	place      func(*attempt) error                   // adds the turn
 	constraint func(Rules) (policy.Constraint, error) // on its tokens
@@ -85,7 +86,7 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 	}
 	defer endRequest()
 	c.step = rules.Step
-	if c.sampling, err = opt.sampling(rules); err != nil {
+	if c.sampling, err = opt.request.sampling(rules); err != nil {
 		return nil, err
 	}
 	c.sampling.StopIDs = opt.stops
@@ -117,10 +118,10 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 	id := t.reply.id
 	t.reply = opt.read(t)
 	t.reply.id = id
-	t.reply.thinking, t.reply.text = cut(t.reply.thinking, opt.Stop), cut(t.reply.text, opt.Stop)
+	t.reply.thinking, t.reply.text = cut(t.reply.thinking, opt.request.Stop), cut(t.reply.text, opt.request.Stop)
 	at.turns++
 	at.calls = t.reply.calls
-	at.forest.remember(t, message{Role: "assistant", Content: t.prefill + content(t.reply.text), ToolCalls: t.reply.calls})
+	at.forest.remember(t, message{Role: "assistant", Content: t.request.prefill + content(t.reply.text), ToolCalls: t.reply.calls})
 	return t, nil
 }
 
@@ -163,7 +164,7 @@ func (at *attempt) store(size int) error {
 func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if t = at.forest.findExisting(turnID{fresh.history, fresh.tools}, c); t != nil {
+	if t = at.forest.findExisting(fresh.request.turnID, c); t != nil {
 		return t, true, nil
 	}
 	if err = opt.place(at); err == nil {
@@ -259,7 +260,7 @@ func (a *AgentServer) fits(n, requested int) error {
 func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err error) {
 	rewritten := at.forest.findRewrittenRoot(all)
 	if before := at.forest.findParent(all); before != nil {
-		fits, err := before.extend(t, d.Template)
+		fits, err := before.extend(t, d.template)
 		if err != nil {
 			return err
 		}
@@ -269,11 +270,11 @@ func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err erro
 		}
 		rewritten = before.root
 	}
-	t.prompt.ids, t.prompt.text, err = d.Prompt(templateMessages(t.messages, d.Neutral))
+	t.prompt.ids, t.prompt.text, err = d.template.Prompt(templateMessages(t.request.messages, d.template.Neutral))
 	if err != nil {
 		return invalid("messages", "%v", err)
 	}
-	t.opening = opening{t.history, lastUser(t.messages)}
+	t.opening = opening{t.request.history, lastUser(t.request.messages)}
 	return at.begin(t, rewritten, d, c)
 }
 
@@ -283,7 +284,7 @@ func (at *attempt) begin(t *turn, rewritten *root, d *dialect, c call) error {
 	if rewritten == nil {
 		return at.beginRoot(t, c)
 	}
-	t.prompt.ids = rewritten.sampledAs(t.prompt.text, d.Encode)
+	t.prompt.ids = rewritten.sampledAs(t.prompt.text, d.template.Encode)
 	return rewritten.add(t)
 }
 
@@ -299,11 +300,11 @@ func (at *attempt) beginRoot(t *turn, c call) error {
 // extend sets the tokens between this turn and next. It returns false if the template no longer prints this turn and
 // the messages before it in the same way.
 func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
-	fresh := templateMessages(next.messages, template.Neutral)[len(t.messages)+1:]
-	if next.tools != t.tools {
+	fresh := templateMessages(next.request.messages, template.Neutral)[len(t.request.messages)+1:]
+	if next.request.tools != t.request.tools {
 		return false, nil
 	}
-	fits, err := template.Extends(templateMessages(t.messages, template.Neutral), t.reply.thinking != "", fresh)
+	fits, err := template.Extends(templateMessages(t.request.messages, template.Neutral), t.reply.thinking != "", fresh)
 	if err == nil && !fits {
 		return false, nil
 	} // if the template cannot print such a history at all, append the rest, as agent.Run does
@@ -319,7 +320,7 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 func (t *turn) id(agent string, k Ticket, prefix string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
-	h.Write(t.history[:])
+	h.Write(t.request.history[:])
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
 }
 
