@@ -78,7 +78,6 @@ var (
 		"trainer/model/arch.Config":              33,
 		"trainer/model/arch.family":              18,
 		"trainer/run/assemble.AgentParts":        16,
-		"trainer/run/worker.trajectory":          23,
 		"trainer/show/dashboard_test.process":    18,
 		"trainer/show/report.line":               24,
 		"trainer/show/report.page":               24,

@@ -33,11 +33,11 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			for i := range calls {
 				score := float64(i)
 				row := spokenTokens(idOf(s.common, "q", k, i))
-				t := &trajectory{Trajectory: agent.Trajectory{Row: row, FormatValid: true}, expert: &score}
+				t := &trajectory{conversation: agent.Trajectory{Row: row, FormatValid: true}, expert: &score}
 				if fold && k == 1 && i == 0 {
-					t.More = []agent.Row{spokenTokens(agent.RowID(t.ID, 1))}
+					t.conversation.More = []agent.Row{spokenTokens(agent.RowID(t.conversation.ID, 1))}
 				}
-				exp.trajectories[t.ID] = t
+				exp.trajectories[t.conversation.ID] = t
 			}
 		}
 		groups, err := s.groups(exp, map[string][]store.Outcome{"q": outcomes})

@@ -46,12 +46,12 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 				continue
 			}
 			t := exp.trajectories[idOf(s.common, m.Query, m.Rollout, m.Invocation)]
-			for _, row := range t.Rows() {
+			for _, row := range t.conversation.Rows() {
 				if len(row.Tokens) == 0 { // from a program that never sent a request
 					continue
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
-					ID: row.ID, TrajectoryID: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
+					ID: row.ID, TrajectoryID: t.conversation.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
 					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Reward: m.Reward, Step: n, Stale: row.Version != n,
 				})
 			}

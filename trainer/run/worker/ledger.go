@@ -56,8 +56,8 @@ func (s *steps) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Gr
 func linesOf(s *common, exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range exp.trajectories {
-		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert, Program: t.program}
-		for _, row := range t.More {
+		lines[id] = &archive.Line{Trajectory: t.conversation, Task: t.task, Expert: t.expert, Program: t.program}
+		for _, row := range t.conversation.More {
 			lines[row.ID] = &archive.Line{Trajectory: agent.Trajectory{Row: row}, Task: t.task, RowOf: id}
 		}
 	}

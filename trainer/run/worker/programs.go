@@ -43,20 +43,21 @@ func (pr *programs) attempt(ctx context.Context, p store.Phase, q task.Query, k 
 		return t, o, nil, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	t = pr.trajectoryOf(q, k, 0, conversations)
-	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
+	t.task, t.program, t.conversation.Answer = q.Text, played.Stderr, played.Result.Answer
 	if played.Result.Format != nil {
-		t.FormatValid = *played.Result.Format
+		t.conversation.FormatValid = *played.Result.Format
 	}
 	if played.Failed != nil {
-		t.Finish, t.FormatValid = agent.FinishProgram, false
+		t.conversation.Finish, t.conversation.FormatValid = agent.FinishProgram, false
 	}
 	var withoutScore unscored
 	var counts tokenCounts
-	counts.add(sizeOf(t.Trajectory))
+	counts.add(sizeOf(t.conversation))
 	if err := pr.endCalls(ctx, p, &t, played, &withoutScore, &counts); err != nil {
 		return t, o, nil, err
 	}
-	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: counts.total(), Unscored: withoutScore.first()}
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.conversation.FormatValid, Answer: t.conversation.Answer, Calls: t.conversation.Calls,
+		Tokens: counts.total(), Unscored: withoutScore.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}
@@ -82,7 +83,7 @@ func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int
 // score computes the reward from the program's own score, or from the task's verification if there is none.
 func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
-		return pr.queries.scoreAnswer(ctx, q, attemptOf(t.Trajectory, ""), o)
+		return pr.queries.scoreAnswer(ctx, q, attemptOf(t.conversation, ""), o)
 	}
 	o.Correct = *correct
 	o.Reward, err = pr.queries.rewards.MainReward(o.Format, &o.Correct)
@@ -100,14 +101,14 @@ func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, 
 	for _, sub := range pr.cfg.Subs() {
 		g.Go(func() error {
 			scores := played.Result.Experts[sub.Name]
-			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
+			v := store.Invocation{Phase: p, Query: t.conversation.Query, Rollout: t.conversation.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
 				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
 			r, err := pr.member.Invocations.Call(gctx, v)
 			withoutScore.add(v, r.Failed)
 			mu.Lock()
 			defer mu.Unlock()
 			if r.Calls > 0 {
-				t.Calls[sub.Name] = r.Calls
+				t.conversation.Calls[sub.Name] = r.Calls
 				counts.add(r.Tokens)
 			}
 			return err
@@ -126,7 +127,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 	var counts tokenCounts
 	for i, s := range conversations {
 		t := pr.trajectoryOf(q, v.Rollout, i, []gateway.Conversation{s})
-		counts.add(sizeOf(t.Trajectory))
+		counts.add(sizeOf(t.conversation))
 		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.queries.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || cacheFailed(err)) {
@@ -147,7 +148,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 // expertScore returns a call's expert score: the program's own score, or the task's. Calls in an invalid format and
 // unjudged calls have none.
 func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
-	if !t.FormatValid || t.unjudged {
+	if !t.conversation.FormatValid || t.unjudged {
 		return nil, nil
 	}
 	if end.Scores != nil {
@@ -164,7 +165,7 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 	if end.ByID != nil {
 		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.name, s.Replies)
 	}
-	score, err := pr.queries.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
+	score, err := pr.queries.expertScore(ctx, q, attemptOf(t.conversation, s.Task))
 	return &score, err
 }
 
@@ -172,13 +173,13 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway.Conversation) trajectory {
 	empty := agent.NewRow(policy.Key{Query: q.ID, Rollout: k, Agent: pr.name, Invocation: i}, pr.main)
 	t := trajectory{task: q.Text}
-	t.Trajectory = agent.Trajectory{Row: empty, FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+	t.conversation = agent.Trajectory{Row: empty, FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
 	var rows []agent.Row
 	for _, s := range conversations {
 		rows = append(rows, s.Rows...)
-		t.FormatValid = t.FormatValid && s.Valid
-		t.Malformed += s.Malformed
-		t.Answer, t.task = s.Answer, s.Task
+		t.conversation.FormatValid = t.conversation.FormatValid && s.Valid
+		t.conversation.Malformed += s.Malformed
+		t.conversation.Answer, t.task = s.Answer, s.Task
 	}
 	oldest := pr.policy.Version()
 	for n := range rows {
@@ -189,8 +190,8 @@ func (pr *programs) trajectoryOf(q task.Query, k, i int, conversations []gateway
 		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.name, i
 	}
 	if len(rows) > 0 { // otherwise the program never sent a request
-		t.Row, t.More = rows[0], rows[1:]
+		t.conversation.Row, t.conversation.More = rows[0], rows[1:]
 	}
-	t.Version = oldest
+	t.conversation.Version = oldest
 	return t
 }

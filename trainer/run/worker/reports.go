@@ -47,8 +47,8 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	r.Values[metrics.TrajectoriesStale] = float64(s.exp.stale)
 	var lag mean
 	for _, t := range s.exp.trajectories {
-		lag.add(float64(s.step - t.Version))
-		r.Values[metrics.LagMax] = max(r.Values[metrics.LagMax], float64(s.step-t.Version))
+		lag.add(float64(s.step - t.conversation.Version))
+		r.Values[metrics.LagMax] = max(r.Values[metrics.LagMax], float64(s.step-t.conversation.Version))
 	}
 	lag.into(r.Values, metrics.LagMean)
 	r.Values[metrics.Groups] = float64(totals.Groups)
@@ -141,15 +141,15 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 	counted := true
 	for _, id := range slices.Sorted(maps.Keys(exp.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := exp.trajectories[id]
-		format.addBool(t.FormatValid)
-		turns.add(float64(len(t.AllTurns())))
-		n, own, known := t.Size()
+		format.addBool(t.conversation.FormatValid)
+		turns.add(float64(len(t.conversation.AllTurns())))
+		n, own, known := t.conversation.Size()
 		tokens.add(float64(n))
 		sampled.add(float64(own))
 		counted = counted && known
-		r.Values[metrics.RowsRewritten] += float64(len(t.More))
-		r.Values[metrics.PromptsTooLong] += indicator(promptTooLong(t.Trajectory))
-		malformed.add(float64(t.Malformed))
+		r.Values[metrics.RowsRewritten] += float64(len(t.conversation.More))
+		r.Values[metrics.PromptsTooLong] += indicator(promptTooLong(t.conversation))
+		malformed.add(float64(t.conversation.Malformed))
 		if !rp.main && !t.unjudged {
 			scored := 0.0
 			if t.expert != nil {

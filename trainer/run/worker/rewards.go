@@ -37,11 +37,11 @@ func (qs queries) expertScore(ctx context.Context, q task.Query, a task.Attempt)
 // subReward returns this agent's reward for call i of a rollout.
 func subReward(s *steps, o store.Outcome, i int, t *trajectory) (float64, error) {
 	if s.cfg.GRPO.Credit != mgrpo.RemovalCredit || !s.cfg.Learns(s.agent) {
-		return s.rules.Rewards.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert)
+		return s.rules.Rewards.SubReward(t.conversation.FormatValid, o.Format, &o.Correct, t.expert)
 	}
 	var without *float64
 	if scores := o.Without[s.name]; i < len(scores) {
 		without = &scores[i]
 	}
-	return s.rules.Rewards.RemovalReward(t.FormatValid, o.Format, &o.Correct, without, t.expert)
+	return s.rules.Rewards.RemovalReward(t.conversation.FormatValid, o.Format, &o.Correct, without, t.expert)
 }

@@ -49,7 +49,7 @@ func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
 func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *experience) error {
 	ids := make([]string, 0, len(exp.trajectories))
 	for id, t := range exp.trajectories {
-		if n-t.Version > ro.cfg.GRPO.MaxLag {
+		if n-t.conversation.Version > ro.cfg.GRPO.MaxLag {
 			delete(exp.trajectories, id)
 			exp.stale++
 			continue
@@ -152,7 +152,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		o.Failed = reasonOf(failed)
 		return o, ro.member.Phases.PublishOutcome(ctx, c.phase, o)
 	}
-	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
+	return ro.conclude(ctx, c, &trajectory{conversation: t, task: q.Text, removalTokens: replayed.tokens}, o, func(o *store.Outcome) error {
 		if err := ro.queries.scoreAnswer(ctx, q, attemptOf(t, ""), o); err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.queries.unjudged(c.phase, q)}
+	kept := &trajectory{conversation: t, task: v.Task, unjudged: ro.queries.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !kept.unjudged {
 		expert, err := ro.queries.expertScore(ctx, q, attemptOf(t, v.Task))
@@ -342,16 +342,16 @@ func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
 func (c *collector) add(t *trajectory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, again := c.exp.trajectories[t.ID]; again {
+	if _, again := c.exp.trajectories[t.conversation.ID]; again {
 		return
 	}
 	if c.phase.Evaluates() { // evaluations are not trained on
-		for _, row := range t.Rows() {
+		for _, row := range t.conversation.Rows() {
 			row.Routes = nil
 		}
 	}
-	c.exp.trajectories[t.ID] = t
-	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: conversationOf(t.Trajectory)}
+	c.exp.trajectories[t.conversation.ID] = t
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: conversationOf(t.conversation)}
 	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}

@@ -91,7 +91,7 @@ func TestStaleTrajectories(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test"})
 	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
 	exp := &experience{trajectories: map[string]*trajectory{
-		"old": {Trajectory: agent.Trajectory{Row: agent.Row{ID: "old", Version: 3}}}, "new": {Trajectory: agent.Trajectory{Row: agent.Row{ID: "new", Version: 4}}},
+		"old": {conversation: agent.Trajectory{Row: agent.Row{ID: "old", Version: 3}}}, "new": {conversation: agent.Trajectory{Row: agent.Row{ID: "new", Version: 4}}},
 	}}
 	if err := ro.publishTrajectories(t.Context(), 5, exp); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ func TestEvaluationsKeepNoExperts(t *testing.T) {
 		ro := &rollouts{common: &common{observer: &recorder{}}}
 		c := ro.collect(phase, store.Plan{})
 		recorded := agent.Row{ID: "q/0", Routes: []uint16{1, 2}}
-		c.add(&trajectory{Trajectory: agent.Trajectory{Row: recorded, More: []agent.Row{recorded}}})
-		for _, row := range c.exp.trajectories["q/0"].Rows() {
+		c.add(&trajectory{conversation: agent.Trajectory{Row: recorded, More: []agent.Row{recorded}}})
+		for _, row := range c.exp.trajectories["q/0"].conversation.Rows() {
 			if len(row.Routes) != want {
 				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)
 			}

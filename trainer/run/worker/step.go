@@ -146,7 +146,8 @@ type experience struct {
 
 // trajectory is one conversation with the data for its reward.
 type trajectory struct {
-	agent.Trajectory
+	conversation agent.Trajectory
+
 	program  string   // the end of the standard error of the program that played the rollout
 	task     string   // question or sub-task with which it started
 	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged

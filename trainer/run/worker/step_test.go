@@ -37,7 +37,7 @@ func TestForeignHolding(t *testing.T) {
 	own := stepsOf(cfg, "researcher")
 	own.member = members["researcher"]
 	exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
-		"q/1/researcher/0": {Trajectory: agent.Trajectory{Row: agent.Row{ID: "q/1/researcher/0"}}},
+		"q/1/researcher/0": {conversation: agent.Trajectory{Row: agent.Row{ID: "q/1/researcher/0"}}},
 	}}
 	if err := members["researcher"].Phases.PublishTrajectories(ctx, store.TrainPhase(0), []string{"q/1/researcher/0"}); err != nil {
 		t.Fatal(err)

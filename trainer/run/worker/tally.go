@@ -67,22 +67,22 @@ func (rp *reports) count(exp *experience, outcomes []store.Outcome, groups mgrpo
 		}
 	}
 	for _, t := range exp.trajectories {
-		tally.sampled += t.SampledTurns()
-		if _, known := tally.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
+		tally.sampled += t.conversation.SampledTurns()
+		if _, known := tally.tooLong[t.conversation.Query]; known || !promptTooLong(t.conversation) {
 			continue
 		}
-		tally.tooLong[t.Query] = len(t.Tokens)
+		tally.tooLong[t.conversation.Query] = len(t.conversation.Tokens)
 		const named = 5
 		switch {
 		case len(tally.tooLong) > named:
 		case rp.device == nil:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
-				"the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
+				"the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.conversation.Query))
 		default:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
 				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens, "+
 					"or remove the row",
-				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
+				t.conversation.Query, len(t.conversation.Tokens), rp.contextTokens, rp.name))
 		}
 	}
 }
