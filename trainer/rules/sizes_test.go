@@ -72,7 +72,6 @@ var (
 		"trainer/config.MCP":                     16,
 		"trainer/config.Shape":                   17,
 		"trainer/mgrpo.LossStats":                25,
-		"trainer/mgrpo/oracle.LossResult":        28,
 		"trainer/model.Model":                    24,
 		"trainer/model.layer":                    22,
 		"trainer/model/arch.Config":              33,

@@ -58,7 +58,7 @@ func testUpdateAgainstOracle(t *testing.T, device string) {
 			batch := tinyBatch(t, l, 0.6)
 			grad, r := gradientOf(t, l, batch)
 			want, wantGrad := ofOracle(t, l, byID(batch))
-			for name, w := range want.Values() {
+			for name, w := range want.Stats.Values() {
 				got, ok := r.Values[name]
 				if !ok {
 					t.Errorf("%s is not reported", name)
@@ -68,7 +68,7 @@ func testUpdateAgainstOracle(t *testing.T, device string) {
 			if d := apart(grad, wantGrad, 1); !(d < 1e-5) {
 				t.Errorf("the gradient is off by %v", d)
 			}
-			if c.name == "token" && (want.ClipFracLow == 0 || want.ClipFracHigh == 0) {
+			if c.name == "token" && (want.Stats.ClipFracLow == 0 || want.Stats.ClipFracHigh == 0) {
 				t.Error("the case clips nothing")
 			}
 		})

@@ -172,7 +172,7 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 		}
 		want, wantGrad := ofOracle(t, one, byID(batch))
 		grad, r := gradientOf(t, l, clone(batch))
-		for name, w := range want.Values() {
+		for name, w := range want.Stats.Values() {
 			closeTo(t, c.name+": "+name, r.Values[name], w, 2e-6)
 		}
 		for _, p := range l.State.share {

@@ -47,7 +47,7 @@ func TestRowsWeighAsOne(t *testing.T) {
 			}
 			grad, r := gradientOf(t, l, rows)
 			want, wantGrad := ofOracle(t, l, byID(batch))
-			closeTo(t, "loss", r.Values["loss"], want.Values()["loss"], 2e-6)
+			closeTo(t, "loss", r.Values["loss"], want.Stats.Values()["loss"], 2e-6)
 			if far := apart(grad, wantGrad, 1); far > 2e-5 {
 				t.Errorf("gradient %v apart", far)
 			}

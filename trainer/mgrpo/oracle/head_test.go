@@ -69,7 +69,7 @@ func (h goldenHead) compare(t *testing.T, what string, o mgrpo.Objective, want g
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	golden.Near(t, what+": loss", loss.Loss, want.Loss, 1e-12)
+	golden.Near(t, what+": loss", loss.Stats.Loss, want.Loss, 1e-12)
 	flat := []float64{}
 	for _, row := range grad {
 		flat = append(flat, row...)

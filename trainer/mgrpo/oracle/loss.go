@@ -25,7 +25,7 @@ type Batch struct {
 
 // LossResult holds the loss to minimise, its parts and statistics, and its gradient.
 type LossResult struct {
-	mgrpo.LossStats
+	Stats    mgrpo.LossStats
 	Coef     []float64 // [n], c_j; 0 for trajectories that are not read
 	DLogProb []float64 // [tokens], dL/dNew
 	DEntropy []float64 // [tokens], dL/dEntropy
@@ -51,8 +51,8 @@ func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
 			return LossResult{}, err
 		}
 	}
-	out.Loss = out.LossPolicy + out.LossKL + out.LossEntropy
-	meter.report(b, coef, &out.LossStats)
+	out.Stats.Loss = out.Stats.LossPolicy + out.Stats.LossKL + out.Stats.LossEntropy
+	meter.report(b, coef, &out.Stats)
 	return out, out.checkFinite()
 }
 
@@ -112,7 +112,7 @@ func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 			r = o.ratio(b.New[t]-b.Old[t], 1)
 		}
 		loss, slope := o.term(advantage, r, b.New[t])
-		out.LossPolicy += c * v * loss
+		out.Stats.LossPolicy += c * v * loss
 		if sequence == nil {
 			out.DLogProb[t] = c * v * slope
 		}
@@ -142,14 +142,14 @@ func (o objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *
 		}
 		value, slope := penalty(o.KL, x)
 		m.refKL.add(b.Weight[j], value)
-		out.LossKL += o.KLCoef * c * value
+		out.Stats.LossKL += o.KLCoef * c * value
 		if inside {
 			out.DLogProb[t] += o.KLCoef * c * slope
 		}
 	}
 	out.DEntropy[t] = -o.EntropyCoef * c
 	if b.Entropy != nil {
-		out.LossEntropy -= o.EntropyCoef * c * b.Entropy[t]
+		out.Stats.LossEntropy -= o.EntropyCoef * c * b.Entropy[t]
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (b Batch) checkShape() error {
 }
 
 func (r *LossResult) checkFinite() error {
-	if !finite(r.Loss) {
+	if !finite(r.Stats.Loss) {
 		return &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "loss"}
 	}
 	for t := range r.DLogProb {

@@ -57,10 +57,10 @@ func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err er
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	golden.Near(t, what+": loss", got.Loss, want.Loss, tolerance)
-	golden.Near(t, what+": policy", got.LossPolicy, want.LossPolicy, tolerance)
-	golden.Near(t, what+": kl", got.LossKL, want.LossKL, tolerance)
-	golden.Near(t, what+": entropy", got.LossEntropy, want.LossEntropy, tolerance)
+	golden.Near(t, what+": loss", got.Stats.Loss, want.Loss, tolerance)
+	golden.Near(t, what+": policy", got.Stats.LossPolicy, want.LossPolicy, tolerance)
+	golden.Near(t, what+": kl", got.Stats.LossKL, want.LossKL, tolerance)
+	golden.Near(t, what+": entropy", got.Stats.LossEntropy, want.LossEntropy, tolerance)
 	if want.TokenCoef != nil {
 		golden.NearAll(t, what+": token_coef", got.Coef, want.TokenCoef, tolerance)
 	}
@@ -71,7 +71,7 @@ func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err er
 		golden.NearAll(t, what+": dentropy", got.DEntropy, want.DEntropy, tolerance)
 	}
 	stats := map[string]float64{}
-	raw, _ := json.Marshal(got.LossStats)
+	raw, _ := json.Marshal(got.Stats)
 	if err := json.Unmarshal(raw, &stats); err != nil {
 		t.Fatal(err)
 	}
@@ -212,10 +212,10 @@ func TestLossGradientIsDerivative(t *testing.T) {
 			return r
 		}
 		up, down := moved(h), moved(-h)
-		if up.ClipFracLow != down.ClipFracLow || up.ClipFracHigh != down.ClipFracHigh {
+		if up.Stats.ClipFracLow != down.Stats.ClipFracLow || up.Stats.ClipFracHigh != down.Stats.ClipFracHigh {
 			t.Skip("on a kink")
 		}
-		slope := (up.Loss - down.Loss) / (2 * h)
+		slope := (up.Stats.Loss - down.Stats.Loss) / (2 * h)
 		if math.Abs(slope-got.DLogProb[at]) > 1e-6*max(1, math.Abs(slope)) {
 			t.Fatalf("token %d: gradient %v, difference quotient %v", at, got.DLogProb[at], slope)
 		}
