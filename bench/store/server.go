@@ -28,7 +28,7 @@ func startServer(withTLS bool) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{s, s.Client(), shared.Options{Run: "bench", URL: s.URL(), CAFile: s.CertFile, Timeout: time.Minute}}, nil
+	return &server{s, s.Client(), shared.Options{Run: "bench", URL: s.URL(), TLS: shared.TLSOptions{CAFile: s.CertFile}, Timeout: time.Minute}}, nil
 }
 
 func (s *server) stop() {

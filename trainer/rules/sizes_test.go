@@ -82,7 +82,6 @@ var (
 		"trainer/show/report.page":               24,
 		"trainer/show/report.trajectory":         16,
 		"trainer/team/archive.Line":              25,
-		"trainer/team/store.Options":             17,
 	}}
 	maxMethods = limit{20, "methods", map[string]int{
 		"bench/chaos.chaos":                      37,

@@ -59,7 +59,7 @@ func (g *guarded) open(ctx context.Context, user string) (*Store, error) {
 }
 
 func (g *guarded) openAside(ctx context.Context, user, aside string) (*Store, error) {
-	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, CAFile: g.cert, Timeout: 5 * time.Minute}))
+	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, TLS: TLSOptions{CAFile: g.cert}, Timeout: 5 * time.Minute}))
 }
 
 // story runs everything that workers of two agents do in a run, and again after one of them was killed. It opens their stores with open.
@@ -395,7 +395,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	refused("a write", "test-boss", m.Phases.Begin(t.Context(), TrainPhase(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
 	_, err = m.Invocations.Await(t.Context(), call(0))
 	refused("a wait", "test-boss", err)
-	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", CAFile: g.cert}))
+	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", TLS: TLSOptions{CAFile: g.cert}}))
 	refused("a status", "test-status", err)
 
 	s, err = g.open(t.Context(), "test-help")

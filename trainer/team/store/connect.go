@@ -139,19 +139,19 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 // addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host
 // name that was dialled, which may differ from the URL's host.
 func addCertificates(c *tls.Config, o Options) error {
-	c.ServerName = o.ServerName
-	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+	c.ServerName = o.TLS.ServerName
+	if o.TLS.CAFile != "" {
+		pem, err := os.ReadFile(o.TLS.CAFile)
 		if err != nil {
 			return fmt.Errorf("store: tls.ca: %w", err)
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("store: tls.ca: %s does not contain a certificate in PEM format", o.CAFile)
+			return fmt.Errorf("store: tls.ca: %s does not contain a certificate in PEM format", o.TLS.CAFile)
 		}
 	}
-	if o.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+	if o.TLS.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.TLS.CertFile, o.TLS.KeyFile)
 		if err != nil {
 			return fmt.Errorf("store: tls.cert, tls.key: %w", err)
 		}

@@ -31,6 +31,12 @@ import (
 // together.
 const ProtocolVersion = 8
 
+// TLSOptions configure the TLS of a rediss:// connection.
+type TLSOptions struct {
+	CAFile, CertFile, KeyFile string // PEM files
+	ServerName                string // name in the server's certificate; "": the URL's host
+}
+
 // Options defines which store to open and how long to wait.
 type Options struct {
 	Run   string // name of the run, which names its keys
@@ -38,9 +44,8 @@ type Options struct {
 	URL   string // redis://, rediss:// or unix://; "": an embedded store of this process, which ends with Close
 
 	Username, Password           string
-	CAFile, CertFile, KeyFile    string // PEM files for rediss://
-	ServerName                   string // name in the server's certificate; "": the URL's host
-	AllowInsecure, AllowVolatile bool   // the configuration allows it explicitly
+	TLS                          TLSOptions // for rediss://
+	AllowInsecure, AllowVolatile bool       // the configuration allows it explicitly
 
 	Lease   time.Duration // a worker that is silent for longer counts as dead; 0: 15 s
 	Timeout time.Duration // longest wait for another agent; 0: 30 min

@@ -343,7 +343,7 @@ func TestServerGone(t *testing.T) {
 func TestTLSAndACL(t *testing.T) {
 	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
 		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
-	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", CAFile: server.CertFile, Timeout: time.Hour}
+	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", TLS: TLSOptions{CAFile: server.CertFile}, Timeout: time.Hour}
 	s, err := Open(t.Context(), o)
 	must(t, err)
 	closeAfter(t, s)
@@ -352,7 +352,7 @@ func TestTLSAndACL(t *testing.T) {
 
 	for name, spoil := range map[string]func(*Options){
 		"password":  func(o *Options) { o.Password = "falsch" },
-		"authority": func(o *Options) { o.CAFile = "" },
+		"authority": func(o *Options) { o.TLS.CAFile = "" },
 		"plaintext": func(o *Options) { o.URL = "redis://trainer@" + server.Addr() },
 	} {
 		bad := o
