@@ -35,7 +35,7 @@ var secret = gateway.Secret(bytes.Repeat([]byte{1}, gateway.SecretSize))
 
 // stage is an engine that both kinds of conversations use.
 type stage struct {
-	Results
+	results   Results
 	tokenizer *tokenizer.Tokenizer
 	chat      *agent.Chat
 	device    *torch.Device
@@ -48,7 +48,7 @@ type stage struct {
 }
 
 func openStage(ctx context.Context, r Results, threads int) (s *stage, err error) {
-	s = &stage{Results: r}
+	s = &stage{results: r}
 	if s.tokenizer, err = tokenizer.Load("testdata/tokenizer/smollm2"); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *stage) close(ctx context.Context) error {
 	return errors.Join(s.engine.Close(ctx), s.model.Close(ctx), s.device.Close())
 }
 
-func (s *stage) limits() agent.Limits { return agent.Limits{TurnTokens: s.TurnTokens} }
+func (s *stage) limits() agent.Limits { return agent.Limits{TurnTokens: s.results.TurnTokens} }
 
 // whole reports turns that reached their token limit as ended, because a model with random weights does not end a turn.
 type whole struct{ policy.Policy }
@@ -136,7 +136,7 @@ func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.
 	phase := phaseOf(step)
 	s.agent.Begin(phase, gateway.Rules{Step: step, Sampling: policy.Sampling{Temperature: 1}})
 	defer s.agent.End(phase)
-	said := make([]agent.Trajectory, s.Conversations)
+	said := make([]agent.Trajectory, s.results.Conversations)
 	start := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
 	for i := range said {
@@ -185,7 +185,7 @@ func (onward) Call(context.Context, json.RawMessage) (string, error) { return ne
 // own holds a conversation with agent.Run, as a run does.
 func (s *stage) own(ctx context.Context, step int64, i int) (agent.Trajectory, error) {
 	return agent.Run(ctx, agent.Spec{Key: policy.Key{RunSeed: 1, Step: step, Query: query(i), Agent: name}, Main: true, Task: task(i),
-		Dialect:  &going{s.chat, s.Turns},
+		Dialect:  &going{s.chat, s.results.Turns},
 		Sampling: policy.Sampling{Temperature: 1}, Limits: s.limits()}, agent.Env{Policy: whole{s.engine}, Tools: map[string]tool.Tool{"next": onward{}}})
 }
 
@@ -200,7 +200,7 @@ func (s *stage) through(ctx context.Context, step int64, i int) (t agent.Traject
 	ticket := gateway.Ticket{Run: "bench", Round: "round", Phase: phaseOf(step), Query: query(i), Attempt: 1, Deadline: time.Now().Add(time.Hour).Unix()}
 	key := secret.Key(ticket)
 	messages := []message{{"user", task(i)}}
-	for turn := range s.Turns {
+	for turn := range s.results.Turns {
 		if turn > 0 {
 			messages = append(messages, message{"tool", next})
 		}

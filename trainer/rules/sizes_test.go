@@ -49,7 +49,6 @@ func (l limit) check(t *testing.T, sizes map[string]int) {
 var (
 	maxFields = limit{15, "fields", map[string]int{
 		"bench/chaos.chaos":                      17,
-		"bench/gateway.stage":                    23,
 		"bench/learned.Result":                   18,
 		"bench/measure.Row":                      16,
 		"bench/phases.workload":                  22,
@@ -77,7 +76,6 @@ var (
 		"trainer/model/arch.Config":              33,
 		"trainer/model/arch.family":              18,
 		"trainer/run/assemble.AgentParts":        16,
-		"trainer/show/dashboard_test.process":    18,
 		"trainer/show/report.line":               24,
 		"trainer/show/report.page":               24,
 		"trainer/show/report.trajectory":         16,

@@ -34,7 +34,7 @@ func (*machine) Question(id string) (_, _ string) { return "question of " + id, 
 
 // process is one process of a team: a page on a server, and an agent's place.
 type process struct {
-	*dashboard.Page
+	page *dashboard.Page
 	machine
 	member *store.Member
 	url    string // address of the page
@@ -50,21 +50,21 @@ func start(t *testing.T, token string) map[string]*process {
 	t.Cleanup(func() { s.Close() })
 	team := map[string]*process{}
 	for _, agent := range agents {
-		p := &process{Page: dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Steps: 6, Token: token,
+		p := &process{page: dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Steps: 6, Token: token,
 			Warn: func(n metrics.Note) { t.Errorf("got the warning %q, want none", n.Text) }})}
 		server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Token: token})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { server.Close() })
-		t.Cleanup(p.Close)
-		p.Mount(server)
+		t.Cleanup(p.page.Close)
+		p.page.Mount(server)
 		p.url = server.URL() + dashboard.Path
 		request := store.JoinRequest{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.FromStart}}}
 		if p.member, err = s.Join(t.Context(), agent, request, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
-		p.Joined(agent, &p.machine, p.member)
+		p.page.Joined(agent, &p.machine, p.member)
 		team[agent] = p
 	}
 	for _, p := range team {
@@ -91,7 +91,7 @@ func (p *process) run(t *testing.T, agent string) []metrics.Line {
 	}
 	for _, l := range log.Records {
 		if l.Agent == agent {
-			p.Report(l.Record)
+			p.page.Report(l.Record)
 		}
 	}
 	return log.Records
@@ -176,8 +176,8 @@ var (
 // TestEveryPageShowsTheTeam: the page of every worker shows all agents, with the numbers of the run's records.
 func TestEveryPageShowsTheTeam(t *testing.T) {
 	team := start(t, "")
-	team["planner"].Progress(metrics.Progress{Agent: "planner", Activity: metrics.Waiting, For: []string{"researcher"}})
-	team["researcher"].Progress(metrics.Progress{Agent: "researcher", Activity: metrics.RollOut, Version: 5, Done: 3, Total: 8})
+	team["planner"].page.Progress(metrics.Progress{Agent: "planner", Activity: metrics.Waiting, For: []string{"researcher"}})
+	team["researcher"].page.Progress(metrics.Progress{Agent: "researcher", Activity: metrics.RollOut, Version: 5, Done: 3, Total: 8})
 	team["researcher"].rollouts.Store(41)
 	var records []metrics.Line
 	for _, agent := range agents {
@@ -232,7 +232,7 @@ func TestStreamResumes(t *testing.T) {
 		}
 	}
 	again := stream(t, team["researcher"].url, id+",nonsense,=,rollouts")
-	team["planner"].Progress(metrics.Progress{Agent: "planner", Activity: metrics.Learn})
+	team["planner"].page.Progress(metrics.Progress{Agent: "planner", Activity: metrics.Learn})
 	for {
 		e := again()
 		if e.name == "rollouts" {
@@ -448,7 +448,7 @@ func TestViewers(t *testing.T) {
 			t.Fatalf("%d streams are open, and none was refused", len(open))
 		}
 	}
-	p.Close()
+	p.page.Close()
 	for _, resp := range open {
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		}

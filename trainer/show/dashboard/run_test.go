@@ -207,7 +207,7 @@ func TestBrowserHostile(t *testing.T) {
 	}
 	for agent, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
 		said := agent + " says " + evil
-		team[agent].Progress(metrics.Progress{Agent: agent, Activity: metrics.RollOut, Done: 1, Ended: &metrics.Conversation{ID: id,
+		team[agent].page.Progress(metrics.Progress{Agent: agent, Activity: metrics.RollOut, Done: 1, Ended: &metrics.Conversation{ID: id,
 			Turns: []metrics.Turn{{Text: "prompt of " + agent}, {Text: said, Sampled: true}, {Text: "observed " + evil}, {Text: strings.Repeat("long ", 1000), Sampled: true}}}})
 	}
 	b.until(`document.querySelector("#rollouts details.call") !== null && document.querySelector("#rollouts .who").textContent === "prompt"`)
