@@ -3,8 +3,6 @@ package kernels
 import (
 	"math"
 
-	"gorgonia.org/tensor"
-
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -34,23 +32,8 @@ func groupAdvantage(d *deviceTensors, n dims) *measure.Native {
 		offsets = append(offsets, offsets[len(offsets)-1]+int64(size))
 	}
 	rewards := uniform(1, offsets[len(offsets)-1])
-	if d.dev.IsCUDA() {
-		return groupAdvantageOnGPU(d, rewards, offsets)
-	}
-	got, stats := make([]float32, len(rewards)), make([]mgrpo.GroupStats, n["groups"])
-	dense := func(v []float32) *tensor.Dense { return tensor.New(tensor.WithShape(len(v)), tensor.WithBacking(v)) }
-	in, out := dense(rewards), dense(got)
-	return &measure.Native{
-		Work: func() error {
-			return kernels.GroupAdvantageInto(kernels.CPU, out, stats, in, nil, offsets, mgrpo.DefaultConvention())
-		},
-		Error: func() (float64, error) { return advantageError(got, rewards, offsets), nil },
-	}
-}
-
-func groupAdvantageOnGPU(d *deviceTensors, rewards []float32, offsets []int64) *measure.Native {
-	n, groups, on := int64(len(rewards)), int64(len(offsets)-1), d.backend()
-	in, out := d.floats(rewards, n), d.empty(n)
+	groups, on := n["groups"], d.backend()
+	in, out := d.floats(rewards, int64(len(rewards))), d.empty(int64(len(rewards)))
 	at := d.keep(d.s.FromInt64(offsets, groups+1))
 	stats := d.keep(d.s.Empty(torch.Uint8, groups*kernels.GroupStatsBytes))
 	return &measure.Native{

@@ -4,14 +4,11 @@ package kernels
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"unsafe"
-
-	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
-	_ "go4.org/unsafe/assume-no-moving-gc"
-	"gorgonia.org/tensor"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -43,69 +40,22 @@ var advantageCodes = map[C.int32_t]mgrpo.Code{
 // GroupAdvantage normalises ragged groups of rewards on a backend, all in one launch. On a GPU the arrays are copied
 // there and back.
 //
-// rewards is float64 or float32, of any shape, read in row-major order: group g is elements
-// offsets[g]..offsets[g+1]-1. weights is nil (all 1) or float64 with as many elements. The advantages have the
-// rewards' shape and type; sums are float64 either way. Errors: *mgrpo.Refusal for refused data, *Error or a
-// description of the mismatch for arguments that do not fit.
-func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
-	var backing any
-	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // DataSize of a view would count its whole window
-	case tensor.Float64:
-		backing = make([]float64, n)
-	case tensor.Float32:
-		backing = make([]float32, n)
-	default:
-		return nil, nil, fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
+// Group g is rewards[offsets[g]:offsets[g+1]]. weights is nil (all 1) or has as many elements as rewards. Sums are float64
+// for both types of rewards. It returns an advantage for each reward, and the statistics of each group. Errors: *mgrpo.Refusal for
+// refused data, *Error or a description of the mismatch for arguments that do not fit.
+func GroupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float64, offsets []int64,
+	convention mgrpo.Convention) ([]T, []mgrpo.GroupStats, error) {
+	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(len(rewards)) || !slices.IsSorted(offsets) {
+		return nil, nil, fmt.Errorf("kernels: group_advantage: %d offsets do not rise from 0 to the %d rewards", len(offsets), len(rewards))
 	}
-	advantages := tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(backing))
-	stats := make([]mgrpo.GroupStats, max(len(offsets)-1, 0))
-	if err := GroupAdvantageInto(b, advantages, stats, rewards, weights, offsets, convention); err != nil {
-		return nil, nil, err
+	if weights != nil && len(weights) != len(rewards) {
+		return nil, nil, fmt.Errorf("kernels: group_advantage: %d weights, want one for each of the %d rewards", len(weights), len(rewards))
 	}
-	return advantages, stats, nil
-}
-
-// GroupAdvantageInto computes GroupAdvantage into the caller's memory. advantages is row-major,
-// has the rewards' size and type, and does not overlap them. stats has one element for each group.
-func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense,
-	offsets []int64, convention mgrpo.Convention) error {
-	n := rewards.Shape().TotalSize()
-	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(n) || !slices.IsSorted(offsets) {
-		return fmt.Errorf("kernels: group_advantage: %d offsets do not rise from 0 to the %d rewards", len(offsets), n)
-	}
-	groups := len(offsets) - 1
-	if len(stats) != groups {
-		return fmt.Errorf("kernels: group_advantage: stats has %d elements, want one for each of the %d groups", len(stats), groups)
-	}
-	if advantages.RequiresIterator() || advantages.DataOrder().IsColMajor() || advantages.Shape().TotalSize() != n || advantages.Dtype() != rewards.Dtype() {
-		return fmt.Errorf("kernels: group_advantage: advantages are %v of shape %v, want %d row-major elements of %v", advantages.Dtype(),
-			advantages.Shape(), n, rewards.Dtype())
-	}
-	w, err := weightsOf(weights, n)
-	if err != nil {
-		return err
-	}
-	contiguous, err := rowMajor(rewards)
-	if err != nil {
-		return err
-	}
-	switch r := contiguous.Data().(type) {
-	case []float64:
-		return groupAdvantage(b, r, w, offsets, convention, advantages.Data().([]float64), stats)
-	case []float32:
-		return groupAdvantage(b, r, w, offsets, convention, advantages.Data().([]float32), stats)
-	default:
-		return fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
-	}
-}
-
-// groupAdvantage runs the kernel over the host's slices.
-func groupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float64, offsets []int64, convention mgrpo.Convention,
-	advantages []T, stats []mgrpo.GroupStats) error {
 	dtype := Float32
 	if _, double := any(rewards).([]float64); double {
 		dtype = Float64
 	}
+	advantages, stats := make([]T, len(rewards)), make([]mgrpo.GroupStats, len(offsets)-1)
 	m := NewMemory(b)
 	r, w, at := Put(m, rewards), Put(m, weights), Put(m, offsets)
 	a, s := Put(m, advantages), Put(m, stats)
@@ -116,16 +66,16 @@ func groupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float
 	if err == nil {
 		err = errors.Join(a.Download(), s.Download())
 	}
-	if freed := m.Free(); err == nil {
-		err = freed
+	if err = cmp.Or(err, m.Free()); err != nil {
+		return nil, nil, err
 	}
-	return err
+	return advantages, stats, nil
 }
 
 // GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
 const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 
-// GroupAdvantageRaw computes GroupAdvantageInto for arrays in the memory of b. They are rewards
+// GroupAdvantageRaw computes GroupAdvantage for arrays in the memory of b. They are rewards
 // and advantages [offsets[groups]] of dtype (Float64 or Float32), weights float64 as many or
 // nil (all 1), offsets int64 [groups+1], stats groups times GroupStatsBytes.
 func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention,
@@ -151,34 +101,4 @@ func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error, groups
 		e.Index = new(int(refusal.index))
 	}
 	return e
-}
-
-// rowMajor returns t itself if its elements are in row-major order in memory, else a row-major copy.
-func rowMajor(t *tensor.Dense) (*tensor.Dense, error) {
-	if t.IsMasked() {
-		return nil, fmt.Errorf("kernels: group_advantage: masked tensors are not supported: select the members first")
-	}
-	if !t.RequiresIterator() && !t.DataOrder().IsColMajor() {
-		return t, nil
-	}
-	dense, ok := t.Materialize().(*tensor.Dense)
-	if !ok || dense.RequiresIterator() || dense.DataOrder().IsColMajor() {
-		return nil, fmt.Errorf("kernels: group_advantage: tensor of shape %v is not row-major", t.Shape())
-	}
-	return dense, nil
-}
-
-func weightsOf(t *tensor.Dense, n int) ([]float64, error) {
-	if t == nil {
-		return nil, nil
-	}
-	contiguous, err := rowMajor(t)
-	if err != nil {
-		return nil, err
-	}
-	w, ok := contiguous.Data().([]float64)
-	if !ok || len(w) != n {
-		return nil, fmt.Errorf("kernels: group_advantage: weights are %v with %d elements, want float64 with %d", t.Dtype(), t.Shape().TotalSize(), n)
-	}
-	return w, nil
 }

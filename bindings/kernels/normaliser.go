@@ -1,12 +1,8 @@
 package kernels
 
-import (
-	"gorgonia.org/tensor"
+import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-)
-
-// NormaliserOn returns the group_advantage kernel of a backend. Rewards and weights are float64 host tensors (tensor.Dense).
+// NormaliserOn returns the group_advantage kernel of a backend.
 func NormaliserOn(on Backend) mgrpo.Normaliser {
 	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 		var rewards, weights []float64
@@ -21,21 +17,13 @@ func NormaliserOn(on Backend) mgrpo.Normaliser {
 			weights = append(weights, g.Weights...)
 			offsets = append(offsets, int64(len(rewards)))
 		}
-		out := make([]mgrpo.GroupAdvantage, len(groups))
-		if len(rewards) == 0 { // tensor.Dense cannot be empty
-			for i := range out {
-				out[i].Empty = true
-			}
-			return out, nil
-		}
-		dense := func(v []float64) *tensor.Dense { return tensor.New(tensor.WithShape(len(v)), tensor.WithBacking(v)) }
-		advantages, stats, err := GroupAdvantage(on, dense(rewards), dense(weights), offsets, c)
+		advantages, stats, err := GroupAdvantage(on, rewards, weights, offsets, c)
 		if err != nil {
 			return nil, err
 		}
-		flat := advantages.Data().([]float64)
+		out := make([]mgrpo.GroupAdvantage, len(groups))
 		for i, s := range stats {
-			out[i] = mgrpo.GroupAdvantage{GroupStats: s, Advantage: flat[offsets[i]:offsets[i+1]]}
+			out[i] = mgrpo.GroupAdvantage{GroupStats: s, Advantage: advantages[offsets[i]:offsets[i+1]]}
 		}
 		return out, nil
 	}

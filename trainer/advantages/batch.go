@@ -3,6 +3,8 @@ package advantages
 import (
 	"fmt"
 
+	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
+	_ "go4.org/unsafe/assume-no-moving-gc"
 	"gorgonia.org/tensor"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -35,5 +37,45 @@ func Batch(rewards, weights *tensor.Dense, convention mgrpo.Convention) (*tensor
 	for query := range offsets {
 		offsets[query] = int64(query * rollouts)
 	}
-	return kernels.GroupAdvantage(kernels.CPU, rewards, weights, offsets, convention)
+	r, err := elements(rewards)
+	if err != nil {
+		return nil, nil, err
+	}
+	var w []float64
+	if weights != nil {
+		data, err := elements(weights)
+		if err != nil {
+			return nil, nil, err
+		}
+		double, ok := data.([]float64)
+		if !ok {
+			return nil, nil, fmt.Errorf("advantages: weights are %v, want float64", weights.Dtype())
+		}
+		w = double
+	}
+	switch r := r.(type) {
+	case []float64:
+		return normalise(r, w, offsets, shape, convention)
+	case []float32:
+		return normalise(r, w, offsets, shape, convention)
+	}
+	return nil, nil, fmt.Errorf("advantages: rewards are %v, want float64 or float32", rewards.Dtype())
+}
+
+func normalise[T float32 | float64](rewards []T, weights []float64, offsets []int64, shape tensor.Shape,
+	convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
+	advantages, stats, err := kernels.GroupAdvantage(kernels.CPU, rewards, weights, offsets, convention)
+	if err != nil {
+		return nil, nil, err
+	}
+	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(advantages)), stats, nil
+}
+
+// elements returns a tensor's elements in row-major order. A view is copied: its backing is a window of the tensor it was cut from.
+func elements(t *tensor.Dense) (any, error) {
+	dense, ok := t.Materialize().(*tensor.Dense)
+	if !ok || t.IsMasked() || dense.RequiresIterator() || dense.DataOrder().IsColMajor() {
+		return nil, fmt.Errorf("advantages: the tensor of shape %v is masked or not row-major: copy the elements into a row-major one", t.Shape())
+	}
+	return dense.Data(), nil
 }

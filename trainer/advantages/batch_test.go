@@ -56,6 +56,18 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// The backing of a view is a window of the tensor it was cut from, so it must be copied before its address is used.
+func TestBatchOfView(t *testing.T) {
+	view, err := matrix(2, 3, 1, 9, 0, 0, 9, 1).Slice(nil, tensor.S(0, 3, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := Batch(view.(*tensor.Dense), nil, mgrpo.DefaultConvention())
+	if err != nil || !got.Eq(matrix(2, 2, 1, -1, -1, 1)) {
+		t.Errorf("%v: %v", err, got)
+	}
+}
+
 func TestBatchRefuses(t *testing.T) {
 	fine := mgrpo.DefaultConvention()
 	for _, c := range []struct {
@@ -66,6 +78,9 @@ func TestBatchRefuses(t *testing.T) {
 	}{
 		{"three dimensions", tensor.New(tensor.WithShape(1, 2, 2), tensor.WithBacking([]float64{1, 2, 3, 4})), nil, fine, "want [queries, rollouts] or [rollouts]"},
 		{"integers", tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]int{1, 2})), nil, fine, "want float64 or float32"},
+		{"integer weights", matrix(1, 2, 1, 2), tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]int{1, 2})), fine, "want float64"},
+		{"column-major", tensor.New(tensor.WithShape(2, 2), tensor.AsFortran([]float64{1, 2, 3, 4})), nil, fine, "masked or not row-major"},
+		{"a mask", tensor.New(tensor.WithShape(2), tensor.WithBacking([]float64{1, 2}, []bool{true, false})), nil, fine, "masked or not row-major"},
 		{"another shape of weights", matrix(2, 2, 1, 2, 3, 4), matrix(1, 4, 1, 1, 1, 1), fine, "weights of shape (1, 4) for rewards of shape (2, 2)"},
 		{"a convention", matrix(1, 2, 1, 2), nil, mgrpo.Convention{Std: "range"}, "convention.std"},
 	} {
