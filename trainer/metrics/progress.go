@@ -26,20 +26,6 @@ type Progress struct {
 	Version     int64    // policy version that rolls out, is evaluated or is saved
 	For         []string // the awaited agents, if the activity is Waiting
 	Done, Total int      // finished units and total units; Total 0: unknown
-
-	Ended *Conversation // newest conversation counted in Done; nil: there is none
-}
-
-// Conversation holds the texts of a conversation that has ended. Its ID is the trajectory's.
-type Conversation struct {
-	ID    string
-	Turns []Turn
-}
-
-// Turn is a turn of a conversation: the text that an agent wrote or read.
-type Turn struct {
-	Sampled bool   `json:"sampled,omitempty"` // the agent wrote the text
-	Text    string `json:"text"`
 }
 
 // Phase returns the activity as text: step-3, cold start, waits for researcher.

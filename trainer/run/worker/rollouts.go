@@ -351,7 +351,7 @@ func (c *collector) add(t *trajectory) {
 		}
 	}
 	c.exp.trajectories[t.conversation.ID] = t
-	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: conversationOf(t.conversation)}
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories)}
 	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}
@@ -359,15 +359,6 @@ func (c *collector) add(t *trajectory) {
 		p.Total = plannedRollouts(c.exp.plan)
 	}
 	c.observer.Progress(p)
-}
-
-// conversationOf returns a conversation as texts.
-func conversationOf(t agent.Trajectory) *metrics.Conversation {
-	out := &metrics.Conversation{ID: t.ID}
-	for _, turn := range t.AllTurns() {
-		out.Turns = append(out.Turns, metrics.Turn{Sampled: turn.Sampled, Text: turn.Text})
-	}
-	return out
 }
 
 // idOf returns the id of this agent's trajectory in rollout k of a query. i is the invocation; it is 0 for the main agent.

@@ -7,11 +7,10 @@ const since = () => document.querySelectorAll("[data-since]").forEach((e) => {
 setInterval(since, 1000);
 
 // fill replaces a section's content and keeps its open details open.
-const named = (s) => (s.closest("article")?.ariaLabel ?? "") + s.textContent;
 function fill(section, html) {
-  const unfolded = [...section.querySelectorAll("details[open] > summary")].map(named);
+  const unfolded = [...section.querySelectorAll("details[open] > summary")].map((s) => s.textContent);
   section.innerHTML = html;
-  section.querySelectorAll("details > summary").forEach((s) => { s.parentElement.open = unfolded.includes(named(s)); });
+  section.querySelectorAll("details > summary").forEach((s) => { s.parentElement.open = unfolded.includes(s.textContent); });
   tip.hidden = true;
   charted(section);
   since();

@@ -28,19 +28,17 @@ type worker struct {
 // activityNow is an agent's current activity and the time at which it began.
 type activityNow struct {
 	metrics.Progress
-	since         time.Time
-	conversations []conversation // conversations that ended in this process, the newest last
+	since time.Time
 }
 
 // activity is the state that a worker publishes.
 type activity struct {
-	Phase         string         `json:"phase"`
-	For           []string       `json:"for,omitempty"` // the awaited agents, if it waits
-	Done          int            `json:"done"`          // finished units of the phase
-	Total         int            `json:"total"`         // number of units of the phase; 0: unknown
-	Since         time.Time      `json:"since"`         // start of the phase, by the worker's clock
-	Rollouts      int            `json:"rollouts"`      // conversations in flight
-	Conversations []conversation `json:"conversations,omitempty"`
+	Phase    string    `json:"phase"`
+	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
+	Done     int       `json:"done"`          // finished units of the phase
+	Total    int       `json:"total"`         // number of units of the phase; 0: unknown
+	Since    time.Time `json:"since"`         // start of the phase, by the worker's clock
+	Rollouts int       `json:"rollouts"`      // conversations in flight
 }
 
 // Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
@@ -65,7 +63,7 @@ func (p *Page) keepPublishing(agent string, w worker) {
 		p.mu.Lock()
 		now := p.now[agent]
 		p.mu.Unlock()
-		text := activityOf(now, w).encode()
+		text, _ := json.Marshal(activityOf(now, w)) // texts and numbers: cannot fail
 		if string(text) != published && p.publish(agent, w, func(ctx context.Context) error { return w.Display.PublishActivity(ctx, text) }) {
 			published = string(text)
 		}
@@ -84,11 +82,6 @@ func activityOf(d activityNow, w worker) activity {
 	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: w.Rollouts()}
 	if d.Activity != "" {
 		a.Phase = d.Phase()
-	}
-	if len(d.conversations) > 0 {
-		ctx, cancel := context.WithTimeout(w.Context(), requestTimeout)
-		defer cancel()
-		a.Conversations = shownConversations(ctx, w, d.conversations)
 	}
 	return a
 }
@@ -120,8 +113,7 @@ func (p *Page) Progress(x metrics.Progress) {
 	if d.since.IsZero() || d.Phase() != x.Phase() {
 		d.since = time.Now().UTC()
 	}
-	d.keep(x)
-	x.For, x.Ended = slices.Clone(x.For), nil
+	x.For = slices.Clone(x.For)
 	d.Progress = x
 	p.now[x.Agent] = d
 }

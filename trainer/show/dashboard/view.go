@@ -165,15 +165,7 @@ type rolloutView struct {
 	Class string
 	Chips []chip
 	Turns []turn
-	Calls []callView
 	More  int // number of calls that are not shown
-}
-
-// callView is a sub-agent's whole conversation.
-type callView struct {
-	named
-	Task  string
-	Turns []turn
 }
 
 type chip struct{ Text, Kind string }
@@ -194,17 +186,10 @@ func (r *runState) newest() rolloutsView {
 			calls += n
 		}
 		x.More = max(calls-len(one.Delegated), 0)
-		x.Turns = r.turnsOf(r.opt.Agents[0], one.ID())
-		whole := x.Turns != nil
 		for _, d := range one.Delegated {
-			if turns := r.turnsOf(d.Agent, d.ID()); turns != nil {
-				x.Calls = append(x.Calls, callView{named{d.Agent, r.class(d.Agent)}, d.Task, turns})
-			}
-			if !whole {
-				x.Turns = append(x.Turns, turn{r.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, r.answer(d))
-			}
+			x.Turns = append(x.Turns, turn{r.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, r.answer(d))
 		}
-		if one.Failed == "" && !whole {
+		if one.Failed == "" {
 			x.Turns = append(x.Turns, turn{r.class(r.opt.Agents[0]), "answer", "said", one.Answer})
 		}
 		if why := cmp.Or(one.Failed, one.Unscored); why != "" {
