@@ -39,15 +39,15 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, use fu
 	if cfg.PlayedByProgram() {
 		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
-	return withCheckpoint(ctx, cfg, EvaluateOptions{CheckpointOptions: opt}, useChat, hooks{}, func(ctx context.Context, t *checkpointTeam) error {
-		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.EvalPhase(t.step))}
+	return withCheckpoint(ctx, cfg, EvaluateOptions{CheckpointOptions: opt}, useChat, hooks{}, func(ctx context.Context, g *checkpointGroup) error {
+		c := &TeamChat{Main: cfg.Main().Name, workers: g.workers, sampling: worker.Sampling(cfg, store.EvalPhase(g.step))}
 		questions := c.worker(c.Main).Player().Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
+		return g.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if !w.Main() {
 				<-ctx.Done()
 				return nil

@@ -53,16 +53,16 @@ func besideRun(cfg *config.Config, alone bool) *config.Config {
 	return c
 }
 
-// checkpointTeam is a team whose agents have the weights of a checkpoint.
-type checkpointTeam struct {
-	*team
+// checkpointGroup is a worker group whose agents have the weights of a checkpoint.
+type checkpointGroup struct {
+	*workerGroup
 	stepDir string // folder of the checkpoint
 	step    int64  // version of the weights
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions, use checkpointUse, h hooks,
-	do func(context.Context, *checkpointTeam) error) (err error) {
+	do func(context.Context, *checkpointGroup) error) (err error) {
 	observer, names := observed(opt.Observer), agentsOf(cfg, opt.Agents)
 	if opt.Task == nil {
 		if opt.Task, err = assemble.OpenTask(cfg, len(names)); err != nil {
@@ -90,30 +90,30 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 		}
 		defer func() { err = errors.Join(err, release()) }()
 	}
-	t, err := openCheckpoint(ctx, options, from, h)
+	g, err := openCheckpoint(ctx, options, from, h)
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(ctx, &checkpointTeam{t, stepDir, from.Step}), t.close(context.WithoutCancel(ctx)))
+	return errors.Join(do(ctx, &checkpointGroup{g, stepDir, from.Step}), g.close(context.WithoutCancel(ctx)))
 }
 
-// openCheckpoint opens a team whose policies have the weights of a checkpoint.
-func openCheckpoint(ctx context.Context, options worker.Options, from archive.Manifest, h hooks) (*team, error) {
+// openCheckpoint opens a worker group whose policies have the weights of a checkpoint.
+func openCheckpoint(ctx context.Context, options worker.Options, from archive.Manifest, h hooks) (*workerGroup, error) {
 	date, err := dateOf(options.Config, true)
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTeam(ctx, teamSpec{options: options, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
+	g, err := openWorkerGroup(ctx, groupOptions{options: options, hooks: h, date: date, offers: offeredCheckpoints{points: []archive.Manifest{from}}})
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range t.workers {
+	for _, w := range g.workers {
 		err = errors.Join(err, w.Policy().UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
-		return nil, t.giveUp(ctx, err)
+		return nil, g.giveUp(ctx, err)
 	}
-	return t, nil
+	return g, nil
 }
 
 // findCheckpoint returns the folder and the manifest of a checkpoint: the one in stepDir, or the newest of the run if stepDir is "".

@@ -23,12 +23,12 @@ var ErrNothingTrained = errors.New("nothing was trained")
 // checkTrained checks the workers of this process after a completed run, and notes what an agent missed. If there were steps to learn
 // from and no weight changed, it instead returns an ErrNothingTrained with these reasons. A sub-agent that was never called is
 // an error of the main agent's process only.
-func (t *team) checkTrained(o metrics.Observer) error {
-	calls := slices.ContainsFunc(t.workers, (*worker.Worker).Main)
+func (g *workerGroup) checkTrained(o metrics.Observer) error {
+	calls := slices.ContainsFunc(g.workers, (*worker.Worker).Main)
 	var missed []metrics.Note
 	var reasons []string
 	learns, learned := false, false
-	for _, w := range t.workers {
+	for _, w := range g.workers {
 		e := w.Ending()
 		for _, text := range e.Missed {
 			missed = append(missed, metrics.Warnf(w.Name(), metrics.TopicStop, "%s", text))
@@ -86,19 +86,19 @@ func recordLostGPU(dir, name string, version int64, err error) error {
 	return err
 }
 
-// recordCause returns the cause of the first error of this team. The first call stores it in t.cause, and err must then
+// recordCause returns the cause of the first error of this group. The first call stores it in g.cause, and err must then
 // come from agent's worker. Later calls ignore their arguments.
-func (t *team) recordCause(agent string, err error) retryCause {
-	t.first.Do(func() {
-		reached := t.start.Version
-		for _, w := range t.workers {
+func (g *workerGroup) recordCause(agent string, err error) retryCause {
+	g.first.Do(func() {
+		reached := g.start.Version
+		for _, w := range g.workers {
 			if w.Name() == agent {
 				reached = w.Policy().Version()
 			}
 		}
-		t.cause = retryCauseOf(err, t.start.Version, reached)
+		g.cause = retryCauseOf(err, g.start.Version, reached)
 	})
-	return t.cause
+	return g.cause
 }
 
 // withMemoryRemedy adds a remedy to an agent's error if memory ran out.

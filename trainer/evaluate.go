@@ -52,10 +52,10 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 		defer server.Close()
 		h.gateway = gateway
 	}
-	err = withCheckpoint(ctx, cfg, opt, useEvaluate, h, func(ctx context.Context, t *checkpointTeam) error {
-		e = Evaluation{Checkpoint: t.stepDir, Samples: cfg.Eval.Samples, Dir: t.options.Dir}
-		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			answers, err := w.Evaluate(ctx, t.step)
+	err = withCheckpoint(ctx, cfg, opt, useEvaluate, h, func(ctx context.Context, g *checkpointGroup) error {
+		e = Evaluation{Checkpoint: g.stepDir, Samples: cfg.Eval.Samples, Dir: g.options.Dir}
+		return g.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
+			answers, err := w.Evaluate(ctx, g.step)
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvaluateOptions) (e E
 			case err != nil:
 				return err
 			}
-			return w.Member().Checkpoints.Trim(ctx, t.step)
+			return w.Member().Checkpoints.Trim(ctx, g.step)
 		})
 	})
 	if records.unsaved {

@@ -36,19 +36,19 @@ func (g *processGateway) mount(mux gateway.Mux) {
 
 // openGateway opens the gateway: it publishes this process's address to the other workers, and the main agent's worker
 // starts the programs that play rollouts, or leases rollouts to them.
-func (t *team) openGateway(ctx context.Context) error {
-	g := t.hooks.gateway
-	if g == nil {
+func (g *workerGroup) openGateway(ctx context.Context) error {
+	gw := g.hooks.gateway
+	if gw == nil {
 		return nil
 	}
-	round := gateway.Round{Run: t.options.Config.Run.Name, Open: g.open, Token: g.token,
-		Agents: t.options.Config.AgentNames(), Transport: g.transport, Hosted: map[string]gateway.Upstream{}}
+	round := gateway.Round{Run: g.options.Config.Run.Name, Open: gw.open, Token: gw.token,
+		Agents: g.options.Config.AgentNames(), Transport: gw.transport, Hosted: map[string]gateway.Upstream{}}
 	fresh := make([]byte, gateway.SecretSize)
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
-	for _, w := range t.workers {
-		if w.Gateway() == nil && g.open {
-			to, err := upstreamOf(t.options.Config.Agent(w.Name()).Model.Endpoint)
+	for _, w := range g.workers {
+		if w.Gateway() == nil && gw.open {
+			to, err := upstreamOf(g.options.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
 			}
@@ -59,7 +59,7 @@ func (t *team) openGateway(ctx context.Context) error {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
-		shared, err := w.Member().Gateways.Publish(ctx, g.url, base64.StdEncoding.EncodeToString(fresh))
+		shared, err := w.Member().Gateways.Publish(ctx, gw.url, base64.StdEncoding.EncodeToString(fresh))
 		if err != nil {
 			return err
 		}
@@ -70,14 +70,14 @@ func (t *team) openGateway(ctx context.Context) error {
 		agents = append(agents, w.Gateway())
 	}
 	if len(agents) < len(round.Agents) {
-		round.Address = t.addressOf
+		round.Address = g.addressOf
 	}
-	for _, w := range t.workers {
-		if err := g.openPrograms(t.options.Config, w, round.Secret); err != nil {
+	for _, w := range g.workers {
+		if err := gw.openPrograms(g.options.Config, w, round.Secret); err != nil {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
-	g.server.BeginRound(round, agents)
+	gw.server.BeginRound(round, agents)
 	return nil
 }
 
@@ -92,8 +92,8 @@ func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
 }
 
 // addressOf returns the address of another worker's gateway.
-func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
-	address, err := t.members[0].Gateways.URL(ctx, agent)
+func (g *workerGroup) addressOf(ctx context.Context, agent string) (*url.URL, error) {
+	address, err := g.members[0].Gateways.URL(ctx, agent)
 	if err != nil {
 		return nil, err
 	}

@@ -159,7 +159,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 	own := *cfg // a copy: the round sets Run.Date, and keepDecaySteps sets DecaySteps
 	own.Agents = slices.Clone(cfg.Agents)
 	cfg = &own
-	s := teamSpecOf(cfg, opt, state)
+	s := trainingGroupOptions(cfg, opt, state)
 	s.offers.read = func() ([]archive.Manifest, []metrics.Note, error) {
 		points, notes, err := startingPoints(cfg, opt, state.files)
 		if state.again { // the first round has reported the notes
@@ -177,25 +177,25 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, s)
+	group, err := openWorkerGroup(opening, s)
 	opened()
 	if err != nil {
-		return team.cause, err
+		return group.cause, err
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
 	err = durable.ReplaceFile(filepath.Join(s.options.Dir, configFile), cfg.Dump(s.options.Dir))
 	if err = errors.Join(err, saveInputs(s.options.Dir, state.files)); err != nil {
-		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
+		return cause, group.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
-	err = team.forEachWorker(ctx, (*worker.Worker).Run)
+	err = group.forEachWorker(ctx, (*worker.Worker).Run)
 	switch {
 	case err != nil:
-	case slices.ContainsFunc(team.workers, (*worker.Worker).Stopped):
+	case slices.ContainsFunc(group.workers, (*worker.Worker).Stopped):
 		err = ErrStopped
 	default:
-		err = team.checkTrained(opt.Observer)
+		err = group.checkTrained(opt.Observer)
 	}
-	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	return group.cause, errors.Join(err, group.close(context.WithoutCancel(ctx)))
 }
 
 // untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. It bounds the waits for

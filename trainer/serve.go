@@ -30,14 +30,14 @@ func Serve(ctx context.Context, cfg *config.Config, mux interface{ Handle(string
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
 	all := EvaluateOptions{CheckpointOptions: opt.CheckpointOptions}
-	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: g}, func(ctx context.Context, t *checkpointTeam) error {
-		return t.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			if g := w.Gateway(); g != nil { // requests to a hosted model are passed on
-				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(t.step)), Free: true})
-				defer g.End(gateway.OpenPhase)
+	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: g}, func(ctx context.Context, g *checkpointGroup) error {
+		return g.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
+			if server := w.Gateway(); server != nil { // requests to a hosted model are passed on
+				server.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(g.step)), Free: true})
+				defer server.End(gateway.OpenPhase)
 			}
 			if w.Main() && opt.Ready != nil {
-				opt.Ready(t.stepDir, t.served())
+				opt.Ready(g.stepDir, g.served())
 			}
 			<-ctx.Done()
 			return nil
@@ -53,11 +53,11 @@ type ServedAgent struct {
 }
 
 // served describes the agents of this process.
-func (t *team) served() (out []ServedAgent) {
-	for _, w := range t.workers {
+func (g *workerGroup) served() (out []ServedAgent) {
+	for _, w := range g.workers {
 		s := ServedAgent{Name: w.Name()}
-		if g := w.Gateway(); g != nil {
-			s.ContextTokens, s.ReplyTokens = g.MaxTokens(), g.Limits.TurnTokens
+		if server := w.Gateway(); server != nil {
+			s.ContextTokens, s.ReplyTokens = server.MaxTokens(), server.Limits.TurnTokens
 		}
 		out = append(out, s)
 	}

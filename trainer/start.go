@@ -98,43 +98,43 @@ func complete(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 }
 
 // goBack reports where and with which settings the team continues, and renames newer checkpoints, since their steps will be repeated.
-func (t *team) goBack(ctx context.Context) error {
+func (g *workerGroup) goBack(ctx context.Context) error {
 	confirm := func() error { // newer checkpoints may belong to a successor
-		for _, m := range t.members {
+		for _, m := range g.members {
 			if err := m.ConfirmPlace(ctx); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	for _, n := range t.offers.notes {
-		t.options.Observer.Note(n)
+	for _, n := range g.offers.notes {
+		g.options.Observer.Note(n)
 	}
-	for _, why := range t.start.Refused {
-		t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
+	for _, why := range g.start.Refused {
+		g.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
-	checkpoints := archive.CheckpointsOf(t.options.Dir)
-	if t.options.From == nil {
-		if at := t.offers.points; len(at) > 0 {
-			t.options.Observer.Note(metrics.Warnf("", metrics.TopicStart,
+	checkpoints := archive.CheckpointsOf(g.options.Dir)
+	if g.options.From == nil {
+		if at := g.offers.points; len(at) > 0 {
+			g.options.Observer.Note(metrics.Warnf("", metrics.TopicStart,
 				"starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.FromStart}, confirm)
 	}
-	from := t.options.From.Step
-	t.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from,
-		t.options.Config.Run.Steps))
-	deterministic, err := assemble.Deterministic(t.options.Config)
+	from := g.options.From.Step
+	g.options.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(from), from,
+		g.options.Config.Run.Steps))
+	deterministic, err := assemble.Deterministic(g.options.Config)
 	if err != nil {
 		return err
 	}
-	for _, m := range t.members {
-		if part, _ := t.options.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
-			t.options.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
+	for _, m := range g.members {
+		if part, _ := g.options.From.Agent(m.Agent()); deterministic && part.CPUFeatures != worker.CPUFeatures() {
+			g.options.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart,
 				"the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
-	return checkpoints.GoBack(*t.options.From, confirm)
+	return checkpoints.GoBack(*g.options.From, confirm)
 }
 
 // dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.
