@@ -92,12 +92,12 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 		return nil, errors.Join(err, p.Close(ctx))
 	}
 	for _, r := range p.replicas {
-		is, err := p.identify(ctx, r)
+		info, err := p.identify(ctx, r)
 		if err != nil {
 			return nil, errors.Join(err, p.Close(ctx))
 		}
-		p.context = min(p.context, is.context)
-		opt.Note("samples on " + is.at(r) + "; equal seeds may give other tokens, so the run is not deterministic")
+		p.context = min(p.context, info.context)
+		opt.Note("samples on " + info.describe(r) + "; equal seeds may give other tokens, so the run is not deterministic")
 	}
 	p.probe = newProbe(opt.Vocabulary, p.context)
 	return p, nil
@@ -108,22 +108,22 @@ func Inspect(ctx context.Context, opt Options) (servers []string, err error) {
 	for _, url := range opt.URLs {
 		r := newReplica(url, opt)
 		defer r.close()
-		is, err := r.api.inspect(ctx)
+		info, err := r.api.inspect(ctx)
 		if err != nil {
 			return servers, fmt.Errorf("the engine at %s: %w", r.url, err)
 		}
-		servers = append(servers, is.at(r))
+		servers = append(servers, info.describe(r))
 	}
 	return servers, nil
 }
 
-// identify returns the facts about a server, as soon as it answers.
-func (p *Policy) identify(ctx context.Context, r *replica) (is facts, err error) {
+// identify returns a server's description, as soon as it answers.
+func (p *Policy) identify(ctx context.Context, r *replica) (info serverInfo, err error) {
 	err = p.retryWhileAway(ctx, r, func(ctx context.Context) error {
-		is, err = r.api.inspect(ctx)
+		info, err = r.api.inspect(ctx)
 		return err
 	})
-	return is, err
+	return info, err
 }
 
 // Deterministic returns false: a server's samples depend on its other requests.

@@ -46,7 +46,7 @@ const wholeGate = 1 << 30
 // protocol is the protocol of one kind of server.
 type protocol interface {
 	// inspect identifies the server. It returns an error if the server lacks a required feature.
-	inspect(ctx context.Context) (facts, error)
+	inspect(ctx context.Context) (serverInfo, error)
 	// load makes the server, which has no turn in flight, load the weights of a folder under a stamp and drop its
 	// cache.
 	load(ctx context.Context, folder, stamp string) error
@@ -58,14 +58,16 @@ type protocol interface {
 	stamp(ctx context.Context) (string, error)
 }
 
-// facts is a server's description of itself.
-type facts struct {
+// serverInfo is a server's description of itself.
+type serverInfo struct {
 	name    string // "vLLM 0.25.1"
-	way     string // the routes through which it is used
+	routes  string // the routes through which it is used
 	context int    // tokens that a sequence may reach
 }
 
-func (f facts) at(r *replica) string { return fmt.Sprintf("%s at %s: %s", f.name, r.url, f.way) }
+func (i serverInfo) describe(r *replica) string {
+	return fmt.Sprintf("%s at %s: %s", i.name, r.url, i.routes)
+}
 
 // prompt is a request for at most `most` tokens.
 type prompt struct {

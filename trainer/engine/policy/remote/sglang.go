@@ -14,25 +14,26 @@ type sglang struct{ r *replica }
 // reserved is the number of positions that SGLang keeps for itself at the end of its context.
 const reserved = 8
 
-func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
-	var info struct {
+func (g *sglang) inspect(ctx context.Context) (info serverInfo, err error) {
+	var reply struct {
 		Version string `json:"version"`
 		Context *int   `json:"context_length"`
 		Longest int    `json:"max_req_input_len"`
 	}
-	if err := g.r.ctl(ctx, http.MethodGet, "/server_info", nil, &info); err != nil {
-		return is, missing(err, "is this an SGLang server? docs/engines.md lists the known releases")
+	if err := g.r.ctl(ctx, http.MethodGet, "/server_info", nil, &reply); err != nil {
+		return info, missing(err, "is this an SGLang server? docs/engines.md lists the known releases")
 	}
-	is = facts{name: "SGLang " + info.Version, context: info.Longest,
-		way: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}
-	if info.Context != nil && (is.context == 0 || *info.Context < is.context) {
-		is.context = *info.Context
+	info = serverInfo{name: "SGLang " + reply.Version, context: reply.Longest,
+		routes: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}
+	if reply.Context != nil && (info.context == 0 || *reply.Context < info.context) {
+		info.context = *reply.Context
 	}
-	if is.context -= reserved; is.context < 2 {
-		return is, fmt.Errorf("/server_info does not report context_length or max_req_input_len, or reports too small a value: start it with --context-length")
+	if info.context -= reserved; info.context < 2 {
+		return info, fmt.Errorf("/server_info does not report context_length or max_req_input_len, or reports too small a value: " +
+			"start it with --context-length")
 	}
 	_, err = g.stamp(ctx)
-	return is, err
+	return info, err
 }
 
 func (g *sglang) load(ctx context.Context, folder, stamp string) error {
@@ -56,16 +57,16 @@ func (g *sglang) load(ctx context.Context, folder, stamp string) error {
 }
 
 func (g *sglang) stamp(ctx context.Context) (string, error) {
-	var info struct {
+	var reply struct {
 		Version *string `json:"weight_version"`
 	}
-	if err := g.r.ctl(ctx, http.MethodGet, "/model_info", nil, &info); err != nil {
+	if err := g.r.ctl(ctx, http.MethodGet, "/model_info", nil, &reply); err != nil {
 		return "", err
 	}
-	if info.Version == nil {
+	if reply.Version == nil {
 		return "", errors.New("/model_info does not report weight_version: this release cannot prove its weights")
 	}
-	return *info.Version, nil
+	return *reply.Version, nil
 }
 
 func (g *sglang) request(q prompt) (path string, body any) {

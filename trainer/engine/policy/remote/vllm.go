@@ -19,12 +19,12 @@ type vllm struct {
 
 const extension = "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls mgrpo_weights.Weights, with deploy/vllm on PYTHONPATH (docs/engines.md)"
 
-func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
+func (v *vllm) inspect(ctx context.Context) (info serverInfo, err error) {
 	var version struct {
 		Version string `json:"version"`
 	}
 	if err := v.r.ctl(ctx, http.MethodGet, "/version", nil, &version); err != nil {
-		return is, err
+		return info, err
 	}
 	var models struct {
 		Data []struct {
@@ -33,17 +33,17 @@ func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
 		} `json:"data"`
 	}
 	if err := v.r.ctl(ctx, http.MethodGet, "/v1/models", nil, &models); err != nil {
-		return is, err
+		return info, err
 	}
 	if len(models.Data) == 0 || models.Data[0].Context < 2 {
-		return is, errors.New("/v1/models does not list a model with max_model_len: is this a vLLM server?")
+		return info, errors.New("/v1/models does not list a model with max_model_len: is this a vLLM server?")
 	}
 	v.model = models.Data[0].ID
 	if _, err := v.stamp(ctx); err != nil {
-		return is, err
+		return info, err
 	}
-	return facts{name: "vLLM " + version.Version, context: models.Data[0].Context,
-		way: "token ids through /inference/v1/generate, weights through the worker extension, which reports their version"}, nil
+	return serverInfo{name: "vLLM " + version.Version, context: models.Data[0].Context,
+		routes: "token ids through /inference/v1/generate, weights through the worker extension, which reports their version"}, nil
 }
 
 // resumeTime is the time for a server to resume after a load.
