@@ -34,7 +34,7 @@ func (r *Round) Barrier(ctx context.Context, p Point, waiting func(agents []stri
 	failpoint.Here("meet", string(p), "before")
 	what := "being " + string(p)
 	_, err := r.at.write(ctx, barrierScript, what,
-		values{"events": r.at.key("events"), "met": r.at.key("met", string(p)), "topic": "met/" + string(p)})
+		values{"events": r.at.key("events"), "barrier": r.at.key("met", string(p)), "topic": "met/" + string(p)})
 	if err != nil {
 		return err
 	}

@@ -113,15 +113,15 @@ return {'new'}
 // completeScript writes an answer once and ends the claim on the invocation.
 var completeScript = fencedScript("events results claimed", "id value topic phase", `
 local there = redis.call('HGET', results, id)
-local said = 'new'
+local status = 'new'
 if there then
-  said = (there == value) and 'same' or 'conflict'
+  status = (there == value) and 'same' or 'conflict'
 else
   redis.call('HSET', results, id, value)
 end
 redis.call('HDEL', claimed, phase .. ' ' .. id)
-if said == 'new' then announce(events, topic) end
-return {said}
+if status == 'new' then announce(events, topic) end
+return {status}
 `)
 
 // versionScript raises an agent's version by one.
@@ -154,8 +154,8 @@ return {'new'}
 `)
 
 // barrierScript stores that an agent's worker has reached a barrier.
-var barrierScript = fencedScript("events met", "topic", `
-redis.call('HSET', met, agent, epoch)
+var barrierScript = fencedScript("events barrier", "topic", `
+redis.call('HSET', barrier, agent, epoch)
 announce(events, topic)
 return {'new'}
 `)
