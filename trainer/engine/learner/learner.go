@@ -143,7 +143,7 @@ type Report struct {
 
 // Watch sets a function that is called after every pass of Prepare and Update, with the number of finished passes and their
 // total. All ranks make as many passes as the rank with the most micro-batches. nil removes the function.
-func (l *Learner) Watch(each func(done, of int)) { l.passes.watch = each }
+func (l *Learner) Watch(each func(done, total int)) { l.passes.watch = each }
 
 // Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
 // if Options.Recomputed is set; otherwise they are the sampler's. Reference log-probs are computed if there is a KL
@@ -234,7 +234,7 @@ func (l *Learner) runMinibatch(ctx context.Context, batch []*Sequence, loss *min
 		return err
 	}
 	loss.routing = routing{cfg: l.model.Config, replay: l.opt.Replay, balance: l.opt.RouterAuxCoef, total: all.Rows}
-	l.passes.done, l.passes.of = 0, all.Passes+all.Observed
+	l.passes.done, l.passes.total = 0, all.Passes+all.Observed
 	err = l.passes.run(ctx, passSeries{model: l.model, micro: learning, n: all.Passes, backward: true,
 		run: func(micro []*Sequence) error { return loss.pass(ctx, micro, true) }})
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.

@@ -192,7 +192,7 @@ func TestWatch(t *testing.T) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed, o.MicroBatchTokens = true, 1 })
 	batch := tinyBatch(t, l, 0.6) // the third has advantage 0
 	var got [][2]int
-	l.Watch(func(done, of int) { got = append(got, [2]int{done, of}) })
+	l.Watch(func(done, total int) { got = append(got, [2]int{done, total}) })
 	if _, err := update(t, l, batch); err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ type passes struct {
 	maxRows      int        // of a micro-batch
 	ahead        []exchange // the remaining exchanges of the current pass
 
-	watch    func(done, of int) // called after each pass; may be nil
-	done, of int                // passes of the batch
+	watch       func(done, total int) // called after each pass; may be nil
+	done, total int                   // passes of the batch
 }
 
 // exchange is a step of a pass that all ranks make together: gather a divided layer, in two steps; dispatch rows to a
@@ -133,7 +133,7 @@ func (p *passes) run(ctx context.Context, series passSeries) error {
 // passed counts a pass.
 func (p *passes) passed() {
 	if p.done++; p.watch != nil {
-		p.watch(p.done, p.of)
+		p.watch(p.done, p.total)
 	}
 }
 

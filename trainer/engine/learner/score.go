@@ -26,7 +26,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 			mine = runs
 		}
 	}
-	l.passes.done, l.passes.of = 0, passes
+	l.passes.done, l.passes.total = 0, passes
 	err := l.passes.run(ctx, passSeries{model: m, micro: mine, n: passes, run: func(micro []*Sequence) error {
 		part, err := l.forward(ctx, m, micro)
 		own.LogProbs = append(own.LogProbs, part...)

@@ -102,8 +102,8 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 // watchPasses reports the progress of one of several updates, or of the work before them. It assumes the same number of
 // passes for each.
 func (s *steps) watchPasses(a metrics.Activity, before, updates int) {
-	s.learner.Rank0.Watch(func(done, of int) {
-		s.observer.Progress(metrics.Progress{Agent: s.name, Activity: a, Done: before*of + done, Total: updates * of})
+	s.learner.Rank0.Watch(func(done, total int) {
+		s.observer.Progress(metrics.Progress{Agent: s.name, Activity: a, Done: before*total + done, Total: updates * total})
 	})
 }
 
