@@ -2,12 +2,20 @@ package kernels
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-// NormaliserOn returns the group_advantage kernel of a backend.
+// NormaliserOn returns the group_advantage kernel of a backend. The kernel receives one array of weights for all groups, so the lengths
+// of each group are compared here.
 func NormaliserOn(on Backend) mgrpo.Normaliser {
 	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 		var rewards, weights []float64
 		offsets := []int64{0}
-		for _, g := range groups {
+		for i, g := range groups {
+			if g.Weights != nil && len(g.Weights) != len(g.Rewards) {
+				refusal := &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
+				if len(groups) > 1 {
+					refusal.Group = new(i)
+				}
+				return nil, refusal
+			}
 			rewards = append(rewards, g.Rewards...)
 			if g.Weights == nil {
 				for range g.Rewards {

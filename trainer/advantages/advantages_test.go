@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
 )
 
@@ -58,24 +60,27 @@ func TestJSONLRefusesAndGoesOn(t *testing.T) {
 	bad := []string{
 		`{"groups":[]}]`, `{"groups":[]}}`, `{"groups":[]} {}`, `{"groups":[],"d":8}`, `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0,"convention":"mgrpo"}`,
 		`{`, `[]`, `{"groups":1}`, `{"groups":[{"reward":[1]}]}`, `{"groups":[{"rewards":["one"]}]}`,
-		`{"groups":[{"rewards":[1,2],"weights":[1]}]}`, `{"groups":[{"rewards":[1]}],"convention":"ppo"}`,
+		`{"groups":[{"rewards":[1,2],"weights":[1]}]}`, `{"groups":[{"rewards":[1,2],"weights":[1]},{"rewards":[1],"weights":[1,2]}]}`,
+		`{"groups":[{"rewards":[1]}],"convention":"ppo"}`,
 		`{"groups":[{"rewards":[1]}],"convention":{"std":"none"}}`, `{"groups":[]} {"groups":[]}`, `{"query":"q"}`,
 		`{"run_seed":-1,"query":"q","rollout":0,"agent":"a","d":8,"d_k":0}`,
 		`{"run_seed":1,"query":"q","rollout":0,"agent":"a","d":0,"d_k":1}`,
 		`{"run_seed":1,"query":"q","rollout":0,"agent":"a","d":8,"d_k":99999999}`,
 	}
-	var out strings.Builder
 	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
-	if err := answerLines(strings.NewReader(in), &out, oracle.Normalise); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != len(bad)+1 {
-		t.Fatalf("%d answers to %d lines", len(lines), len(bad)+1)
-	}
-	for i, line := range lines[:len(bad)] {
-		if !strings.HasPrefix(line, `{"error":{"code":"`) {
-			t.Errorf("%s is answered %s", bad[i], line)
+	for name, normalise := range map[string]mgrpo.Normaliser{"oracle": oracle.Normalise, "kernel": kernels.NormaliserOn(kernels.CPU)} {
+		var out strings.Builder
+		if err := answerLines(strings.NewReader(in), &out, normalise); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != len(bad)+1 {
+			t.Fatalf("%s: %d answers to %d lines", name, len(lines), len(bad)+1)
+		}
+		for i, line := range lines[:len(bad)] {
+			if !strings.HasPrefix(line, `{"error":{"code":"`) {
+				t.Errorf("%s: %s is answered %s", name, bad[i], line)
+			}
 		}
 	}
 }
