@@ -22,15 +22,15 @@ type ServeOptions struct {
 // paths /v1/ and /r/ to mux, such as an http.ServeMux. Requests may set temperature and truncation; the defaults are the same as in
 // evaluations. It returns nil when ctx ends. The configuration needs no gateway.
 func Serve(ctx context.Context, cfg *config.Config, mux interface{ Handle(string, http.Handler) }, opt ServeOptions) error {
-	g := &processGateway{server: gateway.NewServer(), open: true, token: opt.Token}
-	g.mount(mux)
+	gw := &processGateway{server: gateway.NewServer(), open: true, token: opt.Token}
+	gw.mount(mux)
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
 		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
 	all := EvaluateOptions{CheckpointOptions: opt.CheckpointOptions}
-	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: g}, func(ctx context.Context, g *checkpointGroup) error {
+	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: gw}, func(ctx context.Context, g *checkpointGroup) error {
 		return g.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
 			if server := w.Gateway(); server != nil { // requests to a hosted model are passed on
 				server.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(g.step)), Free: true})

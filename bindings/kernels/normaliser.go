@@ -2,8 +2,8 @@ package kernels
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-// NormaliserOn returns the group_advantage kernel of a backend. The kernel receives one array of weights for all groups, so the lengths
-// of each group are compared here.
+// NormaliserOn returns the group_advantage kernel of a backend. It compares the lengths of all groups first, since the
+// kernel receives one array of weights. So it may refuse a later group than the first bad one.
 func NormaliserOn(on Backend) mgrpo.Normaliser {
 	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 		var rewards, weights []float64

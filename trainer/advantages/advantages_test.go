@@ -68,11 +68,13 @@ func TestJSONLRefusesAndGoesOn(t *testing.T) {
 		`{"run_seed":1,"query":"q","rollout":0,"agent":"a","d":8,"d_k":99999999}`,
 	}
 	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
+	answers := map[string]string{}
 	for name, normalise := range map[string]mgrpo.Normaliser{"oracle": oracle.Normalise, "kernel": kernels.NormaliserOn(kernels.CPU)} {
 		var out strings.Builder
 		if err := answerLines(strings.NewReader(in), &out, normalise); err != nil {
 			t.Fatal(err)
 		}
+		answers[name] = out.String()
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != len(bad)+1 {
 			t.Fatalf("%s: %d answers to %d lines", name, len(lines), len(bad)+1)
@@ -82,6 +84,9 @@ func TestJSONLRefusesAndGoesOn(t *testing.T) {
 				t.Errorf("%s: %s is answered %s", name, bad[i], line)
 			}
 		}
+	}
+	if answers["kernel"] != answers["oracle"] {
+		t.Errorf("the kernel answers\n%s\nthe oracle\n%s", answers["kernel"], answers["oracle"])
 	}
 }
 

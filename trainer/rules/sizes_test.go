@@ -45,8 +45,7 @@ func (l limit) check(t *testing.T, sizes map[string]int) {
 }
 
 // The limits of sizes. A reader should be able to keep a type, a function or a file in mind. Older types that are larger are listed,
-// and may only shrink. Those with more than 40 methods, and those whose fields a format sets, have a
-// reason.
+// and may only shrink. Those with more than 40 methods, and those whose fields a format sets, have a reason.
 var (
 	maxFields = limit{15, "fields", map[string]int{
 		"bench/chaos.chaos":                      17,
@@ -67,10 +66,10 @@ var (
 		"trainer/agent/gateway.responsesRequest": 20, // the keys of a request, as OpenAI defines them
 		"trainer/agent/gateway.textRequest":      21, // the keys of a request, as OpenAI defines them
 		"trainer/agent/play.Player":              17,
-		"trainer/config.Agent":                   24,
-		"trainer/config.GRPO":                    36,
-		"trainer/config.MCP":                     16,
-		"trainer/config.Shape":                   17,
+		"trainer/config.Agent":                   24, // the keys of a section of the configuration
+		"trainer/config.GRPO":                    36, // the keys of a section of the configuration
+		"trainer/config.MCP":                     16, // the keys of a section of the configuration
+		"trainer/config.Shape":                   17, // the keys of a section of the configuration
 		"trainer/mgrpo.LossStats":                25, // each field is a metric, and a key of its JSON
 		"trainer/model.Model":                    24,
 		"trainer/model.layer":                    22,

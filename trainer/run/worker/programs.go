@@ -93,7 +93,7 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 	return err
 }
 
-// endCalls ends a program's calls at the sub-agents. It adds the number of calls of each sub-agent to t.Calls, the
+// endCalls ends a program's calls at the sub-agents. It adds the number of calls of each sub-agent to t.conversation.Calls, the
 // reasons for missing scores to withoutScore, and the tokens to counts.
 func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, withoutScore *unscored, counts *tokenCounts) error {
 	var mu sync.Mutex

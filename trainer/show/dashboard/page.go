@@ -4,7 +4,8 @@
 //	GET /live/events   its content, as server-sent events
 //
 // The workers publish their records and activities through the store, and every page reads the store, so each page
-// shows the whole team. Only statistics, tasks and answers pass through the store, never tokens.
+// shows the whole team. Only statistics, tasks, answers and outcomes pass through the store, never
+// tokens.
 //
 // This package is private and changes without notice; docs/library.md lists the public ones.
 package dashboard

@@ -193,7 +193,7 @@ func TestBrowserHostile(t *testing.T) {
 	for _, agent := range agents {
 		team[agent].run(t, agent)
 	}
-	if err := outcome(t, team, 0, evil+strings.Repeat("x", 500), []string{evil, "a word"}); err != nil {
+	if err := outcome(t, team, 0, evil+strings.Repeat("x", 2500), []string{evil, "a word"}); err != nil {
 		t.Fatal(err)
 	}
 	b := openBrowser(t)
@@ -201,7 +201,7 @@ func TestBrowserHostile(t *testing.T) {
 	b.open(team["researcher"].url)
 	b.until(`document.querySelector("#rollouts article") !== null && document.querySelector("#report svg.chart") !== null`)
 	texts := eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
-	if want := []string{"task " + evil, evil, "task a word", "a word", evil + strings.Repeat("x", 500)}; !slices.Equal(texts, want) {
+	if want := []string{"task " + evil, evil, "task a word", "a word", evil + strings.Repeat("x", 2000-len(evil)) + "…"}; !slices.Equal(texts, want) {
 		t.Errorf("the page shows %q, want %q", texts, want)
 	}
 	if n := eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {

@@ -136,7 +136,7 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	return redisOpt, nil
 }
 
-// addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host
+// addCertificates completes the settings of TLS. If o.TLS.ServerName is empty, a server's certificate must contain the host
 // name that was dialled, which may differ from the URL's host.
 func addCertificates(c *tls.Config, o Options) error {
 	c.ServerName = o.TLS.ServerName

@@ -31,7 +31,7 @@ import (
 // together.
 const ProtocolVersion = 8
 
-// TLSOptions configure the TLS of a rediss:// connection.
+// TLSOptions holds the TLS settings of a rediss:// connection.
 type TLSOptions struct {
 	CAFile, CertFile, KeyFile string // PEM files
 	ServerName                string // name in the server's certificate; "": the URL's host

@@ -111,7 +111,7 @@ func (e *Engine) add(q *sequence) error {
 		return policy.ErrClosed
 	}
 	e.arrived++
-	q.place.arrival, q.place.before = e.arrived, e.launched
+	q.state.arrival, q.state.before = e.arrived, e.launched
 	e.queue = append(e.queue, q)
 	e.wake.Signal()
 	return nil
@@ -188,10 +188,10 @@ func (e *Engine) next() (batch *batch, ok bool) {
 func (e *Engine) plan() *batch {
 	for {
 		b := planBatch(e.running, e.opt.PassRows)
-		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.place.cached, w.q.place.filled+w.rows) }) {
+		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.state.cached, w.q.state.filled+w.rows) }) {
 			return b
 		}
-		e.putBack(slices.MaxFunc(e.running, func(a, b *sequence) int { return cmp.Compare(a.place.arrival, b.place.arrival) }))
+		e.putBack(slices.MaxFunc(e.running, func(a, b *sequence) int { return cmp.Compare(a.state.arrival, b.state.arrival) }))
 	}
 }
 
@@ -200,7 +200,7 @@ func (e *Engine) plan() *batch {
 // position.
 func (e *Engine) putBack(q *sequence) {
 	q.tenant.stats.PutBack++
-	q.place.computed = q.place.filled
+	q.state.computed = q.state.filled
 	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
 	e.finishSlot(q)
 	e.queue = append(e.queue, q)
@@ -208,10 +208,10 @@ func (e *Engine) putBack(q *sequence) {
 
 // finishSlot ends a sequence's time in its slot.
 func (e *Engine) finishSlot(q *sequence) {
-	e.pages.close(q.place.cached)
+	e.pages.close(q.state.cached)
 	q.tenant.inFlight--
-	e.slots = append(e.slots, q.place.slot)
-	q.place.cached, q.place.slot = nil, -1
+	e.slots = append(e.slots, q.state.slot)
+	q.state.cached, q.state.slot = nil, -1
 }
 
 // yield lets all runnable goroutines run, so that further turns join the next pass. These are
@@ -258,33 +258,33 @@ func (e *Engine) admit() (moves []move) {
 func (e *Engine) sortQueue() {
 	for _, q := range e.queue {
 		from, _ := e.pages.find(q.tenant, q.tokens)
-		q.place.rank = int64(len(q.tokens)-from.reuse) + arch.CacheBlock*q.place.before
+		q.state.rank = int64(len(q.tokens)-from.reuse) + arch.CacheBlock*q.state.before
 	}
 	slices.SortFunc(e.queue, func(a, b *sequence) int {
-		return cmp.Or(cmp.Compare(a.place.rank, b.place.rank), cmp.Compare(a.place.arrival, b.place.arrival))
+		return cmp.Or(cmp.Compare(a.state.rank, b.state.rank), cmp.Compare(a.state.arrival, b.state.arrival))
 	})
 }
 
 // start puts a sequence in flight.
 func (e *Engine) start(q *sequence, from prefix) (moves []move) {
-	q.place.cached, moves = e.pages.open(q.tenant, q.tokens, from)
-	q.place.filled = q.place.cached.filled
+	q.state.cached, moves = e.pages.open(q.tenant, q.tokens, from)
+	q.state.filled = q.state.cached.filled
 	last := len(e.slots) - 1
-	q.place.slot, e.slots = e.slots[last], e.slots[:last]
-	q.place.listed = make([]int, len(e.pages.groups))
+	q.state.slot, e.slots = e.slots[last], e.slots[:last]
+	q.state.listed = make([]int, len(e.pages.groups))
 	e.running = append(e.running, q)
 	t := q.tenant
 	t.inFlight++
 	t.stats.MaxInFlight = max(t.stats.MaxInFlight, t.inFlight)
-	t.stats.Recomputed += int64(max(0, q.place.computed-q.place.filled))
-	if q.place.launched {
+	t.stats.Recomputed += int64(max(0, q.state.computed-q.state.filled))
+	if q.state.launched {
 		return moves // it had been put back
 	}
 	e.launched++
-	q.place.launched, q.out.Version = true, t.version
+	q.state.launched, q.out.Version = true, t.version
 	t.stats.Requests++
 	t.stats.PromptTokens += int64(len(q.tokens))
-	t.stats.ReusedTokens += int64(q.place.filled)
+	t.stats.ReusedTokens += int64(q.state.filled)
 	return moves
 }
 
@@ -296,7 +296,7 @@ func (e *Engine) drop(why func(*sequence) error) {
 			return false
 		}
 		q.finish(policy.FinishCancelled, err)
-		if q.place.cached != nil {
+		if q.state.cached != nil {
 			e.finishSlot(q)
 		}
 		return true
@@ -310,10 +310,10 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	e.count(b)
 	routes := b.routes
 	for _, w := range b.work {
-		w.q.place.filled += w.rows
-		e.pages.fill(w.q.place.cached, w.q.place.filled)
+		w.q.state.filled += w.rows
+		e.pages.fill(w.q.state.cached, w.q.state.filled)
 		n := w.rows * e.pages.width
-		w.q.place.cached.routes, routes = append(w.q.place.cached.routes, routes[:n]...), routes[n:]
+		w.q.state.cached.routes, routes = append(w.q.state.cached.routes, routes[:n]...), routes[n:]
 	}
 	for i, q := range b.ready {
 		if q.broken != nil {
@@ -323,9 +323,9 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		}
 		q.accept(sampled[i])
 		q.tenant.stats.SampledTokens++
-		q.place.cached.tokens = append(q.place.cached.tokens, sampled[i].id)
+		q.state.cached.tokens = append(q.state.cached.tokens, sampled[i].id)
 		if f, ended := q.ending.Add(sampled[i].id); ended {
-			q.out.Routes = slices.Clone(q.place.cached.routes)
+			q.out.Routes = slices.Clone(q.state.cached.routes)
 			q.finish(f, nil)
 			e.finishSlot(q)
 		}

@@ -18,10 +18,10 @@ func logitsOfModule(e *executor, s *torch.Scope, b *batch) *torch.Tensor {
 	newest := s.Empty(torch.Float32, int64(len(b.ready)), int64(e.model.Config.Hidden))
 	if model.HasStep(e.model) {
 		for i, q := range b.ready {
-			if q.place.cached.step == nil {
-				q.place.cached.step = &model.State{}
+			if q.state.cached.step == nil {
+				q.state.cached.step = &model.State{}
 			}
-			s.Scoped(func() { newest.Narrow(0, int64(i), 1).CopyFrom(q.place.cached.step.Advance(s, e.model, q.tokens)) })
+			s.Scoped(func() { newest.Narrow(0, int64(i), 1).CopyFrom(q.state.cached.step.Advance(s, e.model, q.tokens)) })
 		}
 		return e.head(newest)
 	}

@@ -23,7 +23,7 @@ type batch struct {
 	routes []uint16 // experts of the rows, after the pass; see readRoutes
 }
 
-// work is consecutive rows of one sequence: its tokens, beginning with q.filled.
+// work is consecutive rows of one sequence: its tokens, beginning with q.state.filled.
 type work struct {
 	q    *sequence
 	rows int
@@ -36,11 +36,11 @@ func planBatch(running []*sequence, limit int) *batch {
 	rows := 0
 	for _, decoding := range []bool{true, false} {
 		for _, q := range running {
-			missing := len(q.tokens) - q.place.filled
+			missing := len(q.tokens) - q.state.filled
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := q.place.cached.reach(q.place.filled, min(missing, max(limit-rows, 0)))
+			n := q.state.cached.reach(q.state.filled, min(missing, max(limit-rows, 0)))
 			if decoding {
 				n = 1
 			}
@@ -61,7 +61,7 @@ func planBatch(running []*sequence, limit int) *batch {
 func (b *batch) add(w work) {
 	b.work = append(b.work, w)
 	b.rows += w.rows
-	if w.q.place.filled+w.rows == len(w.q.tokens) {
+	if w.q.state.filled+w.rows == len(w.q.tokens) {
 		b.ready = append(b.ready, w.q)
 		b.last = append(b.last, int32(b.rows-1))
 	}
@@ -88,9 +88,9 @@ func (b *batch) inputs(n int) []int32 {
 	}
 	r := 0
 	for _, w := range b.work {
-		for i := w.q.place.filled; i < w.q.place.filled+w.rows; i++ {
-			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.place.slot), int32(i), int32(i+1), int32(w.q.tenant.number),
-				w.q.place.cached.state
+		for i := w.q.state.filled; i < w.q.state.filled+w.rows; i++ {
+			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.state.slot), int32(i), int32(i+1), int32(w.q.tenant.number),
+				w.q.state.cached.state
 			r++
 		}
 	}
@@ -185,7 +185,7 @@ func (e *executor) launchPart(s *torch.Scope, b *batch) (result, error) {
 func (b *batch) parts() (parts []*batch) {
 	var decoding, prompts batch
 	for _, w := range b.work {
-		if len(w.q.tokens)-w.q.place.filled == 1 {
+		if len(w.q.tokens)-w.q.state.filled == 1 {
 			decoding.add(w)
 		} else {
 			prompts.add(w)
@@ -213,12 +213,12 @@ func (b *batch) merge(parts []*batch) {
 // listNewBlocks finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
 func (e *executor) listNewBlocks(b *batch) {
 	for _, w := range b.work {
-		for g, blocks := range w.q.place.cached.tables {
-			for i := w.q.place.listed[g]; i < len(blocks); i++ {
-				b.places = append(b.places, e.cache.Place(g, w.q.place.slot, i))
+		for g, blocks := range w.q.state.cached.tables {
+			for i := w.q.state.listed[g]; i < len(blocks); i++ {
+				b.places = append(b.places, e.cache.Place(g, w.q.state.slot, i))
 				b.blocks = append(b.blocks, blocks[i])
 			}
-			w.q.place.listed[g] = len(blocks)
+			w.q.state.listed[g] = len(blocks)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 // TestInputsOfNothing: a pass with fewer rows than its recording is filled up with rows that belong to no slot.
 func TestInputsOfNothing(t *testing.T) {
-	a := &sequence{tenant: &Tenant{number: 1}, place: place{slot: 4, filled: 2, cached: &cachedSeq{recurrence: recurrence{state: 3}}}, tokens: []int32{7, 8, 9}}
-	b := &sequence{tenant: &Tenant{}, place: place{slot: 1, cached: &cachedSeq{}}, tokens: []int32{5}}
+	a := &sequence{tenant: &Tenant{number: 1}, state: slotState{slot: 4, filled: 2, cached: &cachedSeq{recurrence: recurrence{state: 3}}}, tokens: []int32{7, 8, 9}}
+	b := &sequence{tenant: &Tenant{}, state: slotState{slot: 1, cached: &cachedSeq{}}, tokens: []int32{5}}
 	plan := planBatch([]*sequence{a, b}, 8)
 	if !plan.decodes() {
 		t.Error("a pass of one token for each of two sequences is not a decode pass")
@@ -36,10 +36,10 @@ func TestInputsOfNothing(t *testing.T) {
 // their tokens and experts are in one order.
 func TestPartsOfAPass(t *testing.T) {
 	decoding := func(slot int) *sequence {
-		return &sequence{tenant: &Tenant{}, place: place{slot: slot, filled: 1, cached: &cachedSeq{}}, tokens: []int32{5, 6}}
+		return &sequence{tenant: &Tenant{}, state: slotState{slot: slot, filled: 1, cached: &cachedSeq{}}, tokens: []int32{5, 6}}
 	}
 	prompt := func(slot, tokens int) *sequence {
-		return &sequence{tenant: &Tenant{}, place: place{slot: slot, cached: &cachedSeq{}}, tokens: make([]int32, tokens)}
+		return &sequence{tenant: &Tenant{}, state: slotState{slot: slot, cached: &cachedSeq{}}, tokens: make([]int32, tokens)}
 	}
 	long, a, short, b := prompt(0, 9), decoding(1), prompt(2, 3), decoding(3)
 	long.tenant.number, a.tenant.number = 1, 2 // rows are sorted by tenant

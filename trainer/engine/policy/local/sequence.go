@@ -16,7 +16,7 @@ type sequence struct {
 	key      [2]uint32
 	tokens   []int32 // prompt and sampled tokens
 	prompt   int
-	place    place
+	state    slotState
 	onToken  func(id int32)
 	allows   policy.Constraint // nil: any token is allowed
 	broken   error             // error of the constraint
@@ -27,8 +27,8 @@ type sequence struct {
 	done     chan struct{}
 }
 
-// place is a sequence's place in the engine.
-type place struct {
+// slotState holds a sequence's position in the queue, its slot, and its progress in the cache.
+type slotState struct {
 	arrival  int64      // position in the order of arrival
 	before   int64      // number of sequences launched before it arrived
 	rank     int64      // in the queue; see sortQueue
@@ -49,7 +49,7 @@ type token struct {
 func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	k := r.Key
 	return &sequence{
-		tenant: t, ctx: ctx, sampling: r.Sampling, place: place{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken,
+		tenant: t, ctx: ctx, sampling: r.Sampling, state: slotState{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken,
 		allows: r.Constraint, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.opt.Context, t.opt.TokenBytes),

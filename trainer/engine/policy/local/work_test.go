@@ -28,16 +28,16 @@ func TestWorkOfADecodePass(t *testing.T) {
 			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoRecordings: c.plain})
 			e, all := tenant.engine, make([]*sequence, 8)
 			for i := range all {
-				all[i] = &sequence{tenant: tenant, place: place{slot: i, listed: make([]int, 1)}}
+				all[i] = &sequence{tenant: tenant, state: slotState{slot: i, listed: make([]int, 1)}}
 			}
 			// decodeAt runs a decode pass in which every row has this position, the first of a block.
 			decodeAt := func(s *torch.Scope, position int) {
 				for _, q := range all {
-					q.tokens, q.place.filled = make([]int32, position+1), position
-					if q.place.cached == nil {
-						q.place.cached, _ = e.pages.open(tenant, q.tokens, prefix{})
+					q.tokens, q.state.filled = make([]int32, position+1), position
+					if q.state.cached == nil {
+						q.state.cached, _ = e.pages.open(tenant, q.tokens, prefix{})
 					}
-					if !e.pages.extend(q.place.cached, position+1) {
+					if !e.pages.extend(q.state.cached, position+1) {
 						t.Fatal("no block is free")
 					}
 				}
