@@ -1,5 +1,5 @@
-// Command document writes docs/benchmarks.md, its pictures, README's table of peers, and the table of checks in docs/models.md from the
-// results in bench/results. Run it in the root of the repository:
+// Command document writes docs/benchmarks.md, README's table of peers, and the table of checks in docs/models.md from the results in
+// bench/results. Run it in the root of the repository:
 //
 //	go run ./bench/document
 package main
@@ -19,19 +19,19 @@ import (
 )
 
 func main() {
-	if err := write("."); err != nil {
+	if err := write(); err != nil {
 		fmt.Fprintf(os.Stderr, "document: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func write(root string) error {
-	files, err := document(root)
+func write() error {
+	files, err := document(".")
 	if err != nil {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -60,11 +60,6 @@ func document(root string) (map[string]string, error) {
 	for _, name := range []string{"docs/models.md", "README.md"} {
 		if files[name], err = withPart(root, name, files[name]); err != nil {
 			return nil, err
-		}
-	}
-	for _, m := range machines {
-		for _, f := range m.Figures() {
-			files["docs/"+f.File] = f.svg()
 		}
 	}
 	return files, nil
