@@ -1,7 +1,7 @@
 package metrics
 
-// Names of Record.Values and Record.Counts, in the order of Sections, Histograms and ByTool, which explain them. A prefix is the
-// beginning of several names.
+// Names of Record.Values and Record.Counts, in the order of docs/metrics.md, which explains them. A prefix is the beginning of
+// several names.
 
 // Conversations: names of Record.Values.
 const (

@@ -1,5 +1,5 @@
-// Package metrics holds a run's numbers, notes and progress, and writes and reads them as JSON lines. values.go documents
-// every number; docs/metrics.md is generated from it.
+// Package metrics holds a run's numbers, notes and progress, and writes and reads them as JSON lines. docs/metrics.md
+// documents every number.
 package metrics
 
 import (

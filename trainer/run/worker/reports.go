@@ -339,8 +339,8 @@ func (rp *reports) describeTools(r *metrics.Record) {
 	if len(usage) == 0 {
 		return
 	}
-	for _, v := range metrics.ByTool.Values {
-		r.Counts[v.Name] = map[string]int64{}
+	for _, name := range metrics.ByTool {
+		r.Counts[name] = map[string]int64{}
 	}
 	for name, u := range usage {
 		r.Counts[metrics.ToolCalls][name] = u.Calls

@@ -94,9 +94,9 @@ func (s *processState) collectRecords(gauge func(*prometheus.Desc, float64, ...s
 			for name, v := range r.Values {
 				gauge(desc(kind+"_"+name, help(name), "agent"), v, agent)
 			}
-			for _, name := range metrics.ByTool.Values {
-				for tool, n := range r.Counts[name.Name] {
-					gauge(desc(kind+"_"+name.Name, help(name.Name), "agent", "tool"), float64(n), agent, strings.ToValidUTF8(tool, "\uFFFD"))
+			for _, name := range metrics.ByTool {
+				for tool, n := range r.Counts[name] {
+					gauge(desc(kind+"_"+name, help(name), "agent", "tool"), float64(n), agent, strings.ToValidUTF8(tool, "\uFFFD"))
 				}
 			}
 		}
@@ -105,9 +105,9 @@ func (s *processState) collectRecords(gauge func(*prometheus.Desc, float64, ...s
 
 // help returns the description of a value in docs/metrics.md.
 func help(name string) string {
-	v, _ := metrics.Find(name)
-	if v.Unit == "" {
-		return v.Meaning
+	meaning, unit := metrics.Explain(name)
+	if unit == "" {
+		return meaning
 	}
-	return v.Meaning + " (" + v.Unit + ")"
+	return meaning + " (" + unit + ")"
 }

@@ -177,14 +177,14 @@ func tools(r *run) (t table, failing []string) {
 	t.Head = []string{"agent", "tool", "calls", "errors", "independent of the arguments", "time-outs", "refused", "retries", "failed", "ms per call"}
 	for _, agent := range r.agents {
 		counts := map[string]map[string]int64{}
-		for _, v := range metrics.ByTool.Values {
-			counts[v.Name] = map[string]int64{}
+		for _, name := range metrics.ByTool {
+			counts[name] = map[string]int64{}
 			for _, l := range r.records {
 				if l.Agent != agent {
 					continue
 				}
-				for tool, n := range l.Counts[v.Name] {
-					counts[v.Name][tool] += n
+				for tool, n := range l.Counts[name] {
+					counts[name][tool] += n
 				}
 			}
 		}

@@ -172,9 +172,9 @@ func same(t *testing.T, name string, got tracked, dir string) {
 		for name, v := range l.Values {
 			want[fmt.Sprint(prefix, name, "@", l.Step)] = v
 		}
-		for _, of := range metrics.ByTool.Values {
-			for tool, n := range l.Counts[of.Name] {
-				want[fmt.Sprint(prefix, of.Name, "/", tool, "@", l.Step)] = float64(n)
+		for _, of := range metrics.ByTool {
+			for tool, n := range l.Counts[of] {
+				want[fmt.Sprint(prefix, of, "/", tool, "@", l.Step)] = float64(n)
 			}
 		}
 	}

@@ -154,11 +154,7 @@ func (t Tracker) describe(dir string, more bool) (line []byte, env []string, err
 	}
 	params := cfg.Shared()
 	delete(params, "agents") // a list of names in addition to the sections with these names
-	var byTool []string
-	for _, v := range metrics.ByTool.Values {
-		byTool = append(byTool, v.Name)
-	}
-	line, err = json.Marshal(map[string]any{"tracker": t.Package, "to": t.To, "dir": dir, "name": cfg.Run.Name, "params": params, "by_tool": byTool,
+	line, err = json.Marshal(map[string]any{"tracker": t.Package, "to": t.To, "dir": dir, "name": cfg.Run.Name, "params": params, "by_tool": metrics.ByTool,
 		"more": more})
 	return append(line, '\n'), env, err
 }
