@@ -75,7 +75,7 @@ SHELL = re.compile(r"(?:^|(?<=[ \t]))#+(?:[ \t][^\n]*|$)", re.M)
 PYTHON = re.compile(r'(?P<doc>^[ \t]*[rR]?"""(?:\\.|.)*?""")|"""(?:\\.|.)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*', re.S | re.M)
 QUESTION = re.compile(r'\s*"""(?:Whether|What|How|Which|Where|Why)\b')  # begins a docstring that has no verb
 DIRECTIVE = re.compile(r"#!|# (?:SPDX|shellcheck|noqa|type:|fmt:)")
-GENERATED = {"docs/config.md", "docs/metrics.md", "docs/benchmarks.md", "THIRD_PARTY.md", "CODE_OF_CONDUCT.md"}
+GENERATED = {"docs/config.md", "docs/benchmarks.md", "THIRD_PARTY.md", "CODE_OF_CONDUCT.md"}
 
 
 TEST = re.compile(r"_test\.(?:go|cpp)$|/(?:test|wrong)/|[a-z]+test/")
