@@ -14,9 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device, on which all methods
-// except Each may be called. It executes one order at a time; several goroutines may give orders. After a failed order the group has
-// ended, because its processes may have executed any part of the order.
+// RankGroup holds rank 0's handles on the followers of an agent. It is nil for an agent with one device, and then all methods
+// except Each and Addresses may be called. It executes one order at a time; several goroutines may give orders. After a failed
+// order the group has ended, because its processes may have executed any part of the order.
 type RankGroup struct {
 	lease     time.Duration
 	followers []*followerHandle

@@ -16,8 +16,8 @@ import (
 )
 
 // Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. The files are memory-mapped
-// read-only; a Source does not copy the weights. Its methods, except Close and Check, may be called from several goroutines
-// at once.
+// read-only; a Source does not copy the weights. Its methods, except Close, Check and Alone, may be called from several
+// goroutines at once.
 type Source struct {
 	path    string
 	config  arch.Config

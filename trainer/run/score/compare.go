@@ -17,7 +17,7 @@ import (
 
 // Answers holds the scores of the answers to one held-out question.
 type Answers struct {
-	Set      string    `json:"set,omitempty"` // the set, as in Score.Set
+	Set      string    `json:"set,omitempty"` // the set, as in metrics.Score.Set
 	Question string    `json:"question"`      // the id of the question
 	Digest   string    `json:"digest"`        // a digest of text and reference answer, since equal ids may belong to different questions
 	Correct  []float64 `json:"correct"`       // the score of each answer
