@@ -94,11 +94,8 @@ func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error, groups
 		return failure("group_advantage", r)
 	}
 	e := &mgrpo.Refusal{Code: advantageCodes[refusal.code]}
-	if groups > 1 {
-		e.Group = new(int(refusal.group))
-	}
 	if refusal.index >= 0 {
 		e.Index = new(int(refusal.index))
 	}
-	return e
+	return mgrpo.InGroup(e, int(refusal.group), groups)
 }

@@ -9,12 +9,8 @@ func NormaliserOn(on Backend) mgrpo.Normaliser {
 		var rewards, weights []float64
 		offsets := []int64{0}
 		for i, g := range groups {
-			if g.Weights != nil && len(g.Weights) != len(g.Rewards) {
-				refusal := &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
-				if len(groups) > 1 {
-					refusal.Group = new(i)
-				}
-				return nil, refusal
+			if err := g.Check(); err != nil {
+				return nil, mgrpo.InGroup(err, i, len(groups))
 			}
 			rewards = append(rewards, g.Rewards...)
 			if g.Weights == nil {

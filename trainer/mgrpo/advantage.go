@@ -18,6 +18,22 @@ type GroupAdvantage struct {
 // RewardGroup is the input of a Normaliser for one group. Nil Weights mean that all weights are 1.
 type RewardGroup struct{ Rewards, Weights []float64 }
 
+// Check returns a *Refusal if the group has weights, but more or fewer than rewards.
+func (g RewardGroup) Check() error {
+	if g.Weights != nil && len(g.Weights) != len(g.Rewards) {
+		return &Refusal{Code: MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
+	}
+	return nil
+}
+
+// InGroup adds the index of a group to a *Refusal, if there are several groups.
+func InGroup(err error, index, groups int) error {
+	if r, ok := err.(*Refusal); ok && groups > 1 {
+		r.Group = new(index)
+	}
+	return err
+}
+
 // Normaliser converts groups of any size into advantages. It stops at the first bad group with a *Refusal that names
 // the member and, if there are several groups, the group.
 type Normaliser func(Convention, []RewardGroup) ([]GroupAdvantage, error)

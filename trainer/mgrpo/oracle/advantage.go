@@ -14,19 +14,20 @@ const rounding = 0x1p-40
 func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 	out := make([]mgrpo.GroupAdvantage, len(groups))
 	for i, g := range groups {
-		a, err := normalise(c, g.Rewards, g.Weights)
+		a, err := normalise(c, g)
 		if err != nil {
-			if r, ok := err.(*mgrpo.Refusal); ok && len(groups) > 1 {
-				r.Group = new(i)
-			}
-			return nil, err
+			return nil, mgrpo.InGroup(err, i, len(groups))
 		}
 		out[i] = a
 	}
 	return out, nil
 }
 
-func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvantage, error) {
+func normalise(c mgrpo.Convention, group mgrpo.RewardGroup) (mgrpo.GroupAdvantage, error) {
+	if err := group.Check(); err != nil {
+		return mgrpo.GroupAdvantage{}, err
+	}
+	rewards, weights := group.Rewards, group.Weights
 	if weights == nil {
 		weights = make([]float64, len(rewards))
 		for i := range weights {
@@ -63,9 +64,6 @@ func needsTwo(c mgrpo.Convention) bool {
 
 // checkGroup refuses a bad weight or reward, also of dropped members.
 func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
-	if len(weights) != len(rewards) {
-		return &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
-	}
 	for i, w := range weights {
 		if !(w >= 0) || math.IsInf(w, 0) {
 			return &mgrpo.Refusal{Code: mgrpo.BadWeight, Index: new(i)}
