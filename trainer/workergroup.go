@@ -33,7 +33,7 @@ type workerGroup struct {
 	cause retryCause // the cause of the first error; see recordCause
 }
 
-// groupOptions holds the data with which a group is opened.
+// groupOptions holds the options of openWorkerGroup.
 type groupOptions struct {
 	options worker.Options
 	hooks   hooks
@@ -42,7 +42,7 @@ type groupOptions struct {
 	before  retryCause         // the cause of the previous round's end
 }
 
-// hooks are the gateway, the health server and the page of this process, to which the group reports its workers in each round. Each may
+// hooks are the gateway, the health server and the page of this process. In each round the group reports its workers to them. Each may
 // be nil.
 type hooks struct {
 	gateway    *processGateway // gives programs access to the agents
@@ -61,21 +61,21 @@ func trainingGroupOptions(cfg *config.Config, opt TrainOptions, state roundState
 	}
 }
 
-// openWorkerGroup takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
-// loads it. s.offers holds the available states. If openWorkerGroup fails, only the cause of the returned group may be used.
-func openWorkerGroup(ctx context.Context, s groupOptions) (*workerGroup, error) {
-	g := &workerGroup{groupOptions: s}
-	options, err := assemble.StoreOptions(s.options.Config)
+// openWorkerGroup takes the agents' places in the run, agrees with the other servers on the state to continue from, and
+// loads it. opt.offers holds the available states. If openWorkerGroup fails, only the cause of the returned group may be used.
+func openWorkerGroup(ctx context.Context, opt groupOptions) (*workerGroup, error) {
+	g := &workerGroup{groupOptions: opt}
+	options, err := assemble.StoreOptions(opt.options.Config)
 	if err != nil {
 		return g, err
 	}
-	if options.URL == "" && len(s.options.Process.Agents) < len(s.options.Config.AgentNames()) {
+	if options.URL == "" && len(opt.options.Process.Agents) < len(opt.options.Config.AgentNames()) {
 		return g, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
-	if s.options.NoTraining {
+	if opt.options.NoTraining {
 		options.Aside = store.Evaluation
 	}
-	options.Waiting = func(what string) { s.options.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
+	options.Waiting = func(what string) { opt.options.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	if g.store, err = store.Open(ctx, options); err != nil {
 		return g, err
 	}

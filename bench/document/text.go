@@ -96,7 +96,7 @@ func (t *targets) add(what, target, measured, verdict, remark string) {
 	t.Rows = append(t.Rows, struct{ What, Target, Measured, Verdict string }{what, target, measured, verdict})
 }
 
-// Targets returns the rows of the table of targets, each with its measured value and verdict. It returns nil if there are no targets.
+// Targets returns a table with the measured value and the verdict of each target. It returns nil if there are no targets.
 func (m *machine) Targets() *targets {
 	all, on := &targets{}, ""
 	if m.Is().GPU != "" {
@@ -159,8 +159,8 @@ type loss struct {
 	Ratio      float64
 }
 
-// standings summarises comparisons with peers. Wins, in which we are faster, and Losses count. Emulated is the number of
-// comparisons in which we are faster than a peer whose bf16 is emulated; they do not count.
+// standings summarises comparisons with peers. We are faster in Wins of Counted comparisons, and slower in Losses. If we are faster
+// than a peer that emulates bf16, the comparison is counted in Emulated only.
 type standings struct {
 	Wins, Counted, Emulated int
 	Losses                  []loss

@@ -1,5 +1,5 @@
-// Package dialect defines the interface of an agent's language: the form in which it writes its turns. A chat template is such a
-// language, and a task may bring its own.
+// Package dialect defines the interface of languages. An agent writes its turns in a language: its chat template's, or the task's
+// own.
 package dialect
 
 import "encoding/json"

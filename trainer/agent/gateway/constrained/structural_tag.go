@@ -25,7 +25,7 @@ type Form struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema; empty or null: any object
-	Call       agent.CallForm  // form in which the template prints calls of the function
+	Call       agent.CallForm  // form of its calls, as the template prints them
 }
 
 // StructuralTag returns XGrammar's structural tag of the replies that have the form. template reads the turn. CheckSchema
