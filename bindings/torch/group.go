@@ -374,7 +374,7 @@ func (g *Group) Transport(ctx context.Context, s *Scope) (name string, err error
 	if g.ended != nil {
 		return "", g.ended
 	}
-	return message(C.mgt_group_over(g.native)), nil
+	return message(C.mgt_group_transport(g.native)), nil
 }
 
 // GiveUp closes the connections to the other ranks after an error between two calls, so that their calls fail. It waits for the call in

@@ -31,6 +31,24 @@ __device__ void load_share(const T *row, int lane, int64_t n, float (&to)[kWide]
 template <int kWide>
 struct Running {
   float max = kFloor, sum = 0, values[kWide] = {};
+
+  // Replaces scores by their exponentials, and adds these to the sum. It rescales the sums if the maximum grows.
+  template <int kKeys>
+  __device__ void add_exponentials(float (&score)[kKeys]) {
+    float merged_max = max;
+#pragma unroll
+    for (int j = 0; j < kKeys; j++) merged_max = fmaxf(merged_max, score[j]);
+    const float rescale = exp2f(max - merged_max);
+    max = merged_max;
+    sum *= rescale;
+#pragma unroll
+    for (int c = 0; c < kWide; c++) values[c] *= rescale;
+#pragma unroll
+    for (int j = 0; j < kKeys; j++) {
+      score[j] = exp2f(score[j] - merged_max);
+      sum += score[j];
+    }
+  }
 };
 
 template <class T, int kLanes, int kPacks, int kHeads>
@@ -66,22 +84,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
         }
       }
 #pragma unroll
-      for (int h = 0; h < kHeads; h++) {
-        Running<kWide> &s = state[h];
-        float merged_max = s.max;
-#pragma unroll
-        for (int j = 0; j < kKeys; j++) merged_max = fmaxf(merged_max, score[h][j]);
-        const float rescale = exp2f(s.max - merged_max);
-        s.max = merged_max;
-        s.sum *= rescale;
-#pragma unroll
-        for (int c = 0; c < kWide; c++) s.values[c] *= rescale;
-#pragma unroll
-        for (int j = 0; j < kKeys; j++) {
-          score[h][j] = exp2f(score[h][j] - merged_max);
-          s.sum += score[h][j];
-        }
-      }
+      for (int h = 0; h < kHeads; h++) state[h].add_exponentials(score[h]);
 #pragma unroll
       for (int j = 0; j < kKeys; j++) {
         float value_share[kWide];

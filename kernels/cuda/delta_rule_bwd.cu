@@ -1,6 +1,6 @@
 // The backward pass of the gated delta rule.
 //
-// First, there is one launch of delta_rule_bwd_retreat_kernel for each level of chains, the last level first. It computes the gradient dS
+// First, there is one launch of delta_rule_bwd_states_kernel for each level of chains, the last level first. It computes the gradient dS
 // of the state from the last row back to the first:
 //
 //   v_t = (dS + q'_t do_t^T)^T k'_t,  e_t = beta_t v_t,  dS <- exp(g_t) (dS + q'_t do_t^T - k'_t e_t^T)
@@ -63,8 +63,8 @@ __device__ float backward_step(Column<kLanes> &column, const Chunk<kLanes> &chun
 
 // Computes v_t, which it writes to `to` [rows, value_heads, value_dim], and the gradients of the states.
 template <class T, int kLanes>
-__global__ __launch_bounds__(kDeltaThreads) void delta_rule_bwd_retreat_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, const T *dy,
-                                                                               StateGradients gradients, float *to) {
+__global__ __launch_bounds__(kDeltaThreads) void delta_rule_bwd_states_kernel(Rule<T> in, Chains chains, Tasks<kLanes> tasks, const T *dy,
+                                                                              StateGradients gradients, float *to) {
   __shared__ Chunk<kLanes> chunk;
   tasks.each([&](int64_t item, const Columns &columns) {
     const int32_t c = chains.order[chains.from + item];
@@ -165,9 +165,9 @@ struct Backward {
 
 // The gradients of one piece, for one key head and its value heads in their order. All threads of the block call every function.
 template <class T>
-class Piece {
+class PieceGradients {
  public:
-  __device__ Piece(const Backward<T> &all, PieceMemory &shared, int64_t piece, int key_head)
+  __device__ PieceGradients(const Backward<T> &all, PieceMemory &shared, int64_t piece, int key_head)
       : all_(all),
         in_(all.in),
         shared_(shared),
@@ -177,24 +177,24 @@ class Piece {
         key_head_(key_head) {}
 
   __device__ void run() {
-    units();
+    compute_factors();
     for (int h = 0; h < in_.group(); h++) {
       const int head = key_head_ * in_.group() + h;
-      gates(head);
-      rows_with_rows(head);
-      cross();
-      dbeta(head);
-      const float state_product = states(head, h == 0);
-      finish(head, state_product);
+      compute_gates(head);
+      compute_m1_m2(head);
+      compute_cross_terms();
+      compute_dbeta(head);
+      const float state_product = add_state_terms(head, h == 0);
+      write_gate_gradients(head, state_product);
     }
-    back_to_inputs();
+    differentiate_normalisation();
   }
 
  private:
   static constexpr int kWarps = kBackThreads / kWarp;
 
   // Computes the factors that turn the queries and keys of the piece's rows into q' and k'.
-  __device__ void units() {
+  __device__ void compute_factors() {
     for (int t = warp(); t < kPieceRows; t += kWarps) {
       float q = 0, k = 0;
       for (int i = lane(); i < in_.key_dim && t < n_; i += kWarp) {
@@ -209,7 +209,7 @@ class Piece {
     }
   }
 
-  __device__ void gates(int head) {
+  __device__ void compute_gates(int head) {
     __syncthreads();  // waits until all threads have finished the previous head
     const int t = threadIdx.x;
     if (t < kPieceRows) {
@@ -253,7 +253,7 @@ class Piece {
   }
 
   // Computes M1 and M2. Each thread has the same elements of them as of q'.k' and of cross_terms.
-  __device__ void rows_with_rows(int head) {
+  __device__ void compute_m1_m2(int head) {
     Product grad_w, e_w;
     float grad[kPerThread], e[kPerThread], w[kPerThread];
     for (int begin = 0; begin < in_.value_dim; begin += kDepth) {
@@ -274,7 +274,7 @@ class Piece {
   }
 
   // Adds up the terms of dg that lead from one row of the piece to another.
-  __device__ void cross() {
+  __device__ void compute_cross_terms() {
     Product qk, kk;
     float q[kPerThread], k[kPerThread], right[kPerThread];
     for (int begin = 0; begin < in_.key_dim; begin += kDepth) {
@@ -315,7 +315,7 @@ class Piece {
     shared_.dg[t] = sum;
   }
 
-  __device__ void dbeta(int head) {
+  __device__ void compute_dbeta(int head) {
     for (int t = warp(); t < n_; t += kWarps) {
       const int64_t at = (row_ + t) * in_.values() + static_cast<int64_t>(head) * in_.value_dim;
       float sum = 0;
@@ -326,7 +326,7 @@ class Piece {
   }
 
   // Adds the gradients of q' and k' to dqk. If `first` is true, it overwrites dqk instead. Returns the inner product <S0, dS>.
-  __device__ float states(int head, bool first) {
+  __device__ float add_state_terms(int head, bool first) {
     float state_product = 0;
     for (int begin = 0; begin < in_.key_dim; begin += kPieceRows) {
       Product dq, dk, column;  // S0 do, -S0 e, dS w
@@ -426,7 +426,7 @@ class Piece {
   }
 
   // Writes the gradients of the head's b and a, and the terms of the gradients of a_log and dt_bias. state_product is <S0, dS>.
-  __device__ void finish(int head, float state_product) {
+  __device__ void write_gate_gradients(int head, float state_product) {
     const int t = threadIdx.x;
     if (t >= n_) return;
     float dg = fmaf(shared_.from_start[kPieceRows - 1], state_product, shared_.dg[t]);
@@ -441,7 +441,7 @@ class Piece {
   }
 
   // Computes the gradients of queries and keys from the gradients of q' and k'.
-  __device__ void back_to_inputs() {
+  __device__ void differentiate_normalisation() {
     __syncthreads();  // waits until dqk is complete
     for (int item = warp(); item < 2 * n_; item += kWarps) {
       const int t = item / 2;
@@ -468,7 +468,7 @@ template <class T>
 __global__ __launch_bounds__(kBackThreads, 2) void delta_rule_bwd_pieces_kernel(const __grid_constant__ Backward<T> all) {
   PieceMemory &shared = *static_cast<PieceMemory *>(dynamic_shared());
   for (int64_t task = blockIdx.x; task < all.pieces * all.in.key_heads; task += gridDim.x) {
-    Piece<T>(all, shared, task / all.in.key_heads, static_cast<int>(task % all.in.key_heads)).run();
+    PieceGradients<T>(all, shared, task / all.in.key_heads, static_cast<int>(task % all.in.key_heads)).run();
     __syncthreads();  // the next task may overwrite the shared memory
   }
 }
@@ -488,7 +488,7 @@ int32_t packed_bwd(const Rule<T> &in, const mgrpo_pieces &pieces, const void *dy
     for (int64_t level = pieces.levels - 1; level >= 0; level--) {
       const Chains chains(pieces, level);
       const Tasks<lanes> tasks{chains.count, in.value_heads, in.value_dim};
-      MGRPO_TRY(launch(delta_rule_bwd_retreat_kernel<T, lanes>, tasks.shape(), stream, in, chains, tasks, grad, gradients, v));
+      MGRPO_TRY(launch(delta_rule_bwd_states_kernel<T, lanes>, tasks.shape(), stream, in, chains, tasks, grad, gradients, v));
     }
     return MGRPO_OK;
   }));

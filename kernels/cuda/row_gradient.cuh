@@ -156,6 +156,58 @@ struct RowVerdict {
   bool differentiable;
 };
 
+// Returns the verdict on row r with the sums s, and reports a row without a gradient to f.
+template <class A, class F>
+__device__ RowVerdict<A> verdict_on(const F &f, int64_t r, int32_t target, const RowSums &s, double target_logit, double inv_tau,
+                                    int64_t vocab) {
+  RowVerdict<A> verdict{{}, target, false};
+  if (s.unreadable || target < 0 || target >= vocab) {
+    f.unreadable(r);
+  } else if (s.all_impossible()) {
+    f.impossible(r);
+  } else {
+    verdict.gradient = f.gradient(r, s, (target_logit - s.max) * inv_tau);
+    verdict.differentiable = true;
+  }
+  return verdict;
+}
+
+// Overwrites the block's part [n] of a row by its gradients. `target` is the target's column in the part, or a number outside. If the row
+// is staged, it also fetches the block's part of the next row, unless next_part is null.
+template <bool kStaged, class T, class G, class A, class Column>
+__device__ void write_gradients(G *gradients, const Staged<T> &staged, const T *part, Column n, const Gradient<A> gradient, Column target,
+                                const T *next_part) {
+  constexpr int kWidth = Pack<T>::kWidth;
+  const bool is_aligned = aligned(part), next_aligned = aligned(next_part);
+  const auto differentiate = [&](const Pack<T> &p, Column at) {
+    G out[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; i++) narrow(gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
+    store(gradients, out, at, n, is_aligned);
+    if (target >= at && target < at + kWidth) narrow(gradient.at_target, gradients + target);
+  };
+  if constexpr (kStaged) {
+#pragma unroll 1
+    for (int first = 0; first < staged.n; first += staged.kGroup * staged.kStep) {
+#pragma unroll 1
+      for (int at = first + staged.first(); at < staged.n && at < first + staged.kGroup * staged.kStep; at += staged.kStep) {
+        differentiate(staged.at(at), at);
+        if (next_part != nullptr) staged.fetch(next_part, next_aligned, at);
+      }
+      if (next_part != nullptr) end_copies();
+    }
+  } else {
+#pragma unroll 1
+    for (Column first = 0; first < n; first += staged.kStep) {
+      const Column at = first + staged.first();
+      const Pack<T> p = load_pack(part, at, n, is_aligned);
+      if constexpr (sizeof(G) < sizeof(T))
+        __syncthreads();  // waits until other threads have read the packs that the stores below overwrite
+      if (at < n) differentiate(p, at);
+    }
+  }
+}
+
 // Overwrites rows of logits of type T by their gradients of type G. kStaged: the shared memory has space for the block's part of a row.
 //
 // All threads of the cluster call f.skips(r), which returns true if row r is masked. Such a row is not read, and its gradient is 0. One
@@ -216,19 +268,7 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
     sync_row();
     if (threadIdx.x < kWarp) {
       const RowSums s = merge_cluster(place, inv_tau);
-      if (threadIdx.x == 0) {
-        RowVerdict<A> &verdict = *verdict_of_row.get();
-        verdict.target = y;
-        verdict.differentiable = false;
-        if (s.unreadable || y < 0 || y >= in.vocab) {
-          f.unreadable(now);
-        } else if (s.all_impossible()) {
-          f.impossible(now);
-        } else {
-          verdict.gradient = f.gradient(now, s, (*target_logit.get() - s.max) * inv_tau);
-          verdict.differentiable = true;
-        }
-      }
+      if (threadIdx.x == 0) *verdict_of_row.get() = verdict_on<A>(f, now, y, s, *target_logit.get(), inv_tau, in.vocab);
     }
     __syncthreads();
     const RowVerdict<A> &verdict = *verdict_of_row.get();
@@ -237,36 +277,8 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
       if (kStaged && is_read) staged.fetch(next_part);
       continue;
     }
-    const Gradient<A> gradient = verdict.gradient;
-    const Column target = verdict.target - begin;
-    const bool is_aligned = aligned(part), next_aligned = aligned(next_part);
-    const auto differentiate = [&](const Pack<T> &p, Column at) {
-      G out[kWidth];
-#pragma unroll
-      for (int i = 0; i < kWidth; i++) narrow(gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
-      store(gradients, out, at, n, is_aligned);
-      if (target >= at && target < at + kWidth) narrow(gradient.at_target, gradients + target);
-    };
-    if constexpr (kStaged) {
-#pragma unroll 1
-      for (int first = 0; first < staged.n; first += staged.kGroup * staged.kStep) {
-#pragma unroll 1
-        for (int at = first + staged.first(); at < staged.n && at < first + staged.kGroup * staged.kStep; at += staged.kStep) {
-          differentiate(staged.at(at), at);
-          if (is_read) staged.fetch(next_part, next_aligned, at);
-        }
-        if (is_read) end_copies();
-      }
-    } else {
-#pragma unroll 1
-      for (Column first = 0; first < n; first += staged.kStep) {
-        const Column at = first + staged.first();
-        const Pack<T> p = load_pack(part, at, n, is_aligned);
-        if constexpr (sizeof(G) < sizeof(T))
-          __syncthreads();  // waits until other threads have read the packs that the stores below overwrite
-        if (at < n) differentiate(p, at);
-      }
-    }
+    write_gradients<kStaged>(gradients, staged, part, n, verdict.gradient, static_cast<Column>(verdict.target - begin),
+                             is_read ? next_part : nullptr);
   }
   sync_row();  // a block must not end while another block reads its sums
 }

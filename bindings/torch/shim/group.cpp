@@ -43,19 +43,19 @@ constexpr int64_t kAlign = 64;
 // The kinds of calls, which are part of the tags of messages.
 enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
-// Messages that are started together.
-struct flight {
+// Messages that start together, and end together.
+struct transfer {
   uint32_t number = 0;  // equal at every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
-  uint64_t on_gpus = 0;  // the result of nccl_link::start, if the messages go over NCCL
+  uint64_t on_gpus = 0;  // the result of nccl_link::start, if the messages use NCCL
 };
 
 // Elements of every rank's share, from `from` on, in transit to all others.
 struct gathering {
   at::Tensor flat, host;  // host: [size, piece], copies if flat is not in host memory
   int64_t from, piece;
-  flight in_transit;
+  transfer in_transit;
 };
 
 }  // namespace
@@ -64,20 +64,20 @@ struct mgt_group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   int rank, size;
   milliseconds timeout;
-  uint32_t flights = 0;
+  uint32_t transfers = 0;
   std::deque<gathering> gatherings;  // those that are started and not finished, in order
 
-  std::string over;  // transport of tensors on GPUs, with the reason if it is Gloo; empty before the first call with such a tensor
+  std::string transport;  // of tensors on GPUs, with the reason if it is Gloo; empty before the first call with such a tensor
   std::atomic<bool> aborted{false};
   std::unique_ptr<nccl_link> link;  // reads aborted until its end
 
-  std::mutex mutex;                                                        // guards the next members, and aborting
-  std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by flight number
+  std::mutex mutex;                                                         // guards the next members, and aborting
+  std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> pending;  // by number of the transfer
 
   void start(const message &m, uint32_t number, uint32_t tag);
-  flight begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
-  void finish(const flight &f);
-  void finish_on_gpus(const flight &f);
+  transfer begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
+  void finish(const transfer &f);
+  void finish_on_gpus(const transfer &f);
   void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) { finish(begin(messages, call, elements)); }
   void abort();
 };
@@ -97,13 +97,13 @@ void mgt_group::start(const message &m, uint32_t number, uint32_t tag) {
   auto work = m.out ? gloo->send(one, m.peer, tag) : gloo->recv(one, m.peer, tag);
   std::lock_guard<std::mutex> lock(mutex);
   if (aborted) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
-  flying[number].push_back(std::move(work));
+  pending[number].push_back(std::move(work));
 }
 
 // Starts every message. Messages without elements must be left out by both sides. Gloo accepts a message that is too
 // short, so the tag contains the call and its size. Ranks with different calls do not connect.
-flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
-  flight f{++flights, {}, steady_clock::now() + timeout};
+transfer mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
+  transfer f{++transfers, {}, steady_clock::now() + timeout};
   if (!messages.empty() && messages[0].piece.is_cuda()) {
     f.on_gpus = link->start(messages, f.deadline);
     for (const auto &m : messages) f.peers.push_back(m.peer);
@@ -123,31 +123,31 @@ flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int
   return f;
 }
 
-// Waits for the messages of a flight, and forgets them.
-void mgt_group::finish(const flight &f) {
+// Waits for the messages of a transfer, and forgets them.
+void mgt_group::finish(const transfer &f) {
   if (f.on_gpus) return finish_on_gpus(f);
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    works = flying[f.number];
+    works = pending[f.number];
   }
   for (size_t i = 0; i < f.peers.size(); i++) {
     // The time is rounded up, because a wait must not time out before the deadline.
     const auto left = std::chrono::ceil<milliseconds>(f.deadline - steady_clock::now());
-    bool whole = false;
+    bool completed = false;
     try {
-      whole = works[i]->wait(std::max(left, milliseconds(1)));
+      completed = works[i]->wait(std::max(left, milliseconds(1)));
     } catch (const std::exception &e) {
       throw_transport_error(e, f.peers[i], f.deadline);
     }
-    if (!whole) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
+    if (!completed) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
   }
   std::lock_guard<std::mutex> lock(mutex);
-  flying.erase(f.number);
+  pending.erase(f.number);
 }
 
 // NCCL does not report which rank it waits for.
-void mgt_group::finish_on_gpus(const flight &f) {
+void mgt_group::finish_on_gpus(const transfer &f) {
   try {
     link->finish(f.on_gpus, f.deadline);
   } catch (const group_error &e) {
@@ -159,7 +159,7 @@ void mgt_group::finish_on_gpus(const flight &f) {
 void mgt_group::abort() {
   std::lock_guard<std::mutex> lock(mutex);
   aborted = true;
-  for (auto &[number, works] : flying)
+  for (auto &[number, works] : pending)
     for (auto &work : works) work->abort();
 }
 
@@ -184,17 +184,17 @@ mgt_group_result attempt(F &&f) noexcept {
 // Returns every rank's bytes [size, bytes].
 at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
   // The messages own their tensors, so the memory still exists when a message arrives late.
-  const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
-  const auto own = landed.select(0, g->rank);
+  const auto received = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
+  const auto own = received.select(0, g->rank);
   std::memcpy(own.mutable_data_ptr(), mine, size_t(bytes));
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
-    messages.push_back({r, landed.select(0, r), false});
+    messages.push_back({r, received.select(0, r), false});
     messages.push_back({r, own, true});
   }
   g->exchange(messages, kExchange, bytes);
-  return landed;
+  return received;
 }
 
 // A rank's description of its GPU.
@@ -202,7 +202,7 @@ struct offer {
   char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: the reason if the rank cannot use NCCL
 };
 
-offer offer_of(int gpu) {
+offer own_offer(int gpu) {
   offer mine;
   try {
     nccl_link::version().copy(mine.version, sizeof mine.version - 1);
@@ -214,9 +214,9 @@ offer offer_of(int gpu) {
 }
 
 // Returns the reason if these ranks cannot use NCCL together, else "".
-std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
+std::string refusal_of(const mgt_group *g, const at::Tensor &gathered_offers) {
   std::vector<offer> all(size_t(g->size));
-  std::memcpy(all.data(), said.const_data_ptr(), all.size() * sizeof(offer));
+  std::memcpy(all.data(), gathered_offers.const_data_ptr(), all.size() * sizeof(offer));
   for (int r = 0; r < g->size; r++) {
     auto &o = all[size_t(r)];
     o.gpu[sizeof o.gpu - 1] = o.version[sizeof o.version - 1] = o.refusal[sizeof o.refusal - 1] = 0;
@@ -228,8 +228,8 @@ std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
   return "";
 }
 
-// Connects the ranks over NCCL. Returns the reason if that failed in one of them, else "".
-std::string link_up(mgt_group *g, int gpu) {
+// Connects the ranks by NCCL. Returns the reason if that failed in one of them, else "".
+std::string connect_nccl(mgt_group *g, int gpu) {
   nccl_link::id id{};
   offer outcome;
   std::to_string(g->rank).copy(outcome.gpu, sizeof outcome.gpu - 1);
@@ -252,19 +252,19 @@ std::string link_up(mgt_group *g, int gpu) {
 }
 
 // Agrees with the other ranks on the transport of tensors on GPUs. The ranks call it at their first call with such a tensor.
-void agree(mgt_group *g, int gpu) {
-  const auto mine = offer_of(gpu);
+void agree_on_transport(mgt_group *g, int gpu) {
+  const auto mine = own_offer(gpu);
   auto refusal = refusal_of(g, exchange(g, &mine, sizeof mine));
-  if (refusal.empty()) refusal = link_up(g, gpu);
+  if (refusal.empty()) refusal = connect_nccl(g, gpu);
   if (!refusal.empty()) g->link.reset();
-  g->over = refusal.empty() ? std::string("NCCL ") + mine.version : "Gloo, through the host's memory: " + refusal;
+  g->transport = refusal.empty() ? std::string("NCCL ") + mine.version : "Gloo, through the host's memory: " + refusal;
 }
 
 // Checks the thread and the tensor of a call, and agrees on the transport if necessary.
 void enter(mgt_device *d, mgt_group *g, const at::Tensor &x) {
   TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
   TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
-  if (x.is_cuda() && g->over.empty()) agree(g, x.get_device());
+  if (x.is_cuda() && g->transport.empty()) agree_on_transport(g, x.get_device());
 }
 
 // Calls f with the elements of t in one dimension. f works in place.
@@ -307,7 +307,7 @@ at::Tensor staging_buffer(mgt_group *g, const at::Tensor &flat, int64_t piece) {
 struct sum_step {
   at::Tensor theirs, ours;  // [size, piece]; ours if flat is not in host memory
   at::Tensor own;           // this rank's part of its own share
-  flight in_transit;
+  transfer in_transit;
 };
 
 void begin(mgt_group *g, sum_step &t, const at::Tensor &flat, int64_t from, int64_t piece) {
@@ -412,40 +412,40 @@ void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   }
 }
 
-// Sends sent[r] rows of out to rank r, and receives came[r] rows of in from rank r, in the order of ranks. All rows move at once, because
-// the numbers of pieces would differ between pairs.
-void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const int64_t *came, const int64_t *sent) {
+// Sends send_counts[r] rows of out to rank r, and receives receive_counts[r] rows of in from rank r, in the order of ranks. All rows move
+// at once, because the numbers of pieces would differ between pairs.
+void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const int64_t *receive_counts, const int64_t *send_counts) {
   TORCH_CHECK(in.dim() == 2 && out.dim() == 2 && in.size(1) == out.size(1) && in.scalar_type() == out.scalar_type() && in.is_contiguous() &&
                   out.is_contiguous(),
-              "rows that come and rows that go must be of one size and dtype, and contiguous");
-  const auto each = [&](const at::Tensor &rows, const int64_t *numbers) {
+              "received and sent rows must be contiguous, and equal in size and dtype");
+  const auto split = [&](const at::Tensor &rows, const int64_t *numbers) {
     std::vector<at::Tensor> all;
     int64_t at = 0;
     for (int r = 0; r < g->size; at += numbers[r++]) {
-      TORCH_CHECK(0 <= numbers[r] && numbers[r] <= rows.size(0) - at, "more rows than the ", rows.size(0),
-                  " there are, or fewer than none");
+      TORCH_CHECK(0 <= numbers[r] && numbers[r] <= rows.size(0) - at, "the number of rows for rank ", r, " is ", numbers[r],
+                  ": it must be between 0 and the ", rows.size(0) - at, " rows that are left");
       all.push_back(rows.narrow(0, at, numbers[r]));
     }
-    TORCH_CHECK(at == rows.size(0), at, " rows are spoken of, of ", rows.size(0));
+    TORCH_CHECK(at == rows.size(0), "the numbers of rows have the sum ", at, ", but the tensor has ", rows.size(0), " rows");
     return all;
   };
-  const auto here = each(in, came), there = each(out, sent);
-  TORCH_CHECK(here[g->rank].size(0) == there[g->rank].size(0), "this rank sends itself ", there[g->rank].size(0), " rows and expects ",
-              here[g->rank].size(0));
-  here[g->rank].copy_(there[g->rank]);
+  const auto receiving = split(in, receive_counts), sending = split(out, send_counts);
+  TORCH_CHECK(receiving[g->rank].size(0) == sending[g->rank].size(0), "this rank sends itself ", sending[g->rank].size(0),
+              " rows and expects ", receiving[g->rank].size(0));
+  receiving[g->rank].copy_(sending[g->rank]);
   std::vector<message> messages;
-  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // copies in host memory, and their targets
+  std::vector<std::pair<at::Tensor, at::Tensor>> host_copies;  // copies in host memory, and their targets
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
-    if (here[r].numel()) {
-      auto to = here[r];
-      if (!direct(g, in)) landing.emplace_back(to = at::empty(to.sizes(), to.options().device(at::kCPU)), here[r]);
+    if (receiving[r].numel()) {
+      auto to = receiving[r];
+      if (!direct(g, in)) host_copies.emplace_back(to = at::empty(to.sizes(), to.options().device(at::kCPU)), receiving[r]);
       messages.push_back({r, to, false});
     }
-    if (there[r].numel()) messages.push_back({r, direct(g, out) ? there[r] : there[r].cpu(), true});
+    if (sending[r].numel()) messages.push_back({r, direct(g, out) ? sending[r] : sending[r].cpu(), true});
   }
   g->exchange(messages, kAllToAll, in.size(1));
-  for (const auto &[host, to] : landing) to.copy_(host);
+  for (const auto &[host, to] : host_copies) to.copy_(host);
 }
 
 // While an object of this class lives, SIGPIPE is blocked. In threads that are started meanwhile it stays blocked. Gloo's thread writes to
@@ -555,20 +555,21 @@ mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *
 mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
   return on_flat(d, g, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
 }
-mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent) {
+mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *receive_counts,
+                                       const int64_t *send_counts) {
   return attempt([&](mgt_group_result &) {
     at::NoGradGuard no_grad;
     enter(d, g, ref(in));
-    all_to_all(g, ref(in), ref(out), came, sent);
+    all_to_all(g, ref(in), ref(out), receive_counts, send_counts);
   });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
   return attempt([&](mgt_group_result &) {
-    const auto landed = exchange(g, mine, bytes);
-    std::memcpy(all, landed.const_data_ptr(), size_t(bytes) * size_t(g->size));
+    const auto received = exchange(g, mine, bytes);
+    std::memcpy(all, received.const_data_ptr(), size_t(bytes) * size_t(g->size));
   });
 }
 
-char *mgt_group_over(mgt_group *g) { return failure(g->over.c_str()); }
+char *mgt_group_transport(mgt_group *g) { return failure(g->transport.c_str()); }
 void mgt_group_abort(mgt_group *g) { g->abort(); }
 void mgt_group_close(mgt_group *g) { delete g; }

@@ -254,14 +254,15 @@ MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void
 MGT_API mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to);  // to's t becomes from's
-// Sends sent[r] rows of out to rank r and receives came[r] rows of in from it, in the order of ranks. Both are contiguous, with rows of one
-// size and dtype on every rank. Numbers of rows may differ.
-MGT_API mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent);
+// Sends send_counts[r] rows of out to rank r and receives receive_counts[r] rows of in from it, in the order of ranks. Both are contiguous,
+// with rows of one size and dtype on every rank. Numbers of rows may differ.
+MGT_API mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *receive_counts,
+                                               const int64_t *send_counts);
 // all[size · bytes] = every rank's mine[bytes].
 MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
 // The transport of tensors on GPUs, such as "NCCL 2.28.9", or "Gloo, ..." with the reason; empty before the first call with such a tensor.
 // mgt_free releases it.
-MGT_API char *mgt_group_over(mgt_group *g);
+MGT_API char *mgt_group_transport(mgt_group *g);
 MGT_API void mgt_group_abort(mgt_group *g);  // from any thread: the call in progress and every later one fail
 MGT_API void mgt_group_close(mgt_group *g);  // no call may be in progress
 

@@ -75,7 +75,7 @@ nccl_link::nccl_link(int gpu, const id &of, int rank, int size, deadline until, 
   config with;
   try {
     check(nccl().init(&comm_, size, name, rank, &with));
-    settle(until);
+    wait_for_host(until);
   } catch (...) {
     close();
     throw;
@@ -94,7 +94,7 @@ bool nccl_link::flushed() {
   try {
     if (failed_ || aborted_) return false;
     check(nccl().finalize(comm_));
-    settle(steady_clock::now() + seconds(5));
+    wait_for_host(steady_clock::now() + seconds(5));
     return true;
   } catch (const std::exception &) {
     return false;
@@ -103,33 +103,33 @@ bool nccl_link::flushed() {
 
 uint64_t nccl_link::start(const std::vector<message> &messages, deadline until) {
   the_cuda_part->side_follow(side_);
-  auto &f = flights_[++started_];
+  auto &f = transfers_[++started_];
   f.messages = messages;
   check(nccl().group_start());
   int result = kSuccess;
   for (const auto &m : messages)
-    if (result == kSuccess) result = give(m);
+    if (result == kSuccess) result = post(m);
   const int ended = nccl().group_end();  // also after a failure: an open group would block this thread's next calls
   check(result);
   check(ended);
-  settle(until);
+  wait_for_host(until);
   f.mark = the_cuda_part->side_mark(side_);
   return started_;
 }
 
-int nccl_link::give(const message &m) {
+int nccl_link::post(const message &m) {
   void *stream = the_cuda_part->side_stream(side_);
   if (m.out) return nccl().send(m.piece.const_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream);
   return nccl().receive(m.piece.mutable_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream);
 }
 
-void nccl_link::finish(uint64_t flight, deadline until) {
-  wait(until, [&] { return the_cuda_part->mark_passed(flights_.at(flight).mark.get()); });
-  flights_.erase(flight);
+void nccl_link::finish(uint64_t number, deadline until) {
+  wait(until, [&] { return the_cuda_part->mark_passed(transfers_.at(number).mark.get()); });
+  transfers_.erase(number);
 }
 
 // Waits until the library has finished its work on the host.
-void nccl_link::settle(deadline until) {
+void nccl_link::wait_for_host(deadline until) {
   wait(until, [&] { return state() != kInProgress; });
 }
 
@@ -145,9 +145,9 @@ void nccl_link::check(int result) {
   if (result == kSuccess || result == kInProgress) return;
   failed_ = true;
   const char *last = comm_ ? nccl().last_error(comm_) : nullptr;
-  const auto said = std::string("NCCL: ") + nccl().error_string(result) + (last && *last ? std::string(": ") + last : "");
-  if (result == kRemoteError) throw group_error(MGT_GROUP_LOST, -1, said);
-  throw std::runtime_error(said);
+  const auto description = std::string("NCCL: ") + nccl().error_string(result) + (last && *last ? std::string(": ") + last : "");
+  if (result == kRemoteError) throw group_error(MGT_GROUP_LOST, -1, description);
+  throw std::runtime_error(description);
 }
 
 template <class Ready>
@@ -157,7 +157,7 @@ void nccl_link::wait(deadline until, Ready &&ready) {
     const bool late = steady_clock::now() >= until;
     failed_ = failed_ || late || aborted_;
     if (aborted_) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
-    if (late) throw group_error(MGT_GROUP_TIMED_OUT, -1, "NCCL has not moved what was to come and go");
+    if (late) throw group_error(MGT_GROUP_TIMED_OUT, -1, "NCCL has not finished the transfer in time");
     state();
     if (tries < kSpins)
       std::this_thread::yield();

@@ -23,7 +23,7 @@ struct group_error : std::runtime_error {
   group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
 };
 
-// The connections of one GPU to the GPUs of the other ranks. All ranks start the same flights of messages in the same order. Only one
+// The connections of one GPU to the GPUs of the other ranks. All ranks start the same transfers of messages in the same order. Only one
 // thread may call it at a time. If another thread sets `aborted`, the call in progress fails.
 class nccl_link {
  public:
@@ -40,25 +40,25 @@ class nccl_link {
   // Sends and receives messages after the GPU's work until now. Meanwhile the GPU continues with later work. The messages' tensors must
   // live until the messages are finished (by the number that start returned), or until the link ends.
   uint64_t start(const std::vector<message> &messages, deadline until);
-  void finish(uint64_t flight, deadline until);
+  void finish(uint64_t number, deadline until);
 
  private:
   void close();
   bool flushed();
-  void settle(deadline until);
+  void wait_for_host(deadline until);
   int state();
   void check(int result);
-  int give(const message &m);
+  int post(const message &m);
   template <class Ready>
   void wait(deadline until, Ready &&ready);
 
-  struct under_way {
+  struct transfer {
     std::vector<message> messages;
     std::shared_ptr<void> mark;  // a mark on the side stream of the GPU after the messages
   };
 
   const std::atomic<bool> &aborted_;
-  std::map<uint64_t, under_way> flights_;
+  std::map<uint64_t, transfer> transfers_;
   uint64_t started_ = 0;
   void *const side_;  // the side stream of the GPU (cuda_part.h)
   void *comm_ = nullptr;
