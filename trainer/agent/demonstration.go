@@ -80,16 +80,12 @@ type UndemonstrableError struct{ Call dialect.Call }
 
 func (e *UndemonstrableError) Error() string { return e.Call.Problem }
 
-// DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations.
-func DelegationText(name, task string) string { return CallText(name, taskArgument, task) }
-
-// CallText returns a call of a function with one text argument in the Hermes format, for demonstrations. Every Template
-// can read it. The JSON has no spaces because a word-level vocabulary may have a token for each piece between the
-// values.
-func CallText(name, argument, value string) string {
+// DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations. Every Template can read it. The
+// JSON has no spaces because a word-level vocabulary may have a token for each piece between the values.
+func DelegationText(name, task string) string {
 	call, _ := callformat.Plain(struct { // texts can always be encoded
 		Name      string            `json:"name"`
 		Arguments map[string]string `json:"arguments"`
-	}{name, map[string]string{argument: value}})
+	}{name, map[string]string{taskArgument: task}})
 	return callformat.HermesOpen + "\n" + string(call) + "\n" + callformat.HermesClose
 }

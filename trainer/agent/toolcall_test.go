@@ -85,9 +85,9 @@ func FuzzHermesCalls(f *testing.F) {
 	})
 }
 
-// TestCallText: a written call has no added spaces, because examples/task-in-go has whole words for the texts of a call.
-func TestCallText(t *testing.T) {
-	got := CallText("clerk", "task", " cask ")
+// TestDelegationText: a written call has no added spaces, because examples/task-in-go has whole words for the texts of a call.
+func TestDelegationText(t *testing.T) {
+	got := DelegationText("clerk", " cask ")
 	if want := "<tool_call>\n{\"name\":\"clerk\",\"arguments\":{\"task\":\" cask \"}}\n</tool_call>"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -16,7 +16,6 @@ func TestKeysWithoutEffect(t *testing.T) {
 	}{
 		{[]string{"agents.a.cold_start.steps=10"}, "cold_start.demonstrations other than none"},
 		{[]string{"cold_start.batch=10"}, "cold_start.demonstrations other than none"},
-		{[]string{"cold_start={demonstrations: task, steps: 5, sloppiness: {skip: 0.9}}"}, "cold_start.demonstrations parts"},
 		{append(jsonl, "task.verifier.tolerance=0.5"), "task.verifier.kind numeric or quantity, or task.verifier.kind auto and task.kind gsm8k"},
 		{append(jsonl, "task.verifier={kind: numeric, tolerance: 0.5}"), ""},
 		{[]string{"task={kind: gsm8k, train: r, eval: r, verifier: {tolerance: 0.5}}"}, ""},

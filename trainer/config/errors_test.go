@@ -277,11 +277,8 @@ func TestErrorsOfOtherSections(t *testing.T) {
 		{name: "parts", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: parts}, expert: {kind: numeric, overlap: 0.5}}\n",
 			want: "f.yaml:3:51: task.verifier.kind: parts scores only sub-agents' answers; set task.expert.kind: parts, and here a kind that compares answers\n" +
 				"f.yaml:3:89: task.expert.overlap: has an effect only with task.expert.kind parts; set that, or remove this key"},
-		{name: "parts of nothing", text: team + "task: {kind: gsm8k, train: a, eval: b, expert: {kind: parts}}\ncold_start: {demonstrations: parts, steps: 1}\n",
-			want: "f.yaml:3:49: task.expert.kind: the rows of gsm8k have no parts; use task.kind: jsonl\n" +
-				"f.yaml:4:14: cold_start.demonstrations: the queries of the task gsm8k have no parts; use task.kind: jsonl, or demonstrations: task"},
-		{name: "sloppiness", text: team + "cold_start: {sloppiness: {misred: 0.5, skip: 2}}\n",
-			want: "f.yaml:3:27: cold_start.sloppiness.misred: unknown key; did you mean misread?\nf.yaml:3:46: cold_start.sloppiness.skip: must be at most 1; found 2"},
+		{name: "parts of nothing", text: team + "task: {kind: gsm8k, train: a, eval: b, expert: {kind: parts}}\n",
+			want: "f.yaml:3:49: task.expert.kind: the rows of gsm8k have no parts; use task.kind: jsonl"},
 		{name: "layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: musique, fields: {answer: a}}\n",
 			want: "f.yaml:3:66: task.fields.answer: has an effect only with task.kind jsonl and task.layout rows; set that, or remove this key"},
 		{name: "evaluation sets", text: team + "task: {eval_sets: {hard: {path: h, layout: row}, \"a b\": {}}}\n",

@@ -109,7 +109,7 @@ type Fields struct {
 	// Difficulty; evaluations report each level.
 	Level string `yaml:"level" default:"level"`
 
-	// List of sub-questions, {question, answer}, for the expert of that kind and for demonstrations.
+	// List of sub-questions, {question, answer}, for the expert of that kind.
 	Parts string `yaml:"parts" default:"parts"`
 }
 

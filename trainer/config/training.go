@@ -139,34 +139,14 @@ type Eval struct {
 // ColdStart configures supervised training before the first step. Its steps, batch and optimizer are the defaults of
 // each agent's cold_start.
 type ColdStart struct {
-	// none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries.
-	// Otherwise the path of a file of chats: JSON lines, a JSON array, or Parquet.
-	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" off:"none"`
+	// none: no cold start. task: the task's own demonstrations. Otherwise the path of a file of chats: JSON lines, a JSON array, or
+	// Parquet.
+	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task" off:"none"`
 
 	// Number of queries with demonstrations. From a file of chats, each agent uses its first `queries` chats.
 	Queries int `yaml:"queries" default:"3072" min:"1" max:"1e6"`
 
-	// Demonstrations made from parts: probabilities of mistakes that training should unlearn.
-	Sloppiness Sloppiness `yaml:"sloppiness" applies:"demonstrations=parts"`
 	Supervised Supervised `yaml:",inline"`
-}
-
-// Sloppiness holds the probabilities of mistakes in demonstrations made from parts.
-type Sloppiness struct {
-	// The main agent skips a part of a question with several parts.
-	Skip float64 `yaml:"skip" default:"0.1" min:"0" max:"1"`
-
-	// The main agent asks again for a part that was answered.
-	Again float64 `yaml:"again" default:"0.2" min:"0" max:"1"`
-
-	// An agent that found nothing does not try again.
-	GiveUp float64 `yaml:"give_up" default:"0.3" min:"0" max:"1"`
-
-	// A search uses only one half of the question's words.
-	Narrow float64 `yaml:"narrow" default:"0.3" min:"0" max:"1"`
-
-	// An agent quotes another value of the passage.
-	Misread float64 `yaml:"misread" default:"0.2" min:"0" max:"1"`
 }
 
 // Supervised sets the steps, batch and optimizer of an agent's cold start.

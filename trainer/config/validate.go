@@ -18,8 +18,6 @@ func (c *Config) validate(d *decoder) {
 	c.Task.validate(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
-	d.refuseIf(c.ColdStart.Demonstrations == "parts" && c.Task.Kind != "jsonl" && c.Task.Kind != "go", "cold_start.demonstrations",
-		"the queries of the task %s have no parts; use task.kind: jsonl, or demonstrations: task", c.Task.Kind)
 	d.refuseIf(c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }), "cold_start.steps",
 		"missing; demonstrations are given, but no agent learns from them")
 	for _, t := range c.Tools {

@@ -3,7 +3,6 @@ package play
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,7 +40,7 @@ func demonstrate(t *testing.T, p *Player, lines ...string) ([]agent.Trajectory, 
 	}
 	chats := &Chats{Path: path, Agents: []string{"planner", "searcher"}}
 	got, err := p.Demonstrations(chats, 100, 4096)
-	return got.Trajectories, errors.Join(err, chats.Err)
+	return got.Trajectories, err
 }
 
 const (
@@ -159,7 +158,7 @@ func TestDemonstrationsAreCounted(t *testing.T) {
 		chats := &Chats{Path: path, Agents: []string{"planner", "searcher"}}
 		got, err := searcher(t).Demonstrations(chats, c.n, 4096)
 		text := got.String()
-		if err = errors.Join(err, chats.Err); err != nil {
+		if err != nil {
 			text = err.Error()
 		}
 		if !strings.Contains(text, c.want) {
@@ -228,7 +227,7 @@ func TestProgramsDemonstrations(t *testing.T) {
 		chats := &Chats{Path: path, Agents: []string{"searcher"}, Program: true}
 		demonstrated, err := p.Demonstrations(chats, 100, 4096)
 		got := demonstrated.Trajectories
-		if err := errors.Join(err, chats.Err); err != nil || len(got) != 1 {
+		if err != nil || len(got) != 1 {
 			t.Fatalf("%d demonstrations, %v", len(got), err)
 		}
 		asked, err := agent.NewTemplate(agent.TemplateOptions{Tokenizer: p.Tokenizer, Functions: []json.RawMessage{

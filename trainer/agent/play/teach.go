@@ -43,7 +43,7 @@ func (d Demonstrated) String() string {
 }
 
 // Demonstrations turns the agent's demonstrations on n queries of source into trajectories. It skips trajectories of more than limit
-// tokens.
+// tokens. It returns the error of a file of chats.
 func (p *Player) Demonstrations(source task.WithDemonstrations, n, limit int) (Demonstrated, error) {
 	out := Demonstrated{Limit: limit}
 	for d := range source.Demonstrations(p.Role, n) {
@@ -63,6 +63,7 @@ func (p *Player) Demonstrations(source task.WithDemonstrations, n, limit int) (D
 	}
 	if file, ok := source.(*Chats); ok {
 		out.Beyond = file.Beyond
+		return out, file.Err
 	}
 	return out, nil
 }

@@ -43,6 +43,37 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 	}
 }
 
+// TestDemonstrationsOfTables: the agents of examples/tables learn from all 640 conversations of their file, which call their own tools and
+// agents only.
+func TestDemonstrationsOfTables(t *testing.T) {
+	smol := tokenizertest.Golden(t, "smollm2")
+	for arm, file := range map[string]string{"team": "demonstrations", "single": "demonstrations-single"} {
+		cfg, err := config.Load("../../../examples/tables/team.yaml",
+			[]string{"run.arm=" + arm, "cold_start.demonstrations=../../testdata/tables/" + file + ".jsonl"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := OpenTask(cfg, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range cfg.AgentNames() {
+			a := cfg.Agent(name)
+			p, err := OpenPlayer(t.Context(), cfg, a, source, smol, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			taught, err := Demonstrations(cfg, p, a.Limits.MaxTokens)
+			if want := int(a.ColdStart.Steps) * a.ColdStart.Batch; err != nil || len(taught.Trajectories) != want || taught.All() != want {
+				t.Errorf("%s, %s: %v, %v; want all of %d", arm, name, taught, err, want)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // cannotAct returns the fault of an agent's prompt, or "".
 func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
 	t.Helper()

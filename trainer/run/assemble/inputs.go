@@ -106,7 +106,7 @@ func agentFiles(cfg *config.Config, a *config.Agent) map[string]string {
 			files["tools."+name+".corpus"] = cfg.Resolve(search.Corpus)
 		}
 	}
-	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && !slices.Contains([]config.Path{"task", "parts"}, from) {
+	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && from != "task" {
 		files["cold_start.demonstrations"] = cfg.Resolve(from)
 	}
 	return files

@@ -2,7 +2,6 @@ package assemble
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,12 +124,12 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 // Demonstrations returns the conversations for an agent's cold start, of at most limit tokens each. It returns an error
 // if there are none.
 func Demonstrations(cfg *config.Config, p *play.Player, limit int) (play.Demonstrated, error) {
-	source, failed, err := demonstrator(cfg, p)
+	source, err := demonstrator(cfg, p)
 	if err != nil {
 		return play.Demonstrated{}, err
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
-	if err = errors.Join(err, failed()); err != nil || len(out.Trajectories) > 0 {
+	if err != nil || len(out.Trajectories) > 0 {
 		return out, err
 	}
 	if out.All() > 0 {
@@ -140,22 +139,18 @@ func Demonstrations(cfg *config.Config, p *play.Player, limit int) (play.Demonst
 	return out, fmt.Errorf("there are no demonstrations for %s: set its cold_start.steps to 0, or add some", p.Role.Agent)
 }
 
-// demonstrator returns the source of demonstrations, and a function that returns the source's error afterwards.
-func demonstrator(cfg *config.Config, p *play.Player) (source task.WithDemonstrations, failed func() error, err error) {
-	switch cfg.ColdStart.Demonstrations {
-	case "task":
+// demonstrator returns the source of demonstrations.
+func demonstrator(cfg *config.Config, p *play.Player) (task.WithDemonstrations, error) {
+	if cfg.ColdStart.Demonstrations == "task" {
 		source, ok := p.Task.(task.WithDemonstrations)
 		if !ok {
-			return nil, nil, fmt.Errorf("the task %s does not have demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
+			return nil, fmt.Errorf("the task %s does not have demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
 		}
-		return source, func() error { return nil }, nil
-	case "parts":
-		parts := p.PartsDemonstrations(play.Sloppiness(cfg.ColdStart.Sloppiness))
-		return parts, func() error { return parts.Err }, nil
+		return source, nil
 	}
 	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Program: cfg.PlayedByProgram(), Alone: cfg.Run.Arm == "single"}
 	for _, a := range cfg.Agents {
 		file.Agents = append(file.Agents, a.Name)
 	}
-	return file, func() error { return file.Err }, nil
+	return file, nil
 }

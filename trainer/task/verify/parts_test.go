@@ -2,8 +2,10 @@ package verify
 
 import (
 	"encoding/json"
+	"os"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -60,6 +62,31 @@ func TestAskedOfEqualWords(t *testing.T) {
 	for subtask, want := range map[string]int{"Points of Spain in France": 1, "Points of France in Spain": 0, "France Spain points": 0} {
 		if i, ok := Asked(twins, subtask, 1); !ok || i != want {
 			t.Errorf("%q asks for part %d, %v", subtask, i, ok)
+		}
+	}
+}
+
+// TestAskedOfTables: each part of real questions asks for itself, or for a part with the same text.
+func TestAskedOfTables(t *testing.T) {
+	for _, file := range []string{"train.jsonl", "eval.jsonl"} {
+		f, err := os.Open(golden.File(t, "tables", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for rows := json.NewDecoder(f); rows.More(); {
+			var row struct {
+				ID    string
+				Parts []task.SubQuestion
+			}
+			if err := rows.Decode(&row); err != nil || len(row.Parts) == 0 {
+				t.Fatalf("%s: %d parts, %v", row.ID, len(row.Parts), err)
+			}
+			for _, p := range row.Parts {
+				if i, ok := Asked(row.Parts, p.Question, 1); !ok || row.Parts[i].Question != p.Question {
+					t.Errorf("%s: %q asks for part %d, %v", row.ID, p.Question, i, ok)
+				}
+			}
 		}
 	}
 }
