@@ -2,14 +2,11 @@ package dashboard_test
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
-	"image/png"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/report/browsertest"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/live.png from a run of MGRPO_STEPS steps")
@@ -72,21 +70,21 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	}
 	t.Run("during the run", func(t *testing.T) { // the browser ends before the run does
 		defer close(held.open)
-		b := openBrowser(t)
-		b.screen(1280, 1500, "light")
-		b.runOnLoad(curvesOf)
-		b.open(url)
+		b := browsertest.Start(t)
+		b.Screen(1280, 1500, "light")
+		b.RunOnLoad(curvesOf)
+		b.Go(url)
 		for _, agent := range cfg.AgentNames() {
-			b.until(fmt.Sprintf(`curves().Memory?.[%q]?.some((p) => p[0] === %d)`, agent, cfg.Run.Steps-1))
+			b.Until(fmt.Sprintf(`curves().Memory?.[%q]?.some((p) => p[0] === %d)`, agent, cfg.Run.Steps-1))
 		}
 		phase := fmt.Sprintf("step-%d", cfg.Run.Steps-1)
-		b.until(fmt.Sprintf(`document.querySelector("#team .doing b").textContent === %q && document.querySelector("#team progress") !== null`, phase))
-		b.until(fmt.Sprintf(`document.querySelector("#rollouts .lead")?.textContent.startsWith(%q)`, phase))
+		b.Until(fmt.Sprintf(`document.querySelector("#team .doing b").textContent === %q && document.querySelector("#team progress") !== null`, phase))
+		b.Until(fmt.Sprintf(`document.querySelector("#rollouts .lead")?.textContent.startsWith(%q)`, phase))
 		compare(t, b, dir, cfg.AgentNames())
 		answered(t, b)
-		b.quiet()
+		b.Quiet()
 		if *update {
-			keep(t, b.picture())
+			browsertest.Save(t, b.Picture(), "docs/live.png")
 		}
 	})
 	if err := <-ended; err != nil {
@@ -107,19 +105,19 @@ func pageOf(console io.Reader) string {
 }
 
 // answered waits until the page shows the main agent's answer in a rollout.
-func answered(t *testing.T, b *browser) {
+func answered(t *testing.T, b *browsertest.Page) {
 	t.Helper()
-	b.until(`[...document.querySelectorAll("#rollouts article .who")].some((e) => e.textContent === "answer")`)
+	b.Until(`[...document.querySelectorAll("#rollouts article .who")].some((e) => e.textContent === "answer")`)
 }
 
 // compare checks that the page's charts and facts equal metrics.jsonl.
-func compare(t *testing.T, b *browser, dir string, agents []string) {
+func compare(t *testing.T, b *browsertest.Page, dir string, agents []string) {
 	t.Helper()
 	log, err := metrics.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := eval[map[string]map[string][][]float64](b, "curves()")
+	shown := browsertest.Eval[map[string]map[string][][]float64](b, "curves()")
 	// Charts that do not depend on what the agents learned.
 	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} {
 		if len(shown[title]) == 0 {
@@ -154,7 +152,7 @@ func compare(t *testing.T, b *browser, dir string, agents []string) {
 				last = l
 			}
 		}
-		facts := eval[map[string]float64](b, fmt.Sprintf(`Object.fromEntries([...document.querySelectorAll("#team [aria-label=%s] [data-value]")].map((e) => [e.dataset.name, Number(e.dataset.value)]))`, agent))
+		facts := browsertest.Eval[map[string]float64](b, fmt.Sprintf(`Object.fromEntries([...document.querySelectorAll("#team [aria-label=%s] [data-value]")].map((e) => [e.dataset.name, Number(e.dataset.value)]))`, agent))
 		for name, v := range facts {
 			if want := last.Values[name]; v != want {
 				t.Errorf("%s of %s: the page shows %v, metrics.jsonl has %v", name, agent, v, want)
@@ -163,25 +161,6 @@ func compare(t *testing.T, b *browser, dir string, agents []string) {
 		if len(facts) < 3 {
 			t.Errorf("facts of %s: got %v, want 3 or more", agent, facts)
 		}
-	}
-}
-
-// keep writes a screenshot to docs/live.png.
-func keep(t *testing.T, picture []byte) {
-	t.Helper()
-	decoded, err := png.Decode(bytes.NewReader(picture))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, decoded); err != nil {
-		t.Fatal(err)
-	}
-	if out.Len() > 300<<10 {
-		t.Errorf("the picture has %d bytes, want at most 300 KiB", out.Len())
-	}
-	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", "live.png"), out.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -196,30 +175,30 @@ func TestBrowserHostile(t *testing.T) {
 	if err := outcome(t, team, 0, evil+strings.Repeat("x", 2500), []string{evil, "a word"}); err != nil {
 		t.Fatal(err)
 	}
-	b := openBrowser(t)
-	b.screen(360, 800, "dark")
-	b.open(team["researcher"].url)
-	b.until(`document.querySelector("#rollouts article") !== null && document.querySelector("#report svg.chart") !== null`)
-	texts := eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
+	b := browsertest.Start(t)
+	b.Screen(360, 800, "dark")
+	b.Go(team["researcher"].url)
+	b.Until(`document.querySelector("#rollouts article") !== null && document.querySelector("#report svg.chart") !== null`)
+	texts := browsertest.Eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
 	if want := []string{"task " + evil, evil, "task a word", "a word", evil + strings.Repeat("x", 2000-len(evil)) + "…"}; !slices.Equal(texts, want) {
 		t.Errorf("the page shows %q, want %q", texts, want)
 	}
-	if n := eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {
+	if n := browsertest.Eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {
 		t.Errorf("the page has %d elements from agents' texts, want 0", n)
 	}
-	if title := eval[string](b, "document.title"); title != "watched – mgrpo" {
+	if title := browsertest.Eval[string](b, "document.title"); title != "watched – mgrpo" {
 		t.Errorf("got title %q, want %q", title, "watched – mgrpo")
 	}
-	if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > 360 {
+	if wide := browsertest.Eval[int](b, "document.documentElement.scrollWidth"); wide > 360 {
 		t.Errorf("the page is %d pixels wide, want at most 360", wide)
 	}
-	colour := func() string { return eval[string](b, "getComputedStyle(document.body).backgroundColor") }
+	colour := func() string { return browsertest.Eval[string](b, "getComputedStyle(document.body).backgroundColor") }
 	dark := colour()
-	b.screen(360, 800, "light")
+	b.Screen(360, 800, "light")
 	if light := colour(); dark != "rgb(19, 21, 25)" || light != "rgb(246, 246, 243)" {
 		t.Errorf("got background %s for dark and %s for light, want rgb(19, 21, 25) and rgb(246, 246, 243)", dark, light)
 	}
-	b.quiet()
+	b.Quiet()
 }
 
 // curvesOf defines the function curves, which returns the points of the page's charts, by chart and agent.

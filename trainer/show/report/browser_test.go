@@ -1,49 +1,18 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
-	"context"
-	"errors"
 	"image"
-	"image/png"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
-)
 
-// chromium opens a page in headless Chromium and returns its output.
-func chromium(t *testing.T, address string, args ...string) string {
-	t.Helper()
-	program := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			program = path
-			break
-		}
-	}
-	if program == "" {
-		t.Fatal("Chromium is needed to open the report: apt-get install chromium")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
-	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--virtual-time-budget=4000", "--user-data-dir=" + t.TempDir()}, args...)
-	cmd := exec.CommandContext(ctx, program, append(args, address)...)
-	cmd.WaitDelay = 5 * time.Second
-	var out, messages bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &messages
-	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) { // a child of Chromium outlives it on a busy machine
-		t.Fatalf("%s: %v\n%s", program, err, messages.String())
-	}
-	return out.String()
-}
+	"github.com/mgrpo/mgrpo/trainer/show/report/browsertest"
+)
 
 // saved writes a page to a file and returns its address.
 func saved(t *testing.T, page string) string {
@@ -61,7 +30,7 @@ func TestBrowserReads(t *testing.T) {
 	data := embedded(t, page)
 	want := data.Rollouts[len(data.Rollouts)-1]
 	address := saved(t, page) + "#t/" + strings.Join([]string{strconv.Itoa(want.Phase), want.Query, strconv.Itoa(want.K)}, "/")
-	dom := chromium(t, address, "--dump-dom")
+	dom := browsertest.Open(t, address).HTML()
 	rollout := between(dom, `<div id="rollout">`, `<p class="scale"`)
 	for _, piece := range []string{want.Query, data.Phases[want.Phase], `class="talk"`, "planner", `class="turn said"`, `class="turn read"`} {
 		if !strings.Contains(rollout, piece) {
@@ -87,7 +56,7 @@ func TestBrowserShades(t *testing.T) {
 			continue
 		}
 		address := saved(t, page) + "#t/" + strings.Join([]string{strconv.Itoa(r.Phase), r.Query, strconv.Itoa(r.K)}, "/")
-		rollout := between(chromium(t, address, "--dump-dom"), `<div id="rollout">`, `<p class="scale"`)
+		rollout := between(browsertest.Open(t, address).HTML(), `<div id="rollout">`, `<p class="scale"`)
 		if !regexp.MustCompile(`<span class="t[^"]*" title="log p [^"]*advantage [^"]*" style="background: rgba\(`).MatchString(rollout) &&
 			!regexp.MustCompile(`<span class="t[^"]*" style="background: rgba\([^"]*" title="log p [^"]*advantage `).MatchString(rollout) {
 			t.Errorf("no shaded token in %.2000s", rollout)
@@ -105,7 +74,7 @@ func TestBrowserHostile(t *testing.T) {
 		return regexp.MustCompile(`"role":"prompt","text":"[^"]*"`).ReplaceAllString(s,
 			`"role":"prompt","text":"</script><img src=x onerror=\"document.title='owned'\"><b>bold"`)
 	})
-	dom := chromium(t, saved(t, render(t, Options{}, dir)), "--dump-dom")
+	dom := browsertest.Open(t, saved(t, render(t, Options{}, dir))).HTML()
 	if title := between(dom, "<title>", "</title>"); title != "fixture – mgrpo report" {
 		t.Errorf("title %q", title)
 	}
@@ -117,11 +86,7 @@ func TestBrowserHostile(t *testing.T) {
 // TestBrowserDraws takes a screenshot, which must have charts in both agents' colours and a shaded trajectory.
 func TestBrowserDraws(t *testing.T) {
 	for scheme, dark := range map[string]bool{"light": false, "dark": true} {
-		args := []string{"--window-size=1280,1500"}
-		if dark {
-			args = append(args, "--blink-settings=preferredColorScheme=0")
-		}
-		picture := screenshot(t, render(t, Options{}, fixture), args...)
+		picture := screenshot(t, render(t, Options{}, fixture), 1500, scheme)
 		counts := colours(picture)
 		if len(counts) < 100 {
 			t.Errorf("%s: %d colours: the page is blank", scheme, len(counts))
@@ -142,35 +107,16 @@ func TestPicture(t *testing.T) {
 	if !*update || run == "" {
 		t.Skip("MGRPO_RUN=RUNDIR go test ./trainer/show/report -run Picture -update writes docs/report.png")
 	}
-	picture := screenshot(t, render(t, Options{}, run), "--window-size=1280,1560")
-	var out bytes.Buffer
-	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&out, picture); err != nil {
-		t.Fatal(err)
-	}
-	if out.Len() > 300<<10 {
-		t.Errorf("%d bytes, want at most 300 KiB", out.Len())
-	}
-	to := cmp.Or(os.Getenv("MGRPO_PICTURE"), "docs/report.png")
-	if err := os.WriteFile(filepath.Join("..", "..", "..", to), out.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	picture := screenshot(t, render(t, Options{}, run), 1560, "light")
+	browsertest.Save(t, picture, cmp.Or(os.Getenv("MGRPO_PICTURE"), "docs/report.png"))
 }
 
-func screenshot(t *testing.T, page string, args ...string) image.Image {
+func screenshot(t *testing.T, page string, height int64, scheme string) image.Image {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "page.png")
-	chromium(t, saved(t, page), append(args, "--screenshot="+path)...)
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	picture, err := png.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return picture
+	p := browsertest.Start(t)
+	p.Screen(1280, height, scheme)
+	p.Go(saved(t, page))
+	return p.Picture()
 }
 
 // colours counts the pixels of each colour.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/report/browsertest"
 )
 
 // another copies the fixture as a run with another name, other settings and other accuracies.
@@ -28,7 +29,7 @@ func another(t *testing.T) string {
 // TestComparison: the page shows two runs next to each other, with their differences.
 func TestComparison(t *testing.T) {
 	address := saved(t, render(t, Options{}, fixture, another(t)))
-	dom := chromium(t, address, "--dump-dom")
+	dom := browsertest.Open(t, address).HTML()
 	for _, want := range []string{"<h1>fixture · slower</h1>", "2 runs compared", `<i class="swatch c0"></i>fixture`, `<i class="swatch c1"></i>slower`} {
 		if !strings.Contains(dom, want) {
 			t.Errorf("the page lacks %q", want)
@@ -55,7 +56,7 @@ func TestComparison(t *testing.T) {
 
 // TestComparisonDraws: a screenshot has the curves of both runs.
 func TestComparisonDraws(t *testing.T) {
-	counts := colours(screenshot(t, render(t, Options{}, fixture, another(t)), "--window-size=1280,2000"))
+	counts := colours(screenshot(t, render(t, Options{}, fixture, another(t)), 2000, "light"))
 	for i, colour := range [][3]uint8{{0x2f, 0x6b, 0xd8}, {0xd9, 0x66, 0x0a}} {
 		if counts[colour] < 200 {
 			t.Errorf("%d pixels in the colour of run %d, want its curves", counts[colour], i)
@@ -245,7 +246,7 @@ func TestSmoothedCurves(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := render(t, Options{}, dir)
-	many := chromium(t, saved(t, page), "--dump-dom")
+	many := browsertest.Open(t, saved(t, page)).HTML()
 	for class, want := range map[string]int{`class="line c0 raw"`: 1, `class="line c0 smooth"`: 1, `class="line c0"`: 1, `class="spread c0"`: 40, `id="smooth"`: 1} {
 		if class == `class="line c0"` {
 			class = `class="line c0" d=`
@@ -257,7 +258,7 @@ func TestSmoothedCurves(t *testing.T) {
 	// After a click only the lines of the steps are visible. The test removes the page's policy so that its own script can run.
 	page = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(page, "") +
 		`<script>byId("smooth").click(); document.title = [".raw", ".smooth"].map((c) => getComputedStyle(document.querySelector(".line" + c)).display).join(" ")</script>`
-	if title := between(chromium(t, saved(t, page), "--dump-dom"), "<title>", "</title>"); title != "inline none" {
+	if title := between(browsertest.Open(t, saved(t, page)).HTML(), "<title>", "</title>"); title != "inline none" {
 		t.Errorf("with smoothing off the lines are displayed as %q, want only the lines of the steps", title)
 	}
 	if strings.Contains(few, ` smooth"`) || strings.Contains(few, `id="smooth"`) || !strings.Contains(few, `class="spread c0"`) {
@@ -279,7 +280,7 @@ func TestTools(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	section := between(chromium(t, saved(t, render(t, Options{}, dir)), "--dump-dom"), `<section id="tools">`, "</section>")
+	section := between(browsertest.Open(t, saved(t, render(t, Options{}, dir))).HTML(), `<section id="tools">`, "</section>")
 	for _, want := range []string{
 		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>20</td><td>30</td><td>66.7 %</td><td>200</td>",
 		"<td>a</td><td>&lt;b&gt;code</td><td>50</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0.0 %</td><td>1</td>",
