@@ -80,12 +80,6 @@ func (p *Player) functions() []string {
 	return names
 }
 
-// demonstrable is a dialect that can turn a written conversation into tokens.
-type demonstrable interface {
-	Write(turn agent.WrittenTurn) (text string, err error)
-	Demonstrate(question string, turns []agent.DemonstratedTurn) (tokens []int32, sampled []bool, err error)
-}
-
 // teach turns a demonstration into the tokens that the same conversation would have had.
 func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	if d.Verbatim {
@@ -100,7 +94,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	if err != nil {
 		return t, err
 	}
-	writer, ok := dialect.(demonstrable)
+	writer, ok := dialect.(*agent.Chat)
 	if !ok {
 		return t, fmt.Errorf("the task has its own dialect, which cannot read chats: use the task's own demonstrations (cold_start.demonstrations: task)")
 	}
@@ -160,7 +154,7 @@ func mask(sampled []bool, segments []task.Segment) {
 }
 
 // textOf returns the text of a turn of the agent.
-func textOf(s task.Segment, writer demonstrable) (string, error) {
+func textOf(s task.Segment, writer *agent.Chat) (string, error) {
 	if s.Call != nil {
 		if s.Text != "" || s.Thinking != "" || len(s.Calls) > 0 {
 			return "", errors.New("a segment with Call also has Text, Thinking or Calls: use Calls alone, which follow a text")
@@ -175,7 +169,7 @@ func textOf(s task.Segment, writer demonstrable) (string, error) {
 }
 
 // turnsOf splits a demonstration into the question and the agent's turns, each with the results that follow it.
-func turnsOf(segments []task.Segment, writer demonstrable) (question string, turns []agent.DemonstratedTurn, err error) {
+func turnsOf(segments []task.Segment, writer *agent.Chat) (question string, turns []agent.DemonstratedTurn, err error) {
 	if len(segments) == 0 {
 		return "", nil, errors.New("it has no segments")
 	}

@@ -14,7 +14,7 @@ import (
 
 // TestRefusalsInARow: a worker ends after three steps in a row with a refused update. A step without a refusal starts the count again.
 func TestRefusalsInARow(t *testing.T) {
-	s := &steps{archive: archive.New(archive.Options{Dir: "run"}, nil, nil, nil)}
+	s := &steps{archive: archive.New(archive.Options{Dir: "run"}, nil, nil)}
 	bad, good := []learner.Report{reportOf(nil), reportOf(errDivergent)}, []learner.Report{reportOf(nil)}
 	for i, reports := range [][]learner.Report{bad, bad, good, bad, bad} {
 		if err := s.countRefusals(reports); err != nil {

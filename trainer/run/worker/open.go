@@ -100,7 +100,7 @@ func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, w.member.Checkpoints, parameters{w})
+	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, parameters{w})
 	n := normaliser{device: p.Device, rules: p.Rules}
 	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
 		queries: chosen, programs: programs{common: w.common, policy: p.Policy, queries: chosen, gateway: p.Gateway}}

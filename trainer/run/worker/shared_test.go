@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // TestSharedWeightsAreKeptWhole: ranks that compute in bf16 have a share of the fp32 weights each. The weights that rank 0 writes
@@ -48,7 +49,7 @@ func TestRank(t *testing.T) {
 	lead := (*launch.RankGroup)(nil).NewLearner(own, learner.Adam{})
 	w := &Worker{common: &common{learner: lead}, parts: &assemble.AgentParts{Model: m, Learner: lead, Params: launch.RankedParams{Params: model.All(m), Learner: lead}}}
 	dir := filepath.Join(rank.Dir, string(rune('0'+rank.Group.Rank())))
-	kept := archive.New(archive.Options{Dir: dir, Agent: "planner", DType: weights.F32}, anyPlace{}, nil, parameters{w})
+	kept := archive.New(archive.Options{Dir: dir, Agent: "researcher", DType: weights.F32}, onlyMember(t, store.Options{Run: "test"}), parameters{w})
 	wantKept := func(when string) {
 		t.Helper()
 		if err := kept.KeepReference(ctx); err != nil {
@@ -98,8 +99,3 @@ func wantTensors(t *testing.T, when, folder string, tensors []arch.Tensor, whole
 		}
 	}
 }
-
-// anyPlace is a place that is confirmed without a store.
-type anyPlace struct{}
-
-func (anyPlace) ConfirmPlace(context.Context) error { return nil }

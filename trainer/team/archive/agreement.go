@@ -9,7 +9,7 @@ import (
 
 // agreement publishes a worker's part of each checkpoint, and checks that all workers have the same manifest.
 type agreement struct {
-	exchange    Exchange
+	member      *store.Member
 	agent       string   // the worker's agent
 	team        []string // all agents
 	checkpoints Checkpoints
@@ -17,10 +17,10 @@ type agreement struct {
 
 // share publishes this worker's files of a version, and returns the files of all workers.
 func (a agreement) share(ctx context.Context, version int64, files AgentFiles) ([]AgentFiles, error) {
-	if err := a.exchange.PublishPart(ctx, version, partOf(files)); err != nil {
+	if err := a.member.Checkpoints.PublishPart(ctx, version, partOf(files)); err != nil {
 		return nil, err
 	}
-	parts, err := a.exchange.Parts(ctx, version)
+	parts, err := a.member.Checkpoints.Parts(ctx, version)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (a agreement) confirm(ctx context.Context, version int64) error {
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: %w", a.checkpoints.StepDir(version), err)
 	}
-	return a.exchange.PublishManifest(ctx, version, m.Digest)
+	return a.member.Checkpoints.PublishManifest(ctx, version, m.Digest)
 }
 
 // complete waits until all workers have the manifest of a version. A worker that took over a place may have another
@@ -46,7 +46,7 @@ func (a agreement) complete(ctx context.Context, version int64) error {
 	if err := a.confirm(ctx, version); err != nil {
 		return err
 	}
-	digests, err := a.exchange.Manifests(ctx, version)
+	digests, err := a.member.Checkpoints.Manifests(ctx, version)
 	if err != nil {
 		return err
 	}

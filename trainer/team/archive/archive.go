@@ -57,7 +57,7 @@ type Archive struct {
 	Saving       Saving
 	opt          Options
 	checkpoints  Checkpoints
-	place        Place
+	member       *store.Member
 	agreement    agreement
 	parameters   Parameters
 	evaluations  Evaluations
@@ -84,20 +84,6 @@ type Options struct {
 	Announce       bool                      // notes to the observer name new checkpoints
 	Observer       metrics.Observer
 	FS             durable.FS // nil: durable.OS
-}
-
-// Place is the agent's place in the team, a *store.Member.
-type Place interface {
-	ConfirmPlace(ctx context.Context) error
-}
-
-// Exchange is the team's agreement on the files of a checkpoint, a *store.Checkpoints.
-type Exchange interface {
-	PublishPart(ctx context.Context, version int64, part store.Part) error
-	Parts(ctx context.Context, version int64) (map[string]store.Part, error)
-	PublishManifest(ctx context.Context, version int64, digest string) error
-	Manifests(ctx context.Context, version int64) (map[string]string, error)
-	Trim(ctx context.Context, step int64) error
 }
 
 // Parameters provides the numbers in the agent's checkpoints: its weights and AdamW's moments m and v, three flat float32
@@ -138,11 +124,11 @@ type state struct {
 	Reference []durable.File `json:"reference,omitempty"` // weights of the KL reference, if it is the policy after the cold start
 }
 
-// New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
-func New(opt Options, place Place, e Exchange, p Parameters) *Archive {
-	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), place: place, parameters: p, saved: -1}
+// New returns the archive of an agent that does not have a checkpoint yet. m is the agent's place in the team. New does not touch any file.
+func New(opt Options, m *store.Member, p Parameters) *Archive {
+	a := &Archive{opt: opt, checkpoints: CheckpointsOf(opt.Dir, opt.Agent), member: m, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = opt.CheckpointsDir, opt.FS
-	a.agreement = agreement{exchange: e, agent: opt.Agent, team: opt.Team, checkpoints: a.checkpoints}
+	a.agreement = agreement{member: m, agent: opt.Agent, team: opt.Team, checkpoints: a.checkpoints}
 	a.evaluations.HeldOutDigest = opt.HeldOutDigest
 	a.Trajectories = Trajectories{opt.Dir, opt.Agent, opt.Observer}
 	return a
@@ -232,7 +218,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 			return err
 		}
 	}
-	if err := a.place.ConfirmPlace(ctx); err != nil { // another worker may have taken the place while the model was loaded
+	if err := a.member.ConfirmPlace(ctx); err != nil { // another worker may have taken the place while the model was loaded
 		return err
 	}
 	var at LedgerMark

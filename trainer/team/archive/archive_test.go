@@ -85,7 +85,7 @@ func TestManifestsAreCompared(t *testing.T) {
 	defer s.Close()
 	worker := func(m *store.Member, manifest string) *Archive {
 		dir := t.TempDir()
-		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, m.Checkpoints, nil)
+		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, nil)
 		if _, err := a.checkpoints.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	lost(false)
 	lost(true)
 	a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{}, Manifest: testManifest,
-		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, nil)
+		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, nil)
 	if err := a.save(t.Context(), 4, AgentState{}, LedgerMark{}, Evaluations{}); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestOtherEvaluations(t *testing.T) {
 	} {
 		var seen notes
 		dir := t.TempDir()
-		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, nil, hosted{})
+		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, hosted{})
 		results := `{"evaluated":4,"best":{"version":2,"accuracy":0.5}}`
 		if c.before != "" {
 			results = `{"held_out":"` + c.before + `",` + results[1:]
@@ -199,7 +199,7 @@ func TestReplacedWhileLoading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m, New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, m.Checkpoints, hosted{})
+		return m, New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, hosted{})
 	}
 	before, late := open()
 	if err := before.Leave(t.Context()); err != nil {

@@ -13,7 +13,7 @@ import (
 // KeepReference writes the current weights, in float32, to the run's folder. From then on they are the agent's KL
 // reference. Every checkpoint contains the sizes and digests of the files.
 func (a *Archive) KeepReference(ctx context.Context) error {
-	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
+	if err := a.member.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
 		return err
 	}
 	folder := referenceDir(a.opt.Dir, a.opt.Agent)

@@ -52,7 +52,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 // manifest. Each worker makes the manifest from the parts of all workers and writes it to its
 // own disk. When all workers have it, save removes old checkpoints.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
-	if err := a.place.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
+	if err := a.member.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
 		return err
 	}
 	if err := a.checkpoints.At(version).reopen(); err != nil { // a manifest of this version belongs to an earlier round
@@ -72,7 +72,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	}
 	m := a.opt.Manifest(version)
 	m.Results, m.Agents = evaluations.encode(), agents
-	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
+	if err := a.member.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
 		return err
 	}
 	if _, err := a.checkpoints.Commit(m); err != nil {
@@ -88,7 +88,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		a.opt.Observer.Note(metrics.Infof(a.opt.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
 	if a.opt.Agent == a.opt.Team[0] {
-		if err := a.agreement.exchange.Trim(ctx, version-1); err != nil {
+		if err := a.member.Checkpoints.Trim(ctx, version-1); err != nil {
 			return err
 		}
 	}
