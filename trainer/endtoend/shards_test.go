@@ -1,146 +1,14 @@
 package endtoend
 
 import (
-	"encoding/json"
 	"fmt"
-	"math"
-	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote/remotetest"
 )
-
-// sampler replaces an SGLang server. It samples with the weights of the folder that a request names.
-type sampler struct {
-	t       *testing.T
-	mu      sync.Mutex
-	device  *torch.Device
-	model   *model.Model
-	version string
-	loads   int
-}
-
-type samplerRequest struct {
-	Path     string  `json:"model_path"`
-	Version  string  `json:"weight_version"`
-	IDs      []int32 `json:"input_ids"`
-	Sampling struct {
-		Temperature float64 `json:"temperature"`
-		Most        int     `json:"max_new_tokens"`
-		Seed        uint64  `json:"sampling_seed"`
-		Stop        []int32 `json:"stop_token_ids"`
-	} `json:"sampling_params"`
-}
-
-// serveSampler starts a sampler and returns the engine setting of an agent.
-func serveSampler(t *testing.T, agent string) (s *sampler, engine string) {
-	t.Helper()
-	device, err := torch.Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s = &sampler{t: t, device: device}
-	server := httptest.NewServer(s)
-	t.Cleanup(func() {
-		server.Close()
-		if s.model != nil {
-			s.model.Close(t.Context())
-		}
-		device.Close()
-	})
-	return s, fmt.Sprintf("agents.%s.engine={kind: sglang, url: [%q], weights: {path: %q, dtype: fp32}, checkpoint_activations: true}", agent, server.URL, t.TempDir())
-}
-
-func (s *sampler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var q samplerRequest
-	var reply map[string]any
-	var err error
-	if r.Method == http.MethodPost {
-		err = json.NewDecoder(r.Body).Decode(&q)
-	}
-	switch r.URL.Path {
-	case "/server_info":
-		reply = map[string]any{"version": "0.5.16", "context_length": 512}
-	case "/model_info":
-		reply = map[string]any{"weight_version": s.version}
-	case "/update_weights_from_disk":
-		if err == nil {
-			err = s.load(q)
-		}
-		reply = map[string]any{"success": err == nil}
-	case "/generate":
-		if err == nil {
-			reply, err = s.generate(q)
-		}
-	}
-	if err != nil {
-		s.t.Error(err)
-		return
-	}
-	_ = json.NewEncoder(w).Encode(reply)
-}
-
-func (s *sampler) load(q samplerRequest) error {
-	src, err := weights.Open(q.Path)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if s.model != nil {
-		if err := s.model.Close(s.t.Context()); err != nil {
-			return err
-		}
-	}
-	s.model, err = model.Load(s.t.Context(), s.device, src, model.Options{Compute: torch.Float32})
-	s.version = q.Version
-	s.loads++
-	return err
-}
-
-func (s *sampler) generate(q samplerRequest) (map[string]any, error) {
-	rng := rand.New(rand.NewPCG(q.Sampling.Seed, uint64(len(q.IDs))))
-	ids, prompt := slices.Clone(q.IDs), len(q.IDs)
-	logProbs := []any{}
-	for len(ids) < prompt+q.Sampling.Most {
-		rows, err := s.model.Logits(s.t.Context(), ids, []int{len(ids)})
-		if err != nil {
-			return nil, err
-		}
-		id, logProb := sampled(rows[0], q.Sampling.Temperature, rng.Float64())
-		ids = append(ids, id)
-		logProbs = append(logProbs, []any{logProb, id, nil})
-		if slices.Contains(q.Sampling.Stop, id) {
-			break
-		}
-	}
-	return map[string]any{"output_ids": ids[prompt:], "meta_info": map[string]any{"weight_version": s.version, "output_token_logprobs": logProbs}}, nil
-}
-
-// sampled returns the token at a point of the cumulative distribution, and its log-prob.
-func sampled(logits []float32, temperature, at float64) (id int32, logProb float64) {
-	top := float64(slices.Max(logits))
-	sum := 0.0
-	for _, z := range logits {
-		sum += math.Exp((float64(z) - top) / temperature)
-	}
-	for i, z := range logits {
-		p := math.Exp((float64(z)-top)/temperature) / sum
-		if at -= p; at < 0 || i == len(logits)-1 {
-			return int32(i), math.Log(p)
-		}
-	}
-	return 0, 0
-}
 
 // An agent whose weights do not fit one device samples on a server. The server's log-probs equal the ones that the agent's devices
 // compute together, before and during training. A sub-agent that is frozen after its cold start keeps its shares for checkpoints.
@@ -154,11 +22,13 @@ func TestShards(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(size int, dir string, steps int, o trainer.TrainOptions) *recorder {
-				server, engine := serveSampler(t, "researcher")
+				server := remotetest.Start(t)
+				engine := fmt.Sprintf("agents.researcher.engine={kind: sglang, url: [%q], weights: {path: %q, dtype: fp32}, checkpoint_activations: true}",
+					server.URL, t.TempDir())
 				sets := append(onRanks(1), engine, "agents.researcher.shard=full",
 					fmt.Sprintf("agents.researcher.devices=[%s]", strings.Join(slices.Repeat([]string{"cpu"}, size), ", ")), fmt.Sprintf("run.steps=%d", steps))
 				seen := mustTrain(t, load(t, dir, append(sets, more...)...), o)
-				if server.loads < 1 {
+				if server.Loads() < 1 {
 					t.Error("the server received no weights")
 				}
 				return seen
