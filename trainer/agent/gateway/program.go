@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
@@ -115,11 +114,7 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	stdout, stderr := texts.Tail{Max: maxResult + 1}, texts.Tail{Max: maxStderr}
 	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
 	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
-	environment := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains(p.HiddenEnv, name)
-	})
-	c.Env = append(environment, "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, variable, "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
+	c.Env = append(secret.Environ(p.HiddenEnv), "OPENAI_BASE_URL="+p.BaseURL, "OPENAI_API_KEY="+key, variable, "MGRPO_ROLLOUT="+strconv.Itoa(rollout))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second

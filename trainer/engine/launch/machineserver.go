@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // ServeOptions configure ServeMachine, with the settings of the worker that it serves.
@@ -245,7 +247,7 @@ func (m *machineServer) follow(c workerConn, device int, lease time.Duration) {
 	var orders sync.WaitGroup
 	var how exitReport
 	err := p.start(m.options.Agent, m.options.Machine*len(m.options.Devices)+device, m.options.Devices[device],
-		append(environment(m.options.HiddenEnv), followerEnv+"="+lease.String()))
+		append(secret.Environ(m.options.HiddenEnv), followerEnv+"="+lease.String()))
 	if err != nil {
 		how.How = "does not start: " + err.Error()
 	} else {

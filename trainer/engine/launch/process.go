@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -101,12 +100,4 @@ func (p *process) finish() (e exitReport) {
 	}
 	e.How, e.GPU = fmt.Sprintf("ended with %v", exit), exit.ExitCode() == GPULost
 	return e
-}
-
-// environment returns the variables that followers inherit.
-func environment(without []string) []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains(without, name)
-	})
 }

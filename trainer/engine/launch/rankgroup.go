@@ -12,6 +12,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/internal/secret"
 )
 
 // RankGroup holds rank 0's handles on the followers of an agent. It is nil for an agent with one device, and then all methods
@@ -69,7 +70,7 @@ func StartGroup(ctx context.Context, opt GroupOptions) (*RankGroup, error) {
 		g.add(opt, d)
 	}
 	started := make(chan error)
-	env := append(environment(opt.HiddenEnv), followerEnv+"="+opt.Lease.String())
+	env := append(secret.Environ(opt.HiddenEnv), followerEnv+"="+opt.Lease.String())
 	g.left.Go(func() { g.parent(here, started, env) })
 	if err := <-started; err != nil {
 		g.left.Wait()

@@ -1,4 +1,4 @@
-// Package secret reads and compares secrets, such as the keys and tokens of servers.
+// Package secret reads, hides and compares secrets, such as the keys and tokens of servers.
 package secret
 
 import (
@@ -6,6 +6,8 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 )
 
 // FromEnv returns the value of an environment variable that the setting key names. It returns "" if variable is "", and an
@@ -19,6 +21,14 @@ func FromEnv(key, variable string) (string, error) {
 		return "", fmt.Errorf("%s: the environment variable %s is not set", key, variable)
 	}
 	return value, nil
+}
+
+// Environ returns the environment of this process without some variables, for a child process that must not know their values.
+func Environ(hidden []string) []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(hidden, name)
+	})
 }
 
 // Equal reports whether a text is the wanted secret. It compares in constant time, so that the time of an answer reveals
