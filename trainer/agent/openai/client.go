@@ -7,11 +7,9 @@ package openai
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -133,17 +131,10 @@ func (c *Client) post(parent context.Context, r Request, w wording) (Reply, erro
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return Reply{}, interrupted(parent, err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	resp, raw, err := retry.Attempt(parent, c.http, req, maxReply) // Complete names the address
 	switch {
 	case err != nil:
-		return Reply{}, interrupted(parent, err)
-	case len(raw) > maxReply:
-		return Reply{}, fmt.Errorf("the reply exceeds %d bytes", maxReply)
+		return Reply{}, err
 	case resp.StatusCode != http.StatusOK:
 		return Reply{}, c.refused(resp, string(raw))
 	}
@@ -185,20 +176,6 @@ func (c *Client) read(raw []byte) (Reply, error) {
 		reply.Usage = answer.Usage
 	}
 	return reply, nil
-}
-
-// interrupted returns the error of a request without a complete reply. It is transient unless the caller cancelled or
-// the server's certificate is not trusted.
-func interrupted(parent context.Context, err error) error {
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err // Complete names the address
-	}
-	var untrusted *tls.CertificateVerificationError
-	if parent.Err() != nil || errors.As(err, &untrusted) {
-		return err
-	}
-	return &retry.Transient{Err: err}
 }
 
 // quote shortens a server's reply for an error and removes the key from it.

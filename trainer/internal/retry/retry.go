@@ -1,12 +1,15 @@
-// Package retry repeats requests that failed for a temporary reason.
+// Package retry sends requests, and repeats those that failed for a temporary reason.
 package retry
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -61,6 +64,30 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// Attempt sends a request and returns the reply and its body, which it has closed. A body of more than most bytes is an error. The error of
+// an incomplete reply is a Transient, unless the caller's ctx has ended or the server's certificate is not trusted. It does not contain
+// the address.
+func Attempt(ctx context.Context, client *http.Client, r *http.Request, most int64) (*http.Response, []byte, error) {
+	var body []byte
+	reply, err := client.Do(r)
+	if err == nil {
+		defer reply.Body.Close()
+		body, err = io.ReadAll(io.LimitReader(reply.Body, most+1))
+	}
+	if err == nil && int64(len(body)) > most {
+		return nil, nil, fmt.Errorf("the reply has more than %d bytes", most)
+	}
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err
+	}
+	var untrusted *tls.CertificateVerificationError
+	if err != nil && ctx.Err() == nil && !errors.As(err, &untrusted) {
+		err = &Transient{Err: err}
+	}
+	return reply, body, err
 }
 
 // Refusal returns the error of a reply whose status is not a success: err, as a Transient if the server is busy or failing

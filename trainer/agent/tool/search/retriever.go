@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"text/template"
@@ -121,21 +119,15 @@ func (r *Retriever) retrieve(ctx context.Context, query string) (string, error) 
 	if err != nil {
 		return "", tool.Failed(err)
 	}
-	response, err := r.client.Do(request.WithContext(ctx))
-	if err != nil {
-		var outer *url.Error
-		if errors.As(err, &outer) {
-			err = outer.Err
-		}
-		return "", r.broken(ctx, err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxRetrieved+1))
+	response, body, err := retry.Attempt(ctx, r.client, request.WithContext(ctx), maxRetrieved)
+	var again *retry.Transient
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.As(err, &again):
+		return "", &retry.Transient{Err: r.fault("%v", err)}
 	case err != nil:
-		return "", r.broken(ctx, err)
-	case len(body) > maxRetrieved:
-		return "", r.fault("its answer has more than %d bytes", maxRetrieved)
+		return "", r.fault("%v", err)
 	case response.StatusCode != http.StatusOK:
 		return "", retry.Refusal(response, r.fault("HTTP %s: %s", response.Status, beginning(body)))
 	}
@@ -194,14 +186,6 @@ func (r *Retriever) read(body []byte) (string, error) {
 		return out, nil
 	}
 	return "nothing found", nil
-}
-
-// broken returns the error of a request without a complete reply.
-func (r *Retriever) broken(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return &retry.Transient{Err: r.fault("%v", err)}
 }
 
 // fault returns an error of the service. The error contains the address without its query, which may be secret.

@@ -330,7 +330,7 @@ func TestHostileReplies(t *testing.T) {
 		{"negative token", VLLM, func([]byte) []byte {
 			return []byte(`{"choices": [{"token_ids": [-1], "logprobs": {"content": [{"logprob": -1}]}}]}`)
 		}, "outside the vocabulary"},
-		{"large", VLLM, func([]byte) []byte { return bytes.Repeat([]byte(" "), 2<<20) }, "exceeds"},
+		{"large", VLLM, func([]byte) []byte { return bytes.Repeat([]byte(" "), 2<<20) }, "more than"},
 		{"NaN", SGLang, func(b []byte) []byte {
 			return []byte(`{"output_ids": [1], "meta_info": {"weight_version": "v", "output_token_logprobs": [[NaN, 1, null]]}}`)
 		}, "invalid character"},

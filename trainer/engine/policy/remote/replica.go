@@ -3,7 +3,6 @@ package remote
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
@@ -288,39 +287,19 @@ func (r *replica) call(ctx context.Context, client *http.Client, method, path st
 	if r.key != "" {
 		req.Header.Set("Authorization", "Bearer "+r.key)
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, r.broken(ctx, path, err)
+	resp, raw, err := retry.Attempt(ctx, client, req, most)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = retry.Refusal(resp, &statusError{resp.StatusCode, r.quote(string(raw))})
 	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
-	switch {
-	case err != nil:
-		return nil, r.broken(ctx, path, err)
-	case int64(len(raw)) > most:
-		return nil, fmt.Errorf("%s: the reply exceeds %d bytes", path, most)
-	case resp.StatusCode == http.StatusOK:
+	if err == nil {
 		return raw, nil
 	}
-	err = fmt.Errorf("%s: %w", path, &statusError{resp.StatusCode, r.quote(string(raw))})
-	if code := resp.StatusCode; code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout {
+	err = fmt.Errorf("%s: %w", path, err)
+	var again *retry.Transient
+	if errors.As(err, &again) {
 		return nil, &lostError{error: err}
 	}
 	return nil, err
-}
-
-// broken returns the error of a request without a complete reply.
-func (r *replica) broken(ctx context.Context, path string, err error) error {
-	var untrusted *tls.CertificateVerificationError
-	var shown *url.Error
-	if errors.As(err, &shown) {
-		err = shown.Err // without the address, which the caller adds
-	}
-	err = fmt.Errorf("%s: %w", path, err)
-	if ctx.Err() != nil || errors.As(err, &untrusted) {
-		return err
-	}
-	return &lostError{error: err}
 }
 
 // ctl sends a request other than a turn and reads its reply into out, which may be nil.
