@@ -95,7 +95,6 @@ var (
 		"trainer/model/tokenizer.Tokenizer":      43, // nearly half build it from files or write GGUF, and the rest are mostly look-ups
 		"trainer/model/tokenizer/jinja.parser":   30,
 		"trainer/model/tokenizer/jinja.renderer": 32,
-		"trainer/model/weights.Source":           43, // several kinds of files fill one table of tensors, with common checks and reads
 	}}
 	functionLines = limit{60, "lines", nil}
 	fileLines     = limit{500, "lines", nil}

@@ -32,13 +32,13 @@ type binStorage struct {
 func (s binStorage) valueBytes() int64 { return safetensorsBits[string(s.dtype)] / 8 }
 
 // addBin scans a zip archive that torch.save wrote, and registers its tensors.
-func (s *Source) addBin(file string) error {
+func (o *opener) addBin(file string) error {
 	found := map[string]tensor{}
-	if err := s.scan(filepath.Join(s.path, file), func(data []byte) error { return scanBin(data, found) }); err != nil {
+	if err := o.scan(filepath.Join(o.path, file), func(data []byte) error { return scanBin(data, found) }); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if err := register(s, file, name, found[name]); err != nil {
+		if err := register(o, file, name, found[name]); err != nil {
 			return err
 		}
 	}

@@ -202,20 +202,21 @@ func TestPickleExtraState(t *testing.T) {
 // TestBinTypes: storages of any type may belong to parts that are not trained. In the language model they are refused by name.
 func TestBinTypes(t *testing.T) {
 	dir, cfg := t.TempDir(), tinyConfig(arch.Llama)
-	s := &Source{path: dir, config: cfg, tensors: map[string]tensor{}, packed: map[string]tensor{}, others: map[string]tensor{}}
+	o := newOpener(dir)
+	o.config = cfg
 	for _, c := range []struct{ class, name, want string }{
 		{"LongStorage", "visual.w", ""}, {"BoolStorage", "mtp.w", ""}, {"LongStorage", "model.w", "type I64"}, {"QInt8Storage", "visual.q", "torch.QInt8Storage"},
 		{"QInt8Storage", "q._extra_state", ""},
 	} {
 		writeFile(t, filepath.Join(dir, binFile), binArchive(t, c.name, c.class))
-		if err := s.addBin(binFile); c.want != "" {
+		if err := o.addBin(binFile); c.want != "" {
 			golden.WantError(t, err, c.name, c.want)
 		} else if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if len(s.tensors) != 0 || len(s.others) != 2 || s.others["visual.w"].dtype != "I64" || len(s.others["mtp.w"].data) != 2 || len(s.notes) != 1 {
-		t.Errorf("%+v, notes %q", s.others, s.notes)
+	if len(o.tensors) != 0 || len(o.others) != 2 || o.others["visual.w"].dtype != "I64" || len(o.others["mtp.w"].data) != 2 || len(o.notes) != 1 {
+		t.Errorf("%+v, notes %q", o.others, o.notes)
 	}
 }
 

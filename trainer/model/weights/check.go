@@ -80,14 +80,14 @@ func limitFaults(faults []error) []error {
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
 	case name == headName && s.config.Tied:
-		same, err := s.sameValues(name, s.embeddingName())
+		same, err := sameValues(s.tensors, name, embeddingName(s.config))
 		if err != nil {
 			return "", err
 		}
 		if !same {
-			return "", fmt.Errorf("unexpected tensor %s: it differs from %s although tie_word_embeddings is true", headName, s.embeddingName())
+			return "", fmt.Errorf("unexpected tensor %s: it differs from %s although tie_word_embeddings is true", headName, embeddingName(s.config))
 		}
-		return fmt.Sprintf("%s equals %s: the two are tied, and it is ignored", headName, s.embeddingName()), nil
+		return fmt.Sprintf("%s equals %s: the two are tied, and it is ignored", headName, embeddingName(s.config)), nil
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
 		return name + " is derived from the config, and is ignored", nil
 	}
@@ -107,7 +107,7 @@ const scanChunk = 1 << 16
 func (s *Source) scanValues() (faults []error) {
 	buffer := make([]float32, scanChunk)
 	for _, name := range s.names {
-		if err := s.eachChunk(name, buffer, checkFinite); err != nil {
+		if err := s.tensors[name].eachChunk(buffer, checkFinite); err != nil {
 			faults = append(faults, fmt.Errorf("tensor %s: %w", name, err))
 		}
 	}
@@ -122,47 +122,27 @@ func checkFinite(at int64, values []float32) error {
 	return nil
 }
 
-func (s *Source) sameValues(a, b string) (bool, error) {
-	ta, tb := s.tensors[a], s.tensors[b]
+// sameValues reports whether tensors a and b have the same shape and values.
+func sameValues(tensors map[string]tensor, a, b string) (bool, error) {
+	ta, tb := tensors[a], tensors[b]
 	if !slices.Equal(ta.shape, tb.shape) {
 		return false, nil
 	}
 	var other []float32
 	same := true
-	err := s.eachChunk(a, make([]float32, scanChunk), func(at int64, values []float32) error {
+	err := ta.eachChunk(make([]float32, scanChunk), func(at int64, values []float32) error {
 		_, length := rows(ta.shape)
 		other = slices.Grow(other[:0], len(values))[:len(values)]
-		if err := s.Read(b, at/length, (at+int64(len(values)))/length, other); err != nil {
+		if err := guardMapped(func() error { return tb.read(at/length, (at+int64(len(values)))/length, other) }); err != nil {
 			return err
 		}
 		same = same && slices.Equal(values, other)
 		return nil
 	})
-	return same, err
-}
-
-// eachChunk widens a tensor, as many whole rows at a time as fit into the buffer, which grows for longer rows. at is the
-// index of the first element of values.
-func (s *Source) eachChunk(name string, buffer []float32, visit func(at int64, values []float32) error) error {
-	count, length := rows(s.tensors[name].shape)
-	if count == 0 || length == 0 {
-		return nil
+	if err != nil {
+		return false, fmt.Errorf("comparing %s with %s: %w", a, b, err)
 	}
-	if int64(len(buffer)) < length {
-		buffer = make([]float32, length)
-	}
-	step := int64(len(buffer)) / length
-	for from := int64(0); from < count; from += step {
-		to := min(from+step, count)
-		values := buffer[:(to-from)*length]
-		if err := s.Read(name, from, to, values); err != nil {
-			return err
-		}
-		if err := visit(from*length, values); err != nil {
-			return err
-		}
-	}
-	return nil
+	return same, nil
 }
 
 // oneLine joins errors with semicolons into one message.

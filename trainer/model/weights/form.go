@@ -47,37 +47,37 @@ func inOtherPart(name string) bool { return slices.Contains(parts, part(name)) }
 var processorFiles = []string{"preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"}
 
 // setAside moves the tensors of other parts out of the list. stored holds the names in the file of renamed tensors.
-func (s *Source) setAside(stored map[string]string) error {
+func (o *opener) setAside(stored map[string]string) error {
 	form := &Form{names: map[string]string{}, others: map[string]other{}, files: map[string][]byte{}}
-	for name, t := range s.others {
+	for name, t := range o.others {
 		form.others[name] = other{tensor: t}
 	}
-	for name, t := range s.tensors {
+	for name, t := range o.tensors {
 		file := name
 		if was, renamed := stored[name]; renamed {
 			file = was
 		}
-		outside := s.config.Wrapper != "" && !strings.HasPrefix(name, s.config.Body()) && name != headName
-		unread := s.config.Unread(name)
+		outside := o.config.Wrapper != "" && !strings.HasPrefix(name, o.config.Body()) && name != headName
+		unread := o.config.Unread(name)
 		if !inOtherPart(file) && !outside && !unread {
 			form.names[name] = file
 			continue
 		}
 		form.others[file] = other{t, unread}
-		delete(s.tensors, name)
+		delete(o.tensors, name)
 	}
-	if s.config.Wrapper == "" && len(form.others) == 0 {
+	if o.config.Wrapper == "" && len(form.others) == 0 {
 		return nil
 	}
-	s.form = form
-	s.noteParts()
-	return form.readProcessors(s.path)
+	o.form = form
+	o.notes = append(o.notes, form.notes()...)
+	return form.readProcessors(o.path)
 }
 
-// noteParts adds a note that names the parts that are not trained, with their numbers of tensors.
-func (s *Source) noteParts() {
+// notes describes the parts that are not trained, with their numbers of tensors.
+func (f *Form) notes() (notes []string) {
 	count, unread := map[string]int{}, 0
-	for name, one := range s.form.others {
+	for name, one := range f.others {
 		if one.unread {
 			unread++
 		} else {
@@ -85,16 +85,16 @@ func (s *Source) noteParts() {
 		}
 	}
 	if unread > 0 {
-		s.notes = append(s.notes, fmt.Sprintf(
-			"%d tensors of layers that attend to the keys and values of others are not read, and are saved unchanged", unread))
+		notes = append(notes, fmt.Sprintf("%d tensors of layers that attend to the keys and values of others are not read, and are saved unchanged", unread))
 	}
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		list = append(list, fmt.Sprintf("%s (%d tensors)", name, count[name]))
 	}
 	if len(list) > 0 {
-		s.notes = append(s.notes, "parts other than the language model are not trained, and are saved unchanged: "+strings.Join(list, ", "))
+		notes = append(notes, "parts other than the language model are not trained, and are saved unchanged: "+strings.Join(list, ", "))
 	}
+	return notes
 }
 
 func (f *Form) readProcessors(folder string) error {
@@ -111,25 +111,25 @@ func (f *Form) readProcessors(folder string) error {
 
 // tie records the names of the embedding and of a head that is tied to it. If the two differ in a wrapped model, they are
 // read as untied, as transformers does.
-func (s *Source) tie() error {
-	_, head := s.tensors[headName]
-	_, embedding := s.tensors[s.embeddingName()]
-	if s.form == nil || !s.config.Tied || !head {
+func (o *opener) tie() error {
+	_, head := o.tensors[headName]
+	_, embedding := o.tensors[embeddingName(o.config)]
+	if o.form == nil || !o.config.Tied || !head {
 		return nil
 	}
 	if !embedding {
-		s.form.names[s.embeddingName()] = s.form.names[headName]
+		o.form.names[embeddingName(o.config)] = o.form.names[headName]
 		return nil
 	}
-	same, err := s.sameValues(headName, s.embeddingName())
+	same, err := sameValues(o.tensors, headName, embeddingName(o.config))
 	if err != nil {
 		return err
 	}
 	if same {
-		s.form.head = s.form.names[headName]
-	} else if s.config.Wrapper != "" {
-		s.config.Tied = false
-		s.notes = append(s.notes, headName+" differs from the embedding: the two are not tied")
+		o.form.head = o.form.names[headName]
+	} else if o.config.Wrapper != "" {
+		o.config.Tied = false
+		o.notes = append(o.notes, headName+" differs from the embedding: the two are not tied")
 	}
 	return nil
 }

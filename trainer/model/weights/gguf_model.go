@@ -11,19 +11,19 @@ import (
 
 // openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and with Hugging Face's order of
 // rows.
-func (s *Source) openGGUF() error {
+func (o *opener) openGGUF() error {
 	var tensors []ggufTensor
-	err := s.scan(s.path, func(file []byte) (err error) {
-		s.gguf, tensors, err = parseGGUF(file)
+	err := o.scan(o.path, func(file []byte) (err error) {
+		o.gguf, tensors, err = parseGGUF(file)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if s.config, err = ggufConfig(s.gguf, tensors); err != nil {
+	if o.config, err = ggufConfig(o.gguf, tensors); err != nil {
 		return err
 	}
-	return s.addGGUF(tensors)
+	return o.addGGUF(tensors)
 }
 
 // ggufConfig derives the architecture from the metadata and the shapes of the tensors.
@@ -50,9 +50,9 @@ func ggufConfig(meta map[string]any, tensors []ggufTensor) (arch.Config, error) 
 const maxRopeFactors = 1 << 16 // bytes
 
 // addGGUF registers the tensors under their Hugging Face names.
-func (s *Source) addGGUF(tensors []ggufTensor) error {
+func (o *opener) addGGUF(tensors []ggufTensor) error {
 	known := map[string][]arch.Tensor{}
-	for _, t := range s.config.Layout().Tensors() {
+	for _, t := range o.config.Layout().Tensors() {
 		known[t.GGUF] = append(known[t.GGUF], t)
 		if strings.Contains(t.GGUF, "ffn_gate_up_exps") { // some files have two tensors instead
 			name := "ffn_gate_exps"
@@ -63,21 +63,21 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 			known[name] = append(known[name], t)
 		}
 	}
-	next, unread := arch.NextGGUF(s.gguf, s.config), 0
+	next, unread := arch.NextGGUF(o.gguf, o.config), 0
 	for _, g := range tensors {
-		if g.name == arch.GGUFRopeFactors || s.config.UnreadGGUF(g.name) { // the former is in Config.RopeScaling already
+		if g.name == arch.GGUFRopeFactors || o.config.UnreadGGUF(g.name) { // the former is in Config.RopeScaling already
 			continue
 		}
-		if block, ok := blockOf(g.name); ok && block >= s.config.Layers && block < s.config.Layers+next {
+		if block, ok := blockOf(g.name); ok && block >= o.config.Layers && block < o.config.Layers+next {
 			unread++
 			continue
 		}
-		if err := s.addNamed(g, known[g.name]); err != nil {
+		if err := o.addNamed(g, known[g.name]); err != nil {
 			return fmt.Errorf("tensor %s: %w", g.name, err)
 		}
 	}
 	if unread > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d tensors of blocks that predict tokens after the next one (nextn) are not read", unread))
+		o.notes = append(o.notes, fmt.Sprintf("%d tensors of blocks that predict tokens after the next one (nextn) are not read", unread))
 	}
 	return nil
 }
@@ -91,9 +91,9 @@ func blockOf(name string) (int, bool) {
 
 // addNamed registers a tensor of the file under the names that the architecture has for it: one tensor, or the tensors that
 // it stacks.
-func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
+func (o *opener) addNamed(g ggufTensor, named []arch.Tensor) error {
 	if len(named) == 0 {
-		return fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
+		return fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", o.config.Family)
 	}
 	for _, want := range named {
 		one, err := slice(g, want)
@@ -108,7 +108,7 @@ func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 		if err := t.check(t.shape); err != nil {
 			return err
 		}
-		if err := add(s, s.tensors, s.path, want.Name, t); err != nil {
+		if err := add(o, o.tensors, o.path, want.Name, t); err != nil {
 			return err
 		}
 	}

@@ -458,10 +458,12 @@ func FuzzGGUF(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s := &Source{config: cfg, tensors: map[string]tensor{}}
-		if s.addGGUF(tensors) != nil {
+		o := newOpener("")
+		o.config = cfg
+		if o.addGGUF(tensors) != nil {
 			return
 		}
+		s := o.source()
 		for name := range s.tensors {
 			readAll(t, s, name)
 		}

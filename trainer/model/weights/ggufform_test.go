@@ -63,9 +63,10 @@ func TestRefusedHeads(t *testing.T) {
 		{"blk.0.ssm_out.weight", []int64{8, 23}},
 	} {
 		c := deltaConfig(2, 6, 4)
-		s := &Source{config: c, tensors: map[string]tensor{}}
+		o := newOpener("")
+		o.config = c
 		n, _ := numel(one.shape)
-		err := s.addGGUF([]ggufTensor{{name: one.name, dtype: F32, shape: one.shape, data: make([]byte, 4*n)}})
+		err := o.addGGUF([]ggufTensor{{name: one.name, dtype: F32, shape: one.shape, data: make([]byte, 4*n)}})
 		golden.WantError(t, err, one.name, "6 heads")
 	}
 }

@@ -23,7 +23,7 @@ type checksum struct {
 // checksumOf accumulates one tensor in float64, in reads of different sizes.
 func checksumOf(t *testing.T, s *Source, name string) (c checksum) {
 	t.Helper()
-	err := s.eachChunk(name, make([]float32, 1000), func(_ int64, values []float32) error {
+	err := s.tensors[name].eachChunk(make([]float32, 1000), func(_ int64, values []float32) error {
 		for _, v := range values {
 			c.Sum += float64(v)
 			c.Sumsq += float64(v) * float64(v)

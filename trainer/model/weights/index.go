@@ -15,8 +15,8 @@ const maxShards = 4096
 
 // openIndex reads a shard index and calls add for every shard. Only the tensors in the shards count: an entry of weight_map
 // that is in no shard is noted, and so is a tensor that weight_map does not list.
-func (s *Source) openIndex(file, ext string, add func(shard string) error) error {
-	data, err := durable.ReadSmall(filepath.Join(s.path, file), maxHeaderBytes)
+func (o *opener) openIndex(file, ext string, add func(shard string) error) error {
+	data, err := durable.ReadSmall(filepath.Join(o.path, file), maxHeaderBytes)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 		return fmt.Errorf("weight_map names %d files: at most %d", len(shards), maxShards)
 	}
 	for _, shard := range shards {
-		empty, err := s.empty(shard)
+		empty, err := o.empty(shard)
 		if err == nil && !empty {
 			err = add(shard)
 		}
@@ -37,30 +37,30 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 			return fmt.Errorf("%s: %w", shard, err)
 		}
 	}
-	s.compareIndex(file, weightMap)
+	o.compareIndex(file, weightMap)
 	return nil
 }
 
 // compareIndex adds notes about tensors that only weight_map or only the shards contain.
-func (s *Source) compareIndex(file string, weightMap map[string]string) {
-	s.assigned = map[string]string{}
+func (o *opener) compareIndex(file string, weightMap map[string]string) {
+	o.assigned = map[string]string{}
 	var absent, unlisted []string
 	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
-		if !s.has(name) && !isExtraState(name) {
+		if !o.has(name) && !isExtraState(name) {
 			absent = append(absent, name)
-			s.assigned[name] = weightMap[name]
+			o.assigned[name] = weightMap[name]
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.tensors)) {
+	for _, name := range slices.Sorted(maps.Keys(o.tensors)) {
 		if weightMap[name] == "" {
 			unlisted = append(unlisted, name)
 		}
 	}
 	if len(absent) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which is in no shard", file, firstAndCount(absent)))
+		o.notes = append(o.notes, fmt.Sprintf("%s lists %s, which is in no shard", file, firstAndCount(absent)))
 	}
 	if len(unlisted) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read anyway", file, firstAndCount(unlisted)))
+		o.notes = append(o.notes, fmt.Sprintf("%s does not list %s, which is read anyway", file, firstAndCount(unlisted)))
 	}
 }
 

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -45,6 +46,15 @@ func (m *mapping) close() error {
 	data := m.data
 	m.data = nil
 	return unix.Munmap(data)
+}
+
+// unmap closes all mappings.
+func unmap(all []*mapping) error {
+	var errs []error
+	for _, m := range all {
+		errs = append(errs, m.close())
+	}
+	return errors.Join(errs...)
 }
 
 // guardMapped runs f. If a mapped file was cut short, reading it causes a memory fault, which would kill the process;

@@ -12,27 +12,27 @@ import (
 const headName = "lm_head.weight"
 
 // embeddingName returns the name of the embedding.
-func (s *Source) embeddingName() string { return s.config.Body() + "embed_tokens.weight" }
+func embeddingName(c arch.Config) string { return c.Body() + "embed_tokens.weight" }
 
 // rename gives the tensors of a folder the names that the architecture has for them. It removes the prefix of a wrapper,
 // splits fused tensors of experts, and renames routers and a tied head that is stored instead of the embedding.
-func (s *Source) rename() error {
-	expected := s.config.Layout().Tensors()
-	if err := s.setAside(s.unwrap(expected)); err != nil {
+func (o *opener) rename() error {
+	expected := o.config.Layout().Tensors()
+	if err := o.setAside(o.unwrap(expected)); err != nil {
 		return err
 	}
-	useNames(s, expected)
-	if err := s.split(expected); err != nil {
+	useNames(o, expected)
+	if err := o.split(expected); err != nil {
 		return err
 	}
-	if err := s.tie(); err != nil {
+	if err := o.tie(); err != nil {
 		return err
 	}
-	head, stored := s.tensors[headName]
-	if _, both := s.tensors[s.embeddingName()]; s.config.Tied && stored && !both {
-		delete(s.tensors, headName)
-		s.tensors[s.embeddingName()] = head
-		s.notes = append(s.notes, fmt.Sprintf("%s is read as %s: the two are tied", headName, s.embeddingName()))
+	head, stored := o.tensors[headName]
+	if _, both := o.tensors[embeddingName(o.config)]; o.config.Tied && stored && !both {
+		delete(o.tensors, headName)
+		o.tensors[embeddingName(o.config)] = head
+		o.notes = append(o.notes, fmt.Sprintf("%s is read as %s: the two are tied", headName, embeddingName(o.config)))
 	}
 	return nil
 }
@@ -40,19 +40,19 @@ func (s *Source) rename() error {
 // unwrap finds the prefix that the names in the file have instead of Config.Body, such as module.model.
 // (DistributedDataParallel), _orig_mod.model. (torch.compile) or language_model.model. (a language model in a vision
 // model). It renames all tensors that begin with it. stored maps the new names of these tensors to their names in the file.
-func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
-	want := s.config.Body()
+func (o *opener) unwrap(expected []arch.Tensor) (stored map[string]string) {
+	want := o.config.Body()
 	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused.Name == "" })
 	if first < 0 {
 		return nil
 	}
-	body, ok := s.prefixOf(strings.TrimPrefix(expected[first].Name, want), expected[first].Shape)
+	body, ok := prefixOf(o.tensors, strings.TrimPrefix(expected[first].Name, want), expected[first].Shape)
 	if !ok {
 		return nil
 	}
-	head, _ := s.prefixOf(headName, []int64{int64(s.config.VocabSize), int64(s.config.Hidden)})
+	head, _ := prefixOf(o.tensors, headName, []int64{int64(o.config.VocabSize), int64(o.config.Hidden)})
 	renamed, stored := map[string]tensor{}, map[string]string{}
-	for name, t := range s.tensors {
+	for name, t := range o.tensors {
 		to := name
 		if rest, inside := strings.CutPrefix(name, body); inside && !inOtherPart(name) {
 			to = want + rest
@@ -65,18 +65,18 @@ func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 		}
 		renamed[to], stored[to] = t, name
 	}
-	s.tensors = renamed
+	o.tensors = renamed
 	if body != want {
-		s.wrapper = body
-		s.notes = append(s.notes, fmt.Sprintf("names begin with %q instead of %q, and are read as if they began with the latter", body, want))
+		o.wrapper = body
+		o.notes = append(o.notes, fmt.Sprintf("names begin with %q instead of %q, and are read as if they began with the latter", body, want))
 	}
 	return stored
 }
 
 // prefixOf returns the part of a tensor's name in the file before the given ending. Exactly one tensor of the shape must
 // have a name with this ending.
-func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool) {
-	for name, t := range s.tensors {
+func prefixOf(tensors map[string]tensor, ending string, shape []int64) (prefix string, ok bool) {
+	for name, t := range tensors {
 		before, ends := strings.CutSuffix(name, ending)
 		if !ends || inOtherPart(name) || before != "" && !strings.HasSuffix(before, ".") || !slices.Equal(t.shape, shape) {
 			continue
@@ -90,36 +90,36 @@ func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool)
 }
 
 // useNames gives tensors that have their other name in the file their usual name.
-func useNames(s *Source, expected []arch.Tensor) {
+func useNames(o *opener, expected []arch.Tensor) {
 	for _, want := range expected {
-		t, stored := s.tensors[want.Other]
-		if stored && !s.has(want.Name) {
-			s.tensors[want.Name] = t
-			delete(s.tensors, want.Other)
+		t, stored := o.tensors[want.Other]
+		if stored && !o.has(want.Name) {
+			o.tensors[want.Name] = t
+			delete(o.tensors, want.Other)
 		}
 	}
 }
 
 // split replaces each fused tensor of experts by the experts' own tensors.
-func (s *Source) split(expected []arch.Tensor) error {
+func (o *opener) split(expected []arch.Tensor) error {
 	fused := map[string]bool{}
 	for _, want := range expected {
 		name := want.Fused.Name
-		all, ok := s.tensors[name]
+		all, ok := o.tensors[name]
 		if name == "" || !ok {
 			continue
 		}
 		fused[name] = true
 		one, err := all.unfused(want)
 		if err == nil {
-			err = add(s, s.tensors, "fused experts", want.Name, one)
+			err = add(o, o.tensors, "fused experts", want.Name, one)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", name, err)
 		}
 	}
 	for name := range fused {
-		delete(s.tensors, name)
+		delete(o.tensors, name)
 	}
 	return nil
 }

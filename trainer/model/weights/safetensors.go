@@ -39,10 +39,10 @@ func isExtraState(name string) bool {
 }
 
 // addSafetensors maps a safetensors file of the folder and registers its tensors.
-func (s *Source) addSafetensors(file string) error {
+func (o *opener) addSafetensors(file string) error {
 	var entries []headerEntry
 	var data []byte
-	err := s.scan(filepath.Join(s.path, file), func(whole []byte) (err error) {
+	err := o.scan(filepath.Join(o.path, file), func(whole []byte) (err error) {
 		entries, data, err = parseSafetensors(whole)
 		return err
 	})
@@ -50,7 +50,7 @@ func (s *Source) addSafetensors(file string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := register(s, file, e.name, e.tensor(data)); err != nil {
+		if err := register(o, file, e.name, e.tensor(data)); err != nil {
 			return err
 		}
 	}
@@ -58,22 +58,22 @@ func (s *Source) addSafetensors(file string) error {
 }
 
 // register adds a tensor of a folder to the tensors of the model, to those with scales, or to those of other parts.
-func register(s *Source, file, name string, t tensor) error {
+func register(o *opener, file, name string, t tensor) error {
 	_, readable := encodings[t.dtype]
 	switch {
 	case isExtraState(name):
-		s.notes = append(s.notes, name+" is not a weight, and is ignored")
+		o.notes = append(o.notes, name+" is not a weight, and is ignored")
 		return nil
-	case s.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
-		return add(s, s.packed, file, name, t)
-	case !readable && (s.config.Wrapper != "" || inOtherPart(name)):
-		return add(s, s.others, file, name, t)
+	case o.config.Quantisation != nil && slices.Contains([]DType{"U8", F8_E4M3, F8_E8M0}, t.dtype):
+		return add(o, o.packed, file, name, t)
+	case !readable && (o.config.Wrapper != "" || inOtherPart(name)):
+		return add(o, o.others, file, name, t)
 	}
 	t, err := newTensor(t.shape, t.dtype, t.data)
 	if err != nil {
 		return fmt.Errorf("tensor %s: %w", name, err)
 	}
-	return add(s, s.tensors, file, name, t)
+	return add(o, o.tensors, file, name, t)
 }
 
 // parseSafetensors reads the header: 8 bytes of little-endian length, JSON, then the data. The

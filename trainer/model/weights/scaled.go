@@ -55,23 +55,23 @@ func (t tensor) bytes(from, n int64) []byte {
 
 // dequantise pairs the packed tensors of a quantised folder with their scales, so that they can be read like other
 // matrices. The scales of activations and of the cache are ignored: here only weights are stored in fewer bits.
-func (s *Source) dequantise() error {
-	if s.config.Quantisation == nil {
+func (o *opener) dequantise() error {
+	if o.config.Quantisation == nil {
 		return nil
 	}
 	ignored := 0
-	for name := range s.tensors {
+	for name := range o.tensors {
 		if scalesActivations(name) {
-			delete(s.tensors, name)
+			delete(o.tensors, name)
 			ignored++
 		}
 	}
 	if ignored > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d scales of activations or of the cache are ignored: only weights are quantised here", ignored))
+		o.notes = append(o.notes, fmt.Sprintf("%d scales of activations or of the cache are ignored: only weights are quantised here", ignored))
 	}
 	pairs := 0
-	for _, name := range slices.Sorted(maps.Keys(s.packed)) {
-		paired, err := s.pair(name)
+	for _, name := range slices.Sorted(maps.Keys(o.packed)) {
+		paired, err := o.pair(name)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", name, err)
 		}
@@ -79,12 +79,12 @@ func (s *Source) dequantise() error {
 			pairs++
 		}
 	}
-	if len(s.packed) > 0 {
-		name := slices.Min(slices.Collect(maps.Keys(s.packed)))
-		return fmt.Errorf("tensor %s of type %s does not belong to a quantised matrix", name, s.packed[name].dtype)
+	if len(o.packed) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(o.packed)))
+		return fmt.Errorf("tensor %s of type %s does not belong to a quantised matrix", name, o.packed[name].dtype)
 	}
 	if pairs > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d matrices are stored as %s: they are widened, and saved unquantised", pairs, s.config.Quantisation.Method))
+		o.notes = append(o.notes, fmt.Sprintf("%d matrices are stored as %s: they are widened, and saved unquantised", pairs, o.config.Quantisation.Method))
 	}
 	return nil
 }
@@ -103,45 +103,45 @@ const (
 
 // pair makes a matrix from the packed tensor of that name and its scales, and removes both from the lists. It returns false
 // if the name is not the name of a packed matrix.
-func (s *Source) pair(name string) (paired bool, err error) {
-	matrix, ok := s.packed[name]
+func (o *opener) pair(name string) (paired bool, err error) {
+	matrix, ok := o.packed[name]
 	if !ok {
 		return false, nil // it was the scale of another tensor
 	}
 	base, factors := name, tensor{}
 	switch cut, halves := strings.CutSuffix(name, blocksEnd); {
 	case matrix.dtype == F8_E4M3:
-		factors, err = s.takeScale(name)
+		factors, err = o.takeScale(name)
 	case halves && matrix.dtype == "U8":
 		base = cut
-		matrix, factors, err = s.takeBlocks(matrix, cut+scalesEnd)
+		matrix, factors, err = takeBlocks(o.packed, matrix, cut+scalesEnd)
 	default:
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	t, err := newScaled(matrix, factors, s.config.Quantisation)
+	t, err := newScaled(matrix, factors, o.config.Quantisation)
 	if err != nil {
 		return false, err
 	}
-	delete(s.packed, name)
-	return true, add(s, s.tensors, "the file with "+name, base, t)
+	delete(o.packed, name)
+	return true, add(o, o.tensors, "the file with "+name, base, t)
 }
 
 // takeScale removes and returns the scales of an FP8 matrix. Values are multiplied by them, even if the name ends in _inv.
-func (s *Source) takeScale(name string) (factors tensor, err error) {
+func (o *opener) takeScale(name string) (factors tensor, err error) {
 	found := 0
 	for _, end := range []string{"_scale_inv", "_scale"} {
-		if t, ok := s.tensors[name+end]; ok {
+		if t, ok := o.tensors[name+end]; ok {
 			factors = t
 			found++
-			delete(s.tensors, name+end)
+			delete(o.tensors, name+end)
 		}
-		if t, ok := s.packed[name+end]; ok && t.dtype == F8_E8M0 {
+		if t, ok := o.packed[name+end]; ok && t.dtype == F8_E8M0 {
 			factors = t
 			found++
-			delete(s.packed, name+end)
+			delete(o.packed, name+end)
 		}
 	}
 	if found != 1 {
@@ -151,12 +151,12 @@ func (s *Source) takeScale(name string) (factors tensor, err error) {
 }
 
 // takeBlocks returns the matrix of mxfp4 blocks [..., rows, columns/32, 16], and removes and returns its scales.
-func (s *Source) takeBlocks(one tensor, scalesName string) (matrix, factors tensor, err error) {
-	of, ok := s.packed[scalesName]
+func takeBlocks(packed map[string]tensor, one tensor, scalesName string) (matrix, factors tensor, err error) {
+	of, ok := packed[scalesName]
 	if !ok || of.dtype != "U8" {
 		return matrix, factors, fmt.Errorf("blocks of mxfp4 need their scales, %s", scalesName)
 	}
-	delete(s.packed, scalesName)
+	delete(packed, scalesName)
 	n := len(one.shape)
 	if n < 3 || one.shape[n-1] != 16 {
 		return matrix, factors, fmt.Errorf("shape %v: blocks of mxfp4 must have 16 bytes, which hold 32 values", one.shape)

@@ -160,18 +160,19 @@ func TestMXFP4(t *testing.T) {
 	}
 	defer file.Close()
 	const experts, rows, cols = 3, 5, 64
-	s := &Source{config: arch.Config{Quantisation: &arch.Quantisation{Method: arch.QuantMXFP4}}, tensors: map[string]tensor{}, packed: map[string]tensor{}}
+	o := newOpener("")
+	o.config.Quantisation = &arch.Quantisation{Method: arch.QuantMXFP4}
 	for _, end := range []string{blocksEnd, scalesEnd} {
-		s.packed["experts.down_proj"+end] = file.tensors["experts.down_proj"+end]
+		o.packed["experts.down_proj"+end] = file.tensors["experts.down_proj"+end]
 	}
-	if err := s.dequantise(); err != nil {
+	if err := o.dequantise(); err != nil {
 		t.Fatal(err)
 	}
 	want, got := make([]float32, experts*rows*cols), make([]float32, experts*rows*cols)
 	if err := file.Read("expected", 0, experts, want); err != nil {
 		t.Fatal(err)
 	}
-	all := s.tensors["experts.down_proj"]
+	all := o.tensors["experts.down_proj"]
 	if err := all.read(0, experts, got); err != nil || !slices.Equal(got, want) {
 		t.Errorf("other values in %v, %v", all.shape, err)
 	}
@@ -252,7 +253,7 @@ func FuzzScaled(f *testing.F) {
 			if n, ok := numel(shape); !ok || n > 1<<20 {
 				continue
 			}
-			if err := s.eachChunk(name, make([]float32, 100), func(int64, []float32) error { return nil }); err != nil {
+			if err := s.tensors[name].eachChunk(make([]float32, 100), func(int64, []float32) error { return nil }); err != nil {
 				t.Fatalf("%s %v: %v", name, shape, err)
 			}
 		}

@@ -1,17 +1,8 @@
 package weights
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
@@ -22,139 +13,14 @@ type Source struct {
 	path    string
 	config  arch.Config
 	tensors map[string]tensor
-	packed  map[string]tensor // tensors of a quantised folder that are not yet paired with their scales
-	others  map[string]tensor // tensors of parts other than the language model
-	form    *Form             // nil: the folder contains only a language model
-	names   []string
+	names   []string // sorted
+	form    *Form    // nil: the folder contains only a language model
 	notes   []string
 	gguf    map[string]any
 	maps    []*mapping
 
 	wrapper  string            // beginning of names in the file that replaces "model."; "": names are the architecture's
 	assigned map[string]string // tensors that are in no file, with the files to which the index assigns them
-}
-
-// Open reads the headers of a Hugging Face folder or of a .gguf file, and maps the weights. It refuses architectures that
-// the trainer does not implement, and files with inconsistent headers. Check compares the tensors with the architecture.
-func Open(path string) (*Source, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("weights: %w", err)
-	}
-	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]tensor{}, others: map[string]tensor{}}
-	switch {
-	case info.IsDir():
-		err = s.openFolder()
-	case strings.EqualFold(filepath.Ext(path), ".gguf"):
-		err = s.openGGUF()
-	default:
-		err = errors.New("this is neither a Hugging Face folder nor a .gguf file")
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("weights: %s: %w", path, err), s.Close())
-	}
-	s.names = slices.Sorted(maps.Keys(s.tensors))
-	return s, nil
-}
-
-// Files of a Hugging Face folder. The weight files are searched in this order.
-const (
-	safetensorsFile  = "model.safetensors"
-	safetensorsIndex = "model.safetensors.index.json"
-	binFile          = "pytorch_model.bin"
-	binIndex         = "pytorch_model.bin.index.json"
-	configFile       = "config.json"
-	generationFile   = "generation_config.json"
-)
-
-// Limits on a folder's JSON files: far above the needs of dense models, and small enough to parse in bounded memory.
-const (
-	maxConfigBytes = 1 << 20
-	maxHeaderBytes = 16 << 20 // safetensors headers and shard indexes: room for maxTensors names
-	maxTensors     = 100_000
-)
-
-// readConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists. It returns notes about ignored keys.
-func readConfig(dir string) (_ arch.Config, notes []string, err error) {
-	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
-	if err != nil {
-		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
-	}
-	cfg, err := arch.ParseJSON(data)
-	if err != nil {
-		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
-	}
-	for _, note := range arch.Notes(cfg) {
-		notes = append(notes, configFile+": "+note)
-	}
-	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
-	var more []string
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return cfg, notes, nil
-	case err == nil && blank(data):
-		return cfg, append(notes, generationFile+" is empty, and is ignored"), nil
-	case err == nil:
-		more, err = cfg.ReadGeneration(data)
-	}
-	if err != nil {
-		return arch.Config{}, nil, fmt.Errorf("%s: %w", generationFile, err)
-	}
-	for _, note := range more {
-		notes = append(notes, generationFile+": "+note)
-	}
-	return cfg, notes, nil
-}
-
-func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
-
-// openFolder opens the first weight file, or the first index, that is not empty.
-func (s *Source) openFolder() (err error) {
-	if s.config, s.notes, err = readConfig(s.path); err != nil {
-		return err
-	}
-	for _, candidate := range []struct {
-		name string
-		open func(file string) error
-	}{
-		{safetensorsFile, s.addSafetensors},
-		{safetensorsIndex, func(file string) error { return s.openIndex(file, ".safetensors", s.addSafetensors) }},
-		{binFile, s.addBin},
-		{binIndex, func(file string) error { return s.openIndex(file, ".bin", s.addBin) }},
-	} {
-		switch empty, err := s.empty(candidate.name); {
-		case err == nil && !empty:
-			if err := candidate.open(candidate.name); err != nil {
-				return fmt.Errorf("%s: %w", candidate.name, err)
-			}
-			if err := s.dequantise(); err != nil {
-				return fmt.Errorf("%s: %w", candidate.name, err)
-			}
-			return s.rename()
-		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return err
-		}
-	}
-	return fmt.Errorf("no weights found: the folder must contain %s, %s, %s or %s%s", safetensorsFile, safetensorsIndex, binFile, binIndex, inBrackets(s.notes))
-}
-
-// inBrackets formats notes for the end of a message.
-func inBrackets(notes []string) string {
-	if len(notes) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(notes, "; ") + ")"
-}
-
-// empty reports whether a file of the folder has no bytes, which can be the result of an interrupted copy, and adds a note
-// if so.
-func (s *Source) empty(file string) (bool, error) {
-	info, err := os.Stat(filepath.Join(s.path, file))
-	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-		return false, err
-	}
-	s.notes = append(s.notes, file+" is empty, and is ignored")
-	return true, nil
 }
 
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
@@ -237,42 +103,12 @@ func (s *Source) Wide() map[string]bool {
 }
 
 // Close unmaps the files.
-func (s *Source) Close() error {
-	var errs []error
+func (s *Source) Close() (err error) {
 	if s.form != nil {
 		s.form.keepMapped(s.maps)
 	} else {
-		for _, m := range s.maps {
-			errs = append(errs, m.close())
-		}
+		err = unmap(s.maps)
 	}
-	s.maps, s.tensors, s.names, s.others, s.form = nil, nil, nil, nil, nil
-	return errors.Join(errs...)
-}
-
-func (s *Source) has(name string) bool {
-	_, plain := s.tensors[name]
-	_, packed := s.packed[name]
-	_, beside := s.others[name]
-	return plain || packed || beside
-}
-
-// add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the
-// maps has.
-func add(s *Source, tensors map[string]tensor, file, name string, t tensor) error {
-	if s.has(name) {
-		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
-	}
-	tensors[name] = t
-	return nil
-}
-
-// scan maps a file, which stays mapped as long as the Source, and calls f with its bytes.
-func (s *Source) scan(path string, f func(file []byte) error) error {
-	m, err := mapFile(path)
-	if err != nil {
-		return err
-	}
-	s.maps = append(s.maps, m)
-	return guardMapped(func() error { return f(m.data) })
+	s.maps, s.tensors, s.names, s.form = nil, nil, nil, nil
+	return err
 }

@@ -120,6 +120,30 @@ func (t tensor) blocks(from, to int64, dst []byte) error {
 	return nil
 }
 
+// eachChunk widens the tensor, as many whole rows at a time as fit into the buffer, which grows for longer rows. at is the
+// index of the first element of values.
+func (t tensor) eachChunk(buffer []float32, visit func(at int64, values []float32) error) error {
+	count, length := rows(t.shape)
+	if count == 0 || length == 0 {
+		return nil
+	}
+	if int64(len(buffer)) < length {
+		buffer = make([]float32, length)
+	}
+	step := int64(len(buffer)) / length
+	for from := int64(0); from < count; from += step {
+		to := min(from+step, count)
+		values := buffer[:(to-from)*length]
+		if err := guardMapped(func() error { return t.read(from, to, values) }); err != nil {
+			return err
+		}
+		if err := visit(from*length, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // movesInBlocks reports whether blocks can give the tensor the order of folders: heads that are columns must be whole blocks.
 func (t tensor) movesInBlocks() bool {
 	return !t.tiled.Columns || t.tiled.Size%encodings[t.dtype].blockLen == 0
