@@ -56,7 +56,8 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 		return nil, err
 	}
 	config := arch.Config{Family: arch.Llama, VocabSize: s.tokenizer.VocabSize(), Hidden: r.Width, Layers: r.Layers, Heads: r.Width / 32,
-		KVHeads: r.Width / 32, HeadDim: 32, FFN: 4 * r.Width, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 1024, Tied: true, EOS: []int32{s.tokenizer.EOS()}}
+		KVHeads: r.Width / 32, HeadDim: 32, FFN: 4 * r.Width, RMSEps: 1e-5, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 1024, Tied: true,
+		Tokens: arch.SpecialTokens{EOS: []int32{s.tokenizer.EOS()}}}
 	if s.device, err = torch.Open("cpu", threads); err != nil {
 		return nil, err
 	}

@@ -192,7 +192,8 @@ func (c *cached) Close() error { return nil }
 // qwen3 returns a shape of Qwen 3 with random weights.
 func qwen3(name string, layers, width, heads, ffn int) network {
 	return network{name: name + " (random weights)", large: true, config: arch.Config{Family: arch.Qwen3, VocabSize: 151_936, Hidden: width, Layers: layers,
-		Heads: heads, KVHeads: 8, HeadDim: 128, FFN: ffn, RMSEps: 1e-6, RopeTheta: 1e6, MaxPosition: 40_960, Tied: true, EOS: []int32{0}}}
+		Heads: heads, KVHeads: 8, HeadDim: 128, FFN: ffn, RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e6}, MaxPosition: 40_960, Tied: true,
+		Tokens: arch.SpecialTokens{EOS: []int32{0}}}}
 }
 
 var (

@@ -44,7 +44,7 @@ func (n network) adapted() network {
 func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	return arch.Config{
 		Family: arch.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
-		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true, EOS: []int32{0},
+		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 512, Tied: true, Tokens: arch.SpecialTokens{EOS: []int32{0}},
 	}
 }
 
@@ -57,14 +57,14 @@ func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) a
 // lfm2 returns a hybrid. Two of three layers have a short convolution, and every third layer attends.
 func lfm2(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
-	c.Family, c.RopeTheta = arch.LFM2, 1e6
+	c.Family, c.Rope.Theta = arch.LFM2, 1e6
 	return c.WithDefaults()
 }
 
 // qwen35 returns a hybrid with the heads of Qwen3.5-0.8B. Three of four layers have a gated delta rule, and every fourth layer attends.
 func qwen35(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
-	c.Family, c.HeadDim, c.RMSEps, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e-6, 1e7,
+	c.Family, c.HeadDim, c.RMSEps, c.Rope.Theta, c.GatedDelta = arch.Qwen35, 256, 1e-6, 1e7,
 		&arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
 	for i := range layers {
 		c.GatedDelta.Layers = append(c.GatedDelta.Layers, i%4 != 3)

@@ -54,7 +54,7 @@ func eosOf(t *testing.T, dir string) []int32 {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	return src.Config().EOS
+	return src.Config().Tokens.EOS
 }
 
 func TestScoreAndGenerateGoldens(t *testing.T) {

@@ -23,7 +23,7 @@ func TestLoadPeakMemory(t *testing.T) {
 	ctx := t.Context()
 	cfg := arch.Config{
 		Family: arch.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
-		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+		RMSEps: 1e-5, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 64, Tied: true,
 	}
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {

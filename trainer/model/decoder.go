@@ -124,7 +124,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 		oldX.Drop()
 		oldH.Drop()
 	}
-	return scaled(h, d.cfg.HiddenScale())
+	return scaled(h, d.cfg.Multipliers.HiddenScale())
 }
 
 // embedded returns the embedding of ids in the type of the norms, scaled if the family scales it. In bf16 the scale is
@@ -167,7 +167,7 @@ func (d *Decoder) normBefore(i int) *torch.Tensor {
 func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
 	h := norm(d.cfg, x, d.normBefore(i))
 	if i == len(d.layers) {
-		return scaled(h, d.cfg.HiddenScale())
+		return scaled(h, d.cfg.Multipliers.HiddenScale())
 	}
 	return h
 }
@@ -219,7 +219,7 @@ func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.T
 // added returns the term that is added to the residual stream, given the output of attention or of an MLP. weight may be
 // nil.
 func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
-	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
+	return scaled(norm(l.cfg, out, weight), l.cfg.Multipliers.ResidualScale())
 }
 
 // attended returns the residual after attention, or what the layer has in its place, and its norm.

@@ -15,7 +15,7 @@ import (
 
 var sixLayers = arch.Config{
 	Family: arch.Llama, VocabSize: 97, Hidden: 64, Layers: 6, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 160,
-	RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true,
+	RMSEps: 1e-5, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 512, Tied: true,
 }
 
 // Layers below the lowest adapter store nothing for a backward pass. With checkpointing they do not even store their inputs.

@@ -19,7 +19,7 @@ import (
 func forEachHybrid(t *testing.T, test func(t *testing.T, m *Model)) {
 	for _, c := range []arch.Config{
 		{Family: arch.LFM2, HeadDim: 12, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
-		{Family: arch.Qwen35, HeadDim: 16, RotaryDim: 4, GatedDelta: &arch.GatedDelta{Layers: []bool{true, true, false, true}, KeyHeads: 2, ValueHeads: 4,
+		{Family: arch.Qwen35, HeadDim: 16, Rope: arch.Rope{Dim: 4}, GatedDelta: &arch.GatedDelta{Layers: []bool{true, true, false, true}, KeyHeads: 2, ValueHeads: 4,
 			KeyDim: 12, ValueDim: 10, Width: 4}},
 	} {
 		t.Run(c.Family, func(t *testing.T) { test(t, hybrid(t, c)) })
@@ -34,7 +34,7 @@ func hybrid(t *testing.T, c arch.Config) *Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	c.VocabSize, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.FFN, c.RMSEps, c.RopeTheta, c.MaxPosition = 200, 48, 4, 4, 2, 64, 1e-5, 1e6, 128
+	c.VocabSize, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.FFN, c.RMSEps, c.Rope.Theta, c.MaxPosition = 200, 48, 4, 4, 2, 64, 1e-5, 1e6, 128
 	m, err := Random(ctx, dev, c, 7, Options{Compute: torch.Float32})
 	if err != nil {
 		t.Fatal(err)

@@ -73,7 +73,7 @@ var (
 		"trainer/mgrpo.LossStats":                25, // each field is a metric, and a key of its JSON
 		"trainer/model.Model":                    24,
 		"trainer/model.layer":                    22,
-		"trainer/model/arch.Config":              33,
+		"trainer/model/arch.Config":              27,
 		"trainer/model/arch.family":              18,
 		"trainer/run/assemble.AgentParts":        16,
 		"trainer/show/report.line":               24, // the keys of a line of trajectories, as JSON
@@ -90,7 +90,7 @@ var (
 		"trainer/config.Config":                  51, // checks and derived values compare a section with the rest of the file
 		"trainer/engine/policy/local.pages":      24,
 		"trainer/model.Model":                    55, // passes, experts and loading share its buffers, and the embedded Decoder counts
-		"trainer/model/arch.Config":              56, // checks, widths and keys of a layer's parts depend on one another
+		"trainer/model/arch.Config":              30,
 		"trainer/model/arch.layer":               33,
 		"trainer/model/tokenizer.Tokenizer":      43, // nearly half build it from files or write GGUF, and the rest are mostly look-ups
 		"trainer/model/tokenizer/jinja.parser":   30,

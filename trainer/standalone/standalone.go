@@ -227,7 +227,7 @@ func cacheTokens(slots, limit int) int {
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
 func (c *Checkpoint) StopIDs() []int32 {
-	ids := slices.Clone(c.model.Config.EOS)
+	ids := slices.Clone(c.model.Config.Tokens.EOS)
 	if c.Tokenizer != nil {
 		ids = append(ids, c.Tokenizer.StopIDs()...)
 	}

@@ -27,7 +27,7 @@ func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt m
 func mixtureShape(experts int) arch.Config {
 	return arch.Config{
 		Family: arch.Qwen3MoE, VocabSize: tinyVocab, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+		RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 64, Tied: true,
 		Mixture: &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
 	}
 }

@@ -29,7 +29,7 @@ func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *m
 }
 
 var tinyConfig = arch.Config{Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true}
+	RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 64, Tied: true}
 
 // tinyHybrid returns a shape with an attention layer between convolutions.
 func tinyHybrid() arch.Config {
@@ -42,7 +42,7 @@ func tinyHybrid() arch.Config {
 // tinyRecurrent returns a shape with an attention layer between gated delta rules.
 func tinyRecurrent() arch.Config {
 	c := tinyConfig
-	c.Family, c.Layers, c.HeadDim, c.RotaryDim = arch.Qwen35, 3, 8, 2
+	c.Family, c.Layers, c.HeadDim, c.Rope.Dim = arch.Qwen35, 3, 8, 2
 	c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false, true}, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 5, Width: 4}
 	return c
 }

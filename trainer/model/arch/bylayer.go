@@ -46,12 +46,12 @@ func (b *ByLayer) normal(c *Config) *ByLayer {
 	return b
 }
 
-// byLayer returns ByLayer, or the zero value if it is nil.
-func (c Config) byLayer() *ByLayer {
-	if c.ByLayer == nil {
+// orZero returns b, or the zero value if b is nil.
+func (b *ByLayer) orZero() *ByLayer {
+	if b == nil {
 		return &ByLayer{}
 	}
-	return c.ByLayer
+	return b
 }
 
 func (b *ByLayer) settings() []setting {
@@ -78,12 +78,11 @@ func (c Config) Unread(name string) bool {
 }
 
 // LayerInputs returns the width of the embedding that each layer adds, 0 if layers add none.
-func (c Config) LayerInputs() int { return c.byLayer().Inputs }
+func (c Config) LayerInputs() int { return c.ByLayer.orZero().Inputs }
 
-func (c Config) validateByLayer(f *family) error {
-	b := c.byLayer()
+func (b *ByLayer) validate(c Config, f *family) error {
 	switch {
-	case c.ByLayer == nil:
+	case b == nil:
 		return nil
 	case !f.has.byLayer:
 		return fmt.Errorf("layers that differ: model_type %s has none", f.name)
@@ -110,11 +109,10 @@ func (c Config) validateByLayer(f *family) error {
 	return nil
 }
 
-// inputsOfLayers adds the embedding for all layers, the projection of the model's embedding to the same [Layers·Inputs] values, and the
+// addInputs adds the embedding for all layers, the projection of the model's embedding to the same [Layers·Inputs] values, and the
 // norm of a layer's values.
-func (c Config) inputsOfLayers(l *Layout) {
-	b := c.byLayer()
-	if b.Inputs == 0 {
+func (b *ByLayer) addInputs(l *Layout, c Config) {
+	if b == nil || b.Inputs == 0 {
 		return
 	}
 	width, d := int64(c.Layers)*int64(b.Inputs), int64(c.Hidden)

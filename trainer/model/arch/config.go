@@ -12,9 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-
-	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors, and
@@ -32,17 +29,10 @@ type Config struct {
 
 	Mixture *Mixture // of experts, in families that have them; nil: the model is dense
 
-	RMSEps      float64     // rms_norm_eps
-	RopeTheta   float64     // rope_theta
-	RopeScaling RopeScaling // rope_scaling; nil: unscaled frequencies
-	RotaryDim   int         // head_dim × partial_rotary_factor: the dimensions of a head that are rotated; 0: all
-	MaxPosition int         // max_position_embeddings
-
-	// Per layer. Nil is the same as all zero.
-	Windows []int  // a query sees its own key and the Windows[i]-1 keys before it; 0: all keys before it
-	NoRope  []bool // layers without rotary positions
-
-	LocalTheta  float64 // rope_local_base_freq: unscaled theta of layers with a window; 0: the same as other layers
+	RMSEps      float64 // rms_norm_eps
+	Rope        Rope
+	MaxPosition int // max_position_embeddings
+	Windows     Windows
 	Queries     Queries
 	Multipliers Multipliers
 	LogitCap    float64     // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
@@ -56,9 +46,7 @@ type Config struct {
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
 	MLPBias       bool // mlp_bias: biases on gate, up and down, in families that have this key
 
-	BOS []int32 // at most one id
-	EOS []int32 // ids that end generation; from generation_config.json if it has any
-	Pad []int32 // at most one id
+	Tokens SpecialTokens
 
 	Quantisation *Quantisation // how the folder of the configuration stores matrices; nil: as plain numbers
 
@@ -90,7 +78,7 @@ type Features struct {
 func (c Config) Features() Features { return families[c.Family].Features }
 
 // WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads),
-// RMSEps (1e-6) and RopeTheta (10000). In families that have them it also fills LocalTheta (the family's),
+// RMSEps (1e-6) and Rope.Theta (10000). In families that have them it also fills Rope.LocalTheta (the family's),
 // and the Shared (FFN) and the Sigmoid (the family's) of a mixture. Convolutions are in two of three
 // layers. Gated delta rules are in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
@@ -99,17 +87,20 @@ func (c Config) WithDefaults() Config {
 		c.HeadDim = c.Hidden / c.Heads
 	}
 	c.RMSEps = cmp.Or(c.RMSEps, 1e-6)
-	c.RopeTheta = cmp.Or(c.RopeTheta, 10000)
+	c.Rope.Theta = cmp.Or(c.Rope.Theta, 10000)
 	f := families[c.Family]
 	if f == nil {
 		return c
 	}
-	c.LocalTheta = cmp.Or(c.LocalTheta, f.defaults.LocalTheta)
+	c.Rope.LocalTheta = cmp.Or(c.Rope.LocalTheta, f.defaults.Rope.LocalTheta)
 	if f.has.shortConv && c.ShortConv == nil {
 		c.ShortConv = &ShortConv{Layers: eachLayer(c.Layers, func(i int) bool { return i%3 != 2 }), Width: 3}
 	}
 	if f.has.gatedDelta {
-		c = c.withGatedDelta()
+		c.Rope.Dim = cmp.Or(c.Rope.Dim, max(2, c.HeadDim/8*2))
+		if c.GatedDelta == nil {
+			c.GatedDelta = defaultGatedDelta(c)
+		}
 	}
 	if c.Mixture != nil {
 		m := *c.Mixture
@@ -167,11 +158,11 @@ func (c Config) Validate() error {
 		set, has bool
 	}{
 		{"sliding_window", c.Windows != nil, f.has.windows},
-		{"no_rope_layers", c.NoRope != nil, f.has.noRope},
-		{"rope_local_base_freq", c.LocalTheta != 0, f.defaults.LocalTheta != 0},
+		{"no_rope_layers", c.Rope.Without != nil, f.has.noRope},
+		{"rope_local_base_freq", c.Rope.LocalTheta != 0, f.defaults.Rope.LocalTheta != 0},
 		{"query_pre_attn_scalar", c.Queries.Scalar != 0, f.has.queryScalar},
 		{"llama_4_scaling_beta", c.Queries.Growth != QueryGrowth{}, f.has.queryGrowth},
-		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
+		{"partial_rotary_factor", c.Rope.Dim != 0, f.partialRotary != 0},
 		{"final_logit_softcapping", c.LogitCap != 0, f.has.byLayer},
 	} {
 		if s.set && !s.has {
@@ -184,71 +175,11 @@ func (c Config) Validate() error {
 	if c.LogitCap != 0 && !positiveFinite(c.LogitCap) {
 		return fmt.Errorf("final_logit_softcapping is %g: must be positive and finite", c.LogitCap)
 	}
-	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
+	if err := errors.Join(c.Windows.validate(c.Layers), c.ByLayer.validate(c, f)); err != nil {
 		return err
 	}
-	return errors.Join(c.validateMultipliers(f), c.Queries.Growth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f),
-		c.validateRotary(), c.validateTokens())
+	return errors.Join(c.Multipliers.validate(f), c.Queries.Growth.validate(), c.Mixture.validate(c, f), c.ShortConv.validate(c, f),
+		c.GatedDelta.validate(c, f), c.Rope.validate(c, f), c.Tokens.validate(c.VocabSize))
 }
 
 func positiveFinite(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
-
-// tokenKey is a key of config.json and generation_config.json that has at most max token ids.
-type tokenKey struct {
-	key  string
-	gguf []string // names of the tokens in keys of GGUF metadata
-	ids  *[]int32
-	max  int
-}
-
-func (c *Config) tokens() []tokenKey {
-	return []tokenKey{
-		{"bos_token_id", []string{"bos"}, &c.BOS, 1},
-		{"eos_token_id", []string{"eos", "eot"}, &c.EOS, 64},
-		{"pad_token_id", []string{"padding"}, &c.Pad, 1},
-	}
-}
-
-// padding reports whether the key has the id of padding.
-func (t tokenKey) padding() bool { return t.key == "pad_token_id" }
-
-// inside reads ids, without those outside the vocabulary. note is a sentence about the latter; "": there are none.
-func (t tokenKey) inside(k *keys, vocab int) (inside []int32, note string) {
-	found := k.ids(t.key)
-	inside = insideVocabulary(found, vocab)
-	if len(inside) < len(found) {
-		note = fmt.Sprintf("%s has ids %s: those outside of the vocabulary of %d are ignored", t.key, strictjson.Brief(fmt.Sprint(found)), vocab)
-	}
-	return inside, note
-}
-
-func insideVocabulary(ids []int32, vocab int) []int32 {
-	return slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return int(id) >= vocab })
-}
-
-// read reads ids that are inside the vocabulary. If the key is absent, they are the family's. An id of padding outside the vocabulary is
-// kept, and Validate refuses it: transformers does not build an embedding with such an id.
-func (t tokenKey) read(k *keys, vocab int) []int32 {
-	switch {
-	case !k.has(t.key):
-		return insideVocabulary(*t.ids, vocab)
-	case t.padding():
-		return k.ids(t.key)
-	}
-	ids, _ := t.inside(k, vocab)
-	return ids
-}
-
-func (c Config) validateTokens() error {
-	for _, t := range c.tokens() {
-		if len(*t.ids) > t.max {
-			return fmt.Errorf("%s lists %d ids: at most %d", t.key, len(*t.ids), t.max)
-		}
-		for _, id := range *t.ids {
-			if id < 0 || int(id) >= c.VocabSize {
-				return fmt.Errorf("%s %d is outside the vocabulary of %d", t.key, id, c.VocabSize)
-			}
-		}
-	}
-	return nil
-}

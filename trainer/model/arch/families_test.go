@@ -104,7 +104,7 @@ func TestYaRN(t *testing.T) {
 		}
 		r, _ := cfg.Layer(0).Rotary()
 		golden.Near(t, c.json, r.Amplitude(), c.amplitude, 1e-15)
-		factor := cfg.RopeScaling.(*RopeYaRN).Factor
+		factor := cfg.Rope.Scaling.(*RopeYaRN).Factor
 		freqs, plain := r.Frequencies(), Rotary{Theta: r.Theta, Dim: 16}.Frequencies()
 		for _, i := range c.kept {
 			golden.Near(t, c.json, freqs[i], plain[i], 1e-15)

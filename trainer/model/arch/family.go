@@ -52,7 +52,7 @@ type familyKeys struct {
 var families = map[string]*family{}
 
 func register(f *family) {
-	f.defaults.Family, f.defaults.RopeTheta = f.name, cmp.Or(f.defaults.RopeTheta, 10000)
+	f.defaults.Family, f.defaults.Rope.Theta = f.name, cmp.Or(f.defaults.Rope.Theta, 10000)
 	families[f.name] = f
 }
 

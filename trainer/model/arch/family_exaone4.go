@@ -11,7 +11,7 @@ func init() {
 		name:         EXAONE4,
 		architecture: "Exaone4ForCausalLM",
 		defaults: Config{VocabSize: 102400, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, FFN: 16384, RMSEps: 1e-5, MaxPosition: 2048,
-			BOS: []int32{0}, EOS: []int32{2}},
+			Tokens: SpecialTokens{BOS: []int32{0}, EOS: []int32{2}}},
 		has:   familyKeys{windows: true, noRope: true},
 		read:  exaone4Windows,
 		write: writeEXAONE4,
@@ -45,13 +45,13 @@ func exaone4Windows(k *keys, c *Config) {
 	}
 	slide(k, c, window, func(i int) bool { return slides[i] })
 	if window > 0 {
-		c.rotateInWindows()
+		rotateInWindows(c)
 	}
 }
 
 // rotateInWindows removes the rotary positions from layers without a window.
-func (c *Config) rotateInWindows() {
-	c.NoRope = eachLayer(c.Layers, func(i int) bool { return c.Layer(i).Window() == 0 })
+func rotateInWindows(c *Config) {
+	c.Rope.Without = eachLayer(c.Layers, func(i int) bool { return c.Layer(i).Window() == 0 })
 }
 
 // exaone4GGUF reads windows. llama.cpp applies them only if the model has 64 layers, so windows of other models are refused.
@@ -63,15 +63,15 @@ func exaone4GGUF(k *keys, c *Config) {
 	case c.Layers == layersWithWindows:
 		k.require("attention.sliding_window")
 		windowsGGUF(k, 4, c)
-		c.rotateInWindows()
+		rotateInWindows(c)
 	case window > 0:
 		k.fail("attention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", window, layersWithWindows)
 	}
 }
 
 func writeEXAONE4(c Config) map[string]any {
-	object := map[string]any{"layer_types": c.layerTypes(), "sliding_window": c.windowOrNull()}
-	if c.NoRope != nil && c.Windows == nil { // a window that no layer has: all layers are without positions
+	object := map[string]any{"layer_types": c.layerTypes(), "sliding_window": c.Windows.orNull()}
+	if c.Rope.Without != nil && c.Windows == nil { // a window that no layer has: all layers are without positions
 		object["sliding_window"] = c.MaxPosition
 	}
 	return object

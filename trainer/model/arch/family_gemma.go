@@ -7,8 +7,8 @@ func init() {
 	register(&family{
 		name:         Gemma,
 		architecture: "GemmaForCausalLM",
-		defaults: Config{VocabSize: 256000, Hidden: 3072, Layers: 28, Heads: 16, KVHeads: 16, HeadDim: 256, FFN: 24576, RMSEps: 1e-6, RopeTheta: 10000,
-			MaxPosition: 8192, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
+		defaults: Config{VocabSize: 256000, Hidden: 3072, Layers: 28, Heads: 16, KVHeads: 16, HeadDim: 256, FFN: 24576, RMSEps: 1e-6, Rope: Rope{Theta: 10000},
+			MaxPosition: 8192, Tied: true, Tokens: SpecialTokens{BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}}},
 		has:      familyKeys{attentionBias: true},
 		Features: Features{NormOffset: 1, GELU: true},
 		anyGELU:  true,

@@ -27,7 +27,7 @@ func init() {
 // gemmaDefaults returns the defaults of Gemma 3 and 4.
 func gemmaDefaults(vocab, layers int) Config {
 	return Config{VocabSize: vocab, Hidden: 2304, Layers: layers, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
-		RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}}
+		Rope: Rope{Theta: 1e6, LocalTheta: 10000}, MaxPosition: 131072, Tied: true, Tokens: SpecialTokens{BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}}}
 }
 
 // gemma adds attention and the dense MLP of Gemma 3 and 4, without the norm after the MLP.
@@ -50,8 +50,8 @@ func gemma3Scalars(k *keys, c *Config) {
 	if c.Queries.Scalar == float64(c.HeadDim) {
 		c.Queries.Scalar = 0
 	}
-	if c.LocalTheta <= 0 {
-		k.fail("rope_local_base_freq is %g: must be positive", c.LocalTheta)
+	if c.Rope.LocalTheta <= 0 {
+		k.fail("rope_local_base_freq is %g: must be positive", c.Rope.LocalTheta)
 	}
 }
 
@@ -72,7 +72,7 @@ func writeGemma3(c Config) map[string]any {
 		}
 	}
 	object := typesAndWindow(c)
-	object["query_pre_attn_scalar"], object["rope_local_base_freq"] = scalar, decimal(c.LocalTheta)
+	object["query_pre_attn_scalar"], object["rope_local_base_freq"] = scalar, decimal(c.Rope.LocalTheta)
 	return object
 }
 
@@ -93,7 +93,7 @@ func gemma3GGUF(k *keys, c *Config) {
 
 func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	writeWindowGGUF(c, set)
-	set("rope.freq_base_swa", c.LocalTheta)
+	set("rope.freq_base_swa", c.Rope.LocalTheta)
 }
 
 // slidingPatternGGUF reads which layers have a window. The key is a list with one value per layer, which slidingPatternGGUF

@@ -73,7 +73,7 @@ func gemma4Windows(k *keys, c *Config) {
 
 // gemma4Rope reads rope_parameters of both types of layers. transformers reads no older key.
 func gemma4Rope(k *keys, c *Config) {
-	c.RopeTheta, c.LocalTheta, c.RopeScaling = 1e6, 10000, &RopeProportional{Fraction: 0.25, Factor: 1}
+	c.Rope.Theta, c.Rope.LocalTheta, c.Rope.Scaling = 1e6, 10000, &RopeProportional{Fraction: 0.25, Factor: 1}
 	in := k.section("rope_parameters")
 	if in == nil {
 		return
@@ -83,11 +83,11 @@ func gemma4Rope(k *keys, c *Config) {
 		in.fail("%s and %s are needed", fullAttention, slidingAttention)
 	}
 	if full != nil {
-		c.RopeTheta, c.RopeScaling = readProportional(full, true)
+		c.Rope.Theta, c.Rope.Scaling = readProportional(full, true)
 		in.fold(full)
 	}
 	if sliding != nil {
-		c.LocalTheta, _ = readProportional(sliding, false)
+		c.Rope.LocalTheta, _ = readProportional(sliding, false)
 		in.fold(sliding)
 	}
 	k.fold(in)
@@ -147,16 +147,16 @@ func readOverrides(k *keys, c *Config, b *ByLayer) {
 }
 
 func writeGemma4(c Config) map[string]any {
-	full := scalingSection(c)
-	full["rope_theta"] = decimal(c.RopeTheta)
+	full := c.Rope.section()
+	full["rope_theta"] = decimal(c.Rope.Theta)
 	object := typesAndWindow(c)
 	object["rope_parameters"] = map[string]any{fullAttention: full,
-		slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}}
+		slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.Rope.LocalTheta)}}
 	object["final_logit_softcapping"], object["enable_moe_block"] = nil, false
 	if c.LogitCap > 0 {
 		object["final_logit_softcapping"] = decimal(c.LogitCap)
 	}
-	b := c.byLayer()
+	b := c.ByLayer.orZero()
 	object["global_head_dim"] = cmp.Or(b.GlobalHeadDim, c.HeadDim)
 	object["num_global_key_value_heads"] = nil
 	if b.GlobalKVHeads > 0 {

@@ -9,11 +9,13 @@ func init() {
 		name:         GLM4,
 		architecture: "Glm4ForCausalLM",
 		defaults: Config{VocabSize: 151552, Hidden: 4096, Layers: 40, Heads: 32, KVHeads: 2, HeadDim: 128, FFN: 13696, RMSEps: 1.5625e-7,
-			MaxPosition: 131072, AttentionBias: true, EOS: []int32{151329, 151336, 151338}, Pad: []int32{151329}},
+			MaxPosition: 131072, AttentionBias: true, Tokens: SpecialTokens{EOS: []int32{151329, 151336, 151338}, Pad: []int32{151329}}},
 		has:           familyKeys{attentionBias: true},
 		partialRotary: 0.5,
 		Features:      Features{RotaryPairs: true},
-		write:         func(c Config) map[string]any { return map[string]any{"partial_rotary_factor": c.rotaryFactor()} },
+		write: func(c Config) map[string]any {
+			return map[string]any{"partial_rotary_factor": c.Rope.partial(c.HeadDim)}
+		},
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(c.AttentionBias)

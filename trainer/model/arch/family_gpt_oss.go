@@ -11,7 +11,7 @@ func init() {
 	register(&family{
 		name:         GPTOSS,
 		architecture: "GptOssForCausalLM",
-		defaults: Config{VocabSize: 201088, Hidden: 2880, Layers: 36, Heads: 64, KVHeads: 8, HeadDim: 64, FFN: 2880, RMSEps: 1e-5, RopeTheta: 150000,
+		defaults: Config{VocabSize: 201088, Hidden: 2880, Layers: 36, Heads: 64, KVHeads: 8, HeadDim: 64, FFN: 2880, RMSEps: 1e-5, Rope: Rope{Theta: 150000},
 			MaxPosition: 131072, AttentionBias: true, Mixture: &Mixture{Experts: 128, PerToken: 4, FFN: 2880, Normalise: true, Step: 1}},
 		has:      familyKeys{attentionBias: true, windows: true, expertsAlone: true},
 		Features: Features{ClampedGates: true},
@@ -53,7 +53,7 @@ func readGPTOSS(k *keys, c *Config) {
 
 func writeGPTOSS(c Config) map[string]any {
 	object := typesAndWindow(c)
-	object["rope_scaling"] = scalingSection(c)
+	object["rope_scaling"] = c.Rope.section()
 	return object
 }
 

@@ -10,7 +10,7 @@ func init() {
 		name:         Granite,
 		architecture: "GraniteForCausalLM",
 		defaults: Config{VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-6, MaxPosition: 2048,
-			BOS: []int32{1}, EOS: []int32{2}},
+			Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}}},
 		has:   familyKeys{attentionBias: true, mlpBias: true, multipliers: true},
 		layer: llamaLayer,
 		gguf:  &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
@@ -20,7 +20,7 @@ func init() {
 // graniteGGUF reads the factors. llama.cpp requires all of them. A factor of 0 means that the factor changes nothing.
 // For llama.cpp, a file whose scaling is not "finetuned" is a model without positions.
 func graniteGGUF(k *keys, c *Config) {
-	for _, f := range c.multiplierKeys() {
+	for _, f := range c.Multipliers.keys(c.HeadDim) {
 		k.require(f.gguf)
 		k.float(f.gguf, f.value)
 		if float32(*f.value) == float32(f.neutral) {
@@ -34,7 +34,7 @@ func graniteGGUF(k *keys, c *Config) {
 }
 
 func writeGraniteGGUF(c Config, set func(key string, value any)) {
-	for _, f := range c.multiplierKeys() {
+	for _, f := range c.Multipliers.keys(c.HeadDim) {
 		set(f.gguf, cmp.Or(*f.value, f.neutral))
 	}
 }

@@ -8,7 +8,7 @@ func init() {
 		name:         HunYuan,
 		architecture: "HunYuanDenseV1ForCausalLM",
 		defaults: Config{VocabSize: 290943, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, MaxPosition: 2048,
-			BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
+			Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}}},
 		has:      familyKeys{attentionBias: true, alpha: true},
 		Features: Features{NormsAfterRope: true},
 		read:     func(k *keys, _ *Config) { refuseOtherHunYuan(k) },

@@ -9,8 +9,8 @@ func init() {
 	register(&family{
 		name:         LFM2,
 		architecture: "Lfm2ForCausalLM",
-		defaults: Config{VocabSize: 65536, Hidden: 2560, Layers: 32, Heads: 32, KVHeads: 8, FFN: 12288, RMSEps: 1e-5, RopeTheta: 1e6,
-			MaxPosition: 128000, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
+		defaults: Config{VocabSize: 65536, Hidden: 2560, Layers: 32, Heads: 32, KVHeads: 8, FFN: 12288, RMSEps: 1e-5, Rope: Rope{Theta: 1e6},
+			MaxPosition: 128000, Tied: true, Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}}},
 		has:       familyKeys{shortConv: true},
 		finalNorm: "embedding_norm",
 		read:      readLFM2,

@@ -10,8 +10,8 @@ func init() {
 	register(&family{
 		name:         LFM2MoE,
 		architecture: "Lfm2MoeForCausalLM",
-		defaults: Config{VocabSize: 65536, Hidden: 2048, Layers: 32, Heads: 32, KVHeads: 8, FFN: 7168, RMSEps: 1e-5, RopeTheta: 1e6,
-			MaxPosition: 128000, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0},
+		defaults: Config{VocabSize: 65536, Hidden: 2048, Layers: 32, Heads: 32, KVHeads: 8, FFN: 7168, RMSEps: 1e-5, Rope: Rope{Theta: 1e6},
+			MaxPosition: 128000, Tied: true, Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
 			Mixture: &Mixture{Experts: 32, PerToken: 4, FFN: 1792, Normalise: true, Step: 1, Sigmoid: &SigmoidRouter{Bias: true, Scale: 1}}},
 		has:       familyKeys{shortConv: true},
 		finalNorm: "embedding_norm",

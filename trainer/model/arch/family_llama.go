@@ -8,7 +8,7 @@ func init() {
 		name:         Llama,
 		architecture: "LlamaForCausalLM",
 		defaults: Config{VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-6, MaxPosition: 2048,
-			BOS: []int32{1}, EOS: []int32{2}},
+			Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}}},
 		has:   familyKeys{attentionBias: true, mlpBias: true},
 		layer: llamaLayer,
 		gguf:  &gguf{interleaved: true, ropeFactors: true},

@@ -9,10 +9,10 @@ func init() {
 		name:         Mistral,
 		architecture: "MistralForCausalLM",
 		defaults: Config{VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, FFN: 14336, RMSEps: 1e-6,
-			MaxPosition: 131072, BOS: []int32{1}, EOS: []int32{2}},
+			MaxPosition: 131072, Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}}},
 		has:   familyKeys{windows: true},
 		read:  everyLayerSlides(4096),
-		write: func(c Config) map[string]any { return map[string]any{"sliding_window": c.windowOrNull()} },
+		write: func(c Config) map[string]any { return map[string]any{"sliding_window": c.Windows.orNull()} },
 		layer: llamaLayer,
 	})
 }

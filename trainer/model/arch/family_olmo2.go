@@ -9,7 +9,7 @@ func init() {
 		name:         OLMo2,
 		architecture: "Olmo2ForCausalLM",
 		defaults: Config{VocabSize: 50304, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, MaxPosition: 2048,
-			EOS: []int32{50279}, Pad: []int32{1}},
+			Tokens: SpecialTokens{EOS: []int32{50279}, Pad: []int32{1}}},
 		has:   familyKeys{attentionBias: true},
 		layer: olmoLayer,
 		gguf:  &gguf{fits: func(file *keys) bool { return !olmoSlides(file) }},

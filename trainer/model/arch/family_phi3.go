@@ -9,13 +9,13 @@ func init() {
 		name:         Phi3,
 		architecture: "Phi3ForCausalLM",
 		defaults: Config{VocabSize: 32064, Hidden: 3072, Layers: 32, Heads: 32, FFN: 8192, RMSEps: 1e-5, MaxPosition: 4096,
-			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}},
+			Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}}},
 		has:           familyKeys{windows: true, longRope: true},
 		partialRotary: 1,
 		read:          everyLayerSlides(0),
 		write: func(c Config) map[string]any {
-			object := map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": c.rotaryFactor()}
-			if long, ok := c.RopeScaling.(*RopeLong); ok {
+			object := map[string]any{"sliding_window": c.Windows.orNull(), "partial_rotary_factor": c.Rope.partial(c.HeadDim)}
+			if long, ok := c.Rope.Scaling.(*RopeLong); ok {
 				object["max_position_embeddings"], object[originalPositions] = long.MaxPosition, long.OriginalMaxPosition
 			}
 			return object

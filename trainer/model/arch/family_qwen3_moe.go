@@ -12,7 +12,7 @@ func init() {
 		has:  familyKeys{attentionBias: true, windows: true},
 		read: everyLayerMaySlide,
 		write: func(c Config) map[string]any {
-			return map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.windowOrNull()}
+			return map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.Windows.orNull()}
 		},
 		layer: qwen3Layer,
 		gguf:  &gguf{name: "qwen3moe"},

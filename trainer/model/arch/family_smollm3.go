@@ -14,7 +14,7 @@ func init() {
 		name:         SmolLM3,
 		architecture: "SmolLM3ForCausalLM",
 		defaults: Config{VocabSize: 128256, Hidden: 2048, Layers: 36, Heads: 16, KVHeads: 4, FFN: 11008, RMSEps: 1e-6,
-			RopeTheta: 2e6, MaxPosition: 32768, Tied: true, BOS: []int32{128000}, EOS: []int32{128001}, Pad: []int32{128004}},
+			Rope: Rope{Theta: 2e6}, MaxPosition: 32768, Tied: true, Tokens: SpecialTokens{BOS: []int32{128000}, EOS: []int32{128001}, Pad: []int32{128004}}},
 		has: familyKeys{attentionBias: true, mlpBias: true, windows: true, noRope: true},
 		read: func(k *keys, c *Config) {
 			readNoRopeLayers(k, c)
@@ -24,7 +24,7 @@ func init() {
 			object := writeUpperLayers(c)
 			rotary := make([]int, c.Layers)
 			for i := range rotary {
-				if c.NoRope == nil || !c.NoRope[i] {
+				if c.Rope.Without == nil || !c.Rope.Without[i] {
 					rotary[i] = 1
 				}
 			}
@@ -57,7 +57,7 @@ func readNoRopeLayers(k *keys, c *Config) {
 		})
 	}
 	if slices.Contains(without, true) {
-		c.NoRope = without
+		c.Rope.Without = without
 	}
 }
 
@@ -66,5 +66,5 @@ func readNoRopeLayers(k *keys, c *Config) {
 func smolLM3Windows(k *keys, c *Config) {
 	use, window := false, readSlidingWindow(k, 0)
 	k.booleanOrNull("use_sliding_window", &use)
-	slideByType(k, c, window, func(i int) bool { return use && window > 0 && c.NoRope != nil && c.NoRope[i] })
+	slideByType(k, c, window, func(i int) bool { return use && window > 0 && c.Rope.Without != nil && c.Rope.Without[i] })
 }

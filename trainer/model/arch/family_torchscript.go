@@ -41,7 +41,7 @@ func readModule(k *keys, f *family) (Config, error) {
 	k.require("vocab_size", "hidden_size", "max_position_embeddings", "head", "parameters")
 	k.read(c.settings())
 	k.text("head", &c.Module.Head)
-	for _, t := range c.tokens() {
+	for _, t := range c.Tokens.keys() {
 		*t.ids = k.ids(t.key)
 	}
 	shapes, isObject := k.values["parameters"].(map[string]any)
@@ -81,7 +81,7 @@ func validateModule(c Config) error {
 		return fmt.Errorf("head %q must name one of parameters whose shape is [vocab_size, hidden_size], [%d, %d]", strictjson.Brief(c.Module.Head),
 			c.VocabSize, c.Hidden)
 	}
-	return c.validateTokens()
+	return c.Tokens.validate(c.VocabSize)
 }
 
 // validate returns the number of values.

@@ -47,21 +47,13 @@ func (c Config) GatedAttention() bool { return c.GatedDelta != nil }
 // and one for each conversation that waits, or for a prefix that others may continue.
 func RecurrentStates(slots, conversations int) int { return slots + max(slots, conversations) }
 
-// withGatedDelta fills the fields that a configured shape may omit.
-func (c Config) withGatedDelta() Config {
-	if c.RotaryDim == 0 {
-		c.RotaryDim = max(2, c.HeadDim/8*2)
-	}
-	if c.GatedDelta != nil {
-		return c
-	}
-	c.GatedDelta = &GatedDelta{Layers: eachLayer(c.Layers, func(i int) bool { return (i+1)%4 != 0 && i != c.Layers-1 }),
+// defaultGatedDelta returns the rules of a configured shape.
+func defaultGatedDelta(c Config) *GatedDelta {
+	return &GatedDelta{Layers: eachLayer(c.Layers, func(i int) bool { return (i+1)%4 != 0 && i != c.Layers-1 }),
 		KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim, ValueDim: c.HeadDim, Width: 4}
-	return c
 }
 
-func (c Config) validateGatedDelta(f *family) error {
-	g := c.GatedDelta
+func (g *GatedDelta) validate(c Config, f *family) error {
 	switch {
 	case g != nil && !f.has.gatedDelta:
 		return fmt.Errorf("model_type %s has no layers of type %s", f.name, linearAttention)

@@ -53,7 +53,7 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	}
 	k := file.under(f.ggufName() + ".")
 	k.shapes = shapes
-	c := Config{Family: f.name, RMSEps: 1e-6, RopeTheta: 10000, LocalTheta: f.defaults.LocalTheta}
+	c := Config{Family: f.name, RMSEps: 1e-6, Rope: Rope{Theta: 10000, LocalTheta: f.defaults.Rope.LocalTheta}}
 	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
 		c.VocabSize = int(s[0])
 	}
@@ -61,7 +61,7 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	c.AttentionBias = (f.has.attentionBias || f.has.qkvBias) && stores(k, "blk.0.attn_q.bias")
 	c.MLPBias = f.has.mlpBias && stores(k, "blk.0.ffn_gate.bias")
 	readArchitectureGGUF(k, &c)
-	for _, t := range c.tokens() {
+	for _, t := range c.Tokens.keys() {
 		*t.ids = tokensGGUF(file, c.VocabSize, t.gguf...)
 	}
 	refuseUnimplementedGGUF(k, c)
@@ -149,7 +149,7 @@ func expertsGGUF(k *keys, c *Config) {
 
 // refuseUnimplementedGGUF refuses metadata that would change the forward pass in a way that is not implemented.
 func refuseUnimplementedGGUF(k *keys, c Config) {
-	for suffix, dim := range map[string]int{"": cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
+	for suffix, dim := range map[string]int{"": cmp.Or(c.ByLayer.orZero().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
 		width := dim
 		k.integer("attention.value_length"+suffix, &width)
 		if width != dim {
@@ -208,6 +208,6 @@ func windowsGGUF(k *keys, n int, c *Config) {
 // writeWindowGGUF writes the window. Readers know by the architecture which layers have it.
 func writeWindowGGUF(c Config, set func(key string, value any)) {
 	if c.Windows != nil {
-		set("attention.sliding_window", c.window())
+		set("attention.sliding_window", c.Windows.size())
 	}
 }

@@ -100,7 +100,7 @@ func refuseSectionsGGUF(k *keys, key string, c *Config) {
 		k.fail("%s is %s: must be four sizes, together at most %d", key, strictjson.Brief(fmt.Sprint(k.values[key])), most)
 		return
 	}
-	for i := range int64(cmp.Or(c.RotaryDim, c.HeadDim) / 2) {
+	for i := range int64(cmp.Or(c.Rope.Dim, c.HeadDim) / 2) {
 		if all == 0 || i%all >= 3*sections[i%all%3] {
 			k.fail("%s is %v: llama.cpp would not rotate plane %d of text", key, sections, i)
 			return
@@ -110,7 +110,7 @@ func refuseSectionsGGUF(k *keys, key string, c *Config) {
 
 // writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads and that are not settings.
 func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
-	g, planes := c.GatedDelta, cmp.Or(c.RotaryDim, c.HeadDim)/2
+	g, planes := c.GatedDelta, cmp.Or(c.Rope.Dim, c.HeadDim)/2
 	set("ssm.inner_size", g.Values())
 	set("attention.recurrent_layers", g.Layers)
 	set("rope.dimension_sections", []int64{int64(planes+2) / 3, int64(planes+1) / 3, int64(planes) / 3, 0})

@@ -75,7 +75,7 @@ func TestGatedDeltaGGUF(t *testing.T) {
 			golden.WantError(t, err, one.want)
 			continue
 		}
-		if err != nil || c.Layers != len(one.layer) || !slices.Equal(c.GatedDelta.Layers, one.layer) || c.RotaryDim != 8 || c.GatedDelta.ValueDim != 8 {
+		if err != nil || c.Layers != len(one.layer) || !slices.Equal(c.GatedDelta.Layers, one.layer) || c.Rope.Dim != 8 || c.GatedDelta.ValueDim != 8 {
 			t.Errorf("%s %v: %+v, delta rules %+v: %v", one.key, one.value, c, c.GatedDelta, err)
 		}
 	}

@@ -23,14 +23,14 @@ func ropeGGUF(k *keys, c *Config) {
 	in.float("scaling.attn_factor", &attention)
 	in.integer("scaling.original_context_length", &original)
 	read := []string{"freq_base", "scaling.type", "scale_linear", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
-	if f.defaults.LocalTheta != 0 {
-		in.float("freq_base_swa", &c.LocalTheta)
+	if f.defaults.Rope.LocalTheta != 0 {
+		in.float("freq_base_swa", &c.Rope.LocalTheta)
 		read = append(read, "freq_base_swa")
 	}
 	if f.partialRotary != 0 {
 		turning := c.HeadDim
 		if in.integer("dimension_count", &turning); turning != c.HeadDim {
-			c.RotaryDim = turning
+			c.Rope.Dim = turning
 		}
 		read = append(read, "dimension_count")
 	}
@@ -57,19 +57,19 @@ func ropeGGUF(k *keys, c *Config) {
 	switch kind {
 	case "none":
 	case "linear":
-		c.RopeScaling = &RopeLinear{Factor: factor}
+		c.Rope.Scaling = &RopeLinear{Factor: factor}
 	case "yarn":
 		yarn.Factor, yarn.Truncate, yarn.OriginalMaxPosition = factor, true, original
 		yarn.AttentionFactor = yarnScale(factor, 1) / yarnScale(factor, all) * attention
-		c.RopeScaling, attention = &yarn, 1
+		c.Rope.Scaling, attention = &yarn, 1
 	default:
 		in.fail("scaling.type %q is not supported: use none, linear or yarn", strictjson.Brief(kind))
 	}
 	if attention != 1 {
 		in.fail("scaling.attn_factor %g is not supported with scaling.type %s", attention, kind)
 	}
-	if c.RopeScaling != nil && c.RopeScaling.identity() {
-		c.RopeScaling = nil
+	if c.Rope.Scaling != nil && c.Rope.Scaling.identity() {
+		c.Rope.Scaling = nil
 	}
 	k.fold(in)
 }
@@ -78,7 +78,7 @@ func ropeGGUF(k *keys, c *Config) {
 // windowDim is the dimension of heads in layers with a window.
 func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 	same := map[string][]float64{
-		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(windowDim)}, "freq_base_swa": {c.RopeTheta},
+		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(windowDim)}, "freq_base_swa": {c.Rope.Theta},
 		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1},
 		"scaling.yarn_beta_fast": {32, -1}, "scaling.yarn_beta_slow": {1, -1},
 	}
@@ -110,7 +110,7 @@ func refuseRopeGGUF(k *keys, read []string, windowDim int, c Config) {
 // original length vary between published models; every divisor is compared with the resulting scaling.
 func (f *family) ropeFactors(factors []float32, c *Config) error {
 	if f.gguf.fraction {
-		return c.fractionOf(factors)
+		return c.Rope.readFraction(factors, cmp.Or(c.ByLayer.orZero().GlobalHeadDim, c.HeadDim)/2)
 	}
 	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
 		return fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
@@ -118,10 +118,10 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	if !slices.ContainsFunc(factors, func(f float32) bool { return f != 1 }) {
 		return nil
 	}
-	if c.RopeScaling != nil {
+	if c.Rope.Scaling != nil {
 		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}
-	frequencies := (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies()
+	frequencies := (Rotary{Theta: c.Rope.Theta, Dim: c.HeadDim}).Frequencies()
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	if scaling.firstMismatch(factors, frequencies) >= 0 {
 		scaling.OriginalMaxPosition = scaling.originalOf(factors, frequencies)
@@ -131,7 +131,7 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 		return fmt.Errorf("factor %d is %g, but llama3 scaling over %d positions has %g; other scalings are not supported", i, factors[i],
 			scaling.OriginalMaxPosition, want)
 	}
-	c.RopeScaling = scaling
+	c.Rope.Scaling = scaling
 	return nil
 }
 
@@ -164,12 +164,11 @@ func (r *RopeLlama3) originalOf(factors []float32, frequencies []float64) int {
 
 func clampedOriginal(n float64) int { return int(min(max(n, 1), maxPosition)) }
 
-// fractionOf derives the share of planes that are rotated from the divisors of layers without a window. A divisor is 1 for such a plane.
+// readFraction derives the share of planes that are rotated from the divisors of layers without a window. A divisor is 1 for such a plane.
 // For the other planes it is so large that no position rotates them.
-func (c *Config) fractionOf(factors []float32) error {
+func (r *Rope) readFraction(factors []float32, planes int) error {
 	const still = 1e9
-	planes := cmp.Or(c.byLayer().GlobalHeadDim, c.HeadDim) / 2
-	if c.RopeScaling != nil {
+	if r.Scaling != nil {
 		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}
 	if len(factors) != planes {
@@ -191,6 +190,6 @@ func (c *Config) fractionOf(factors []float32) error {
 	for int(fraction*float64(2*planes)/2) < turning {
 		fraction = math.Nextafter(fraction, 1)
 	}
-	c.RopeScaling = &RopeProportional{Fraction: fraction, Factor: 1}
+	r.Scaling = &RopeProportional{Fraction: fraction, Factor: 1}
 	return nil
 }

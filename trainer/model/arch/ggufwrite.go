@@ -19,7 +19,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	if f.gguf == nil || f.gguf.readOnly {
 		return nil, nil, fmt.Errorf("mgrpo cannot write model_type %s as GGUF: GGUF has no architecture for it, or mgrpo does not support that", c.Family)
 	}
-	c = c.withoutAlpha()
+	c.Rope = c.Rope.withoutAlpha(c.HeadDim)
 	name := f.ggufName()
 	meta = map[string]any{"general.architecture": name}
 	set := func(key string, value any) {
@@ -37,11 +37,11 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 		}
 	}
 	set("attention.value_length", c.HeadDim)
-	set("rope.dimension_count", cmp.Or(c.RotaryDim, c.HeadDim))
+	set("rope.dimension_count", cmp.Or(c.Rope.Dim, c.HeadDim))
 	if f.gguf.write != nil {
 		f.gguf.write(c, set)
 	}
-	switch scaling := c.RopeScaling.(type) {
+	switch scaling := c.Rope.Scaling.(type) {
 	case *RopeLinear:
 		set("rope.scaling.type", "linear")
 		set("rope.scaling.factor", scaling.Factor)
@@ -50,7 +50,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 		set("rope.scaling.factor", scaling.Factor)
 		set("rope.scaling.original_context_length", scaling.OriginalMaxPosition)
 	case *RopeLlama3:
-		for _, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
+		for _, frequency := range (Rotary{Theta: c.Rope.Theta, Dim: c.HeadDim}).Frequencies() {
 			ropeFactors = append(ropeFactors, float32(1/scaling.scale(frequency)))
 		}
 	}
@@ -70,10 +70,19 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 	if err != nil {
 		return fmt.Errorf("GGUF: %w", err)
 	}
-	ours, theirs := reflect.ValueOf(c.forward()), reflect.ValueOf(back.forward())
+	return difference("", reflect.ValueOf(c.forward()), reflect.ValueOf(back.forward()))
+}
+
+// difference returns an error for the first field in which two structs differ. prefix is the beginning of the fields' names.
+func difference(prefix string, ours, theirs reflect.Value) error {
 	for i := range ours.NumField() {
-		if a, b := ours.Field(i).Interface(), theirs.Field(i).Interface(); !reflect.DeepEqual(a, b) {
-			return fmt.Errorf("GGUF cannot represent %s of this model: a reader would take %v for %v", ours.Type().Field(i).Name, show(b), show(a))
+		name, a, b := prefix+ours.Type().Field(i).Name, ours.Field(i), theirs.Field(i)
+		switch {
+		case reflect.DeepEqual(a.Interface(), b.Interface()):
+		case a.Kind() == reflect.Struct:
+			return difference(name+".", a, b)
+		default:
+			return fmt.Errorf("GGUF cannot represent %s of this model: a reader would take %v for %v", name, show(b.Interface()), show(a.Interface()))
 		}
 	}
 	return nil
@@ -82,10 +91,10 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 // forward returns the configuration without the fields that do not affect the forward pass, with numbers rounded to
 // float32.
 func (c Config) forward() Config {
-	c = c.withoutAlpha()
-	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
-	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.Queries.Scalar, &c.LogitCap, &c.Queries.Growth.Beta}
-	for _, k := range c.multiplierKeys() {
+	c.Rope = c.Rope.withoutAlpha(c.HeadDim)
+	c.Wrapper, c.Tokens, c.Raw, c.Quantisation = "", SpecialTokens{}, nil, nil
+	numbers := []*float64{&c.RMSEps, &c.Rope.Theta, &c.Rope.LocalTheta, &c.Queries.Scalar, &c.LogitCap, &c.Queries.Growth.Beta}
+	for _, k := range c.Multipliers.keys(c.HeadDim) {
 		numbers = append(numbers, k.value)
 	}
 	for _, v := range numbers {
@@ -94,8 +103,8 @@ func (c Config) forward() Config {
 	if !slices.ContainsFunc(c.Windows, func(w int) bool { return w != 0 }) {
 		c.Windows = nil
 	}
-	if !slices.Contains(c.NoRope, true) {
-		c.NoRope = nil
+	if !slices.Contains(c.Rope.Without, true) {
+		c.Rope.Without = nil
 	}
 	return c
 }

@@ -28,7 +28,7 @@ func TestGGUFOfFamilies(t *testing.T) {
 		c := ggufShape(name)
 		if name == OLMo3 { // OLMo 3 without windows is OLMo 2
 			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
-			c.LocalTheta = c.RopeTheta
+			c.Rope.LocalTheta = c.Rope.Theta
 		}
 		var heads any = int64(2) // number of key heads
 		if families[name].has.shortConv {
@@ -63,15 +63,15 @@ func TestGGUFMetadata(t *testing.T) {
 		change       func(c *Config)
 		want         string
 	}{
-		{"linear scaling", Llama, func(c *Config) { c.RopeScaling = &RopeLinear{Factor: 4} }, ""},
+		{"linear scaling", Llama, func(c *Config) { c.Rope.Scaling = &RopeLinear{Factor: 4} }, ""},
 		{"untied", Llama, func(c *Config) { c.Tied = false }, ""},
 		{"biases", Llama, func(c *Config) { c.AttentionBias = true }, ""},
 		{"scaling of Llama 3", Llama, func(c *Config) {
-			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
-			c.RopeTheta = 5e5
+			c.Rope.Scaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+			c.Rope.Theta = 5e5
 		}, ""},
 		{"a shorter original length", Llama, func(c *Config) {
-			c.RopeScaling = &RopeLlama3{Factor: 16, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 96}
+			c.Rope.Scaling = &RopeLlama3{Factor: 16, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 96}
 		}, ""},
 		{"normalised weights of experts", Qwen2MoE, func(c *Config) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Shared: 48, Normalise: true, Step: 1}
@@ -82,22 +82,22 @@ func TestGGUFMetadata(t *testing.T) {
 		{"no window", GPTOSS, func(c *Config) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 96, Normalise: true, Step: 1}
 		}, "sliding_window is missing"},
-		{"windows of EXAONE", EXAONE4, func(c *Config) { c.Windows, c.NoRope = []int{8, 0}, []bool{false, true} }, "only for models of 64 layers"},
+		{"windows of EXAONE", EXAONE4, func(c *Config) { c.Windows, c.Rope.Without = []int{8, 0}, []bool{false, true} }, "only for models of 64 layers"},
 		{"windows of EXAONE 32B", EXAONE4, func(c *Config) {
 			c.Layers = 64
 			for i := range 64 {
-				c.Windows, c.NoRope = append(c.Windows, 8), append(c.NoRope, i%4 == 3)
+				c.Windows, c.Rope.Without = append(c.Windows, 8), append(c.Rope.Without, i%4 == 3)
 				if i%4 == 3 {
 					c.Windows[i] = 0
 				}
 			}
 		}, ""},
 		{"another scaling of this kind", Llama, func(c *Config) {
-			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 8, OriginalMaxPosition: 64}
+			c.Rope.Scaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 8, OriginalMaxPosition: 64}
 		}, "GGUF"},
 		{"windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 32, 32, 32, 32, 0} }, ""},
 		{"other windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 0, 32, 0, 32, 0} }, "cannot represent Windows"},
-		{"scaled queries", Gemma3, func(c *Config) { c.Queries.Scalar = 64 }, "cannot represent Queries"},
+		{"scaled queries", Gemma3, func(c *Config) { c.Queries.Scalar = 64 }, "cannot represent Queries.Scalar"},
 		{"multipliers", Granite, func(c *Config) {
 			c.Multipliers = Multipliers{Embedding: 12, Residual: 0.22, Attention: 1. / 64, Logits: 8}
 		}, ""},
@@ -120,10 +120,10 @@ func TestGGUFMetadata(t *testing.T) {
 		{"delta rules with convolutions of width 1", Qwen35, func(c *Config) { c.GatedDelta.Width = 1 }, "conv_kernel is 1"},
 		{"biases in a model with delta rules", Qwen35, func(c *Config) { c.AttentionBias, c.GatedDelta.Layers = true, []bool{false, true} }, "cannot represent AttentionBias"},
 		{"three value heads for a key head", Qwen35, func(c *Config) { c.GatedDelta.ValueHeads = 3 * c.GatedDelta.KeyHeads }, ""},
-		{"heads that are rotated as a whole", Qwen35, func(c *Config) { c.RotaryDim = 0 }, ""},
+		{"heads that are rotated as a whole", Qwen35, func(c *Config) { c.Rope.Dim = 0 }, ""},
 		{"yarn", Qwen3, func(c *Config) {
-			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
-		}, "cannot represent RopeScaling"},
+			c.Rope.Scaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
+		}, "cannot represent Rope.Scaling"},
 	} {
 		m := ggufShape(c.family)
 		c.change(&m)
@@ -131,7 +131,7 @@ func TestGGUFMetadata(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if _, scaled := m.RopeScaling.(*RopeLlama3); err == nil && scaled != (factors != nil) {
+		if _, scaled := m.Rope.Scaling.(*RopeLlama3); err == nil && scaled != (factors != nil) {
 			t.Errorf("%s: factors %v", c.name, factors)
 		}
 	}

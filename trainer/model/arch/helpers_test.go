@@ -10,7 +10,7 @@ import (
 // tinyConfig returns a valid model of a few hundred parameters.
 func tinyConfig(family string) Config {
 	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
-		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
+		MaxPosition: 32, Tokens: SpecialTokens{BOS: []int32{1}, EOS: []int32{2}}}
 	switch f := families[family]; {
 	case f.has.gatedDelta && f.defaults.Mixture != nil:
 		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 5, Normalise: true, Step: 1}

@@ -2,7 +2,6 @@ package arch
 
 import (
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -45,7 +44,7 @@ func fromKeys(k *keys) (Config, error) {
 	c := f.defaults
 	k.read(append(baseSettings(&c), biasSettings(&c, f)...))
 	readHeads(k, &c)
-	for _, t := range c.tokens() {
+	for _, t := range c.Tokens.keys() {
 		*t.ids = t.read(k, c.VocabSize)
 	}
 	switch {
@@ -96,7 +95,7 @@ func refuseUnimplemented(k *keys, f *family) {
 		refused = append(refused, "use_bidirectional_attention", "final_logit_softcapping")
 	}
 	if !f.has.multipliers {
-		for _, m := range new(Config).multiplierKeys() {
+		for _, m := range new(Multipliers).keys(0) {
 			refused = append(refused, m.key)
 		}
 	}
@@ -161,7 +160,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 		return nil, err
 	}
 	if c.Wrapper != "" {
-		return c.wrappedJSON(torchDType)
+		return wrappedJSON(c.Raw, torchDType)
 	}
 	object := map[string]any{}
 	if c.Module == nil {
@@ -182,7 +181,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
 	delete(object, "quantization_config")
 	delete(object, "compression_config")
-	if c.RopeScaling != nil {
+	if c.Rope.Scaling != nil {
 		delete(object, originalPositions) // it would override the value in rope_scaling
 	}
 	delete(object, "per_layer_config") // both versions read the keys of layers without a window
@@ -192,7 +191,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 
 func (c Config) keys() map[string]any {
 	object := jsonValues(c.settings())
-	for _, t := range c.tokens() {
+	for _, t := range c.Tokens.keys() {
 		object[t.key] = oneOrList(*t.ids)
 	}
 	object["model_type"] = c.Family
@@ -202,8 +201,8 @@ func (c Config) keys() map[string]any {
 	}
 	f := families[c.Family]
 	object["architectures"], object["rope_scaling"] = []string{f.architecture}, nil
-	if c.RopeScaling != nil {
-		object["rope_scaling"] = c.RopeScaling.json()
+	if c.Rope.Scaling != nil {
+		object["rope_scaling"] = c.Rope.Scaling.json()
 	}
 	if f.GELU {
 		object["hidden_activation"] = "gelu_pytorch_tanh"
@@ -236,7 +235,7 @@ func Notes(c Config) (notes []string) {
 	if note := yarnNote(c, k); note != "" {
 		notes = append(notes, note)
 	}
-	for _, t := range c.tokens() {
+	for _, t := range c.Tokens.keys() {
 		if _, note := t.inside(k, c.VocabSize); note != "" && !t.padding() {
 			notes = append(notes, note)
 		}
@@ -244,51 +243,9 @@ func Notes(c Config) (notes []string) {
 	return notes
 }
 
-// ReadGeneration reads the token ids of a generation_config.json. They replace the ids of config.json. Ids outside the
-// vocabulary are ignored; notes has a sentence for each key with such ids.
-func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
-	object, err := strictjson.Object(data)
-	if err != nil {
-		return nil, err
-	}
-	k := &keys{values: object}
-	for _, t := range c.tokens() {
-		inside, note := t.inside(k, c.VocabSize)
-		if note != "" {
-			notes = append(notes, note)
-		}
-		if len(inside) > 0 {
-			*t.ids = inside
-		}
-	}
-	return notes, errors.Join(k.err, c.Validate())
-}
-
-// GenerationJSON returns a generation_config.json with the special token ids.
-func (c Config) GenerationJSON() ([]byte, error) {
-	object := map[string]any{"_from_model_config": true}
-	for _, t := range c.tokens() {
-		if len(*t.ids) > 0 {
-			object[t.key] = oneOrList(*t.ids)
-		}
-	}
-	return indented(object)
-}
-
 func indented(object map[string]any) ([]byte, error) {
 	data, err := json.MarshalIndent(object, "", "  ")
 	return append(data, '\n'), err
-}
-
-// oneOrList writes token ids as transformers does: null, one number, or a list.
-func oneOrList(ids []int32) any {
-	switch len(ids) {
-	case 0:
-		return nil
-	case 1:
-		return ids[0]
-	}
-	return ids
 }
 
 // decimal writes a number so that Python reads it as a float, which transformers requires for some keys.

@@ -33,15 +33,15 @@ func (l LayerConfig) Window() int {
 
 // Rotary returns the rotary embedding of the layer. ok is false for a layer without one.
 func (l LayerConfig) Rotary() (r Rotary, ok bool) {
-	if l.c.NoRope != nil && l.c.NoRope[l.index] {
+	if l.c.Rope.Without != nil && l.c.Rope.Without[l.index] {
 		return Rotary{}, false
 	}
-	r = Rotary{Theta: l.c.RopeTheta, Dim: l.HeadDim(), Scaling: l.c.RopeScaling}
-	if l.c.RotaryDim > 0 {
-		r.Dim = l.c.RotaryDim
+	r = Rotary{Theta: l.c.Rope.Theta, Dim: l.HeadDim(), Scaling: l.c.Rope.Scaling}
+	if l.c.Rope.Dim > 0 {
+		r.Dim = l.c.Rope.Dim
 	}
-	if l.c.LocalTheta > 0 && l.Window() > 0 {
-		r.Theta, r.Scaling = l.c.LocalTheta, nil
+	if l.c.Rope.LocalTheta > 0 && l.Window() > 0 {
+		r.Theta, r.Scaling = l.c.Rope.LocalTheta, nil
 	}
 	return r, true
 }
@@ -49,7 +49,7 @@ func (l LayerConfig) Rotary() (r Rotary, ok bool) {
 // HeadDim returns the size of a head.
 func (l LayerConfig) HeadDim() int {
 	if l.Window() == 0 {
-		return cmp.Or(l.c.byLayer().GlobalHeadDim, l.c.HeadDim)
+		return cmp.Or(l.c.ByLayer.orZero().GlobalHeadDim, l.c.HeadDim)
 	}
 	return l.c.HeadDim
 }
@@ -57,7 +57,7 @@ func (l LayerConfig) HeadDim() int {
 // KVHeads returns the number of heads of keys and values.
 func (l LayerConfig) KVHeads() int {
 	if l.Window() == 0 {
-		return cmp.Or(l.c.byLayer().GlobalKVHeads, l.c.KVHeads)
+		return cmp.Or(l.c.ByLayer.orZero().GlobalKVHeads, l.c.KVHeads)
 	}
 	return l.c.KVHeads
 }
@@ -68,7 +68,7 @@ func (l LayerConfig) KVWidth() int { return l.KVHeads() * l.HeadDim() }
 // KVLayer returns the layer whose keys and values the layer attends to. For one of the last SharedKV layers, it is the last earlier layer
 // with the same window. For the others, it is the layer itself.
 func (l LayerConfig) KVLayer() int {
-	first := l.c.Layers - l.c.byLayer().SharedKV
+	first := l.c.Layers - l.c.ByLayer.orZero().SharedKV
 	if l.index < first {
 		return l.index
 	}
@@ -82,7 +82,7 @@ func (l LayerConfig) KVLayer() int {
 
 // SharesKV reports whether later layers attend to the layer's keys and values.
 func (l LayerConfig) SharesKV() bool {
-	for i := l.c.Layers - l.c.byLayer().SharedKV; i < l.c.Layers; i++ {
+	for i := l.c.Layers - l.c.ByLayer.orZero().SharedKV; i < l.c.Layers; i++ {
 		if i != l.index && l.c.Layer(i).KVLayer() == l.index {
 			return true
 		}
@@ -92,7 +92,7 @@ func (l LayerConfig) SharesKV() bool {
 
 // KeysAreValues reports whether the layer uses the projection of its keys as values.
 func (l LayerConfig) KeysAreValues() bool {
-	return l.c.byLayer().KeysAreValues && l.Window() == 0 && l.KVLayer() == l.index
+	return l.c.ByLayer.orZero().KeysAreValues && l.Window() == 0 && l.KVLayer() == l.index
 }
 
 // CacheWidth returns the number of values that the layer caches for each token: keys and values, or the input of its convolution. It is 0
@@ -109,7 +109,7 @@ func (l LayerConfig) CacheWidth() int {
 
 // FFN returns the width of the layer's MLP.
 func (l LayerConfig) FFN() int {
-	if l.c.byLayer().DoubleWide && l.KVLayer() != l.index {
+	if l.c.ByLayer.orZero().DoubleWide && l.KVLayer() != l.index {
 		return 2 * l.c.FFN
 	}
 	return l.c.FFN

@@ -31,7 +31,7 @@ func (c Config) Layout() *Layout {
 	l := &Layout{}
 	vocab, d := int64(c.VocabSize), int64(c.Hidden)
 	l.add("embed", Matrix, Tensor{Name: "model.embed_tokens.weight", GGUF: ggufEmbedding, Shape: []int64{vocab, d}})
-	c.inputsOfLayers(l)
+	c.ByLayer.addInputs(l, c)
 	f := families[c.Family]
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, own: c.Layer(i), index: i, pairs: f.interleaved(c)}, c)
@@ -45,7 +45,7 @@ func (c Config) Layout() *Layout {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
 	if c.Wrapper != "" {
-		c.wrapNames(l)
+		l.wrap(c.Body())
 	}
 	return l
 }

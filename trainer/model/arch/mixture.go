@@ -78,8 +78,7 @@ func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 	return nil
 }
 
-func (c Config) validateMixture(f *family) error {
-	m := c.Mixture
+func (m *Mixture) validate(c Config, f *family) error {
 	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.has.byLayer {
 		return fmt.Errorf("model_type %s with a mixture of experts is %v, but for this family it must be %v", f.name, m != nil, has)
 	}

@@ -14,13 +14,12 @@ type Multipliers struct {
 	Logits    float64 // logits_scaling, the divisor of logits; 0: 1
 }
 
-// multiplierKeys lists the keys of both formats, each with its field and the value for which the field is 0.
-func (c *Config) multiplierKeys() []multiplierKey {
-	m := &c.Multipliers
+// keys lists the keys of both formats, each with its field and the value for which the field is 0.
+func (m *Multipliers) keys(headDim int) []multiplierKey {
 	return []multiplierKey{
 		{"embedding_multiplier", "embedding_scale", &m.Embedding, 1},
 		{"residual_multiplier", "residual_scale", &m.Residual, 1},
-		{"attention_multiplier", "attention.scale", &m.Attention, 1 / math.Sqrt(float64(c.HeadDim))},
+		{"attention_multiplier", "attention.scale", &m.Attention, 1 / math.Sqrt(float64(headDim))},
 		{"logits_scaling", "logit_scale", &m.Logits, 1},
 	}
 }
@@ -33,7 +32,7 @@ type multiplierKey struct {
 
 // readMultipliers reads all four keys. An absent key stands for 1, as in transformers.
 func readMultipliers(k *keys, c *Config) {
-	for _, m := range c.multiplierKeys() {
+	for _, m := range c.Multipliers.keys(c.HeadDim) {
 		*m.value = 1
 		k.float(m.key, m.value)
 		if !positiveFinite(*m.value) {
@@ -48,7 +47,7 @@ func readMultipliers(k *keys, c *Config) {
 // writeMultipliers writes the keys that readMultipliers reads.
 func writeMultipliers(c Config) map[string]any {
 	object := map[string]any{}
-	for _, m := range c.multiplierKeys() {
+	for _, m := range c.Multipliers.keys(c.HeadDim) {
 		object[m.key] = decimal(cmp.Or(*m.value, m.neutral))
 	}
 	return object
@@ -72,18 +71,18 @@ func (c Config) EmbeddingScale() float64 {
 }
 
 // ResidualScale returns the factor of the outputs of attention and MLP before they are added to the residual stream.
-func (c Config) ResidualScale() float64 { return cmp.Or(c.Multipliers.Residual, 1) }
+func (m Multipliers) ResidualScale() float64 { return cmp.Or(m.Residual, 1) }
 
 // HiddenScale returns the factor of the last hidden states before the head, which is the factor of the logits.
-func (c Config) HiddenScale() float64 { return 1 / cmp.Or(c.Multipliers.Logits, 1) }
+func (m Multipliers) HiddenScale() float64 { return 1 / cmp.Or(m.Logits, 1) }
 
-func (c Config) validateMultipliers(f *family) error {
-	if c.Multipliers != (Multipliers{}) && !f.has.multipliers {
-		return fmt.Errorf("multipliers %+v are set: model_type %s does not have them", c.Multipliers, f.name)
+func (m Multipliers) validate(f *family) error {
+	if m != (Multipliers{}) && !f.has.multipliers {
+		return fmt.Errorf("multipliers %+v are set: model_type %s does not have them", m, f.name)
 	}
-	for _, m := range c.multiplierKeys() {
-		if *m.value != 0 && !positiveFinite(*m.value) {
-			return fmt.Errorf("%s is %g: must be positive and finite", m.key, *m.value)
+	for _, k := range m.keys(1) {
+		if *k.value != 0 && !positiveFinite(*k.value) {
+			return fmt.Errorf("%s is %g: must be positive and finite", k.key, *k.value)
 		}
 	}
 	return nil

@@ -6,6 +6,15 @@ import (
 	"math"
 )
 
+// Rope sets the rotary positions of all layers.
+type Rope struct {
+	Theta      float64     // rope_theta
+	LocalTheta float64     // rope_local_base_freq: unscaled theta of layers with a window; 0: the same as other layers
+	Scaling    RopeScaling // rope_scaling; nil: unscaled frequencies
+	Dim        int         // head_dim × partial_rotary_factor: the dimensions of a head that are rotated; 0: all
+	Without    []bool      // layers without rotary positions; nil: none
+}
+
 // Rotary is the rotary position embedding of a layer (Su et al. 2021). Layers with equal values share their tables.
 type Rotary struct {
 	Theta   float64
@@ -45,12 +54,12 @@ func (r Rotary) Amplitude() float64 {
 	return r.Scaling.amplitude()
 }
 
-func (c Config) validateRotary() error {
+func (r Rope) validate(c Config, f *family) error {
 	if c.HeadDim%2 != 0 {
 		return fmt.Errorf("head_dim is %d: must be even for rotary positions", c.HeadDim)
 	}
-	if c.RotaryDim < 0 || c.RotaryDim >= c.HeadDim || c.RotaryDim%2 != 0 {
-		return fmt.Errorf("%d rotary dimensions of head_dim %d: must be even and fewer", c.RotaryDim, c.HeadDim)
+	if r.Dim < 0 || r.Dim >= c.HeadDim || r.Dim%2 != 0 {
+		return fmt.Errorf("%d rotary dimensions of head_dim %d: must be even and fewer", r.Dim, c.HeadDim)
 	}
 	if c.MaxPosition*c.HeadDim > maxRotary {
 		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim,
@@ -59,27 +68,27 @@ func (c Config) validateRotary() error {
 	for _, theta := range []struct {
 		key   string
 		value float64
-	}{{"rope_theta", c.RopeTheta}, {"rope_local_base_freq", c.LocalTheta}} {
+	}{{"rope_theta", r.Theta}, {"rope_local_base_freq", r.LocalTheta}} {
 		if !positiveFinite(theta.value) && (theta.value != 0 || theta.key == "rope_theta") {
 			return fmt.Errorf("%s is %g: must be positive and finite", theta.key, theta.value)
 		}
 	}
-	if c.NoRope != nil && len(c.NoRope) != c.Layers {
-		return fmt.Errorf("no_rope_layers lists %d layers, but the model has %d", len(c.NoRope), c.Layers)
+	if r.Without != nil && len(r.Without) != c.Layers {
+		return fmt.Errorf("no_rope_layers lists %d layers, but the model has %d", len(r.Without), c.Layers)
 	}
-	if c.RopeScaling == nil {
+	if r.Scaling == nil {
 		return nil
 	}
-	long, isLong := c.RopeScaling.(*RopeLong)
-	_, proportional := c.RopeScaling.(*RopeProportional)
-	switch f := families[c.Family]; {
+	long, isLong := r.Scaling.(*RopeLong)
+	_, proportional := r.Scaling.(*RopeProportional)
+	switch {
 	case proportional != f.has.byLayer:
-		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", c.RopeScaling, f.name)
+		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", r.Scaling, f.name)
 	case isLong != f.has.longRope:
-		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
+		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", r.Scaling, f.name)
 	case isLong:
-		r, _ := c.Layer(0).Rotary()
-		return cmp.Or(long.validate(), long.validateFor(r.Dim/2))
+		first, _ := c.Layer(0).Rotary()
+		return cmp.Or(long.validate(), long.validateFor(first.Dim/2))
 	}
-	return c.RopeScaling.validate()
+	return r.Scaling.validate()
 }

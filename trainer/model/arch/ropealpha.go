@@ -18,14 +18,14 @@ func (r *RopeAlpha) rescale(freqs []float64, rotary Rotary) {
 	}
 }
 
-// withoutAlpha returns the configuration with Alpha folded into theta, as GGUF files store it.
-func (c Config) withoutAlpha() Config {
-	if r, stretched := c.RopeScaling.(*RopeAlpha); stretched {
-		dim := float64(c.HeadDim)
-		c.RopeTheta *= math.Pow(r.Alpha, dim/(dim-2))
-		c.RopeScaling = nil
+// withoutAlpha returns the positions with Alpha folded into theta, as GGUF files store it.
+func (r Rope) withoutAlpha(headDim int) Rope {
+	if scaling, stretched := r.Scaling.(*RopeAlpha); stretched {
+		dim := float64(headDim)
+		r.Theta *= math.Pow(scaling.Alpha, dim/(dim-2))
+		r.Scaling = nil
 	}
-	return c
+	return r
 }
 
 func (r *RopeAlpha) amplitude() float64 { return 1 }

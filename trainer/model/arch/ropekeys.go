@@ -16,8 +16,8 @@ func readRope(k *keys, f *family, c *Config) {
 	if f.has.byLayer {
 		return // the family's own function reads these keys
 	}
-	if f.defaults.LocalTheta != 0 {
-		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
+	if f.defaults.Rope.LocalTheta != 0 {
+		k.floatOrNull("rope_local_base_freq", &c.Rope.LocalTheta)
 		readRopeByLayerType(k, f, c)
 		return
 	}
@@ -111,19 +111,19 @@ func readRopeByLayerType(k *keys, f *family, c *Config) {
 	}
 	if full != nil {
 		readRopeParameters(full, f, c)
-		if yarn, ok := c.RopeScaling.(*RopeYaRN); ok && !yarn.Truncate {
+		if yarn, ok := c.Rope.Scaling.(*RopeYaRN); ok && !yarn.Truncate {
 			full.fail("truncate is false: transformers reads it outside of %s, where it is true", fullAttention)
 		}
 		readPartialRotary(k, f, full, c)
 		in.fold(full)
 	}
 	if sliding := in.section(slidingAttention); sliding != nil {
-		local := Config{RopeTheta: c.LocalTheta, MaxPosition: c.MaxPosition}
+		local := Config{Rope: Rope{Theta: c.Rope.LocalTheta}, MaxPosition: c.MaxPosition}
 		readRopeParameters(sliding, f, &local)
-		if local.RopeScaling != nil {
+		if local.Rope.Scaling != nil {
 			sliding.fail("rope_type: layers with a window are supported without scaling only")
 		}
-		c.LocalTheta = local.RopeTheta
+		c.Rope.LocalTheta = local.Rope.Theta
 		readPartialRotary(k, f, sliding, c)
 		in.fold(sliding)
 	}
@@ -135,7 +135,7 @@ func readRopeParameters(k *keys, f *family, c *Config) {
 	kind := "default"
 	k.text("type", &kind)
 	k.text("rope_type", &kind)
-	k.float("rope_theta", &c.RopeTheta)
+	k.float("rope_theta", &c.Rope.Theta)
 	for key, value := range k.values {
 		if _, object := value.(map[string]any); object {
 			k.fail("%s: parameters by layer type are not supported in model_type %s", strictjson.Brief(key), f.name)
@@ -158,7 +158,7 @@ func readRopeParameters(k *keys, f *family, c *Config) {
 		return
 	}
 	if scaling := read(k, c); !scaling.identity() {
-		c.RopeScaling = scaling
+		c.Rope.Scaling = scaling
 	}
 }
 
@@ -178,21 +178,21 @@ func readPartialRotary(k *keys, f *family, in *keys, c *Config) {
 		k.fail("partial_rotary_factor %g of head_dim %d: must result in an even number of rotated dimensions, at least 2", factor, c.HeadDim)
 		return
 	}
-	c.RotaryDim = int(dim)
+	c.Rope.Dim = int(dim)
 }
 
-// scalingSection returns the scaling for a written config.json, or the type default if there is none.
-func scalingSection(c Config) map[string]any {
-	if c.RopeScaling == nil {
+// section returns the scaling for a written config.json, or the type default if there is none.
+func (r Rope) section() map[string]any {
+	if r.Scaling == nil {
 		return map[string]any{"rope_type": "default"}
 	}
-	return c.RopeScaling.json()
+	return r.Scaling.json()
 }
 
-// rotaryFactor returns partial_rotary_factor for a written config.json.
-func (c Config) rotaryFactor() json.Number {
-	if c.RotaryDim == 0 {
+// partial returns partial_rotary_factor for a written config.json.
+func (r Rope) partial(headDim int) json.Number {
+	if r.Dim == 0 {
 		return decimal(1)
 	}
-	return decimal(float64(c.RotaryDim) / float64(c.HeadDim))
+	return decimal(float64(r.Dim) / float64(headDim))
 }

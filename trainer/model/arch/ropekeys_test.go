@@ -183,7 +183,7 @@ func TestGGUFRope(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := Config{HeadDim: 16, RopeTheta: 10000, RopeScaling: c.want, Layers: 1}
+		want := Config{HeadDim: 16, Rope: Rope{Theta: 10000, Scaling: c.want}, Layers: 1}
 		a, _ := got.Layer(0).Rotary()
 		b, _ := want.Layer(0).Rotary()
 		if !slices.Equal(a.Frequencies(), b.Frequencies()) || a.Amplitude() != b.Amplitude() {

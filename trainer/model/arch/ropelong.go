@@ -26,7 +26,7 @@ func readRopeLong(k *keys, c *Config) {
 	k.integer(originalPositions, &r.OriginalMaxPosition)
 	k.floatOrNull("factor", &r.Factor)
 	k.floatOrNull("attention_factor", &r.AttentionFactor)
-	c.RopeScaling, c.MaxPosition = r, min(c.MaxPosition, r.OriginalMaxPosition)
+	c.Rope.Scaling, c.MaxPosition = r, min(c.MaxPosition, r.OriginalMaxPosition)
 }
 
 // readNumbers reads a list. An absent key is an error.

@@ -152,7 +152,7 @@ func readYaRN(k *keys, c *Config) *RopeYaRN {
 // yarnNote returns a sentence about a key of config.json on which engines differ, or "". transformers and this package ignore
 // rope_scaling.attn_factor, and vLLM multiplies the cosines and sines by it.
 func yarnNote(c Config, k *keys) string {
-	r, ok := c.RopeScaling.(*RopeYaRN)
+	r, ok := c.Rope.Scaling.(*RopeYaRN)
 	if !ok {
 		return ""
 	}

@@ -33,10 +33,10 @@ func (c *Config) settings() []setting {
 		all = append(all, c.GatedDelta.settings()...)
 	}
 	if f.has.shortConv {
-		all = append(all, c.shortConv().settings()...)
+		all = append(all, c.ShortConv.orDefault().settings()...)
 	}
 	if f.has.byLayer {
-		all = append(all, c.byLayer().settings()...)
+		all = append(all, c.ByLayer.orZero().settings()...)
 	}
 	return all
 }
@@ -56,7 +56,7 @@ func baseSettings(c *Config) []setting {
 		{json: "num_attention_heads", gguf: "attention.head_count", to: &c.Heads, most: maxHeads, required: true},
 		{json: "intermediate_size", gguf: "feed_forward_length", to: &c.FFN, most: maxFFN, required: c.FFN == 0, list: true},
 		{json: "rms_norm_eps", gguf: "attention.layer_norm_rms_epsilon", to: &c.RMSEps},
-		{json: "rope_theta", gguf: "rope.freq_base", to: &c.RopeTheta, null: true},
+		{json: "rope_theta", gguf: "rope.freq_base", to: &c.Rope.Theta, null: true},
 		{json: "tie_word_embeddings", to: &c.Tied},
 	}...)
 }

@@ -27,16 +27,15 @@ func (s *ShortConv) settings() []setting {
 	}
 }
 
-// shortConv returns ShortConv, or the default settings if no layer convolves.
-func (c Config) shortConv() *ShortConv {
-	if c.ShortConv == nil {
+// orDefault returns s, or the default settings if s is nil because no layer convolves.
+func (s *ShortConv) orDefault() *ShortConv {
+	if s == nil {
 		return &ShortConv{Width: 3}
 	}
-	return c.ShortConv
+	return s
 }
 
-func (c Config) validateShortConv(f *family) error {
-	s := c.ShortConv
+func (s *ShortConv) validate(c Config, f *family) error {
 	switch {
 	case s == nil:
 		return nil

@@ -13,12 +13,16 @@ const (
 	slidingAttention = "sliding_attention"
 )
 
-// window returns the window of the layers that have one, or 0 if there are none.
-func (c Config) window() int {
-	if c.Windows == nil {
+// Windows has an entry for each layer: a query sees its own key and the Windows[i]-1 keys before it; 0: all keys before it. Nil is the
+// same as all zero.
+type Windows []int
+
+// size returns the window of the layers that have one, or 0 if there are none.
+func (w Windows) size() int {
+	if w == nil {
 		return 0
 	}
-	return slices.Max(c.Windows)
+	return slices.Max(w)
 }
 
 // slide sets a window for the layers for which slides returns true.
@@ -119,16 +123,17 @@ func upperLayersSlide(k *keys, c *Config) {
 func typesAndWindow(c Config) map[string]any {
 	object := map[string]any{"layer_types": c.layerTypes()}
 	if c.Windows != nil {
-		object["sliding_window"] = c.window()
+		object["sliding_window"] = c.Windows.size()
 	}
 	return object
 }
 
-func (c Config) windowOrNull() any {
-	if c.Windows == nil {
+// orNull returns the size for a written config.json.
+func (w Windows) orNull() any {
+	if w == nil {
 		return nil
 	}
-	return c.window()
+	return w.size()
 }
 
 func (c Config) layerTypes() []string {
@@ -147,13 +152,13 @@ func (c Config) typesOfLayers(other string, isOther func(LayerConfig) bool) []st
 	return types
 }
 
-func (c Config) validateWindows() error {
-	if c.Windows != nil && len(c.Windows) != c.Layers {
-		return fmt.Errorf("%d windows for %d layers", len(c.Windows), c.Layers)
+func (w Windows) validate(layers int) error {
+	if w != nil && len(w) != layers {
+		return fmt.Errorf("%d windows for %d layers", len(w), layers)
 	}
-	for i, w := range c.Windows {
-		if w < 0 || w > maxPosition || w > 0 && w != c.window() {
-			return fmt.Errorf("sliding_window is %d in layer %d: must be the same in all layers that have one, 1 to %d", w, i, maxPosition)
+	for i, one := range w {
+		if one < 0 || one > maxPosition || one > 0 && one != w.size() {
+			return fmt.Errorf("sliding_window is %d in layer %d: must be the same in all layers that have one, 1 to %d", one, i, maxPosition)
 		}
 	}
 	return nil
@@ -161,7 +166,7 @@ func (c Config) validateWindows() error {
 
 // writeUpperLayers writes the keys that upperLayersSlide reads.
 func writeUpperLayers(c Config) map[string]any {
-	object := map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.windowOrNull(), "layer_types": nil}
+	object := map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.Windows.orNull(), "layer_types": nil}
 	if c.Windows != nil {
 		object["layer_types"] = c.layerTypes()
 	}

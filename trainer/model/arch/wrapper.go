@@ -66,13 +66,13 @@ func (c Config) Body() string {
 	return cmp.Or(wrappers[c.Wrapper].body, "model.language_model.")
 }
 
-// wrapNames renames the tensors as the wrapper names them.
-func (c Config) wrapNames(l *Layout) {
+// wrap replaces the beginning of the tensors' names by another one.
+func (l *Layout) wrap(wrapped string) {
 	for _, leaf := range l.Leaves {
 		for i := range leaf.Parts {
 			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Other, &leaf.Parts[i].Fused.Name} {
 				if rest, inside := strings.CutPrefix(*name, body); inside {
-					*name = c.Body() + rest
+					*name = wrapped + rest
 				}
 			}
 		}
@@ -185,8 +185,8 @@ func (c Config) Text() (Config, error) {
 }
 
 // wrappedJSON returns the config.json that was read, changed for weights in another type and without quantisation.
-func (c Config) wrappedJSON(torchDType string) ([]byte, error) {
-	object, err := strictjson.Object(c.Raw)
+func wrappedJSON(raw json.RawMessage, torchDType string) ([]byte, error) {
+	object, err := strictjson.Object(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (c Config) wrappedJSON(torchDType string) ([]byte, error) {
 		set(text, "")
 	}
 	if !changed {
-		return c.Raw, nil
+		return raw, nil
 	}
 	return indented(object)
 }

@@ -27,8 +27,8 @@ func TestAbsentKeysOfQwenVL(t *testing.T) {
 			t.Errorf("%s: %v", c.json, err)
 			continue
 		}
-		if got.RopeTheta != c.theta || got.RMSEps != c.eps || got.KVHeads != c.kv || got.MaxPosition != c.longest || (len(got.Windows) > 0) != c.windows {
-			t.Errorf("%s: theta %g, eps %g, %d key-value heads, %d positions, windows %v", c.json, got.RopeTheta, got.RMSEps, got.KVHeads, got.MaxPosition, got.Windows)
+		if got.Rope.Theta != c.theta || got.RMSEps != c.eps || got.KVHeads != c.kv || got.MaxPosition != c.longest || (len(got.Windows) > 0) != c.windows {
+			t.Errorf("%s: theta %g, eps %g, %d key-value heads, %d positions, windows %v", c.json, got.Rope.Theta, got.RMSEps, got.KVHeads, got.MaxPosition, got.Windows)
 		}
 	}
 }
@@ -38,8 +38,8 @@ func TestAbsentKeysOfQwenVL(t *testing.T) {
 func TestPadOfSmolVLM(t *testing.T) {
 	for pad, want := range map[string]int32{"128002": 2, "3": 3} {
 		got, err := ParseJSON([]byte(`{"model_type": "smolvlm", "pad_token_id": ` + pad + `, "text_config": {"vocab_size": 49280, "pad_token_id": 2}}`))
-		if err != nil || !slices.Equal(got.Pad, []int32{want}) {
-			t.Errorf("pad_token_id %s and 2: %v, %v", pad, got.Pad, err)
+		if err != nil || !slices.Equal(got.Tokens.Pad, []int32{want}) {
+			t.Errorf("pad_token_id %s and 2: %v, %v", pad, got.Tokens.Pad, err)
 		}
 	}
 }
@@ -70,8 +70,8 @@ func TestKindOfRopeBesideMRope(t *testing.T) {
 		`{"type": "mrope", "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192, "mrope_section": [2, 1, 1]}`: true,
 	} {
 		got, err := ParseJSON([]byte(`{"model_type": "qwen2_5_vl", "text_config": {"hidden_size": 64, "num_attention_heads": 8, "rope_scaling": ` + section + `}}`))
-		if err != nil || (got.RopeScaling != nil) != scaled {
-			t.Errorf("%s: %+v, %v", section, got.RopeScaling, err)
+		if err != nil || (got.Rope.Scaling != nil) != scaled {
+			t.Errorf("%s: %+v, %v", section, got.Rope.Scaling, err)
 		}
 	}
 }

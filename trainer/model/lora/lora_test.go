@@ -13,7 +13,7 @@ import (
 )
 
 var base = arch.Config{Family: arch.Llama, VocabSize: 32, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64}
+	RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 64}
 
 func names(l *Layout) (all []string) {
 	for _, m := range l.Modules() {

@@ -65,7 +65,7 @@ func (o *opener) addGGUF(tensors []ggufTensor) error {
 	}
 	next, unread := arch.NextGGUF(o.gguf, o.config), 0
 	for _, g := range tensors {
-		if g.name == arch.GGUFRopeFactors || o.config.UnreadGGUF(g.name) { // the former is in Config.RopeScaling already
+		if g.name == arch.GGUFRopeFactors || o.config.UnreadGGUF(g.name) { // the former is in Config.Rope.Scaling already
 			continue
 		}
 		if block, ok := blockOf(g.name); ok && block >= o.config.Layers && block < o.config.Layers+next {

@@ -64,7 +64,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 
 	c, w := s.Config(), want.Config
 	if c.VocabSize != w.Vocab || c.Hidden != w.Hidden || c.FFN != w.FFN || c.Layers != w.Layers || c.Heads != w.Heads || c.KVHeads != w.KVHeads ||
-		c.HeadDim != w.HeadDim || c.RopeTheta != w.Theta || c.RMSEps != w.Eps || c.Tied != w.Tied || c.Family != arch.Llama || c.RopeScaling != nil {
+		c.HeadDim != w.HeadDim || c.Rope.Theta != w.Theta || c.RMSEps != w.Eps || c.Tied != w.Tied || c.Family != arch.Llama || c.Rope.Scaling != nil {
 		t.Errorf("config %+v, want %+v", c, w)
 	}
 	for key, v := range want.Meta {
@@ -189,7 +189,7 @@ func (w *ggufWriter) architecture(c arch.Config) {
 	arch := strings.ReplaceAll(strings.TrimSuffix(c.Family, "_text"), "_", "")
 	if c.Windows != nil {
 		w.u32(arch+".attention.sliding_window", uint32(slices.Max(c.Windows)))
-		w.f32(arch+".rope.freq_base_swa", float32(c.LocalTheta))
+		w.f32(arch+".rope.freq_base_swa", float32(c.Rope.LocalTheta))
 	}
 	if m := c.Mixture; m != nil {
 		w.u32(arch+".expert_count", uint32(m.Experts))
@@ -205,7 +205,7 @@ func (w *ggufWriter) architecture(c arch.Config) {
 	w.u32(arch+".feed_forward_length", uint32(c.FFN))
 	w.u32(arch+".context_length", uint32(c.MaxPosition))
 	w.f32(arch+".attention.layer_norm_rms_epsilon", float32(c.RMSEps))
-	w.f32(arch+".rope.freq_base", float32(c.RopeTheta))
+	w.f32(arch+".rope.freq_base", float32(c.Rope.Theta))
 	w.u32("tokenizer.ggml.bos_token_id", 1)
 	w.u32("tokenizer.ggml.eos_token_id", 2)
 	w.u32("tokenizer.ggml.padding_token_id", math.MaxUint32)
@@ -275,7 +275,7 @@ func TestGGUFFamilies(t *testing.T) {
 		cfg.Tied = family == arch.Qwen3 || family == arch.Gemma3
 		cfg.AttentionBias = family == arch.Llama // biases are interleaved too
 		if family == arch.Gemma3 {               // the sixth of 7 layers has no window
-			cfg.Layers, cfg.LocalTheta = 7, 5000
+			cfg.Layers, cfg.Rope.LocalTheta = 7, 5000
 			cfg.Windows = []int{8, 8, 8, 8, 8, 0, 8}
 		}
 		weights, _ := randomWeights(cfg, 3)
@@ -359,10 +359,10 @@ func TestGGUFGemma3(t *testing.T) {
 
 func TestGGUFRopeFactors(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
-	cfg.HeadDim, cfg.RopeTheta = 64, 500000
+	cfg.HeadDim, cfg.Rope.Theta = 64, 500000
 	weights, _ := randomWeights(cfg, 3)
 	scaled := cfg
-	scaled.RopeScaling = &arch.RopeLlama3{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+	scaled.Rope.Scaling = &arch.RopeLlama3{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	factors := make([]float32, 32)
 	plain, _ := cfg.Layer(0).Rotary()
 	slow, _ := scaled.Layer(0).Rotary()
@@ -372,7 +372,7 @@ func TestGGUFRopeFactors(t *testing.T) {
 	w := ggufOf(cfg, weights)
 	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	s := openChecked(t, writeGGUF(t, w))
-	if got, _ := s.Config().RopeScaling.(*arch.RopeLlama3); got == nil || math.Abs(got.Factor-32) > 1e-3 || got.OriginalMaxPosition != 8192 {
+	if got, _ := s.Config().Rope.Scaling.(*arch.RopeLlama3); got == nil || math.Abs(got.Factor-32) > 1e-3 || got.OriginalMaxPosition != 8192 {
 		t.Errorf("%+v", got)
 	}
 	factors[16] *= 1.01
@@ -478,7 +478,7 @@ func forwardPass(c arch.Config) (arch.Config, [][]float64) {
 		rotary, _ := c.Layer(i).Rotary()
 		frequencies = append(frequencies, rotary.Frequencies())
 	}
-	c.BOS, c.EOS, c.Pad, c.Raw, c.RopeScaling = nil, nil, nil, nil, nil
+	c.Tokens.BOS, c.Tokens.EOS, c.Tokens.Pad, c.Raw, c.Rope.Scaling = nil, nil, nil, nil, nil
 	c.RMSEps = float64(float32(c.RMSEps))
 	return c, frequencies
 }

@@ -15,8 +15,8 @@ func TestWrittenGGUF(t *testing.T) {
 	base := arch.Config{VocabSize: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
 	for name, change := range map[string]func(c *arch.Config){
 		"llama": func(c *arch.Config) {
-			c.Family, c.Tied, c.RopeTheta = "llama", false, 5e5
-			c.RopeScaling = &arch.RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+			c.Family, c.Tied, c.Rope.Theta = "llama", false, 5e5
+			c.Rope.Scaling = &arch.RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 		},
 		"qwen2":       func(c *arch.Config) { c.Family = "qwen2" },
 		"gemma3_text": func(c *arch.Config) { c.Family, c.Layers, c.Windows = "gemma3_text", 6, []int{8, 8, 8, 8, 8, 0} },

@@ -12,7 +12,7 @@ import (
 
 // deltaConfig returns a valid model of two layers. The first has a gated delta rule with heads of size dim.
 func deltaConfig(keyHeads, valueHeads, dim int) arch.Config {
-	c := arch.Config{Family: arch.Qwen35, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, RotaryDim: 4, FFN: 6, MaxPosition: 32}
+	c := arch.Config{Family: arch.Qwen35, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, Rope: arch.Rope{Dim: 4}, FFN: 6, MaxPosition: 32}
 	c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: keyHeads, ValueHeads: valueHeads, KeyDim: dim, ValueDim: dim, Width: 4}
 	return c.WithDefaults()
 }

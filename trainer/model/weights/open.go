@@ -101,7 +101,7 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	case err == nil && blank(data):
 		return cfg, append(notes, generationFile+" is empty, and is ignored"), nil
 	case err == nil:
-		more, err = cfg.ReadGeneration(data)
+		more, err = cfg.Tokens.ReadGeneration(data, cfg.VocabSize)
 	}
 	if err != nil {
 		return arch.Config{}, nil, fmt.Errorf("%s: %w", generationFile, err)

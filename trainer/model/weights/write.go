@@ -56,7 +56,7 @@ func (h HF) write(f *durable.Folder, dtype DType, extra map[string][]byte, limit
 	}
 	generation := extra[generationFile]
 	if blank(generation) {
-		if generation, err = h.Config.GenerationJSON(); err != nil {
+		if generation, err = h.Config.Tokens.GenerationJSON(); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func TestGoldenRoundTrip(t *testing.T) {
 			}
 		}
 		want, got := s.Config(), again.Config()
-		want.Raw, got.Raw, want.EOS, want.Quantisation = nil, nil, []int32{2, 3}, nil
+		want.Raw, got.Raw, want.Tokens.EOS, want.Quantisation = nil, nil, []int32{2, 3}, nil
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: config %+v, want %+v", path, got, want)
 		}

@@ -21,7 +21,7 @@ func TestBases(t *testing.T) {
 			return nil, err
 		}
 		return model.Random(t.Context(), dev, arch.Config{Family: arch.Llama, VocabSize: 5, Hidden: 4, Layers: 1, Heads: 1, KVHeads: 1, HeadDim: 4,
-			FFN: 4, RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 8}, 1, model.Options{Compute: torch.Float32})
+			FFN: 4, RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 8}, 1, model.Options{Compute: torch.Float32})
 	}
 	var bases []*base
 	var frees []func(context.Context) error

@@ -83,7 +83,7 @@ func limits(l config.Limits) agent.Limits {
 func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
 	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
-		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,
+		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, Rope: arch.Rope{Theta: s.RopeTheta}, MaxPosition: s.MaxPositions, Tied: s.Tied,
 	}
 	if s.Experts > 0 {
 		c.Mixture = &arch.Mixture{Experts: s.Experts, PerToken: s.PerToken, FFN: s.ExpertFFN, Normalise: true, Step: 1}
@@ -91,7 +91,7 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 	c = c.WithDefaults()
 	c.VocabSize = cmp.Or(c.VocabSize, tok.VocabSize())
 	if tok.EOS() != tokenizer.NoID {
-		c.EOS = []int32{tok.EOS()}
+		c.Tokens.EOS = []int32{tok.EOS()}
 	}
 	return c, c.Validate()
 }

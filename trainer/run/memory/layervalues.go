@@ -53,7 +53,7 @@ func extraValues(c arch.Config) (n int64) {
 	if c.Queries.Growth != (arch.QueryGrowth{}) {
 		n += queryWidth(c)
 	}
-	if c.ResidualScale() != 1 {
+	if c.Multipliers.ResidualScale() != 1 {
 		n += 2 * int64(c.Hidden)
 	}
 	if c.Features().ValueNorms {

@@ -17,9 +17,9 @@ import (
 // training. A single tokens-by-tokens matrix would need 4 GiB.
 func TestLongTrajectory(t *testing.T) {
 	shape := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
-		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longTokens, Tied: true}
+		RMSEps: 1e-5, Rope: arch.Rope{Theta: 1e4}, MaxPosition: longTokens, Tied: true}
 	t.Run("attention", func(t *testing.T) { testLongTrajectory(t, shape, 0.5) })
-	shape.Family, shape.RotaryDim = arch.Qwen35, 4
+	shape.Family, shape.Rope.Dim = arch.Qwen35, 4
 	shape.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 2, KeyDim: 64, ValueDim: 64, Width: 4}
 	t.Run("gated delta rule", func(t *testing.T) { testLongTrajectory(t, shape, 0.4) })
 }

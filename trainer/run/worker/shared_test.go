@@ -33,7 +33,7 @@ func TestRank(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = device.Close() })
 	m, err := model.Random(ctx, device, arch.Config{Family: arch.Qwen3, VocabSize: 96, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true}, 1, model.Options{Compute: torch.BFloat16})
+		RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 64, Tied: true}, 1, model.Options{Compute: torch.BFloat16})
 	if err != nil {
 		t.Fatal(err)
 	}

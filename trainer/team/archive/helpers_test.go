@@ -11,7 +11,7 @@ import (
 // tinyConfig returns a valid model of a few hundred parameters.
 func tinyConfig(family string) arch.Config {
 	c := arch.Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
-		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
+		MaxPosition: 32, Tokens: arch.SpecialTokens{BOS: []int32{1}, EOS: []int32{2}}}
 	return c.WithDefaults()
 }
 

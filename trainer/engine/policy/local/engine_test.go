@@ -46,15 +46,15 @@ func testModelOf(t *testing.T, c arch.Config, device string, threads int, half b
 }
 
 var denseConfig = arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
-	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true}
+	RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 160, Tied: true}
 
 // hybridConfig has a layer of attention between layers of convolutions.
 var hybridConfig = arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 128,
-	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, ShortConv: &arch.ShortConv{Layers: []bool{true, false, true}, Width: 4}}
+	RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e4}, MaxPosition: 160, Tied: true, ShortConv: &arch.ShortConv{Layers: []bool{true, false, true}, Width: 4}}
 
 // recurrentConfig has a layer of attention between layers of gated delta rules.
-var recurrentConfig = arch.Config{Family: arch.Qwen35, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, RotaryDim: 6, FFN: 128,
-	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true,
+var recurrentConfig = arch.Config{Family: arch.Qwen35, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, Rope: arch.Rope{Dim: 6, Theta: 1e4}, FFN: 128,
+	RMSEps: 1e-6, MaxPosition: 160, Tied: true,
 	GatedDelta: &arch.GatedDelta{Layers: []bool{true, false, true}, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 40, Width: 4}}
 
 func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *model.Model {

@@ -23,7 +23,7 @@ var Qwen3 = []Model{
 
 func qwen3(layers, width, heads, kvHeads, ffn int, tied bool) arch.Config {
 	return arch.Config{Family: arch.Qwen3, VocabSize: 151936, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads, HeadDim: 128, FFN: ffn,
-		RMSEps: 1e-6, RopeTheta: 1e6, MaxPosition: 40960, Tied: tied}
+		RMSEps: 1e-6, Rope: arch.Rope{Theta: 1e6}, MaxPosition: 40960, Tied: tied}
 }
 
 func experts(c arch.Config, experts, perToken, ffn int) arch.Config {
