@@ -157,7 +157,7 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [
 			var logp *torch.Tensor
 			s.Grad(true, func() { // without gradients the model uses the engine's linear maps
 				rows := a.policy().Forward(s, in).Narrow(0, int64(len(prompt))-1, k).Contiguous()
-				logp, _ = torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
+				logp, _ = torch.HeadLogProb(rows, a.model.Training.Head(), s.FromInt32(completion, k), 1, k)
 			})
 			values := make([]float32, k)
 			logp.Float32s(values)

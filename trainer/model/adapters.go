@@ -63,7 +63,7 @@ func parts(m lora.Map) (all []torch.LoRAPart) {
 func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 	adapted := *m
 	adapted.adapters = adapters
-	adapted.Decoder = m.decoder(m.leaves, m.leaves, adapters)
+	adapted.Training = m.decoder(m.leaves, m.leaves, adapters)
 	adapted.Generation = m.generation(adapters)
 	return &adapted
 }
@@ -71,14 +71,13 @@ func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 // generation returns a decoder for generation that holds the adapters of several models.
 func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
 	if m.module != nil {
-		return &m.Decoder
+		return m.Training
 	}
 	matrices, rest := m.leaves, m.leaves
 	if m.halves != nil {
 		matrices, rest = m.halves, m.wide
 	}
-	d := m.decoder(matrices, rest, adapters...)
-	return &d
+	return m.decoder(matrices, rest, adapters...)
 }
 
 // MultiAdapterDecoder returns a decoder for generation. Each row uses one of several models, whose index is in

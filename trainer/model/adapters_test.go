@@ -128,7 +128,7 @@ func TestGoldenAdaptedLogits(t *testing.T) {
 		do(t, f.m, func(s *torch.Scope) {
 			vocab := int64(f.m.Config.VocabSize)
 			for name, m := range map[string]*Model{"logits": f.m, "logits_base": f.base} {
-				logits := torch.Logits(m.Forward(s, f.packed(s)), m.Head())
+				logits := torch.Logits(m.Forward(s, f.packed(s)), m.Training.Head())
 				near(t, name, floats(logits), f.unpadded(name, 0, vocab), tolLogits)
 			}
 		})
@@ -196,7 +196,7 @@ func TestGoldenAdaptedMerge(t *testing.T) {
 			}
 		}
 		do(t, f.m, func(s *torch.Scope) {
-			logits := torch.Logits(f.base.Forward(s, f.packed(s)), f.base.Head())
+			logits := torch.Logits(f.base.Forward(s, f.packed(s)), f.base.Training.Head())
 			near(t, "merged logits", floats(logits), f.unpadded("logits_merged", 0, int64(f.m.Config.VocabSize)), tolMerged)
 		})
 	})
@@ -246,7 +246,7 @@ func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		do(t, f.m, func(s *torch.Scope) {
-			logits := func(m *Model) []float64 { return floats(torch.Logits(m.Forward(s, f.packed(s)), m.Head())) }
+			logits := func(m *Model) []float64 { return floats(torch.Logits(m.Forward(s, f.packed(s)), m.Training.Head())) }
 			near(t, "logits", logits(f.m), logits(f.base), 0)
 		})
 		digests := map[uint32]bool{}

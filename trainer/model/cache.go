@@ -52,7 +52,7 @@ func (m *Model) NewCache(ctx context.Context, size CacheSize) (*Cache, error) {
 			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
 		for layer, g := range c.group {
-			compute := m.Generation.norm.DType()
+			compute := m.Generation.DType()
 			zeros := func(t torch.DType, heads, dim int) *torch.Tensor {
 				return torch.KeptZeros(s, t, int64(size.Blocks[g]), int64(heads), arch.CacheBlock, int64(dim))
 			}
@@ -62,7 +62,7 @@ func (m *Model) NewCache(ctx context.Context, size CacheSize) (*Cache, error) {
 			}
 			switch l := m.Config.Layer(layer); {
 			case l.Recurs():
-				c.states[layer] = m.newRecurrent(s, size.States)
+				c.states[layer] = newRecurrent(s, m.Config.GatedDelta, compute, size.States)
 			case l.Convolves():
 				c.k[layer] = zeros(compute, 1, m.Config.Hidden)
 			case l.KVLayer() == layer:

@@ -63,12 +63,12 @@ type Pass struct {
 
 // decoder binds leaves to the layers: the matrices of linear maps come from matrices, all other tensors from rest. adapters
 // holds the adapters of several models, in the order of their indices.
-func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) Decoder {
+func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) *Decoder {
 	b := &binder{m: m, matrices: matrices, rest: rest, adapters: adapters, at: map[string]int{}}
 	for i, l := range m.Layout.Leaves {
 		b.at[l.Name] = i
 	}
-	d := Decoder{cfg: &m.Config, embed: b.weight("embed", b.rest), norm: b.other("norm"), head: b.weight("head", b.matrices)}
+	d := &Decoder{cfg: &m.Config, embed: b.weight("embed", b.rest), norm: b.other("norm"), head: b.weight("head", b.matrices)}
 	if m.Config.LayerInputs() > 0 {
 		d.inputs = &inputs{embed: b.weight("inputs_embed", b.rest), project: b.linear("inputs"), norm: b.other("inputs_norm")}
 	}

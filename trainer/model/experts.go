@@ -1,11 +1,6 @@
 package model
 
-import (
-	"slices"
-
-	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/model/arch"
-)
+import "github.com/mgrpo/mgrpo/bindings/torch"
 
 // RoutedRows holds the rows that one rank sends to the experts of a layer, which may belong to other ranks. All ranks dispatch at
 // the same time; a rank without rows dispatches NoRoutedRows.
@@ -35,7 +30,7 @@ func (m *Model) NoRoutedRows(s *torch.Scope, layer int, backward bool) RoutedRow
 // any order, with the index of each row's expert among this rank's. It returns the experts' outputs. In the backward
 // pass it returns the gradients of the hidden states and of the weights, and accumulates the gradients of the experts.
 func (m *Model) ApplyExperts(s *torch.Scope, layer int, rows []*torch.Tensor, experts []int32) (results []*torch.Tensor) {
-	n, own := int64(len(experts)), m.layers[layer-1].mixture
+	n, own := int64(len(experts)), m.Training.layers[layer-1].mixture
 	if n == 0 { // always so in a rank without experts: a layer may have fewer experts than there are ranks
 		return EmptyResults(rows)
 	}
@@ -61,18 +56,6 @@ func EmptyResults(rows []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{rows[0], rows[2]}
 }
 
-// ownExperts returns this rank's experts of a leaf.
-func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
-	at := int64(0)
-	mine := m.share.Within(blockOf(l, true).Span)
-	if len(mine) > 0 { // there may be fewer experts than ranks
-		at = mine[0].At
-	}
-	shape := slices.Clone(l.Shape)
-	shape[0] = mine.Numel() / (l.Numel() / l.Shape[0])
-	return m.Compute.Narrow(0, at, mine.Numel()).View(shape...)
-}
-
 // DispatchesRows reports whether the rows of a layer, counted from 1, are sent to experts that belong to several ranks.
 func (m *Model) DispatchesRows(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.Layer(layer-1).HasExperts() && m.Config.DividesExperts()
@@ -80,23 +63,23 @@ func (m *Model) DispatchesRows(layer int) bool {
 
 // untilExperts computes the part of a layer before its experts, at x. h is the input of the experts, whose weighted outputs the
 // caller adds to sum. order sorts the rows by expert.
-func (m *Model) untilExperts(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
-	l := &m.layers[i]
-	sum, h = l.attended(i, x, m.normOf(x, i), pass)
-	if shared := l.mixture.shared(h, pass); shared != nil {
+func (p *layerPass) untilExperts(i int, x *torch.Tensor) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
+	l := &p.layers[i]
+	sum, h = l.attended(i, x, p.normOf(x, i), p.pass)
+	if shared := l.mixture.shared(h, p.pass); shared != nil {
 		sum = sum.Add(shared)
 	}
-	chosen, weight := l.mixture.route(h, pass.Routes)
-	return sum, h, weight, torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+	chosen, weight := l.mixture.route(h, p.pass.Routes)
+	return sum, h, weight, torch.SortByExpert(chosen, p.cfg.Mixture.Experts)
 }
 
 // forwardDispatched computes a layer whose experts are divided among the ranks. No such family has a norm after the experts.
-func (m *Model) forwardDispatched(s *torch.Scope, i int, x *torch.Tensor, pass Pass, dispatch Dispatch) (y *torch.Tensor, err error) {
-	s.Scoped(func() {
-		sum, h, weight, order := m.untilExperts(i, x, pass)
+func (p *layerPass) forwardDispatched(i int, x *torch.Tensor) (y *torch.Tensor, err error) {
+	p.s.Scoped(func() {
+		sum, h, weight, order := p.untilExperts(i, x)
 		var back []*torch.Tensor
-		if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
-			y = s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
+		if back, err = p.calls.Dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
+			y = p.s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
 		}
 	})
 	return y, err
@@ -104,20 +87,20 @@ func (m *Model) forwardDispatched(s *torch.Scope, i int, x *torch.Tensor, pass P
 
 // backwardDispatched computes the gradient of such a layer at x from the gradient dy of its result. The experts' ranks return
 // the gradients of the experts' inputs; the gradients of attention and router follow.
-func (m *Model) backwardDispatched(s *torch.Scope, i int, x, dy *torch.Tensor, pass Pass, dispatch Dispatch) (dx *torch.Tensor, err error) {
-	s.Scoped(func() {
-		s.Grad(true, func() {
+func (p *layerPass) backwardDispatched(i int, x, dy *torch.Tensor) (dx *torch.Tensor, err error) {
+	p.s.Scoped(func() {
+		p.s.Grad(true, func() {
 			in := x.Detach()
 			in.RequireGrad(true)
-			sum, h, weight, order := m.untilExperts(i, in, pass)
+			sum, h, weight, order := p.untilExperts(i, in)
 			weights := weight.Detach().View(-1, 1).IndexSelect(0, order.Source)
 			var back []*torch.Tensor
-			if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {
+			if back, err = p.calls.Dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {
 				return
 			}
 			dh, dweight := order.Sums(back[0], h.Size(0), nil), back[1].IndexSelect(0, order.Place).View(weight.Shape()...)
 			torch.Backward([]*torch.Tensor{sum, h, weight}, []*torch.Tensor{dy, dh, dweight})
-			dx = s.Hoist(in.Grad())
+			dx = p.s.Hoist(in.Grad())
 		})
 	})
 	return dx, err

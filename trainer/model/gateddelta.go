@@ -43,10 +43,10 @@ type recurrent struct {
 	inputs *torch.Tensor // [states, width-1, channels]: the last inputs of the convolution
 }
 
-func (m *Model) newRecurrent(s *torch.Scope, states int) *recurrent {
-	g, n := m.Config.GatedDelta, int64(states)
+func newRecurrent(s *torch.Scope, g *arch.GatedDelta, compute torch.DType, states int) *recurrent {
+	n := int64(states)
 	return &recurrent{
 		states: s.Keep(s.Zeros(torch.Float32, n, int64(g.ValueHeads), int64(g.KeyDim), int64(g.ValueDim))),
-		inputs: s.Keep(s.Zeros(m.Generation.norm.DType(), n, int64(g.Width-1), int64(g.Channels()))),
+		inputs: s.Keep(s.Zeros(compute, n, int64(g.Width-1), int64(g.Channels()))),
 	}
 }

@@ -1,7 +1,10 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
 )
 
@@ -52,19 +55,32 @@ func (m *Model) wantWhole(op string) {
 	}
 }
 
-// gatheredViews allocates the memory of gathered and returns the leaves as views of it and of this rank's experts.
-func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
+// gather allocates the memory of gathered and returns the leaves as views of it and of this rank's experts, which are in own, the
+// weights in share.
+func gather(s *torch.Scope, layout *arch.Layout, share ranks.Share, own *torch.Tensor) (g gathered, leaves []*torch.Tensor) {
 	var size int64
-	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), ResidentLayers, ranks.Block.Gathered)
-	m.gathered.flat = torch.KeptZeros(s, m.Compute.DType(), size)
-	for _, l := range m.Layout.Leaves {
+	g.places, size = ranks.Arrange(Blocks(layout, true), ResidentLayers, ranks.Block.Gathered)
+	g.flat = torch.KeptZeros(s, own.DType(), size)
+	for _, l := range layout.Leaves {
 		var leaf *torch.Tensor
 		if l.Experts > 0 {
-			leaf = m.ownExperts(l)
+			leaf = expertsIn(share, own, l)
 		} else {
-			leaf = m.gathered.flat.Narrow(0, ranks.At(m.gathered.places, l.Offset), l.Numel()).View(l.Shape...)
+			leaf = g.flat.Narrow(0, ranks.At(g.places, l.Offset), l.Numel()).View(l.Shape...)
 		}
-		all = append(all, s.Keep(leaf.Detach()))
+		leaves = append(leaves, s.Keep(leaf.Detach()))
 	}
-	return all
+	return g, leaves
+}
+
+// expertsIn returns the experts of a leaf that are in a share, whose weights are in own.
+func expertsIn(share ranks.Share, own *torch.Tensor, l arch.Leaf) *torch.Tensor {
+	at := int64(0)
+	mine := share.Within(blockOf(l, true).Span)
+	if len(mine) > 0 { // there may be fewer experts than ranks
+		at = mine[0].At
+	}
+	shape := slices.Clone(l.Shape)
+	shape[0] = mine.Numel() / (l.Numel() / l.Shape[0])
+	return own.Narrow(0, at, mine.Numel()).View(shape...)
 }

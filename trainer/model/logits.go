@@ -37,7 +37,7 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 			s.Scoped(func() {
 				width := min(maxRows, vocab-from)
 				piece := make([]float32, n*width)
-				torch.Linear(hidden, m.headRows(s, from, width), nil).Float32s(piece)
+				torch.Linear(hidden, m.Training.headRows(s, from, width), nil).Float32s(piece)
 				capped(piece, m.Config.LogitCap)
 				for i := range out {
 					copy(out[i][from:], piece[int64(i)*width:int64(i+1)*width])
@@ -60,8 +60,8 @@ func capped(logits []float32, limit float64) {
 }
 
 // headRows returns n rows of the head in float32, beginning with row `from`.
-func (m *Model) headRows(s *torch.Scope, from, n int64) *torch.Tensor {
-	switch head := m.HeadMatrix().(type) {
+func (d *Decoder) headRows(s *torch.Scope, from, n int64) *torch.Tensor {
+	switch head := d.head.(type) {
 	case *torch.Quantised:
 		return head.Widen(s, from, n)
 	case *torch.Tensor:

@@ -148,11 +148,11 @@ func TestGoldenRouterLogits(t *testing.T) {
 	eachMixture(t, "router_logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
 			in := f.packed(s)
-			pass, x := f.m.packed(in), f.m.embedded(in.IDs)
-			for i := range f.m.layers {
-				l := &f.m.layers[i]
-				sum, h := l.attended(i, x, f.m.normOf(x, i), pass)
-				x = f.m.block(i, x, pass)
+			pass, x := in.pass(&f.m.Config), f.m.Training.embedded(in.IDs)
+			for i := range f.m.Training.layers {
+				l := &f.m.Training.layers[i]
+				sum, h := l.attended(i, x, f.m.Training.normOf(x, i), pass)
+				x = f.m.Training.block(i, x, pass)
 				if l.mixture == nil {
 					continue
 				}

@@ -31,7 +31,7 @@ type Model struct {
 	Half    *torch.Tensor
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
-	Decoder             // for training, over views of Compute
+	Training   *Decoder // over views of Compute
 	Generation *Decoder // for generation: the same decoder or, on a CPU with a bf16 copy, a decoder that reads matrices from that copy
 
 	leaves    []*torch.Tensor    // views of Compute, one per Layout.Leaves
@@ -172,16 +172,16 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 			return bindModule(m, s, opt.Module)
 		}
 		if opt.Gathered {
-			m.leaves = m.gatheredViews(s)
+			m.gathered, m.leaves = gather(s, m.Layout, m.share, m.Compute)
 		} else {
-			m.leaves = m.views(s, m.Compute)
+			m.leaves = views(s, m.Layout, m.Compute)
 		}
-		m.Decoder = m.decoder(m.leaves, m.leaves)
-		m.Generation = &m.Decoder
+		m.Training = m.decoder(m.leaves, m.leaves)
+		m.Generation = m.Training
 		if m.Half != nil && !dev.IsCUDA() && !opt.Gathered {
-			m.halves = m.views(s, m.Half)
+			m.halves = views(s, m.Layout, m.Half)
 			if m.Master != nil && !m.apart() {
-				m.wide = m.views(s, m.Master.Tensor)
+				m.wide = views(s, m.Layout, m.Master.Tensor)
 			} else {
 				m.wide = m.wideVectors(s)
 			}
@@ -239,8 +239,8 @@ func blockOf(l arch.Leaf, gathered bool) ranks.Block {
 }
 
 // views returns the leaves as views of a flat buffer.
-func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) {
-	for _, l := range m.Layout.Leaves {
+func views(s *torch.Scope, layout *arch.Layout, flat *torch.Tensor) (all []*torch.Tensor) {
+	for _, l := range layout.Leaves {
 		all = append(all, s.Keep(flat.Narrow(0, l.Offset, l.Numel()).View(l.Shape...).Detach()))
 	}
 	return all
@@ -249,7 +249,7 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 // wideVectors returns views of Half for the matrices, and fp32 tensors for norms and biases. syncHalf fills the fp32
 // tensors.
 func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
-	all := m.views(s, m.Half)
+	all := views(s, m.Layout, m.Half)
 	for i, l := range m.Layout.Leaves {
 		if l.Vector() {
 			all[i].Drop()

@@ -119,7 +119,7 @@ func each(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
 func TestGoldenLogits(t *testing.T) {
 	each(t, "logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
-			logits := torch.Logits(f.m.Forward(s, f.packed(s)), f.m.Head())
+			logits := torch.Logits(f.m.Forward(s, f.packed(s)), f.m.Training.Head())
 			near(t, "logits", floats(logits), f.unpadded("logits", 0, int64(f.m.Config.VocabSize)), f.tolerance(t, "logits_max_abs", tolLogits))
 		})
 	})
@@ -178,7 +178,7 @@ func (f *fixture) logProbs(s *torch.Scope, hidden *torch.Tensor, tau float64) (l
 		first += int32(n)
 	}
 	n := int64(len(source))
-	return torch.HeadLogProb(hidden.IndexSelect(0, s.FromInt32(source, n)), f.m.Head(), s.FromInt32(target, n), tau, 16)
+	return torch.HeadLogProb(hidden.IndexSelect(0, s.FromInt32(source, n)), f.m.Training.Head(), s.FromInt32(target, n), tau, 16)
 }
 
 func TestGoldenGradients(t *testing.T) {
@@ -291,8 +291,8 @@ func TestGoldenCachedRows(t *testing.T) {
 				}
 				k := int64(to - from)
 				r := Rows{Sequence: s.FromInt32(rows, k), Length: s.FromInt32(length, k), State: s.FromInt32(rows, k)}
-				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: s.FromInt32(pos, k), Attention: cache.At(r)})
-				return floats(torch.Logits(h, f.m.Head()))
+				h := f.m.Training.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: s.FromInt32(pos, k), Attention: cache.At(r)})
+				return floats(torch.Logits(h, f.m.Training.Head()))
 			}
 			prompt := step(0, 0, n)
 			var decoded []float64

@@ -75,10 +75,10 @@ func bindModule(m *Model, s *torch.Scope, path string) error {
 		torch.SetData(leaf, m.Master.Tensor.Narrow(0, l.Offset, l.Numel()).View(l.Shape...))
 		m.leaves = append(m.leaves, leaf)
 		if l.Name == m.Config.Module.Head {
-			m.Decoder = Decoder{cfg: &m.Config, head: leaf}
+			m.Training = &Decoder{cfg: &m.Config, head: leaf}
 		}
 	}
-	m.Generation = &m.Decoder
+	m.Generation = m.Training
 	return nil
 }
 

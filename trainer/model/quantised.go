@@ -72,8 +72,8 @@ func loadQuantised(ctx context.Context, dev *torch.Device, src *weights.Source, 
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		m.tables = tablesOf(s, &m.Config, opt.MaxPosition)
-		m.Decoder = m.decoder(m.leaves, m.leaves)
-		m.Generation = &m.Decoder
+		m.Training = m.decoder(m.leaves, m.leaves)
+		m.Generation = m.Training
 		return nil
 	})
 	if err != nil {

@@ -156,7 +156,7 @@ func TestQuantisedAdapters(t *testing.T) {
 			n := int64(len(ids))
 			in := Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32([]int32{0, 1, 2, 3, 4, 5, 6}, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)}
 			run(s, in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-				logp, _ := torch.HeadLogProb(hidden, a.Model().Head(), s.FromInt32([]int32{4093, 198, 2683, 359, 260, 5345, 2}, n), 1, 4)
+				logp, _ := torch.HeadLogProb(hidden, a.Model().Training.Head(), s.FromInt32([]int32{4093, 198, 2683, 359, 260, 5345, 2}, n), 1, 4)
 				return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32([]float32{1, -1, 1, 1, 1, -1, 1}, n)}
 			})
 			flat = floats(grad)

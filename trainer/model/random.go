@@ -29,12 +29,16 @@ func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, see
 	for i := range block {
 		block[i] = float32(rng.NormFloat64())
 	}
+	flat := m.Half
+	if m.Master != nil {
+		flat = m.Master.Tensor
+	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		normals := s.FromFloat32(block, int64(len(block)))
 		for _, l := range m.Layout.Leaves {
 			for _, t := range l.Parts {
 				mean, std := initial(&cfg, l)
-				s.Scoped(func() { m.repeat(s, normals, t, mean, std) })
+				s.Scoped(func() { repeat(s, normals, flat.Narrow(0, t.Offset, t.Numel()), t.Offset, mean, std) })
 			}
 		}
 		return nil
@@ -49,23 +53,19 @@ func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, see
 	return m, nil
 }
 
-// repeat fills one tensor of the checkpoint with normals times std, or with mean if std is 0.
-func (m *Model) repeat(s *torch.Scope, normals *torch.Tensor, t arch.Tensor, mean float32, std float64) {
-	rounded := s.Empty(torch.BFloat16, t.Numel())
+// repeat fills dst with normals times std, or with mean if std is 0. It begins with the given element of the repeated normals.
+func repeat(s *torch.Scope, normals, dst *torch.Tensor, first int64, mean float32, std float64) {
+	rounded := s.Empty(torch.BFloat16, dst.Numel())
 	if std == 0 {
 		rounded.Fill_(float64(mean))
 	} else {
-		for from := int64(0); from < t.Numel(); {
-			at := (t.Offset + from) % normals.Numel()
-			n := min(t.Numel()-from, normals.Numel()-at)
+		for from := int64(0); from < dst.Numel(); {
+			at := (first + from) % normals.Numel()
+			n := min(dst.Numel()-from, normals.Numel()-at)
 			rounded.Narrow(0, from, n).CopyFrom(normals.Narrow(0, at, n))
 			from += n
 		}
 		rounded.Scale_(std)
 	}
-	if m.Master != nil {
-		m.Master.Tensor.Narrow(0, t.Offset, t.Numel()).CopyFrom(rounded)
-	} else {
-		m.Half.Narrow(0, t.Offset, t.Numel()).CopyFrom(rounded)
-	}
+	dst.CopyFrom(rounded)
 }

@@ -98,10 +98,10 @@ func checkContinuation(t *testing.T, m *Model, p smolPrompt) {
 		hidden := m.Forward(s, Packed{IDs: s.FromInt32(all, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
 		k := int64(len(p.Continuation.IDs))
 		rows, target := hidden.Narrow(0, int64(len(p.IDs))-1, k).Contiguous(), s.FromInt32(p.Continuation.IDs, k)
-		logp, entropy := torch.HeadLogProb(rows, m.Head(), target, 1, 64)
+		logp, entropy := torch.HeadLogProb(rows, m.Training.Head(), target, 1, 64)
 		near(t, "log-probs", floats(logp), p.Continuation.LogP1, tolSmolLogProbs)
 		near(t, "entropy", floats(entropy), p.Continuation.Entropy, tolSmolLogProbs)
-		logp, _ = torch.HeadLogProb(rows, m.Head(), target, 0.7, 64)
+		logp, _ = torch.HeadLogProb(rows, m.Training.Head(), target, 0.7, 64)
 		near(t, "log-probs at 0.7", floats(logp), p.Continuation.LogP07, tolSmolLogProbs)
 	})
 }
@@ -114,9 +114,9 @@ func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []flo
 	}
 	n := int64(len(ids))
 	r := Rows{Sequence: s.FromInt32(sequence, n), Length: s.FromInt32(length, n)}
-	hidden := m.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32(pos, n), Attention: c.At(r)})
+	hidden := m.Training.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32(pos, n), Attention: c.At(r)})
 	logits := make([]float32, m.Config.VocabSize)
-	torch.Logits(hidden.Narrow(0, n-1, 1), m.Head()).Float32s(logits)
+	torch.Logits(hidden.Narrow(0, n-1, 1), m.Training.Head()).Float32s(logits)
 	return logits
 }
 

@@ -71,7 +71,7 @@ var (
 		"trainer/config.MCP":                     16, // the keys of a section of the configuration
 		"trainer/config.Shape":                   17, // the keys of a section of the configuration
 		"trainer/mgrpo.LossStats":                25, // each field is a metric, and a key of its JSON
-		"trainer/model.Model":                    24,
+		"trainer/model.Model":                    19,
 		"trainer/model.layer":                    22,
 		"trainer/model/arch.Config":              27,
 		"trainer/model/arch.family":              18,
@@ -89,7 +89,7 @@ var (
 		"trainer/agent/gateway.AgentServer":      24,
 		"trainer/config.Config":                  51, // checks and derived values compare a section with the rest of the file
 		"trainer/engine/policy/local.pages":      24,
-		"trainer/model.Model":                    55, // passes, experts and loading share its buffers, and the embedded Decoder counts
+		"trainer/model.Model":                    32,
 		"trainer/model/arch.Config":              30,
 		"trainer/model/arch.layer":               33,
 		"trainer/model/tokenizer.Tokenizer":      43, // nearly half build it from files or write GGUF, and the rest are mostly look-ups

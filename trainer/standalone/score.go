@@ -151,7 +151,7 @@ func (s *scorer) pass(ctx context.Context, packed []*scored) error {
 			t, n := int64(len(ids)), int64(len(row))
 			in := model.Packed{IDs: sc.FromInt32(ids, t), Pos: sc.FromInt32(pos, t), Cu: sc.FromInt32(cu, int64(len(cu)))}
 			hidden := s.checkpoint.model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
-			lp, en := torch.HeadLogProb(hidden, s.checkpoint.model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
+			lp, en := torch.HeadLogProb(hidden, s.checkpoint.model.Training.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
 			lp.Float32s(logp)
 			en.Float32s(entropy)
 			return nil

@@ -110,7 +110,7 @@ func (g *gradient) sumOfHead(s *torch.Scope, d *division) *torch.Tensor {
 		return nil
 	}
 	for _, p := range d.params.Leaves() {
-		if torch.Matrix(p.Leaf) != d.model.HeadMatrix() {
+		if torch.Matrix(p.Leaf) != d.model.Training.HeadMatrix() {
 			continue
 		}
 		span := ranks.Span{From: p.From, To: p.From + p.Leaf.Numel()}

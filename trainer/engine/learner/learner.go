@@ -91,7 +91,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		}
 		l.grad = newGradient(s, d, opt.CheckpointActivations)
 		if l.opt.HeadRows == 0 {
-			head, ok := mod.HeadMatrix().(*torch.Tensor)
+			head, ok := mod.Training.HeadMatrix().(*torch.Tensor)
 			l.opt.HeadRows = HeadRows(mod.Device.IsCUDA(), ok && head.Grad() != nil)
 		}
 		return nil

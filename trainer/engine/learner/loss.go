@@ -134,7 +134,8 @@ func (p *minibatchLoss) pass(ctx context.Context, micro []*Sequence, learns bool
 // tokens. It accumulates the head's gradient in the same pass, while the logits are in memory.
 func (p *minibatchLoss) lossOfHidden(s *torch.Scope, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	l := p.learner
-	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.grad.head, b.target, l.opt.Temperature, l.opt.HeadRows, p.lossBatch(s, micro), l.opt.Objective)
+	head, err := torch.LinearPolicyLoss(rows, l.model.Training.Head(), l.grad.head, b.target, l.opt.Temperature, l.opt.HeadRows,
+		p.lossBatch(s, micro), l.opt.Objective)
 	if err != nil {
 		err = fmt.Errorf("learner: %w", withID(err, micro))
 	} else {
@@ -170,7 +171,7 @@ func (p *minibatchLoss) lossOfLogProbs(s *torch.Scope, micro []*Sequence, b pack
 
 // head computes log-prob and entropy of the trained tokens, whose hidden states are rows.
 func (l *Learner) head(m *model.Model, rows *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
-	return torch.HeadLogProb(rows, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+	return torch.HeadLogProb(rows, m.Training.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 }
 
 // lossBatch makes the loss kernel's inputs for a micro-batch's trained tokens, without the new log-probs and entropies.
