@@ -11,7 +11,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
-	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/show/console"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
@@ -137,7 +136,7 @@ func (e Evaluation) String() string {
 			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
 		}
 		fmt.Fprintln(&b)
-		for _, k := range worker.SampleCounts(e.Samples) {
+		for _, k := range score.SampleCounts(e.Samples) {
 			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), score.PassAtK(right, e.Samples, k))
 		}
 	}

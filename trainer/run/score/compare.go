@@ -1,4 +1,4 @@
-// Package score compares evaluations, and estimates accuracy, its interval, and pass@k. Its results are functions of the
+// Package score summarises and compares evaluations: accuracy, its interval, pass@k, the best of k. Its results are functions of the
 // arguments only.
 package score
 

@@ -69,3 +69,53 @@ func PassAtK(right map[int]int64, n, k int) float64 {
 	}
 	return sum / float64(queries)
 }
+
+// Mean accumulates an average. The zero value is empty.
+type Mean struct {
+	sum float64
+	n   int
+}
+
+// Add adds a value.
+func (m *Mean) Add(v float64) { m.sum += v; m.n++ }
+
+// AddBool adds 1 for true and 0 for false.
+func (m *Mean) AddBool(b bool) { m.Add(Indicator(b)) }
+
+// Sum returns the sum of the values.
+func (m *Mean) Sum() float64 { return m.sum }
+
+// Value returns the average; NaN if there is no value.
+func (m *Mean) Value() float64 { return m.sum / float64(m.n) }
+
+// Into sets values[name] to the average, unless there is no value.
+func (m *Mean) Into(values map[string]float64, name string) {
+	if m.n > 0 {
+		values[name] = m.Value()
+	}
+}
+
+// Spread returns the standard deviation of averages, without those that have no value. known is false for fewer than two averages.
+func Spread(averages []Mean) (std float64, known bool) {
+	var all Mean
+	for _, one := range averages {
+		if one.n > 0 {
+			all.Add(one.Value())
+		}
+	}
+	squares := 0.0
+	for _, one := range averages {
+		if one.n > 0 {
+			squares += (one.Value() - all.Value()) * (one.Value() - all.Value())
+		}
+	}
+	return math.Sqrt(squares / float64(all.n-1)), all.n > 1
+}
+
+// Indicator returns 1 for true and 0 for false.
+func Indicator(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

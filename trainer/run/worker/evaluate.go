@@ -37,7 +37,7 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.A
 	if w.main && record.Unknown == "" {
 		all := groupedByQuery(queries, outcomes, exp.plan.Rollouts)
 		known := w.reports.scored(version, all, sets)
-		record.Scores = summary(known, w.cfg.Run.Seed)
+		record.Scores = score.Summary(known, w.cfg.Run.Seed)
 		if len(known) == len(all) {
 			for _, q := range all {
 				answers = append(answers, score.AnswersTo(q.Query, q.Correct))
@@ -67,10 +67,10 @@ func checkPlanned(outcomes []store.Outcome, queries []task.Query, samples int) e
 }
 
 // groupedByQuery groups outcomes by query, in the order of the queries.
-func groupedByQuery(queries []task.Query, outcomes []store.Outcome, samples int) []answeredQuery {
-	all, at := make([]answeredQuery, len(queries)), map[string]int{}
+func groupedByQuery(queries []task.Query, outcomes []store.Outcome, samples int) []score.AnsweredQuery {
+	all, at := make([]score.AnsweredQuery, len(queries)), map[string]int{}
 	for i, q := range queries {
-		all[i], at[q.ID] = answeredQuery{Query: q, Correct: make([]float64, samples)}, i
+		all[i], at[q.ID] = score.AnsweredQuery{Query: q, Correct: make([]float64, samples)}, i
 	}
 	for _, o := range outcomes {
 		q := &all[at[o.Query]]
@@ -100,11 +100,11 @@ func accuracy(outcomes []store.Outcome) float64 {
 	if unknownAccuracy(outcomes) != "" {
 		return math.NaN()
 	}
-	var correct mean
+	var correct score.Mean
 	for _, o := range outcomes {
-		correct.add(o.Correct)
+		correct.Add(o.Correct)
 	}
-	return correct.value()
+	return correct.Value()
 }
 
 // unknownAccuracy returns the reason why an evaluation has no accuracy, or "" if every rollout has a score.

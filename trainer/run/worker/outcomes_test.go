@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -24,7 +25,7 @@ func TestScores(t *testing.T) {
 			outcomes = append(outcomes, store.Outcome{Query: id, Rollout: k, Correct: c, Calls: map[string]int{"x": k, "y": 1}, Tokens: tokens[id] * (k + 1)})
 		}
 	}
-	got := summary(groupedByQuery(questions, outcomes, 2), 1)
+	got := score.Summary(groupedByQuery(questions, outcomes, 2), 1)
 	type row struct {
 		set, by, of    string
 		n              int

@@ -45,12 +45,12 @@ func (rp *reports) step(s stepResult) metrics.Record {
 	r.Values[metrics.RolloutsRemoved] = float64(len(s.outcomes) - kept)
 	totals := mgrpo.CountGroups(s.advantages.Groups)
 	r.Values[metrics.TrajectoriesStale] = float64(s.exp.stale)
-	var lag mean
+	var lag score.Mean
 	for _, t := range s.exp.trajectories {
-		lag.add(float64(s.step - t.conversation.Version))
+		lag.Add(float64(s.step - t.conversation.Version))
 		r.Values[metrics.LagMax] = max(r.Values[metrics.LagMax], float64(s.step-t.conversation.Version))
 	}
-	lag.into(r.Values, metrics.LagMean)
+	lag.Into(r.Values, metrics.LagMean)
 	r.Values[metrics.Groups] = float64(totals.Groups)
 	r.Values[metrics.GroupsDegenerate] = float64(totals.Degenerate)
 	r.Values[metrics.GroupsEmpty] = float64(totals.Empty)
@@ -58,13 +58,13 @@ func (rp *reports) step(s stepResult) metrics.Record {
 		r.Values[metrics.AdvantageGPUSeconds] = *seconds
 	}
 	r.Values[metrics.GroupsOnPrefix+s.advantages.Backend] = float64(len(s.advantages.Groups))
-	rewards := mean{}
+	rewards := score.Mean{}
 	for _, g := range s.groups {
 		for _, m := range g.Members {
-			rewards.add(m.Reward)
+			rewards.Add(m.Reward)
 		}
 	}
-	rewards.into(r.Values, metrics.RewardMean)
+	rewards.Into(r.Values, metrics.RewardMean)
 	rp.describeCredit(&r, s.exp, s.complete)
 	describeLearning(&r, s.updates)
 	r.Values[metrics.AgreeSeconds] = s.exp.clock.laps["agree"]
@@ -89,15 +89,15 @@ func (rp *reports) describeCredit(r *metrics.Record, exp *experience, complete m
 		}
 		return
 	}
-	var credit mean
+	var credit score.Mean
 	for _, query := range slices.Sorted(maps.Keys(complete)) { // in a fixed order, so that the sum is equal in each run
 		for _, o := range complete[query] {
 			for _, without := range o.Without[rp.name] {
-				credit.add(o.Correct - without)
+				credit.Add(o.Correct - without)
 			}
 		}
 	}
-	credit.into(r.Values, metrics.CreditMean)
+	credit.Into(r.Values, metrics.CreditMean)
 }
 
 // evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.
@@ -123,53 +123,53 @@ func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []st
 }
 
 // scored returns the questions of the sets in which every rollout has a score. It reports the other sets.
-func (rp *reports) scored(version int64, questions []answeredQuery, sets map[string][]store.Outcome) []answeredQuery {
+func (rp *reports) scored(version int64, questions []score.AnsweredQuery, sets map[string][]store.Outcome) []score.AnsweredQuery {
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
 		why := unknownAccuracy(sets[set])
 		if why == "" {
 			continue
 		}
 		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: set %s: %s", version, set, why))
-		questions = slices.DeleteFunc(slices.Clone(questions), func(q answeredQuery) bool { return q.Query.Set == set })
+		questions = slices.DeleteFunc(slices.Clone(questions), func(q score.AnsweredQuery) bool { return q.Query.Set == set })
 	}
 	return questions
 }
 
 // describeRollouts adds figures about the conversations of a phase for this agent.
 func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes []store.Outcome, clock *stopwatch) {
-	var format, turns, tokens, sampled, malformed, expert, correct mean
+	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
 	counted := true
 	for _, id := range slices.Sorted(maps.Keys(exp.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := exp.trajectories[id]
-		format.addBool(t.conversation.FormatValid)
-		turns.add(float64(len(t.conversation.AllTurns())))
+		format.AddBool(t.conversation.FormatValid)
+		turns.Add(float64(len(t.conversation.AllTurns())))
 		n, own, known := t.conversation.Size()
-		tokens.add(float64(n))
-		sampled.add(float64(own))
+		tokens.Add(float64(n))
+		sampled.Add(float64(own))
 		counted = counted && known
 		r.Values[metrics.RowsRewritten] += float64(len(t.conversation.More))
-		r.Values[metrics.PromptsTooLong] += indicator(promptTooLong(t.conversation))
-		malformed.add(float64(t.conversation.Malformed))
+		r.Values[metrics.PromptsTooLong] += score.Indicator(promptTooLong(t.conversation))
+		malformed.Add(float64(t.conversation.Malformed))
 		if !rp.main && !t.unjudged {
 			scored := 0.0
 			if t.expert != nil {
 				scored = *t.expert
 			}
-			expert.add(scored)
+			expert.Add(scored)
 		}
 	}
 	for _, o := range outcomes {
 		if o.Failed == "" {
-			correct.add(o.Correct)
+			correct.Add(o.Correct)
 		}
-		r.Values[metrics.RolloutsFailed] += indicator(o.Failed != "")
+		r.Values[metrics.RolloutsFailed] += score.Indicator(o.Failed != "")
 	}
-	format.into(r.Values, metrics.FormatValid)
-	turns.into(r.Values, metrics.TurnsMean)
-	malformed.into(r.Values, metrics.MalformedMean)
-	expert.into(r.Values, metrics.ExpertMean)
+	format.Into(r.Values, metrics.FormatValid)
+	turns.Into(r.Values, metrics.TurnsMean)
+	malformed.Into(r.Values, metrics.MalformedMean)
+	expert.Into(r.Values, metrics.ExpertMean)
 	if rp.main {
-		correct.into(r.Values, metrics.Accuracy)
+		correct.Into(r.Values, metrics.Accuracy)
 	}
 	r.Values[metrics.Trajectories] = float64(len(exp.trajectories))
 	seconds := clock.laps["rollout"]
@@ -177,11 +177,11 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 		r.Values[metrics.RolloutSeconds] = seconds
 	}
 	if counted {
-		tokens.into(r.Values, metrics.TokensMean)
-		r.Values[metrics.Tokens], r.Values[metrics.SampledTokens] = tokens.sum, sampled.sum
+		tokens.Into(r.Values, metrics.TokensMean)
+		r.Values[metrics.Tokens], r.Values[metrics.SampledTokens] = tokens.Sum(), sampled.Sum()
 	}
 	if counted && seconds > 0 {
-		r.Values[metrics.RolloutTokensPerSecond] = sampled.sum / seconds
+		r.Values[metrics.RolloutTokensPerSecond] = sampled.Sum() / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
 	rp.describeCalls(r, outcomes)
@@ -192,7 +192,7 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 // describeCalls adds the distribution of d_k, the number of calls in a rollout. For the main agent these are all its calls, and
 // for a sub-agent the calls to it.
 func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
-	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
+	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
 		d := o.Calls[rp.name]
 		if rp.main {
@@ -201,11 +201,11 @@ func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 				d += c
 			}
 		}
-		calls.add(float64(d))
+		calls.Add(float64(d))
 		histogram[strconv.Itoa(d)]++
 		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
-	calls.into(r.Values, metrics.CallsMean)
+	calls.Into(r.Values, metrics.CallsMean)
 	if std, ok := score.SpreadWithin(ofQuery); ok {
 		r.Values[metrics.CallsStd] = std
 	}
@@ -244,34 +244,22 @@ func (rp *reports) describeBatches(r *metrics.Record) {
 // samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
-	runs := make([]mean, samples)
+	runs := make([]score.Mean, samples)
 	for _, o := range outcomes {
-		right[o.Query] += int(indicator(o.Correct >= 1))
+		right[o.Query] += int(score.Indicator(o.Correct >= 1))
 		if o.Rollout < samples {
-			runs[o.Rollout].add(o.Correct)
+			runs[o.Rollout].Add(o.Correct)
 		}
 	}
-	solved, histogram := mean{}, map[string]int64{}
+	solved, histogram := score.Mean{}, map[string]int64{}
 	for _, n := range right {
-		solved.addBool(n > 0)
+		solved.AddBool(n > 0)
 		histogram[strconv.Itoa(n)]++
 	}
-	solved.into(r.Values, metrics.PassAtPrefix+strconv.Itoa(samples))
+	solved.Into(r.Values, metrics.PassAtPrefix+strconv.Itoa(samples))
 	r.Counts[metrics.RightSamples] = histogram
-	var all mean
-	for _, run := range runs {
-		if run.n > 0 {
-			all.add(run.value())
-		}
-	}
-	if all.n > 1 {
-		squares := 0.0
-		for _, run := range runs {
-			if run.n > 0 {
-				squares += (run.value() - all.value()) * (run.value() - all.value())
-			}
-		}
-		r.Values[metrics.AccuracyStd] = math.Sqrt(squares / float64(all.n-1))
+	if std, known := score.Spread(runs); known {
+		r.Values[metrics.AccuracyStd] = std
 	}
 }
 
@@ -279,8 +267,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 func describeLearning(r *metrics.Record, updates []learner.Report) {
 	merged := map[string][]float64{}
 	for _, u := range updates {
-		r.Values[metrics.UpdatesSkipped] += indicator(u.Skipped)
-		r.Values[metrics.UpdatesFailed] += indicator(u.Refused != nil)
+		r.Values[metrics.UpdatesSkipped] += score.Indicator(u.Skipped)
+		r.Values[metrics.UpdatesFailed] += score.Indicator(u.Refused != nil)
 		for name, v := range u.Values {
 			merged[name] = append(merged[name], v)
 		}
@@ -292,11 +280,11 @@ func describeLearning(r *metrics.Record, updates []learner.Report) {
 		case strings.HasSuffix(name, "_max"):
 			r.Values[name] = slices.Max(values)
 		default:
-			var m mean
+			var m score.Mean
 			for _, v := range values {
-				m.add(v)
+				m.Add(v)
 			}
-			r.Values[name] = m.value()
+			r.Values[name] = m.Value()
 		}
 	}
 	r.Values[metrics.Updates] = float64(len(updates))

@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -286,7 +287,7 @@ func (s *tokenCounts) add(tokens int) {
 	s.tokens = append(s.tokens, tokens)
 }
 
-func (s *tokenCounts) total() int { return totalTokens(s.tokens) }
+func (s *tokenCounts) total() int { return score.TotalTokens(s.tokens) }
 
 // sizeOf returns the number of tokens of a conversation, or 0 if it is unknown.
 func sizeOf(t agent.Trajectory) int {

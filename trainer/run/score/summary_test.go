@@ -1,4 +1,4 @@
-package worker
+package score
 
 import (
 	"math"

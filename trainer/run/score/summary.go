@@ -1,4 +1,4 @@
-package worker
+package score
 
 import (
 	"cmp"
@@ -6,21 +6,20 @@ import (
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/run/score"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// answeredQuery is a held-out query with the score of each of its answers.
-type answeredQuery struct {
+// AnsweredQuery is a held-out query with the score of each of its answers.
+type AnsweredQuery struct {
 	Query   task.Query
 	Correct []float64
 	Calls   int   // calls of sub-agents, in all answers
 	Tokens  []int // tokens of all agents, in each answer; 0: unknown
 }
 
-// summary summarises an evaluation in which every rollout has a score: each set as a whole, then by each property in
+// Summary summarises an evaluation in which every rollout has a score: each set as a whole, then by each property in
 // which its questions differ.
-func summary(questions []answeredQuery, seed uint64) []metrics.Score {
+func Summary(questions []AnsweredQuery, seed uint64) []metrics.Score {
 	var scores []metrics.Score
 	for _, set := range groupBy(questions, func(q task.Query) string { return q.Set }) {
 		scores = append(scores, scoreOf(set.questions, metrics.Score{Set: set.name}, seed))
@@ -53,11 +52,11 @@ func summary(questions []answeredQuery, seed uint64) []metrics.Score {
 // subset is a set of questions with a common property.
 type subset struct {
 	name      string
-	questions []answeredQuery
+	questions []AnsweredQuery
 }
 
 // groupBy groups questions by a name, in the order in which the names first occur.
-func groupBy(questions []answeredQuery, name func(task.Query) string) (subsets []subset) {
+func groupBy(questions []AnsweredQuery, name func(task.Query) string) (subsets []subset) {
 	at := map[string]int{}
 	for _, q := range questions {
 		n := name(q.Query)
@@ -73,37 +72,37 @@ func groupBy(questions []answeredQuery, name func(task.Query) string) (subsets [
 }
 
 // scoreOf fills in a score's numbers. All questions have the same number of answers.
-func scoreOf(questions []answeredQuery, s metrics.Score, seed uint64) metrics.Score {
+func scoreOf(questions []AnsweredQuery, s metrics.Score, seed uint64) metrics.Score {
 	s.Questions, s.Samples = len(questions), len(questions[0].Correct)
 	s.Pass, s.Best = map[int]float64{}, map[int]float64{}
 	means := make([]float64, len(questions))
 	right := map[int]int64{}
-	var accuracy, calls mean
+	var accuracy, calls Mean
 	var tokens []int
 	for i, q := range questions {
-		var own mean
+		var own Mean
 		n := 0
 		for _, c := range q.Correct {
-			own.add(c)
+			own.Add(c)
 			if c >= 1 {
 				n++
 			}
 		}
 		right[n]++
-		means[i] = own.value()
-		accuracy.add(own.value())
-		calls.add(float64(q.Calls) / float64(s.Samples))
+		means[i] = own.Value()
+		accuracy.Add(own.Value())
+		calls.Add(float64(q.Calls) / float64(s.Samples))
 		tokens = append(tokens, q.Tokens...)
 	}
-	s.Accuracy, s.Calls = accuracy.value(), calls.value()
-	s.Tokens = float64(totalTokens(tokens)) / float64(s.Questions*s.Samples)
-	s.Interval = score.Interval(means, seed, s.Set+"\x00"+s.By+"\x00"+s.Of)
+	s.Accuracy, s.Calls = accuracy.Value(), calls.Value()
+	s.Tokens = float64(TotalTokens(tokens)) / float64(s.Questions*s.Samples)
+	s.Interval = Interval(means, seed, s.Set+"\x00"+s.By+"\x00"+s.Of)
 	for _, k := range SampleCounts(s.Samples) {
-		var best mean
+		var best Mean
 		for _, q := range questions {
-			best.add(bestOf(q.Correct, k))
+			best.Add(bestOf(q.Correct, k))
 		}
-		s.Pass[k], s.Best[k] = score.PassAtK(right, s.Samples, k), best.value()
+		s.Pass[k], s.Best[k] = PassAtK(right, s.Samples, k), best.Value()
 	}
 	return s
 }
@@ -128,8 +127,8 @@ func bestOf(scores []float64, k int) float64 {
 	return expected
 }
 
-// totalTokens returns the sum of numbers of tokens, where 0 means unknown. The sum is 0 if any of them is unknown.
-func totalTokens(tokens []int) (total int) {
+// TotalTokens returns the sum of numbers of tokens, where 0 means unknown. The sum is 0 if any of them is unknown.
+func TotalTokens(tokens []int) (total int) {
 	for _, n := range tokens {
 		if n == 0 {
 			return 0
