@@ -198,7 +198,7 @@ bench: setup-tests build bench-peers ## bench: measure kernels, phases and peers
 	@$(GO) run ./bench/document
 
 ablation: build ## bench: train the arms of the paper's ablation, five seeds each (an hour and a half; resumes)
-	@$(GO) run ./bench/ablation
+	@$(GO) run ./bench/studies/ablation
 
 bench-peers: ## bench: install llama.cpp, PyTorch, transformers, TRL, PEFT, CoMLRL, vLLM (downloads 9 GB)
 	@bench/peers/setup.sh

@@ -24,8 +24,8 @@ WIDTH = 140  # of a line
 # Per thousand words of a room, by kind.
 LIMIT = {"constructions": 4, "docs": 0, "sentences": 1, "lines": 0}
 ABOVE = {
-    ("bench/ablation (tests)", "lines"): 5,
-    ("bench/ablation/*.md", "lines"): 4,
+    ("bench/studies (tests)", "lines"): 5,
+    ("bench/studies/*.md", "lines"): 1,
     ("bench/gpu (scripts)", "lines"): 4,
     ("bench/gpu (tests)", "constructions"): 10,
     ("docs/results/*.md", "sentences"): 4,

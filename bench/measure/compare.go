@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// Compare returns a table of two files of results: of the same suite, or of two runs that learned (bench/learned).
+// Compare returns a table of two files of results: of the same suite, or of two runs that learned (bench/studies/learned).
 func Compare(before, after string) (string, error) {
 	isSuite, err := hasRows(before)
 	if err != nil {
@@ -94,7 +94,7 @@ type Comparison struct {
 	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
 }
 
-// Accuracies is the part of a run's file (bench/learned) that Compare reads: the evaluations before and after the run.
+// Accuracies is the part of a run's file (bench/studies/learned) that Compare reads: the evaluations before and after the run.
 type Accuracies struct {
 	Comparison            // sampled at the temperature of training
 	Greedy     Comparison `json:"greedy"`

@@ -32,7 +32,7 @@ func teach(name, steps string) []string {
 
 func newBench(t *testing.T, set ...string) *bench {
 	dir := t.TempDir()
-	return &bench{root: "../..", work: filepath.Join(dir, "work"), log: t.Output(), parallel: 2,
+	return &bench{root: "../../..", work: filepath.Join(dir, "work"), log: t.Output(), parallel: 2,
 		tokens: 900, every: 1, samples: 1, final: 2, set: append(set, small...), results: &Results{}}
 }
 
@@ -219,7 +219,7 @@ func TestSingleConfigIsTheTeams(t *testing.T) {
 	}
 	team.GRPO.Align, single.GRPO.Align = config.Align{}, config.Align{} // a single agent has no sub-agents to align
 	if !reflect.DeepEqual(team.GRPO, single.GRPO) || !reflect.DeepEqual(team.Task, single.Task) || !reflect.DeepEqual(team.Eval, single.Eval) {
-		t.Error("task, grpo or eval of bench/ablation/single.yaml differs from the team's")
+		t.Error("task, grpo or eval of bench/studies/ablation/single.yaml differs from the team's")
 	}
 	r, s := team.Agent("researcher"), single.Agent("single")
 	shape := *r.Model.Shape

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the quickstart with several seeds, instruction sets and numbers of threads, and writes the results.
 
-  bench/quickstart/seeds.py                            after make build; about a minute a run on an idle core
-  bench/quickstart/seeds.py --seeds 0,1,2 --isa avx2
+  bench/studies/quickstart/seeds.py                            after make build; about a minute a run on an idle core
+  bench/studies/quickstart/seeds.py --seeds 0,1,2 --isa avx2
 
 After each run the results so far are written to bench/results/quickstart-seeds.json. The same command continues after an interruption if
 bin/mgrpo and examples/quickstart/team.yaml are the same; otherwise it begins again. Runs with 1 thread come first.
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONFIG = "examples/quickstart/team.yaml"
 WANTED = {"smallest": 0.75, "mean": 0.82}
 
@@ -88,7 +88,7 @@ def main():
     build = version()
     result = {
         "what": f"{CONFIG}: held-out accuracy at temperature 1, 192 queries x 4 samples, after the cold start and after the last step",
-        "command": "bench/quickstart/seeds.py",
+        "command": "bench/studies/quickstart/seeds.py",
         "wanted": WANTED,
         "commit": build["mgrpo"],
         "config_sha256": hashlib.sha256((ROOT / CONFIG).read_bytes()).hexdigest(),

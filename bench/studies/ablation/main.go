@@ -2,7 +2,7 @@
 // sub-agent group a batch, stale rollouts, the parts of the sub-agent's reward, the main agent alone, and a single agent
 // that does everything itself. All arms of a seed begin with the same cold start. Run it in the root of the repository:
 //
-//	go run ./bench/ablation
+//	go run ./bench/studies/ablation
 //
 // Results are saved after every run. After an interruption the same command continues.
 package main

@@ -10,7 +10,7 @@ fail() {
 [ $# -ge 2 ] || fail 'NAME CONFIG FLAG... are missing, such as: svamp-3 examples/svamp/team.yaml --set run.seed=3'
 name=$1 config=$(realpath -e "$2")
 shift 2
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 run=$PWD/runs/$name out=bench/results/$name.json
 [[ $name =~ ^[A-Za-z][A-Za-z0-9_-]*$ ]] || fail "$name is no name: letters, digits, dashes and underscores"
 [ -x bin/mgrpo ] || fail 'there is no bin/mgrpo: make build'
@@ -47,4 +47,4 @@ done
 
 environment=$(make -s env)
 eval "$environment"
-go run ./bench/learned -run "$run" -commit "$(paste -sd , "$builds" | sed 's/,/, /g')" "${found[@]}" -out "$out"
+go run ./bench/studies/learned -run "$run" -commit "$(paste -sd , "$builds" | sed 's/,/, /g')" "${found[@]}" -out "$out"

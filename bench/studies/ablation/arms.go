@@ -65,8 +65,8 @@ var starts = map[string]struct {
 	config string // path in the repository
 	agents []string
 }{
-	"team":   {"bench/ablation/team.yaml", []string{"planner", "researcher"}},
-	"single": {"bench/ablation/single.yaml", []string{"single"}},
+	"team":   {"bench/studies/ablation/team.yaml", []string{"planner", "researcher"}},
+	"single": {"bench/studies/ablation/single.yaml", []string{"single"}},
 }
 
 // chosen returns the arms of a comma-separated list, in the order of the table.

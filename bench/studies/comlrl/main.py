@@ -1,6 +1,6 @@
 """Trains the same team with mgrpo and CoMLRL, from the same weights and for as many samples, and compares the accuracies.
 
-    make bench-peers && python3 bench/comlrl/main.py [--seeds N] [--rates R...] [--new-tokens N] [--out FILE]
+    make bench-peers && python3 bench/studies/comlrl/main.py [--seeds N] [--rates R...] [--new-tokens N] [--out FILE]
 
 For each seed it makes two small models (models.py). mgrpo trains them as a run whose rollouts play.py plays. CoMLRL trains them with its
 MAGRPOTrainer. Both are measured on the same held-out questions with transformers. README.md describes the result.
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "build/peers"))
 
 import torch
@@ -50,7 +50,7 @@ def free_port():
 def mgrpo(folder, seed, rate, new_tokens):
     """Trains with mgrpo. Returns the folders of the models, by agent."""
     url, team = f"http://127.0.0.1:{(port := free_port())}", folder / "team.yaml"
-    team.write_text((ROOT / "bench/comlrl/team.yaml").read_text())
+    team.write_text((ROOT / "bench/studies/comlrl/team.yaml").read_text())
     run = folder / f"mgrpo-{rate}"
     settings = {"run.dir": run, "run.seed": seed, "run.steps": STEPS, "run.threads": THREADS, "gateway.listen": f"127.0.0.1:{port}",
                 "task.queries_per_step": QUERIES, "grpo.rollouts": ROLLOUTS}
