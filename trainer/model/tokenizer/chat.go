@@ -26,14 +26,14 @@ type Chat struct {
 }
 
 // HasTemplate reports whether the tokenizer has a chat template.
-func (t *Tokenizer) HasTemplate() bool { return t.template != nil || t.withTools != nil }
+func (t *Tokenizer) HasTemplate() bool { return t.chat.plain != nil || t.chat.withTools != nil }
 
 // Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does. It uses the template
 // named tool_use if that exists and the chat has tools. Encode the text with Encode. Render returns an
 // error if Jinja or Python would raise an exception (an attribute of an undefined value, None added to a
 // string). It also returns one if the template exceeds the limits on steps, memory or output.
 func (t *Tokenizer) Render(c Chat) (string, error) {
-	chosen, err := t.choose(c.Tools != nil)
+	chosen, err := t.chat.choose(c.Tools != nil)
 	if err != nil {
 		return "", err
 	}

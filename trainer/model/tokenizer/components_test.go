@@ -107,14 +107,14 @@ func decoded(t *testing.T, c []byte, tokens []string) (string, error) {
 	tok := &Tokenizer{added: newAddedTokens(nil, nil)}
 	var ids []int32
 	for _, text := range tokens {
-		id := slices.IndexFunc(tok.tokens, func(t token) bool { return t.text == text })
+		id := slices.IndexFunc(tok.vocab.tokens, func(t token) bool { return t.text == text })
 		if id < 0 {
-			id = len(tok.tokens)
-			tok.tokens = append(tok.tokens, token{text: text, present: true})
+			id = len(tok.vocab.tokens)
+			tok.vocab.tokens = append(tok.vocab.tokens, token{text: text, bytes: text, present: true})
 		}
 		ids = append(ids, int32(id))
 	}
-	if err := tok.setDecoder(v); err != nil {
+	if tok.decoder, err = readDecoder(v, &tok.vocab); err != nil {
 		return "", err
 	}
 	if streamed := stream(tok, ids, false); streamed != tok.Decode(ids, false) {

@@ -9,22 +9,21 @@ import (
 
 // TokenBytes returns the bytes that an id adds after other text. It returns nil for an id without a token.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
-	if !t.known(id) {
+	if !t.vocab.known(id) {
 		return nil
 	}
-	return []byte(t.tokenText(id, false))
+	return []byte(t.decoder.text(t.vocab.tokens[id], false))
 }
 
-// tokenText returns the text that a token adds. The first token of a text loses a mark that is a space elsewhere.
-func (t *Tokenizer) tokenText(id int32, first bool) string {
-	text := t.tokens[id].bytes
-	if t.decoder.firstDrop == "" {
-		return text
+// text returns the text that a token adds. The first token of a text loses a mark that is a space elsewhere.
+func (d *decoder) text(of token, first bool) string {
+	if d.firstDrop == "" {
+		return of.bytes
 	}
 	if first {
-		return strings.ReplaceAll(text, t.decoder.firstDrop, "")
+		return strings.ReplaceAll(of.bytes, d.firstDrop, "")
 	}
-	return strings.ReplaceAll(text, t.decoder.firstDrop, " ")
+	return strings.ReplaceAll(of.bytes, d.firstDrop, " ")
 }
 
 // Bytes joins the bytes of all ids. Ids without a token add nothing.
@@ -32,13 +31,13 @@ func (t *Tokenizer) Bytes(ids []int32) []byte {
 	var out []byte
 	first := true
 	for _, id := range ids {
-		if !t.known(id) {
+		if !t.vocab.known(id) {
 			continue
 		}
 		if t.decoder.spaces && !first {
 			out = append(out, ' ')
 		}
-		out = append(out, t.tokenText(id, first)...)
+		out = append(out, t.decoder.text(t.vocab.tokens[id], first)...)
 		first = false
 	}
 	return out
@@ -75,16 +74,16 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 
 // Push decodes the next id and returns the text that later ids cannot change, usually the whole token.
 func (s *Stream) Push(id int32) string {
-	if !s.t.known(id) || s.skipSpecial && s.t.tokens[id].special {
+	if !s.t.vocab.known(id) || s.skipSpecial && s.t.vocab.tokens[id].special {
 		return ""
 	}
-	text := s.t.tokenText(id, !s.started)
+	text := s.t.decoder.text(s.t.vocab.tokens[id], !s.started)
 	if s.t.decoder.spaces && s.started {
 		text = " " + text
 	}
 	s.started = true
 	if s.t.decoder.runs {
-		return s.strip(s.pushRun(text, s.t.tokens[id].isByte))
+		return s.strip(s.pushRun(text, s.t.vocab.tokens[id].isByte))
 	}
 	if len(s.pending) == 0 && utf8.ValidString(text) {
 		return s.strip(text)

@@ -30,91 +30,80 @@ func byteRun(bytes []byte) string {
 	return strings.Repeat("\ufffd", len(bytes))
 }
 
-// setDecoder reads the decoder and sets the decoded bytes of each token.
-func (t *Tokenizer) setDecoder(v any) error {
-	list, err := flatten(v, "decoders")
-	if err != nil {
-		return err
-	}
-	for i := range t.tokens {
-		t.tokens[i].bytes = t.tokens[i].text
-	}
-	for _, a := range t.added.list {
-		if a.normalized && t.normalize != nil { // as tokenizers 0.23.3 does, but not 0.22
-			t.tokens[a.id].bytes = t.normalize(a.content)
-		}
-	}
-	if len(list) > 0 && list[len(list)-1].kind == "ByteLevel" {
-		return t.setByteLevelDecoder(list)
-	}
-	t.decoder.spaces = len(list) == 0
-	fused, growth := false, 1
-	for _, c := range list {
-		if growth = t.addDecoderStep(c, &fused, growth); c.err != nil {
-			return c.err
-		}
-	}
-	return nil
+// decoderReader reads a decoder. It does the steps on single tokens.
+type decoderReader struct {
+	decoder
+	vocab  *vocabulary
+	fused  bool // after Fuse
+	growth int  // of a token's text in the steps so far
 }
 
-// addDecoderStep applies a step to each token, or notes a step on the whole text. growth is the growth of a token's text in earlier steps,
-// and the result includes this one.
-func (t *Tokenizer) addDecoderStep(c *component, fused *bool, growth int) int {
+// readDecoder reads the decoder and sets the decoded bytes of each token.
+func readDecoder(v any, vocab *vocabulary) (decoder, error) {
+	list, err := flatten(v, "decoders")
+	if err != nil {
+		return decoder{}, err
+	}
+	if len(list) > 0 && list[len(list)-1].kind == "ByteLevel" {
+		return decoder{}, readByteLevel(list, vocab)
+	}
+	r := &decoderReader{decoder: decoder{spaces: len(list) == 0}, vocab: vocab, growth: 1}
+	for _, c := range list {
+		if r.add(c); c.err != nil {
+			return decoder{}, c.err
+		}
+	}
+	return r.decoder, nil
+}
+
+// add applies a step to each token, or notes a step on the whole text.
+func (r *decoderReader) add(c *component) {
 	switch {
 	case c.kind == "Fuse":
-		*fused = true
+		r.fused = true
 		c.only()
 	case c.kind == "Strip":
-		t.addStrip(c, *fused)
-	case *fused:
+		r.addStrip(c)
+	case r.fused:
 		c.fail("not supported after Fuse")
 	case c.kind == "ByteFallback":
-		t.decoder.runs = true
-		for i := range t.tokens {
-			if b, ok := byteOf(t.tokens[i].bytes); ok {
-				t.tokens[i].bytes, t.tokens[i].isByte = string([]byte{b}), true
+		r.runs = true
+		for i := range r.vocab.tokens {
+			if b, ok := byteOf(r.vocab.tokens[i].bytes); ok {
+				r.vocab.tokens[i].bytes, r.vocab.tokens[i].isByte = string([]byte{b}), true
 			}
 		}
 		c.only()
-	case t.decoder.runs:
+	case r.runs:
 		c.fail("not supported after ByteFallback")
 	case c.kind == "Replace":
 		change := replaceStep(c)
-		if growth = c.grown(growth); c.err == nil {
-			t.eachToken(change)
+		if r.growth = c.grown(r.growth); c.err == nil {
+			r.vocab.change(change)
 		}
 	case c.kind == "Metaspace":
-		t.addMetaspace(c)
+		r.addMetaspace(c)
 	default:
 		c.unsupported("decoder")
-	}
-	return growth
-}
-
-func (t *Tokenizer) eachToken(change func(string) string) {
-	for i := range t.tokens {
-		if t.tokens[i].present {
-			t.tokens[i].bytes = change(t.tokens[i].bytes)
-		}
 	}
 }
 
 // addStrip removes characters from each token or, after Fuse, from the text.
-func (t *Tokenizer) addStrip(c *component, fused bool) {
+func (r *decoderReader) addStrip(c *component) {
 	c.only("content", "start", "stop")
 	content, _ := ordered.Value[string](c.object, "content")
 	start, stop := c.count("start"), c.count("stop")
 	if utf8.RuneCountInString(content) != 1 || start < 0 || stop < 0 {
 		c.fail("want content, a character, and start and stop, numbers from 0 to %d", maxStrip)
 	}
-	if fused || t.decoder.runs {
-		if !fused || stop > 0 || t.decoder.stripLeft > 0 {
+	if r.fused || r.runs {
+		if !r.fused || stop > 0 || r.stripLeft > 0 {
 			c.fail("only a start, after Fuse or before ByteFallback, is supported")
 		}
-		t.decoder.stripLeft, t.decoder.strip = start, content
+		r.stripLeft, r.strip = start, content
 		return
 	}
-	t.eachToken(func(s string) string {
+	r.vocab.change(func(s string) string {
 		for range start {
 			s = strings.TrimPrefix(s, content)
 		}
@@ -137,16 +126,16 @@ func (c *component) count(key string) int {
 }
 
 // addMetaspace replaces a character by spaces. The first token of a text loses it instead.
-func (t *Tokenizer) addMetaspace(c *component) {
+func (r *decoderReader) addMetaspace(c *component) {
 	mark, scheme := metaspace(c)
 	switch {
-	case t.decoder.firstDrop != "":
+	case r.firstDrop != "":
 		c.fail("two such decoders are not supported")
 	case c.err != nil:
 	case scheme == "never":
-		t.eachToken(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
+		r.vocab.change(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
 	default:
-		t.decoder.firstDrop = mark
+		r.firstDrop = mark
 	}
 }
 
@@ -159,10 +148,10 @@ func byteOf(token string) (b byte, ok bool) {
 	return byte(n), err == nil
 }
 
-// setByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
+// readByteLevel accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
 // ByteFallback, Fuse, Replace("▁", " "), ByteLevel. That sequence decodes to the same text if every token is byte-level
 // text, which contains no ▁, and no token is a <0x..> token.
-func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
+func readByteLevel(list []*component, vocab *vocabulary) error {
 	for i, c := range list {
 		switch {
 		case i == len(list)-1:
@@ -178,8 +167,8 @@ func (t *Tokenizer) setByteLevelDecoder(list []*component) error {
 			return c.err
 		}
 	}
-	for id := range t.tokens {
-		token := &t.tokens[id]
+	for id := range vocab.tokens {
+		token := &vocab.tokens[id]
 		bytes, ok := bpe.ByteLevelBytes(token.bytes)
 		if _, isByte := byteOf(token.bytes); len(list) > 1 && (token.present && !ok || isByte) {
 			return fmt.Errorf("a decoder with ByteFallback is not supported for token %d, %.60q", id, token.text)

@@ -73,19 +73,19 @@ func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	whole, plain := t.EncodeWithSpecial("a"), t.Encode("a")
 	meta[convert.GGUFPrefix+"add_bos_token"] = len(whole) > 0 && whole[0] == t.BOS() && t.BOS() != plain[0]
 	meta[convert.GGUFPrefix+"add_eos_token"] = len(whole) > 1 && whole[len(whole)-1] == t.EOS() && len(whole) > len(plain)
-	if err := t.ggufTemplates(meta); err != nil {
+	if err := ggufTemplates(t.files, meta); err != nil {
 		return nil, err
 	}
 	return meta, t.sameAsGGUF(meta)
 }
 
 // ggufTemplates sets the chat template, and the one for chats with functions.
-func (t *Tokenizer) ggufTemplates(meta map[string]any) error {
-	config, err := readObject(t.files, fileConfig)
+func ggufTemplates(files map[string][]byte, meta map[string]any) error {
+	config, err := readObject(files, fileConfig)
 	if err != nil {
 		return err
 	}
-	sources, err := templatesOf(t.files, config)
+	sources, err := templatesOf(files, config)
 	if err != nil {
 		return err
 	}

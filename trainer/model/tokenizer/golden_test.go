@@ -222,7 +222,7 @@ func (r *chatRow) UnmarshalJSON(data []byte) error {
 
 func TestGoldenChat(t *testing.T) {
 	eachGolden(t, func(t *testing.T, dir string, tok *Tokenizer) {
-		if tok.template == nil {
+		if tok.chat.plain == nil {
 			return
 		}
 		rows(t, dir, "chat", func(t *testing.T, line int, r chatRow) {
@@ -243,7 +243,7 @@ func TestGoldenChat(t *testing.T) {
 
 func TestGoldenChatErrors(t *testing.T) {
 	eachGolden(t, func(t *testing.T, dir string, tok *Tokenizer) {
-		if tok.template == nil {
+		if tok.chat.plain == nil {
 			return
 		}
 		rows(t, dir, "chat_errors", func(t *testing.T, line int, r chatRow) {

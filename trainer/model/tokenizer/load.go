@@ -102,7 +102,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 			delete(t.files, name)
 		}
 	}
-	if err := t.convertModel(); err != nil {
+	if err := convertModel(t.files); err != nil {
 		return nil, err
 	}
 	s, err := readSpec(t.files[fileTokenizer])
@@ -118,22 +118,23 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		return nil, at(fileTokenizer, err)
 	}
 	t.setStop(c)
-	return t, t.readTemplates()
+	t.chat, err = readTemplates(t.files)
+	return t, err
 }
 
 // convertModel makes tokenizer.json from tokenizer.model if only the latter exists. A checkpoint then contains only
 // tokenizer.json. If both exist, a checkpoint has both: llama.cpp's converter reads tokenizer.model.
-func (t *Tokenizer) convertModel() error {
-	if t.files[fileTokenizer] != nil {
+func convertModel(files map[string][]byte) error {
+	if files[fileTokenizer] != nil {
 		return nil
 	}
-	data, ok := t.files[fileModel]
-	delete(t.files, fileModel)
+	data, ok := files[fileModel]
+	delete(files, fileModel)
 	if !ok {
 		return fmt.Errorf("no %s and no %s: write one with transformers, AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)",
 			fileTokenizer, fileModel)
 	}
-	config, err := readObject(t.files, fileConfig)
+	config, err := readObject(files, fileConfig)
 	if err != nil {
 		return err
 	}
@@ -143,8 +144,8 @@ func (t *Tokenizer) convertModel() error {
 	}
 	made, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	for name, data := range made {
-		if t.files[name] == nil {
-			t.files[name] = data
+		if files[name] == nil {
+			files[name] = data
 		}
 	}
 	return at(fileModel, err)
@@ -154,9 +155,11 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	if t.normalize, err = buildNormalizer(s.normalizer); err != nil {
 		return at("normalizer", err)
 	}
-	if err := t.setTokens(s, c); err != nil {
+	var added []addedToken
+	if t.vocab, added, err = newVocabulary(s, c); err != nil {
 		return err
 	}
+	t.added = newAddedTokens(added, t.normalize)
 	pre, err := buildPreTokenizer(s.preTokenizer)
 	if err != nil {
 		return at("pre_tokenizer", err)
@@ -173,126 +176,19 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	if err != nil {
 		return at("model", err)
 	}
-	if err := t.setDecoder(s.decoder); err != nil {
+	if t.normalize != nil {
+		for _, a := range added {
+			if a.normalized { // as tokenizers 0.23.3 does, but not 0.22
+				t.vocab.tokens[a.id].bytes = t.normalize(a.content)
+			}
+		}
+	}
+	if t.decoder, err = readDecoder(s.decoder, &t.vocab); err != nil {
 		return at("decoder", err)
 	}
 	if t.before, t.after, err = buildPostProcessor(s.postProcessor); err != nil {
 		return at("post_processor", err)
 	}
-	return nil
-}
-
-// setTokens fills the table of tokens from the vocabulary and all added tokens.
-func (t *Tokenizer) setTokens(s *spec, c *config) error {
-	size := 0
-	for _, id := range s.vocab {
-		size = max(size, int(id)+1)
-	}
-	for _, a := range s.added {
-		size = max(size, int(a.id)+1)
-	}
-	if limit := 4*(len(s.vocab)+len(s.added)) + 1024; size > limit {
-		return fmt.Errorf("the largest id is %d but there are %d tokens", size-1, len(s.vocab)+len(s.added))
-	}
-	t.tokens = make([]token, size)
-	t.ids = make(map[string]int32, len(s.vocab)+len(s.added))
-	for text, id := range s.vocab {
-		if err := t.setToken(text, id); err != nil {
-			return at("vocab", err)
-		}
-	}
-	added, err := t.setAdded(s.added, c)
-	if err != nil {
-		return at("added_tokens", err)
-	}
-	t.added = newAddedTokens(added, t.normalize)
-	return nil
-}
-
-func (t *Tokenizer) setToken(text string, id int32) error {
-	if t.tokens[id].present {
-		a, b := t.tokens[id].text, text
-		return fmt.Errorf("%.60q and %.60q have the same id %d", min(a, b), max(a, b), id)
-	}
-	t.tokens[id] = token{text: text, present: true}
-	t.ids[text] = id
-	return nil
-}
-
-// setAdded registers the added tokens of tokenizer.json, whose flags tokenizer_config.json may
-// change, and those that only tokenizer_config.json has. It also registers the named special tokens,
-// which are added tokens even if they are only in the vocabulary. transformers does the same.
-func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error) {
-	list = slices.Clone(list)
-	place := map[string]int{}
-	for i, a := range list {
-		if _, again := place[a.content]; again {
-			return nil, fmt.Errorf("%.60q occurs twice", a.content)
-		}
-		if a.id == NoID {
-			return nil, fmt.Errorf("%.60q has no id", a.content)
-		}
-		place[a.content] = i
-	}
-	for _, a := range c.added {
-		i, ok := place[a.content]
-		switch {
-		case !ok:
-			place[a.content] = len(list)
-			list = append(list, a)
-		case list[i].id != a.id:
-			return nil, fmt.Errorf("%.60q has the id %d here and %d in %s", a.content, list[i].id, a.id, fileConfig)
-		default:
-			list[i] = a
-		}
-	}
-	for _, a := range c.legacy {
-		if _, ok := place[a.content]; !ok {
-			place[a.content] = len(list)
-			list = append(list, a)
-		}
-	}
-	next := int32(len(t.tokens)) // larger than every id so far
-	for _, a := range list {
-		next = max(next, a.id+1)
-	}
-	for _, text := range c.specials() {
-		if i, ok := place[text]; ok {
-			list[i].special = true
-			continue
-		}
-		id, ok := t.ids[text]
-		if !ok {
-			id = next
-			next++
-		}
-		place[text] = len(list)
-		list = append(list, addedToken{id: id, content: text, special: true})
-	}
-	for _, a := range list {
-		if err := t.registerAdded(a); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
-}
-
-func (t *Tokenizer) registerAdded(a addedToken) error {
-	id, known := t.ids[a.content]
-	switch more := int(a.id) + 1 - len(t.tokens); {
-	case known && id != a.id:
-		return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)
-	case more > maxAdded+1:
-		return fmt.Errorf("%.60q has the id %d, far beyond the others", a.content, a.id)
-	case more > 0: // only in tokenizer_config.json
-		t.tokens = append(t.tokens, make([]token, more)...)
-	}
-	if !known {
-		if err := t.setToken(a.content, a.id); err != nil {
-			return err
-		}
-	}
-	t.tokens[a.id].special, t.tokens[a.id].added = a.special, true
 	return nil
 }
 

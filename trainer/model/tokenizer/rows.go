@@ -10,9 +10,9 @@ import (
 // special token counts only if it begins or ends a text or a turn, or if the chat template prints it. Published
 // tokenizers of text models have special tokens for images, for which the model has no rows.
 func (t *Tokenizer) Beyond(rows int) (id int32, text string, ok bool) {
-	for id := rows; id < len(t.tokens); id++ {
-		if t.known(int32(id)) && t.occurs(int32(id)) {
-			return int32(id), t.tokens[id].text, true
+	for id := rows; id < len(t.vocab.tokens); id++ {
+		if t.vocab.known(int32(id)) && t.occurs(int32(id)) {
+			return int32(id), t.vocab.tokens[id].text, true
 		}
 	}
 	return NoID, "", false
@@ -20,7 +20,7 @@ func (t *Tokenizer) Beyond(rows int) (id int32, text string, ok bool) {
 
 // occurs reports whether a conversation can contain a token.
 func (t *Tokenizer) occurs(id int32) bool {
-	token := t.tokens[id]
-	return !token.special || strings.Contains(t.printed, token.text) ||
+	token := t.vocab.tokens[id]
+	return !token.special || strings.Contains(t.chat.printed, token.text) ||
 		slices.Contains(slices.Concat(t.stop, t.before, t.after, []int32{t.BOS(), t.EOS()}), id)
 }

@@ -51,20 +51,28 @@ func isTemplateFile(name string) bool {
 	return dir == templateFolder+"/" && strings.HasSuffix(file, ".jinja") && file != ".jinja"
 }
 
+// chatTemplates holds the templates that a chat can use.
+type chatTemplates struct {
+	plain     *template // nil: none
+	withTools *template // for chats with functions; nil: the same as plain
+	toolsErr  error     // why withTools cannot be parsed
+	printed   string    // the sources; "": none
+}
+
 // readTemplates reads the templates of the tokenizer's files.
-func (t *Tokenizer) readTemplates() error {
-	config, err := readObject(t.files, fileConfig)
+func readTemplates(files map[string][]byte) (chatTemplates, error) {
+	config, err := readObject(files, fileConfig)
 	if err != nil {
-		return err
+		return chatTemplates{}, err
 	}
-	sources, err := templatesOf(t.files, config)
+	sources, err := templatesOf(files, config)
 	if err != nil {
-		return err
+		return chatTemplates{}, err
 	}
-	if err := foldTemplates(t.files, sources, config); err != nil {
-		return err
+	if err := foldTemplates(files, sources, config); err != nil {
+		return chatTemplates{}, err
 	}
-	return t.parseTemplates(sources)
+	return sources.parse()
 }
 
 // templatesOf returns the templates of files. They have priority over the templates of tokenizer_config.json, as in
@@ -122,40 +130,40 @@ func (t templates) read(config *ordered.Object) error {
 	return nil
 }
 
-// parseTemplates parses the templates that a chat can use. Templates with other names can be chosen in transformers only.
+// parse parses the templates that a chat can use. Templates with other names can be chosen in transformers only.
 // If there is a default template, an error in tool_use only affects chats with functions.
-func (t *Tokenizer) parseTemplates(sources templates) (err error) {
-	if source, ok := sources[defaultTemplate]; ok {
-		if t.template, err = jinja.Parse(source); err != nil {
-			return at("chat template", err)
+func (t templates) parse() (c chatTemplates, err error) {
+	if source, ok := t[defaultTemplate]; ok {
+		if c.plain, err = jinja.Parse(source); err != nil {
+			return c, at("chat template", err)
 		}
-		t.printed = source
+		c.printed = source
 	}
-	if source, ok := sources[toolTemplate]; ok {
-		if t.withTools, t.toolsErr = jinja.Parse(source); t.toolsErr != nil && t.template == nil {
-			return at("chat template "+toolTemplate, t.toolsErr)
+	if source, ok := t[toolTemplate]; ok {
+		if c.withTools, c.toolsErr = jinja.Parse(source); c.toolsErr != nil && c.plain == nil {
+			return c, at("chat template "+toolTemplate, c.toolsErr)
 		}
-		t.printed += source
+		c.printed += source
 	}
-	if len(sources) > 0 && t.template == nil && t.withTools == nil {
-		return fmt.Errorf("chat template: there is no template named %s or %s: %s", defaultTemplate, toolTemplate, strings.Join(sources.names(), ", "))
+	if len(t) > 0 && c.plain == nil && c.withTools == nil {
+		return c, fmt.Errorf("chat template: there is no template named %s or %s: %s", defaultTemplate, toolTemplate, strings.Join(t.names(), ", "))
 	}
-	return nil
+	return c, nil
 }
 
 // choose returns the template for a chat with or without functions.
-func (t *Tokenizer) choose(tools bool) (*template, error) {
+func (c *chatTemplates) choose(tools bool) (*template, error) {
 	switch {
-	case tools && t.toolsErr != nil:
-		return nil, at("chat template "+toolTemplate, t.toolsErr)
-	case tools && t.withTools != nil:
-		return t.withTools, nil
-	case t.template == nil && t.withTools != nil:
+	case tools && c.toolsErr != nil:
+		return nil, at("chat template "+toolTemplate, c.toolsErr)
+	case tools && c.withTools != nil:
+		return c.withTools, nil
+	case c.plain == nil && c.withTools != nil:
 		return nil, fmt.Errorf("chat template: the only one is %s, for chats with tools: add %s", toolTemplate, fileTemplate)
-	case t.template == nil:
+	case c.plain == nil:
 		return nil, ErrNoTemplate
 	}
-	return t.template, nil
+	return c.plain, nil
 }
 
 // foldTemplates moves templates from additional_chat_templates/ into tokenizer_config.json, where transformers also finds

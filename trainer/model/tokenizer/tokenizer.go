@@ -13,21 +13,17 @@ const NoID int32 = -1
 type Tokenizer struct {
 	encoder encoder
 	added   *addedTokens
-	tokens  []token          // by id
-	ids     map[string]int32 // by token string, including added tokens
+	vocab   vocabulary
 
 	normalize normalizer // nil: none
 	decoder   decoder
 
 	before, after []int32 // ids that EncodeWithSpecial adds
 
-	named     map[string]string // bos_token, eos_token, …: token strings that chat templates can use
-	stop      []int32
-	template  *template // nil: no chat template
-	withTools *template // for chats with functions; nil: the same as template
-	toolsErr  error     // why withTools cannot be parsed
-	printed   string    // the chat template's source; "": none
-	files     map[string][]byte
+	named map[string]string // bos_token, eos_token, …: token strings that chat templates can use
+	stop  []int32
+	chat  chatTemplates
+	files map[string][]byte
 }
 
 // encoder encodes normalised text between added tokens: the steps cut it into pieces, which the model encodes one by one.
@@ -47,42 +43,29 @@ func (e encoder) encode(ids []int32, text string, first bool) []int32 {
 	return ids
 }
 
-type token struct {
-	text    string // the token in the vocabulary
-	bytes   string // bytes that the token adds to a text, before the decoder's steps on the whole text
-	isByte  bool   // bytes is a single byte of a character that neighbouring tokens complete
-	present bool
-	special bool
-	added   bool
-}
-
 // VocabSize returns the largest id plus 1. A model's embedding may have more rows.
-func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
+func (t *Tokenizer) VocabSize() int { return len(t.vocab.tokens) }
 
 // ID returns the id of a token, given as in the vocabulary (byte-level text for byte-level BPE).
 func (t *Tokenizer) ID(token string) (int32, bool) {
-	id, ok := t.ids[token]
+	id, ok := t.vocab.ids[token]
 	return id, ok
 }
 
 // Token returns the token of an id as it is in the vocabulary, or "" for an id without a token.
 func (t *Tokenizer) Token(id int32) string {
-	if !t.known(id) {
+	if !t.vocab.known(id) {
 		return ""
 	}
-	return t.tokens[id].text
+	return t.vocab.tokens[id].text
 }
 
 // Special reports whether the id is a special token, which Decode can skip.
-func (t *Tokenizer) Special(id int32) bool { return t.known(id) && t.tokens[id].special }
+func (t *Tokenizer) Special(id int32) bool { return t.vocab.known(id) && t.vocab.tokens[id].special }
 
 // Added reports whether the id is an added token, special or not. Encode finds added tokens in a text before the model
 // splits it.
-func (t *Tokenizer) Added(id int32) bool { return t.known(id) && t.tokens[id].added }
-
-func (t *Tokenizer) known(id int32) bool {
-	return id >= 0 && int(id) < len(t.tokens) && t.tokens[id].present
-}
+func (t *Tokenizer) Added(id int32) bool { return t.vocab.known(id) && t.vocab.tokens[id].added }
 
 // BOS returns the id of the beginning-of-text token, or NoID.
 func (t *Tokenizer) BOS() int32 { return t.namedID("bos_token") }
@@ -105,7 +88,7 @@ func (t *Tokenizer) Files() map[string][]byte { return t.files }
 
 func (t *Tokenizer) namedID(name string) int32 {
 	s, named := t.named[name]
-	if id, ok := t.ids[s]; named && ok {
+	if id, ok := t.vocab.ids[s]; named && ok {
 		return id
 	}
 	return NoID
