@@ -17,7 +17,7 @@ type Agent struct {
 	Model Model `yaml:"model" common:"true" required:"true"`
 
 	// cpu, cuda or cuda:N.
-	Device string `yaml:"device" common:"true" default:"cpu" change:"worker"`
+	Device string `yaml:"device" common:"true" default:"cpu" change:"worker" derived:"true"`
 
 	// Several devices in place of device, such as [cpu, cpu]. Each has its own process. They share the conversations,
 	// the work of an update and AdamW's moments (docs/ranks.md).
@@ -37,10 +37,10 @@ type Agent struct {
 	LoRA LoRA `yaml:"lora"`
 
 	// false: the agent takes part with frozen weights. A hosted model is always frozen.
-	Train bool `yaml:"train" default:"true" off:"false"`
+	Train bool `yaml:"train" default:"true" off:"false" derived:"true"`
 
 	// main: the sub-agents that it may call. Absent: all sub-agents.
-	Delegates []string `yaml:"delegates" common:"true"`
+	Delegates []string `yaml:"delegates" common:"true" derived:"true"`
 
 	// Tools that it may call. The research task brings its own.
 	Tools []string `yaml:"tools" common:"true"`
@@ -229,5 +229,5 @@ type EngineWeights struct {
 
 	// After each update the servers sample some tokens. If their log-probs differ from the trainer's by more than this
 	// on average (nats), the run ends. 0: 0.05, with dtype fp32 0.001.
-	Tolerance float64 `yaml:"tolerance" default:"0" min:"0"`
+	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" derived:"true"`
 }

@@ -22,6 +22,7 @@
 //	hub        "true": for a path: it may be a model's name on the Hugging Face Hub, like an agent's model
 //	single     "true": for a list: one text may stand for a list with one element
 //	inherits   the section whose keys with the same name are the defaults
+//	derived    "true": other keys can imply the value of an absent key; with the default 0, also if 0 is given
 //	applies    the condition under which the key, or the section, has an effect: KEY=VALUE|VALUE, KEY!=VALUE or KEY (it is given),
 //	           joined by " and " and " or "; KEY is in the same section or starts from the top
 //	off        the value with which the key switches others off: these may then be given without effect

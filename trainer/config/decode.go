@@ -60,6 +60,9 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 		if e := slices.IndexFunc(n.keys, func(e entry) bool { return e.key == f.key }); e >= 0 {
 			d.at[path] = n.keys[e].pos
 			d.value(path, n.keys[e].value, v.FieldByIndex(f.index), f.tag)
+			if f.tag.Get("derived") == "true" && f.tag.Get("default") == "0" && v.FieldByIndex(f.index).IsZero() {
+				delete(d.at, path) // 0 requests the derived value, as if the key were absent
+			}
 		} else if f.tag.Get("required") == "true" {
 			d.errs.add(n.pos, path, "missing, but required")
 		}

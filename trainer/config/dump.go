@@ -17,9 +17,10 @@ import (
 
 // leaf is a value of a configuration in canonical form.
 type leaf struct {
-	key    string // path of the key
-	text   string // as YAML
-	change string // "", "resume" or "worker": the tag of the key or of a section around it
+	key     string // path of the key
+	text    string // as YAML
+	change  string // "", "resume" or "worker": the tag of the key or of a section around it
+	derived bool   // other keys can imply the value if it is not given
 }
 
 // pathWriter rewrites a path for output. hub reports whether p may be a name on the Hugging Face Hub.
@@ -28,48 +29,54 @@ type pathWriter func(p Path, hub bool) Path
 // visitor holds callbacks for each value, for each mapping before its values, and for rewriting paths.
 type visitor struct {
 	leaf func(leaf)
-	open func(path, name string)
+	open func(key string)
 	path pathWriter
 }
 
-func walk(v reflect.Value, path, change string, visit visitor) {
+// walk visits the values of a section. around has the section's key, and what its tags determine for its values.
+func walk(v reflect.Value, around leaf, visit visitor) {
 	for _, f := range fields(v.Type()) {
-		value, p := v.FieldByIndex(f.index), join(path, f.key)
-		ch := change
-		if own := f.tag.Get("change"); own != "" && ch != "worker" {
-			ch = own
+		value, l := v.FieldByIndex(f.index), around
+		l.key = join(around.key, f.key)
+		l.derived = around.derived || f.tag.Get("derived") == "true" || f.tag.Get("inherits") != ""
+		if own := f.tag.Get("change"); own != "" && l.change != "worker" {
+			l.change = own
 		}
 		switch {
 		case f.tag.Get("keyed") == "true":
 			if value.Len() == 0 {
 				continue
 			}
-			visit.open(p, f.key)
+			visit.open(l.key)
 			for i := range value.Len() {
 				item := value.Index(i)
 				if t, ok := item.Interface().(Tool); ok {
 					item = reflect.ValueOf(t).Elem()
 				}
-				name := item.FieldByName("Name").String()
-				visit.open(join(p, name), name)
-				walk(item, join(p, name), ch, visit)
+				entry := l
+				entry.key = join(l.key, item.FieldByName("Name").String())
+				visit.open(entry.key)
+				walk(item, entry, visit)
 			}
 		case isSection(f.typ):
-			visit.open(p, f.key)
-			walk(value, p, ch, visit)
+			visit.open(l.key)
+			walk(value, l, visit)
 		case f.typ == modelType:
 			model := value.Interface().(Model)
 			if keys, ok := model.section(); ok {
-				visit.open(p, f.key)
-				walk(keys, p, ch, visit)
+				visit.open(l.key)
+				walk(keys, l, visit)
 			} else {
-				visit.leaf(leaf{p, quote(string(visit.path(model.Path, true))), ch})
+				l.text = quote(string(visit.path(model.Path, true)))
+				visit.leaf(l)
 			}
 		case f.typ.Kind() == reflect.Pointer && f.typ != optionalType && value.IsNil():
 		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
-			visit.leaf(leaf{p, quote(string(visit.path(Path(value.String()), f.tag.Get("hub") == "true"))), ch})
+			l.text = quote(string(visit.path(Path(value.String()), f.tag.Get("hub") == "true")))
+			visit.leaf(l)
 		default:
-			visit.leaf(leaf{p, scalarText(value), ch})
+			l.text = scalarText(value)
+			visit.leaf(l)
 		}
 	}
 }
@@ -137,16 +144,43 @@ func jsonText(s string) string {
 }
 
 // Dump returns the whole configuration, with defaults, as canonical YAML for a file in the folder dir. It rewrites
-// relative paths so that they start from dir. The text contains no secrets, because a Config contains none.
+// relative paths so that they start from dir. Values that were not given and that other keys imply are comments, so an override of
+// the text changes them as it does with the user's own file. The text contains no secrets, because a Config contains none.
 func (c *Config) Dump(dir string) []byte {
+	implied := c.values(asWritten, func(l leaf) bool {
+		_, given := c.at[l.key]
+		return l.derived && !given
+	})
+	for {
+		text := yamlOf(c, dir, implied)
+		again, err := Parse("config.yaml", text, nil)
+		if err != nil { // a program changed the configuration
+			return yamlOf(c, dir, nil)
+		}
+		before, read := len(implied), again.values(asWritten, func(l leaf) bool { return l.derived })
+		maps.DeleteFunc(implied, func(key, value string) bool { return read[key] != value })
+		if len(implied) == before {
+			return text
+		}
+	}
+}
+
+// yamlOf returns the text of Dump with the given values as comments.
+func yamlOf(c *Config, dir string, comments map[string]string) []byte {
 	var b strings.Builder
-	indent := func(path string) string { return strings.Repeat("  ", strings.Count(path, ".")) }
-	walk(reflect.ValueOf(*c), "", "", visitor{
-		open: func(path, name string) { fmt.Fprintf(&b, "%s%s:\n", indent(path), name) },
+	b.WriteString("# A value in a comment follows from other keys, and changes with them.\n")
+	write := func(key, sign, value string) {
+		fmt.Fprintf(&b, "%s%s%s:%s\n", strings.Repeat("  ", strings.Count(key, ".")), sign, key[strings.LastIndexByte(key, '.')+1:], value)
+	}
+	walk(reflect.ValueOf(*c), leaf{}, visitor{
+		open: func(key string) { write(key, "", "") },
 		path: c.from(dir),
 		leaf: func(l leaf) {
-			name := l.key[strings.LastIndexByte(l.key, '.')+1:]
-			fmt.Fprintf(&b, "%s%s: %s\n", indent(l.key), name, l.text)
+			sign := ""
+			if _, ok := comments[l.key]; ok {
+				sign = "# "
+			}
+			write(l.key, sign, " "+l.text)
 		},
 	})
 	return []byte(b.String())
@@ -154,7 +188,7 @@ func (c *Config) Dump(dir string) []byte {
 
 // Shared returns the values of the keys on which the workers of a team must agree. It omits keys marked "worker".
 func (c *Config) Shared() map[string]string {
-	return c.values(asWritten, func(change string) bool { return change != "worker" })
+	return c.values(asWritten, func(l leaf) bool { return l.change != "worker" })
 }
 
 // Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. It omits
@@ -178,7 +212,7 @@ func (c *Config) DiffForResume(old *Config) []string {
 // from the earlier configuration and may change. These changes affect the following steps.
 func (c *Config) ChangedOnResume(old *Config) []string {
 	learning := func(of *Config) map[string]string {
-		keys := of.values(of.from(old.dir), func(change string) bool { return change == "resume" })
+		keys := of.values(of.from(old.dir), func(l leaf) bool { return l.change == "resume" })
 		maps.DeleteFunc(keys, func(key, _ string) bool {
 			return strings.HasPrefix(key, "run.") || strings.HasPrefix(key, "eval.") || strings.HasPrefix(key, "task.eval") || key == "agents"
 		})
@@ -209,21 +243,23 @@ func diff(old, new map[string]string) []string {
 }
 
 func (c *Config) fixed(path pathWriter) map[string]string {
-	return c.values(path, func(change string) bool { return change == "" })
+	return c.values(path, func(l leaf) bool { return l.change == "" })
 }
 
-// values returns the leaves for which want(change) is true, and the order of agents.
-func (c *Config) values(path pathWriter, want func(change string) bool) map[string]string {
+func asWritten(p Path, _ bool) Path { return p }
+
+// values returns the leaves for which want is true, by key, and the order of agents.
+func (c *Config) values(path pathWriter, want func(leaf) bool) map[string]string {
 	var names []string
 	for _, a := range c.Agents {
 		names = append(names, a.Name)
 	}
 	out := map[string]string{"agents": "[" + strings.Join(names, ", ") + "]"}
-	walk(reflect.ValueOf(*c), "", "", visitor{
-		open: func(string, string) {},
+	walk(reflect.ValueOf(*c), leaf{}, visitor{
+		open: func(string) {},
 		path: path,
 		leaf: func(l leaf) {
-			if want(l.change) {
+			if want(l) {
 				out[l.key] = l.text
 			}
 		},

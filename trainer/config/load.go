@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,33 +45,24 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	if root.kind == nullKind {
 		root.kind = mapKind
 	}
-	if len(sets) > 0 && len(bad) == 0 {
-		root = forgetDerived(root, dir)
-	}
 	for _, s := range sets {
 		override(root, s, &bad)
 	}
-	c, d := decode(root, dir, bad...)
-	if err := d.errs.Err(); err != nil {
-		return nil, err
-	}
-	c.at = d.at
-	return c, nil
-}
-
-// decode makes a Config from the tree of a file in the folder dir. The decoder has its mistakes, after the known ones.
-func decode(root *node, dir string, known ...*Error) (*Config, *decoder) {
 	c := &Config{dir: dir}
-	d := &decoder{root: reflect.ValueOf(c).Elem(), at: map[string]position{"": root.pos}, errs: known}
+	d := &decoder{root: reflect.ValueOf(c).Elem(), at: map[string]position{"": root.pos}, errs: bad}
 	setDefaults(d.root)
 	d.section("", root, d.root)
 	if len(d.errs) == 0 {
+		c.at = maps.Clone(d.at) // freezeHosted adds keys that were not given
 		c.freezeHosted(d)
 		d.refuseAllIdle()
 		c.fill(d)
 		c.validate(d)
 	}
-	return c, d
+	if err := d.errs.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // overrides is the beginning of an override's source.
@@ -128,8 +120,7 @@ func override(root *node, arg string, errs *Errors) {
 	}
 }
 
-// insteadOf returns the key that an override of another key of the same agent replaces, or "". A saved configuration
-// contains both keys.
+// insteadOf returns the key that an override of another key of the same agent replaces, or "": device and devices exclude each other.
 func insteadOf(key string, value *node) string {
 	switch {
 	case key == "device":

@@ -196,7 +196,7 @@ Relative paths start from the folder of the configuration file, wherever the com
 A key that has no effect is refused, unless its value is the default. *Only with* names the condition under which it has one. If
 ` + "`cold_start.demonstrations: none`" + `, ` + "`train: false`" + ` or ` + "`schedule: constant`" + ` is given, the keys that it switches off may stay.
 
-An override of a run's ` + "`config.yaml`" + `, which has all keys, also changes the keys that were derived from the old value.
+A run's ` + "`config.yaml`" + ` has all keys. Values that follow from other keys are comments, so that an override changes them, too.
 
 The file contains no secrets: keys that end in ` + "`_env`" + ` name an environment variable.
 

@@ -36,7 +36,7 @@ type GRPO struct {
 
 	// Old log-probs. behaviour: the sampler's. recomputed: from another forward pass of the trainer. If this key and
 	// tis_cap are absent and an agent's engine is vllm or sglang: recomputed.
-	Old string `yaml:"old" default:"behaviour" enum:"behaviour|recomputed"`
+	Old string `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" derived:"true"`
 
 	// Passes over a step's trajectories.
 	Epochs int `yaml:"epochs" default:"1" min:"1" max:"1000" change:"resume"`
@@ -195,7 +195,7 @@ type Optimizer struct {
 
 	// Step at which the rate reaches the floor, where it then stays. 0: the last step; in a cold start, its own last
 	// step. If --resume adds training steps, the schedule keeps its end unless this key is given.
-	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" max:"1e9" applies:"schedule=linear|cosine"`
+	DecaySteps int64 `yaml:"decay_steps" default:"0" min:"0" max:"1e9" applies:"schedule=linear|cosine" derived:"true"`
 
 	EndsWithRun bool `yaml:"-"` // decay_steps was not given
 }

@@ -83,10 +83,10 @@ type Shape struct {
 	Heads int `yaml:"heads" required:"true" min:"1" max:"65536"`
 
 	// Key and value heads, a divisor of heads. 0: heads.
-	KVHeads int `yaml:"kv_heads" default:"0" min:"0" max:"65536"`
+	KVHeads int `yaml:"kv_heads" default:"0" min:"0" max:"65536" derived:"true"`
 
 	// Size of a head, even. 0: width / heads.
-	HeadDim int `yaml:"head_dim" default:"0" min:"0" max:"1e6"`
+	HeadDim int `yaml:"head_dim" default:"0" min:"0" max:"1e6" derived:"true"`
 
 	// Inner size of the feed-forward part.
 	FFN int `yaml:"ffn" required:"true" min:"1" max:"1e7"`

@@ -69,7 +69,7 @@ type Objective struct {
 
 	// Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. Its default is 2 if an
 	// agent samples on vllm or sglang and old is recomputed, otherwise none.
-	TISCap *float64 `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0"`
+	TISCap *float64 `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" derived:"true"`
 }
 
 // DefaultObjective returns the token-level clipped loss with asymmetric bounds 0.2 and 0.28.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestSetOfSavedFile: an override changes a saved configuration as it changes the user's own file.
@@ -13,8 +14,8 @@ grpo: {align: {d: 2}}
 cold_start: {demonstrations: task, steps: 5, optimizer: {schedule: cosine}}
 agents:
   boss: {role: main, model: {width: 8, layers: 1, heads: 2, ffn: 16}, optimizer: {schedule: linear, floor: 0}, cold_start: {steps: 7}}
-  help: {role: sub, model: models/b, align: {d: 3}, optimizer: {schedule: linear, decay_steps: 3}}
-  aide: {role: sub, model: models/b}
+  help: {role: sub, model: models/b, align: {d: 3}, optimizer: {schedule: linear, decay_steps: 4}}
+  aide: {role: sub, model: models/b, align: {d: 2}, optimizer: {schedule: linear, decay_steps: 0}}
 `
 	remote := "agents.help.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"
 	for _, c := range []struct{ before, sets []string }{
@@ -42,7 +43,26 @@ agents:
 			t.Errorf("%v, then %v (-own +saved):\n%s", c.before, c.sets, d)
 		}
 	}
-	if steps := mustParse(t, own, "run.steps=3").Agent("help").Optimizer.DecaySteps; steps != 3 {
+	if steps := mustParse(t, own, "run.steps=3").Agent("aide").Optimizer.DecaySteps; steps != 3 {
 		t.Errorf("decay_steps of the user's own file: %d", steps)
+	}
+}
+
+// TestDumpOfChanged: a configuration that a program has changed reads back as it is, also where derived values no longer fit.
+func TestDumpOfChanged(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"a source":        func(c *Config) { c.Run.Steps = 7 },
+		"a derived value": func(c *Config) { c.Agents[0].Optimizer.DecaySteps = 3 },
+		"a section":       func(c *Config) { c.GRPO.Align.D, c.ColdStart.Supervised.Batch = 2, 3 },
+		"a chain":         func(c *Config) { c.GRPO.TISCap = new(3.0) },
+		"a mistake":       func(c *Config) { c.Agents[0].Optimizer.DecaySteps, c.Agents[0].Optimizer.Warmup = 100, 50 },
+	} {
+		c := mustParse(t, minimal, "agents.boss.optimizer.schedule=linear", "run.steps=9", "agents.boss.devices=[cuda:1]",
+			"agents.help.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}")
+		change(c)
+		again := mustParse(t, string(c.Dump(c.dir)))
+		if d := cmp.Diff(c, again, equal, cmpopts.IgnoreFields(Optimizer{}, "EndsWithRun")); d != "" {
+			t.Errorf("%s (-first +second):\n%s", name, d)
+		}
 	}
 }
