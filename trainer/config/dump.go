@@ -194,7 +194,7 @@ func (c *Config) Shared() map[string]string {
 // Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. It omits
 // paths, because files may move.
 func (c *Config) Digest() string {
-	fixed := c.fixed(func(Path, bool) Path { return "" })
+	fixed := c.values(func(Path, bool) Path { return "" }, isFixed)
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(fixed)) {
 		fmt.Fprintf(h, "%s: %s\n", key, fixed[key])
@@ -205,7 +205,7 @@ func (c *Config) Digest() string {
 // DiffForResume returns a line "key: old -> new" for each key that differs from the earlier configuration but must not
 // change. It returns no lines if the run can be resumed.
 func (c *Config) DiffForResume(old *Config) []string {
-	return diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
+	return diff(old.values(old.from(old.dir), isFixed), c.values(c.from(old.dir), isFixed))
 }
 
 // ChangedOnResume returns a line "key: old -> new" for each key of the task, the algorithm and the agents that differs
@@ -242,9 +242,8 @@ func diff(old, new map[string]string) []string {
 	return out
 }
 
-func (c *Config) fixed(path pathWriter) map[string]string {
-	return c.values(path, func(l leaf) bool { return l.change == "" })
-}
+// isFixed reports whether a value must stay the same for a whole run.
+func isFixed(l leaf) bool { return l.change == "" }
 
 func asWritten(p Path, _ bool) Path { return p }
 

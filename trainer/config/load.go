@@ -54,10 +54,10 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	d.section("", root, d.root)
 	if len(d.errs) == 0 {
 		c.at = maps.Clone(d.at) // freezeHosted adds keys that were not given
-		c.freezeHosted(d)
+		freezeHosted(c, d)
 		d.refuseAllIdle()
-		c.fill(d)
-		c.validate(d)
+		fillDerived(c, d)
+		validate(c, d)
 	}
 	if err := d.errs.Err(); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func relocate(n *node, pos position) {
 }
 
 // freezeHosted marks hosted models as untrained and without a cold start. It refuses settings that contradict this.
-func (c *Config) freezeHosted(d *decoder) {
+func freezeHosted(c *Config, d *decoder) {
 	for i := range c.Agents {
 		a := &c.Agents[i]
 		if a.Model.Endpoint == nil {
@@ -175,8 +175,8 @@ func (c *Config) freezeHosted(d *decoder) {
 	}
 }
 
-// fill sets the defaults that depend on other keys, so that a dump is complete and shows a later change of these keys.
-func (c *Config) fill(d *decoder) {
+// fillDerived sets the absent keys that have the tag derived, and run.dir.
+func fillDerived(c *Config, d *decoder) {
 	if c.Run.Dir == "" {
 		c.Run.Dir = Path("runs/" + c.Run.Name)
 	}

@@ -8,24 +8,24 @@ import (
 )
 
 // validate checks the rules that involve several keys. It runs after each single value was found valid.
-func (c *Config) validate(d *decoder) {
+func validate(c *Config, d *decoder) {
 	c.Run.validate(d)
 	c.Store.validate(d)
 	c.Health.validate(d)
 	c.Tracking.validate(d)
 	d.refuseIf(c.Cache.Dir == "" && c.Cache.Mode == "replay", "cache.dir", "missing; a replay needs the folder in which a run was recorded")
-	c.validateGateway(d)
+	validateGateway(c, d)
 	c.Task.validate(d)
-	c.validateGRPO(d)
+	validateGRPO(c, d)
 	c.Eval.validate(d)
 	d.refuseIf(c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }), "cold_start.steps",
 		"missing; demonstrations are given, but no agent learns from them")
 	for _, t := range c.Tools {
 		t.validate(d, "tools."+t.Base().Name)
 	}
-	c.validateTeam(d)
+	validateTeam(c, d)
 	for i := range c.Agents {
-		c.validateAgent(d, &c.Agents[i])
+		validateAgent(c, d, &c.Agents[i])
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 
 var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 
-func (c *Config) validateAgent(d *decoder, a *Agent) {
+func validateAgent(c *Config, d *decoder, a *Agent) {
 	key := "agents." + a.Name
 	d.refuseIf(a.Name == "agreed", key, "a checkpoint has a file of this name where the agent's folder would be; choose another name")
 	a.validateDevices(d, key)
-	c.validateMachines(d, a, key+".machines")
+	validateMachines(c, d, a, key+".machines")
 	d.refuseIf(a.DType == "bf16" && a.Device == "cpu", key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	if a.Quantised() {
-		c.validateQuantised(d, a, key)
+		validateQuantised(c, d, a, key)
 	}
 	a.Engine.validate(d, key+".engine")
 	for i, u := range a.Engine.URL {
@@ -44,9 +44,9 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	d.refuseIf(a.PromptSingle != "" && !a.IsMain(), key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
 	a.validateTemplate(d, key+".template")
 	d.refuseIf(a.Limits.MaxNewTokens > a.Limits.MaxTokens, key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
-	c.validateFold(d, a)
-	c.validateDelegates(d, a)
-	c.validateTools(d, a)
+	validateFold(c, d, a)
+	validateDelegates(c, d, a)
+	validateTools(c, d, a)
 	d.refuseIf(c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a), "grpo.reference",
 		"is cold_start, but %s has no cold start: set auto, or %s.reference", a.Name, key)
 	a.Optimizer.validate(d, key+".optimizer")
@@ -60,7 +60,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		a.validateModule(d)
 	}
 	if a.Model.Endpoint != nil {
-		c.validateHosted(d, a)
+		validateHosted(c, d, a)
 	}
 }
 
@@ -71,7 +71,7 @@ const (
 )
 
 // validateMachines refuses several machines that cannot find or recognise each other.
-func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
+func validateMachines(c *Config, d *decoder, a *Agent, key string) {
 	m, ranks := a.Machines, len(a.Ranks())
 	if ranks > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
 		d.failAt("agents."+a.Name+".devices", "several devices share the work of training, but %s is not trained and samples on servers; "+

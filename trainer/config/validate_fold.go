@@ -3,7 +3,7 @@ package config
 import "math"
 
 // validateFold refuses limits.fold if a conversation cannot be folded.
-func (c *Config) validateFold(d *decoder, a *Agent) {
+func validateFold(c *Config, d *decoder, a *Agent) {
 	key, f := "agents."+a.Name+".limits.fold", a.Limits.Fold
 	switch {
 	case f.At == 0 && f.Keep > 0:

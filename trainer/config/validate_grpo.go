@@ -2,7 +2,7 @@ package config
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-func (c *Config) validateGRPO(d *decoder) {
+func validateGRPO(c *Config, d *decoder) {
 	g := &c.GRPO
 	if g.Credit == mgrpo.RemovalCredit {
 		validateRemoval(c, d)

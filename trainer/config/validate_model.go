@@ -9,7 +9,7 @@ import (
 )
 
 // validateQuantised refuses settings that are impossible for weights that stay quantised.
-func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
+func validateQuantised(c *Config, d *decoder, a *Agent, key string) {
 	switch {
 	case !a.Adapts() && (c.Learns(a) || c.ColdStarts(a)):
 		d.failAt(key+".dtype", "quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start")
@@ -51,7 +51,7 @@ func (a *Agent) validateModule(d *decoder) {
 }
 
 // validateHosted checks the address of a hosted model, and refuses settings of models on the team's own devices.
-func (c *Config) validateHosted(d *decoder, a *Agent) {
+func validateHosted(c *Config, d *decoder, a *Agent) {
 	key, e := "agents."+a.Name, a.Model.Endpoint
 	d.refuseIf(!webAddress(e.URL) || hasUser(e.URL), key+".model.url",
 		"must start with http:// or https:// and contain no user; put the key into the environment variable that key_env names")

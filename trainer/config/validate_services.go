@@ -54,7 +54,7 @@ func (t *Tracking) validate(d *decoder) {
 	}
 }
 
-func (c *Config) validateGateway(d *decoder) {
+func validateGateway(c *Config, d *decoder) {
 	g, p := &c.Gateway, &c.Task.Program
 	d.refuseIf(p.Elsewhere && len(p.Command) > 0, "task.program.elsewhere", "given in addition to task.program.command; keep one")
 	d.refuseIf(p.Elsewhere && g.TokenEnv == "", "gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-func (c *Config) validateTeam(d *decoder) {
+func validateTeam(c *Config, d *decoder) {
 	var main []string
 	learns := false
 	for i := range c.Agents {
@@ -26,7 +26,7 @@ func (c *Config) validateTeam(d *decoder) {
 	}
 }
 
-func (c *Config) validateDelegates(d *decoder, a *Agent) {
+func validateDelegates(c *Config, d *decoder, a *Agent) {
 	key := "agents." + a.Name + ".delegates"
 	if a.Role == "sub" && len(a.Delegates) > 0 {
 		d.failAt(key, "only the main agent delegates")
@@ -52,7 +52,7 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 	}
 }
 
-func (c *Config) validateTools(d *decoder, a *Agent) {
+func validateTools(c *Config, d *decoder, a *Agent) {
 	known := []string{calculator}
 	for _, t := range c.Tools {
 		known = append(known, t.Base().Name)

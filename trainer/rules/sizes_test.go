@@ -87,7 +87,7 @@ var (
 		"bindings/torch.Tensor":                  49, // most methods wrap one call of LibTorch
 		"trainer/agent.Template":                 27,
 		"trainer/agent/gateway.AgentServer":      24,
-		"trainer/config.Config":                  51, // checks and derived values compare a section with the rest of the file
+		"trainer/config.Config":                  37,
 		"trainer/engine/policy/local.pages":      24,
 		"trainer/model.Model":                    32,
 		"trainer/model/arch.Config":              30,
