@@ -76,16 +76,10 @@ func fullKey(section reflect.Type, path, key string) string {
 
 // switchOf returns the value of a condition's key, and the key's tags.
 func (d *decoder) switchOf(c condition, key string) (reflect.Value, reflect.StructTag) {
-	v, tag := c.section, reflect.StructTag("")
-	if !hasKey(v.Type(), key) {
-		v = d.root
+	if hasKey(c.section.Type(), key) {
+		return valueOf(c.section, key)
 	}
-	for part := range strings.SplitSeq(key, ".") {
-		fs := fields(v.Type())
-		f := fs[slices.Index(keyNames(fs), part)]
-		v, tag = v.FieldByIndex(f.index), f.tag
-	}
-	return v, tag
+	return valueOf(d.root, key)
 }
 
 func (d *decoder) holds(c condition) bool {

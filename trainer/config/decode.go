@@ -57,9 +57,9 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 	}
 	for _, f := range fs {
 		path := join(key, f.key)
-		if e := slices.IndexFunc(n.keys, func(e entry) bool { return e.key == f.key }); e >= 0 {
-			d.at[path] = n.keys[e].pos
-			d.value(path, n.keys[e].value, v.FieldByIndex(f.index), f.tag)
+		if e := n.find(f.key); e != nil {
+			d.at[path] = e.pos
+			d.value(path, e.value, v.FieldByIndex(f.index), f.tag)
 			if f.tag.Get("derived") == "true" && f.tag.Get("default") == "0" && v.FieldByIndex(f.index).IsZero() {
 				delete(d.at, path) // 0 requests the derived value, as if the key were absent
 			}
@@ -144,15 +144,9 @@ func (d *decoder) inherit(item reflect.Value) {
 		if from == "" {
 			continue
 		}
-		source := d.root
-		for part := range strings.SplitSeq(from, ".") {
-			fs := fields(source.Type())
-			source = source.FieldByIndex(fs[slices.Index(keyNames(fs), part)].index)
-		}
-		all := fields(source.Type())
 		for _, inner := range fields(f.typ) {
-			i := slices.Index(keyNames(all), inner.key)
-			item.FieldByIndex(f.index).FieldByIndex(inner.index).Set(source.FieldByIndex(all[i].index))
+			source, _ := valueOf(d.root, join(from, inner.key))
+			item.FieldByIndex(f.index).FieldByIndex(inner.index).Set(source)
 		}
 	}
 }
@@ -165,9 +159,9 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		v.Set(reflect.ValueOf(Model{Path: Path(n.text)}))
 	case n.kind == mapKind:
 		field := "Shape"
-		if n.get("kind") != nil {
+		if n.find("kind") != nil {
 			field = "Endpoint"
-		} else if n.get("torchscript") != nil {
+		} else if n.find("torchscript") != nil {
 			field = "Module"
 		}
 		section := v.FieldByName(field)

@@ -91,33 +91,27 @@ func override(root *node, arg string, errs *Errors) {
 	at := root
 	for i, part := range parts[:len(parts)-1] {
 		path := strings.Join(parts[:i+1], ".")
-		next := at.get(part)
-		if next == nil {
+		e := at.find(part)
+		if e == nil {
 			if i == 1 && (parts[0] == "agents" || parts[0] == "tools") {
 				fail(path, "not in the file; %s", didYouMean(part, entryNames(at)))
 				return
 			}
-			next = &node{kind: mapKind, pos: pos}
-			at.keys = append(at.keys, entry{part, pos, next})
+			e = at.set(part, pos, &node{kind: mapKind, pos: pos})
 		}
-		if next.kind == nullKind {
-			next.kind = mapKind
+		if at = e.value; at.kind == nullKind {
+			at.kind = mapKind
 		}
-		if next.kind != mapKind {
-			fail(key, "%s is %s, which has no keys", path, next.describe())
+		if at.kind != mapKind {
+			fail(key, "%s is %s, which has no keys", path, at.describe())
 			return
 		}
-		at = next
 	}
 	last := parts[len(parts)-1]
 	if len(parts) == 3 && parts[0] == "agents" {
 		at.giveUp(insteadOf(last, value))
 	}
-	if i := slices.IndexFunc(at.keys, func(e entry) bool { return e.key == last }); i >= 0 {
-		at.keys[i] = entry{last, pos, value}
-	} else {
-		at.keys = append(at.keys, entry{last, pos, value})
-	}
+	at.set(last, pos, value)
 }
 
 // insteadOf returns the key that an override of another key of the same agent replaces, or "": device and devices exclude each other.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,17 @@ func keyNames(fs []field) []string {
 		names[i] = f.key
 	}
 	return names
+}
+
+// valueOf returns the value of a key in a section, such as expert.kind, and the key's tags. The key must exist.
+func valueOf(section reflect.Value, key string) (v reflect.Value, tag reflect.StructTag) {
+	v = section
+	for part := range strings.SplitSeq(key, ".") {
+		fs := fields(v.Type())
+		f := fs[slices.Index(keyNames(fs), part)]
+		v, tag = v.FieldByIndex(f.index), f.tag
+	}
+	return v, tag
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,14 +52,23 @@ type entry struct {
 	value *node
 }
 
-// get returns the value of a key of a mapping, or nil.
-func (n *node) get(key string) *node {
-	for _, e := range n.keys {
-		if e.key == key {
-			return e.value
-		}
+// find returns the entry of a key of a mapping, or nil.
+func (n *node) find(key string) *entry {
+	if i := slices.IndexFunc(n.keys, func(e entry) bool { return e.key == key }); i >= 0 {
+		return &n.keys[i]
 	}
 	return nil
+}
+
+// set gives a key of a mapping a value, and returns its entry.
+func (n *node) set(key string, pos position, value *node) *entry {
+	e := n.find(key)
+	if e == nil {
+		n.keys = append(n.keys, entry{})
+		e = &n.keys[len(n.keys)-1]
+	}
+	*e = entry{key, pos, value}
+	return e
 }
 
 // json writes a value as JSON, which is also valid YAML.
@@ -79,7 +89,7 @@ func (n *node) json() string {
 	case nullKind:
 		return "null"
 	case boolKind:
-		return strings.ToLower(n.text)
+		return n.text
 	case numberKind:
 		if json.Valid([]byte(n.text)) {
 			return n.text
@@ -219,17 +229,8 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	case *ast.NullNode:
 		out.kind = nullKind
 	case *ast.BoolNode:
-		out.kind, out.text = boolKind, n.Token.Value
-		if n.Value {
-			out.text = "true"
-		} else {
-			out.text = "false"
-		}
-	case *ast.IntegerNode:
-		out.kind, out.text = numberKind, n.Token.Value
-	case *ast.FloatNode:
-		out.kind, out.text = numberKind, n.Token.Value
-	case *ast.InfinityNode, *ast.NanNode:
+		out.kind, out.text = boolKind, strconv.FormatBool(n.Value)
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		out.kind, out.text = numberKind, n.GetToken().Value
 	case *ast.StringNode:
 		out.kind, out.text = textKind, n.Value
@@ -248,9 +249,6 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 		for _, v := range n.Values {
 			b.entry(out, v, key, depth)
 		}
-	case *ast.MappingValueNode:
-		out.kind, out.pos = mapKind, b.pos(n.Key)
-		b.entry(out, n, key, depth)
 	case *ast.AnchorNode:
 		out = b.build(n.Value, key, depth)
 		b.anchors[n.Name.GetToken().Value] = out
@@ -271,56 +269,34 @@ func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 		b.errs.add(out.pos, key, "no anchor &%s before this alias", clip(name))
 		return out
 	}
-	b.nodes += size(target)
-	return target.clone()
+	return b.clone(target)
 }
 
-// clone returns a copy of a tree.
-func (n *node) clone() *node {
+// clone returns a copy of a tree. The limit of nodes applies to copies, too.
+func (b *builder) clone(n *node) *node {
+	b.nodes++
 	out := *n
-	out.items, out.keys = make([]*node, len(n.items)), make([]entry, len(n.keys))
-	for i, item := range n.items {
-		out.items[i] = item.clone()
+	out.items, out.keys = slices.Clone(n.items), slices.Clone(n.keys)
+	for i, item := range out.items {
+		out.items[i] = b.clone(item)
 	}
-	for i, e := range n.keys {
-		out.keys[i] = entry{e.key, e.pos, e.value.clone()}
+	for i, e := range out.keys {
+		out.keys[i].value = b.clone(e.value)
 	}
 	return &out
 }
 
 // entry converts one key of a mapping and adds it to out.
 func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth int) {
-	p := b.pos(v.Key)
-	var name string
-	switch k := v.Key.(type) {
-	case *ast.StringNode:
-		name = k.Value
-	case *ast.MergeKeyNode:
-		b.errs.add(p, key, "merge keys (<<) are not supported in a configuration; repeat the keys or use an alias for the whole value")
-		return
-	default:
-		name = v.Key.GetToken().Value
-	}
+	p, name := b.pos(v.Key), v.Key.GetToken().Value
 	path := join(key, name)
-	for _, e := range out.keys {
-		if e.key == name {
-			b.errs.add(p, path, "given twice; first at line %d", e.pos.line)
-			return
-		}
+	if _, merge := v.Key.(*ast.MergeKeyNode); merge {
+		b.errs.add(p, key, "merge keys (<<) are not supported in a configuration; repeat the keys or use an alias for the whole value")
+	} else if first := out.find(name); first != nil {
+		b.errs.add(p, path, "given twice; first at line %d", first.pos.line)
+	} else {
+		out.keys = append(out.keys, entry{name, p, b.build(v.Value, path, depth+1)})
 	}
-	out.keys = append(out.keys, entry{name, p, b.build(v.Value, path, depth+1)})
-}
-
-// size returns the number of values in a tree.
-func size(n *node) int {
-	total := 1
-	for _, i := range n.items {
-		total += size(i)
-	}
-	for _, e := range n.keys {
-		total += size(e.value)
-	}
-	return total
 }
 
 // join appends a key to a path.
