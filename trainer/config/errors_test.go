@@ -352,6 +352,14 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
+// TestLargeAliases: a text whose aliases expand to too many values is refused, also in a mapping with any names.
+func TestLargeAliases(t *testing.T) {
+	text := "run: {name: t}\nagents: {a: {role: main, model: m, template: {x: &x [" + strings.Repeat("1, ", 1000) + "1], y: [" + strings.Repeat("*x, ", 110) + "*x]}}}\ngrpo: {rollouts: 4}\n"
+	if _, err := Parse("f.yaml", []byte(text), nil); err == nil || !strings.Contains(err.Error(), "nested too deep or too large") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func deepIndent(n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -205,6 +205,7 @@ type builder struct {
 	source  string
 	anchors map[string]*node
 	nodes   int
+	full    bool // a limit was exceeded, and is reported
 	errs    *Errors
 }
 
@@ -218,9 +219,9 @@ func (b *builder) pos(n ast.Node) position {
 // build converts one value. key is its path, for messages.
 func (b *builder) build(n ast.Node, key string, depth int) *node {
 	out := &node{pos: b.pos(n)}
-	if b.nodes++; b.nodes > maxNodes || depth > maxDepth {
-		if b.nodes <= maxNodes+1 {
-			b.nodes = maxNodes + 1
+	if b.nodes++; b.full || b.nodes > maxNodes || depth > maxDepth {
+		if !b.full {
+			b.full = true
 			b.errs.add(out.pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
 		}
 		return out
