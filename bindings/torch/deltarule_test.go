@@ -1,7 +1,6 @@
 package torch
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
@@ -12,29 +11,16 @@ func TestDeltaRule(t *testing.T) {
 	do(t, open(t), func(s *Scope) {
 		rule := DeltaRule{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, ALog: s.FromFloat32([]float32{0}, 1), DtBias: s.FromFloat32([]float32{-90}, 1)}
 		x, ba := s.FromFloat32([]float32{2, 3, 8, 5, -4, 8, 1, 1, 6}, 3, 3), s.FromFloat32(make([]float32, 6), 3, 2)
-		want := []float64{4, 2, 6 * 0.5} // S is 4, then moves half of the way from 4 to -8, to -2; q is 1; row 2 is another sequence
-		want[1] = -2
-		cu := s.FromInt32([]int32{0, 2, 3}, 3)
+		want := []float64{4, -2, 6 * 0.5} // S is 4, then moves half of the way from 4 to -8, to -2; q is 1; row 2 is another sequence
+		cu, slot, pos := s.FromInt32([]int32{0, 2, 3}, 3), s.FromInt32([]int32{1, 1, 0}, 3), s.FromInt32([]int32{0, 1, 0}, 3)
 		for _, dtype := range []DType{Float32, BFloat16} {
 			got := rule.Packed(x.To(dtype), ba.To(dtype), PiecesOf(cu, nil))
 			if got.DType() != dtype {
 				t.Errorf("%v gives %v", dtype, got.DType())
 			}
-			values := make([]float32, 3)
-			got.To(Float32).Float32s(values)
-			for i, w := range want {
-				if math.Abs(float64(values[i])-w) > 1e-4 {
-					t.Errorf("%v: row %d is %v, want %v", dtype, i, values[i], w)
-				}
-			}
-			states := s.Zeros(Float32, 2, 1, 1, 1)
-			slot, pos := s.FromInt32([]int32{1, 1, 0}, 3), s.FromInt32([]int32{0, 1, 0}, 3)
-			advanced := make([]float32, 3)
-			rule.Advance(x.To(dtype), ba.To(dtype), states, slot, pos).To(Float32).Float32s(advanced)
-			for i := range values {
-				if advanced[i] != values[i] {
-					t.Errorf("%v: row %d is %v with states, but %v packed", dtype, i, advanced[i], values[i])
-				}
+			wantClose(t, dtype.String(), float64s(got), want, 1e-4)
+			if advanced := rule.Advance(x.To(dtype), ba.To(dtype), s.Zeros(Float32, 2, 1, 1, 1), slot, pos); !advanced.Equal(got) {
+				t.Errorf("%v: %v with states, but %v packed", dtype, float64s(advanced), float64s(got))
 			}
 		}
 	})

@@ -137,20 +137,16 @@ func TestBalance(t *testing.T) {
 	const tokens, n, k, c = 3, 4, 2, 0.7
 	logits := []float64{1, 2, -1, 0.5, 0.25, 0, 3, 2, -2, 1.5, 1, 0}
 	loads := []float64{1. / 6, 2. / 6, 2. / 6, 1. / 6} // the two largest of each row: 1 and 0, 2 and 3, 1 and 2
-	loss := func(z []float64) (all float64) {
+	loss := func(in [][]float64) []float64 {
+		all := 0.0
 		for r := range tokens {
-			for e, p := range softmaxOf(z[r*n:][:n]) {
+			for e, p := range softmaxOf(in[0][r*n:][:n]) {
 				all += c * n * loads[e] * p / tokens
 			}
 		}
-		return all
+		return []float64{all}
 	}
-	dev, err := Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	err = dev.Do(context.Background(), func(s *Scope) error {
+	do(t, open(t), func(s *Scope) {
 		z := from(s, logits, Float32, tokens, n)
 		z.RequireGrad(true)
 		prob := s.Empty(Float32, n)
@@ -158,50 +154,22 @@ func TestBalance(t *testing.T) {
 			_, weight := Route(z, Routing{PerToken: k, Prob: prob, Balance: c})
 			Backward([]*Tensor{weight}, []*Tensor{s.Zeros(Float32, tokens, k)})
 		})
-		got, mean := make([]float32, tokens*n), make([]float32, n)
-		z.Grad().Float32s(got)
-		prob.Float32s(mean)
-		for i := range logits {
-			const h = 1e-5
-			up, down := append([]float64{}, logits...), append([]float64{}, logits...)
-			up[i] += h
-			down[i] -= h
-			if want := (loss(up) - loss(down)) / (2 * h); math.Abs(float64(got[i])-want) > 1e-6 {
-				t.Errorf("gradient of logit %d is %v, want %v", i, got[i], want)
-			}
-		}
 		whole := 0.0
-		for e, p := range mean {
-			whole += c * n * loads[e] * float64(p)
+		for e, p := range float64s(prob) {
+			whole += c * n * loads[e] * p
 		}
-		if want := loss(logits); math.Abs(whole-want) > 1e-6 {
-			t.Errorf("the loss from the returned mean probabilities is %v, want %v", whole, want)
-		}
-		return nil
+		wantClose(t, "loss from the returned mean probabilities", []float64{whole}, loss([][]float64{logits}), 1e-6)
+		wantClose(t, "gradient of the logits", float64s(z.Grad()), differences(loss, [][]float64{logits}, 0, []float64{1}), 1e-6)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Sorting rows by expert, applying the experts and summing by token gives the same result as Experts.
 func TestByExpert(t *testing.T) {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
-	dev, err := Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
 	for _, dt := range []DType{Float32, BFloat16} {
-		err := dev.Do(context.Background(), func(s *Scope) error {
-			values := func(seed, rows, cols int64) *Tensor {
-				v := make([]float32, rows*cols)
-				for i := range v {
-					v[i] = float32((int64(i)*7+seed*5)%11)/8 - 0.5
-				}
-				return s.FromFloat32(v, rows, cols).To(dt)
-			}
-			x, gateUp, down := values(1, tokens, hidden), values(2, n*2*width, hidden), values(3, n*hidden, width)
+		do(t, open(t), func(s *Scope) {
+			random := func(seed uint64, rows, cols int64) *Tensor { return from(s, values(seed, rows*cols), dt, rows, cols) }
+			x, gateUp, down := random(1, tokens, hidden), random(2, n*2*width, hidden), random(3, n*hidden, width)
 			chosen := s.FromInt32([]int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}, tokens, k)
 			weight := s.FromFloat32([]float32{0.5, 0.25, 1, 2, 0.125, 3, 1, 0.75, 0.5, 1.5}, tokens, k)
 			order := SortByExpert(chosen, n)
@@ -211,21 +179,14 @@ func TestByExpert(t *testing.T) {
 			rows := order.Rows(x)
 			expert := s.FromInt32([]int32{0, 0, 0, 0, 1, 1, 1, 1, 1, 2}, tokens*k, 1)
 			outputs := Experts(rows, expert, s.Full(Float32, 1, tokens*k, 1), MLPs{GateUp: gateUp, Down: down})
-			want, got := make([]float32, tokens*hidden), make([]float32, tokens*hidden)
-			Experts(x, chosen, weight, MLPs{GateUp: gateUp, Down: down}).Float32s(want)
-			order.Sums(outputs, tokens, weight).Float32s(got)
-			if !slices.Equal(got, want) {
-				t.Errorf("%v: got %v, want %v", dt, got, want)
+			want := Experts(x, chosen, weight, MLPs{GateUp: gateUp, Down: down})
+			if got := order.Sums(outputs, tokens, weight); !got.Equal(want) {
+				t.Errorf("%v: got %v, want %v", dt, float64s(got), float64s(want))
 			}
-			x.Scale(k).Float32s(want)
-			if order.Sums(rows, tokens, nil).Float32s(got); !slices.Equal(got, want) {
-				t.Errorf("%v: rows of a token sum up to %v, want %v", dt, got, want)
+			if got, want := order.Sums(rows, tokens, nil), x.Scale(k); !got.Equal(want) {
+				t.Errorf("%v: rows of a token sum up to %v, want %v", dt, float64s(got), float64s(want))
 			}
-			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
 	}
 }
 
