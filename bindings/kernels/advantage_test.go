@@ -1,30 +1,18 @@
 package kernels
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-type goldenGroup struct {
-	Rewards       []mgrpo.Number `json:"rewards"`
-	Weights       []mgrpo.Number `json:"weights"`
-	Empty         bool           `json:"empty"`
-	Mean          *mgrpo.Number  `json:"mean"`
-	StdPopulation *mgrpo.Number  `json:"std_population"`
-	WeightSum     mgrpo.Number   `json:"weight_sum"`
-	Degenerate    bool           `json:"degenerate"`
-	Advantage     []mgrpo.Number `json:"advantage"`
-	F32OK         bool           `json:"f32_ok"`
-}
-
 // pack concatenates groups; weights are nil if no group has any.
-func pack[T float](groups []goldenGroup) (rewards []T, weights []float64, offsets []int64) {
-	weighted := slices.ContainsFunc(groups, func(g goldenGroup) bool { return g.Weights != nil })
+func pack[T float](groups []algorithm.Group) (rewards []T, weights []float64, offsets []int64) {
+	weighted := slices.ContainsFunc(groups, func(g algorithm.Group) bool { return g.Weights != nil })
 	offsets = []int64{0}
 	for _, g := range groups {
 		rewards = append(rewards, convert[T](g.Rewards)...)
@@ -41,7 +29,7 @@ func pack[T float](groups []goldenGroup) (rewards []T, weights []float64, offset
 	return rewards, weights, offsets
 }
 
-func compareGroups[T float](t *testing.T, on Backend, convention mgrpo.Convention, groups []goldenGroup, tol tolerances) {
+func compareGroups[T float](t *testing.T, on Backend, convention mgrpo.Convention, groups []algorithm.Group, tol tolerances) {
 	t.Helper()
 	rewards, weights, offsets := pack[T](groups)
 	got, stats, err := GroupAdvantage(on, rewards, weights, offsets, convention)
@@ -52,36 +40,14 @@ func compareGroups[T float](t *testing.T, on Backend, convention mgrpo.Conventio
 		if tol.name == inFloat32.name && !g.F32OK {
 			continue
 		}
-		if stats[i].Empty != g.Empty || stats[i].Degenerate != g.Degenerate {
-			t.Errorf("group %d: empty %t degenerate %t, want %t %t", i, stats[i].Empty, stats[i].Degenerate, g.Empty, g.Degenerate)
-		}
-		golden.Near(t, fmt.Sprintf("group %d weight_sum", i), stats[i].WeightSum, float64(g.WeightSum), 1e-12)
-		if g.Mean != nil {
-			golden.Near(t, fmt.Sprintf("group %d mean", i), stats[i].Mean, float64(*g.Mean), tol.groupMean)
-			golden.Near(t, fmt.Sprintf("group %d std", i), stats[i].Std, float64(*g.StdPopulation), tol.groupMean)
-		}
-		for j, want := range g.Advantage {
-			golden.Near(t, fmt.Sprintf("group %d member %d", i, j), float64(got[int(offsets[i])+j]), float64(want), tol.advantage)
-		}
+		algorithm.CompareGroup(t, fmt.Sprintf("group %d", i), stats[i], got[offsets[i]:offsets[i+1]], g, tol.advantage, tol.groupMean)
 	}
 }
 
 func TestGoldenAdvantages(t *testing.T) { onEveryBackend(t, testGoldenAdvantages) }
 
 func testGoldenAdvantages(t *testing.T, on Backend) {
-	var file struct {
-		Cases []struct {
-			Name   string        `json:"name"`
-			Groups []goldenGroup `json:"groups"`
-		} `json:"cases"`
-		Errors []struct {
-			Name    string         `json:"name"`
-			Rewards []mgrpo.Number `json:"rewards"`
-			Weights []mgrpo.Number `json:"weights"`
-			Error   mgrpo.Refusal  `json:"error"`
-		} `json:"errors"`
-	}
-	golden.Read(t, "mgrpo", "advantages.json", &file)
+	file := algorithm.Advantages(t)
 	for _, c := range file.Cases {
 		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, on, mgrpo.DefaultConvention(), c.Groups, inFloat64) })
 		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, on, mgrpo.DefaultConvention(), c.Groups, inFloat32) })
@@ -89,8 +55,7 @@ func testGoldenAdvantages(t *testing.T, on Backend) {
 	for _, c := range file.Errors {
 		t.Run(c.Name, func(t *testing.T) {
 			// The valid group in front shows that indices count within the group.
-			groups := []goldenGroup{{Rewards: []mgrpo.Number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
-			rewards, weights, offsets := pack[float64](groups)
+			rewards, weights, offsets := pack[float64]([]algorithm.Group{{Rewards: []mgrpo.Number{0, 1}}, c.Group})
 			_, _, err := GroupAdvantage(on, rewards, weights, offsets, mgrpo.DefaultConvention())
 			c.Error.Group = new(1)
 			golden.SameError(t, "refusal", err, c.Error)
@@ -105,67 +70,31 @@ func TestGoldenAdvantagesSmallWeight(t *testing.T) {
 }
 
 func testGoldenAdvantagesSmallWeight(t *testing.T, on Backend) {
-	var peers struct {
-		Conventions map[string]mgrpo.Convention `json:"conventions"`
+	conventions, _ := algorithm.Peers(t)
+	cases := algorithm.SmallWeights(t)
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) { compareGroups[float64](t, on, conventions[c.Convention], c.Groups, inFloat64) })
 	}
-	golden.Read(t, "mgrpo", "peers.json", &peers)
-	var file struct {
-		Cases []struct {
-			Name       string        `json:"name"`
-			Convention string        `json:"convention"`
-			Groups     []goldenGroup `json:"groups"`
-		} `json:"cases"`
-	}
-	golden.Read(t, "mgrpo", "advantages_small_weight.json", &file)
-	for _, c := range file.Cases {
-		t.Run(c.Name, func(t *testing.T) {
-			compareGroups[float64](t, on, peers.Conventions[c.Convention], c.Groups, inFloat64)
-		})
-	}
-	golden.Count("advantages_small_weight", len(file.Cases))
+	golden.Count("advantages_small_weight", len(cases))
 }
 
 func TestGoldenAdvantagesLarge(t *testing.T) { onEveryBackend(t, testGoldenAdvantagesLarge) }
 
 func testGoldenAdvantagesLarge(t *testing.T, on Backend) {
-	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
-	offsets := a["offsets"].Int64s()
-	advantages, stats, err := GroupAdvantage(on, a["rewards"].Data, nil, offsets, mgrpo.DefaultConvention())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range a["advantage"].Data {
-		golden.Near(t, fmt.Sprintf("advantage %d", i), advantages[i], want, inFloat64.advantage)
-	}
-	for g, s := range stats {
-		golden.Near(t, fmt.Sprintf("mean %d", g), s.Mean, a["mean"].Data[g], inFloat64.groupMean)
-		golden.Near(t, fmt.Sprintf("std %d", g), s.Std, a["std_population"].Data[g], inFloat64.groupMean)
-		if want := a["degenerate"].Data[g] != 0; s.Degenerate != want {
-			t.Errorf("group %d: degenerate %t, want %t", g, s.Degenerate, want)
-		}
-	}
-	golden.Count("advantages_large", len(stats))
+	groups := algorithm.LargeGroups(t)
+	compareGroups[float64](t, on, mgrpo.DefaultConvention(), groups, inFloat64)
+	golden.Count("advantages_large", len(groups))
 }
 
 func TestGoldenPeers(t *testing.T) { onEveryBackend(t, testGoldenPeers) }
 
 func testGoldenPeers(t *testing.T, on Backend) {
-	type peerCase struct {
-		Rewards   []mgrpo.Number            `json:"rewards"`
-		Weights   []mgrpo.Number            `json:"weights"`
-		Advantage map[string][]mgrpo.Number `json:"advantage"`
-	}
-	var file struct {
-		Conventions map[string]mgrpo.Convention `json:"conventions"`
-		Unit        []peerCase                  `json:"unit"`
-		Weighted    []peerCase                  `json:"weighted"`
-	}
-	golden.Read(t, "mgrpo", "peers.json", &file)
+	conventions, cases := algorithm.Peers(t)
 	compared := 0
-	for i, c := range append(file.Unit, file.Weighted...) {
-		rewards, weights, offsets := pack[float64]([]goldenGroup{{Rewards: c.Rewards, Weights: c.Weights}})
+	for i, c := range cases {
+		rewards, weights, offsets := pack[float64]([]algorithm.Group{{Rewards: c.Rewards, Weights: c.Weights}})
 		for name, want := range c.Advantage {
-			got, _, err := GroupAdvantage(on, rewards, weights, offsets, file.Conventions[name])
+			got, _, err := GroupAdvantage(on, rewards, weights, offsets, conventions[name])
 			if err != nil {
 				t.Fatal(err)
 			}

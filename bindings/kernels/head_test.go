@@ -8,45 +8,16 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, and their batch.
-type goldenHead struct {
-	Name        string           `json:"name"`
-	Batch       goldenBatch      `json:"batch"`
-	Config      mgrpo.Objective  `json:"config"`
-	Temperature float64          `json:"temperature"`
-	Targets     []int32          `json:"targets"`
-	Logits      [][]mgrpo.Number `json:"logits"`
-	Hidden      [][]mgrpo.Number `json:"hidden"`
-	Weight      [][]mgrpo.Number `json:"weight"`
-	Expect      headExpectation  `json:"expect"`
-}
-
-type headExpectation struct {
-	goldenLoss
-	LogpNew []mgrpo.Number   `json:"logp_new"`
-	Entropy []mgrpo.Number   `json:"entropy"`
-	Dlogits [][]mgrpo.Number `json:"dlogits"`
-	Dhidden [][]mgrpo.Number `json:"dhidden"`
-	Dweight [][]mgrpo.Number `json:"dweight"`
-}
-
-func flatten(rows [][]mgrpo.Number) []mgrpo.Number {
-	var out []mgrpo.Number
-	for _, r := range rows {
-		out = append(out, r...)
-	}
-	return out
-}
-
-// read returns the mask of the rows that are read: unmasked tokens of trajectories with a positive weight.
-func (b goldenBatch) read() []uint8 {
-	mask := b.mask()
-	for j, w := range b.Weight {
-		if w == 0 {
-			clear(mask[b.CuSeqlens[j]:b.CuSeqlens[j+1]])
+// readMask returns the mask of the rows that are read.
+func readMask(b algorithm.Batch) []uint8 {
+	mask := make([]uint8, len(b.Mask))
+	for i, read := range b.Read() {
+		if read {
+			mask[i] = 1
 		}
 	}
 	return mask
@@ -82,17 +53,17 @@ func unpad[T float](t *testing.T, rows []T, vocab int) []T {
 }
 
 type headResult[T float] struct {
-	result[T]
+	algorithm.Result[T]
 	logp, entropy, dlogits []T
 }
 
 // runHead computes the loss of logits [rows, vocab] and their gradient.
-func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+func runHead[T float](t *testing.T, on Backend, h algorithm.Head, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	rows := len(h.Targets)
 	host := pad(logits, vocab)
 	m := arrays(t, on)
-	buffer, targets, mask := Put(m, host), Put(m, h.Targets), Put(m, h.Batch.read())
+	buffer, targets, mask := Put(m, host), Put(m, h.Targets), Put(m, readMask(h.Batch))
 	z := Logits{Data: buffer.Pointer(), DType: dtypeOf[T](), Rows: int64(rows), Vocab: int64(vocab), Stride: int64(vocab + padding)}
 	r := headResult[T]{logp: make([]T, rows), entropy: make([]T, rows)}
 	logp, entropy := Put(m, r.logp), Put(m, r.entropy)
@@ -102,11 +73,11 @@ func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab 
 	}
 	download(t, logp, entropy)
 	batch := h.Batch
-	batch.LogpNew, batch.Entropy = convert[mgrpo.Number](r.logp), convert[mgrpo.Number](r.entropy)
-	if r.result, err = evaluate[T](t, on, batch, h.Config, len(batch.Weight)); err != nil {
+	batch.New, batch.Entropy = convert[mgrpo.Number](r.logp), convert[mgrpo.Number](r.entropy)
+	if r.Result, err = evaluate[T](t, on, batch, h.Config, len(batch.Weight)); err != nil {
 		return r, err
 	}
-	dlogp, dentropy := Put(m, r.dlogpNew), Put(m, r.dentropy)
+	dlogp, dentropy := Put(m, r.DLogProb), Put(m, r.DEntropy)
 	err = TokenLogProbBackward(on, z, targets.Pointer(), mask.Pointer(), h.Temperature, dlogp.Pointer(), dentropy.Pointer())
 	download(t, buffer)
 	r.dlogits = unpad(t, host, vocab)
@@ -114,7 +85,7 @@ func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab 
 }
 
 // runFused computes the same as runHead in one call.
-func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+func runFused[T float](t *testing.T, on Backend, h algorithm.Head, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	n := len(h.Targets)
 	host := pad(logits, vocab)
@@ -122,7 +93,7 @@ func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab
 	buffer := Put(m, host)
 	z := Logits{Data: buffer.Pointer(), DType: dtypeOf[T](), Rows: int64(n), Vocab: int64(vocab), Stride: int64(vocab + padding)}
 	r := headResult[T]{logp: make([]T, n), entropy: make([]T, n)}
-	coefficient, totals, err := LossCoefficients(h.Config, h.Batch.trajectories())
+	coefficient, totals, err := LossCoefficients(h.Config, trajectories(h.Batch))
 	if err != nil {
 		return r, err
 	}
@@ -130,7 +101,7 @@ func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab
 	logp, entropy := Put(m, r.logp), Put(m, r.entropy)
 	sums, err := PolicyLossFromLogits(on, z, Put(m, h.Targets).Pointer(), h.Temperature, batch, h.Config, logp.Pointer(), entropy.Pointer())
 	download(t, buffer, logp, entropy)
-	r.stats, r.dlogits = sums.Stats(totals), unpad(t, host, vocab)
+	r.Stats, r.dlogits = sums.Stats(totals), unpad(t, host, vocab)
 	return r, err
 }
 
@@ -158,10 +129,10 @@ type linearResult[T float] struct {
 }
 
 // runLinear computes the loss of hidden [rows, d] and weight [vocab, d], and their gradients.
-func runLinear[T float](t *testing.T, on Backend, h goldenHead, hidden, weight []T, d int) (r linearResult[T], err error) {
+func runLinear[T float](t *testing.T, on Backend, h algorithm.Head, hidden, weight []T, d int) (r linearResult[T], err error) {
 	t.Helper()
 	rows, vocab := len(hidden)/d, len(weight)/d
-	mask := h.Batch.read()
+	mask := readMask(h.Batch)
 	readRow := func(i, l int) T {
 		if mask[i] == 0 {
 			return 0
@@ -177,29 +148,29 @@ func runLinear[T float](t *testing.T, on Backend, h goldenHead, hidden, weight [
 	return r, nil
 }
 
-func compareHead[T float](t *testing.T, h goldenHead, got headResult[T], tol tolerances) {
+func compareHead[T float](t *testing.T, h algorithm.Head, got headResult[T], tol tolerances) {
 	t.Helper()
-	for i, read := range h.Batch.read() {
+	for i, read := range readMask(h.Batch) {
 		if read == 0 {
 			continue
 		}
-		golden.Near(t, fmt.Sprintf("logp_new %d", i), float64(got.logp[i]), float64(h.Expect.LogpNew[i]), tol.rowValue)
+		golden.Near(t, fmt.Sprintf("logp_new %d", i), float64(got.logp[i]), float64(h.Expect.LogProb[i]), tol.rowValue)
 		if h.Expect.Entropy != nil {
 			golden.Near(t, fmt.Sprintf("entropy %d", i), float64(got.entropy[i]), float64(h.Expect.Entropy[i]), tol.rowValue)
 		}
 	}
-	golden.Near(t, "loss", got.stats.Loss, float64(h.Expect.Loss), tol.loss)
+	golden.Near(t, "loss", got.Stats.Loss, float64(h.Expect.Loss.Loss), tol.loss)
 	if h.Expect.Stats != nil {
-		compareResult(t, "", got.result, h.Expect.goldenLoss, tol.loss, tol.gradient)
+		algorithm.CompareLoss(t, "loss", got.Result, h.Expect.Loss, tol.loss, tol.gradient)
 	}
-	if h.Expect.Dlogits != nil {
-		golden.NearAll(t, "dlogits", got.dlogits, flatten(h.Expect.Dlogits), tol.head)
+	if h.Expect.DLogits != nil {
+		golden.NearAll(t, "dlogits", got.dlogits, slices.Concat(h.Expect.DLogits...), tol.head)
 	}
 }
 
-func compareLogits[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
+func compareLogits[T float](t *testing.T, on Backend, h algorithm.Head, tol tolerances) {
 	t.Helper()
-	got, err := runHead(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	got, err := runHead(t, on, h, convert[T](slices.Concat(h.Logits...)), len(h.Logits[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,17 +178,17 @@ func compareLogits[T float](t *testing.T, on Backend, h goldenHead, tol toleranc
 	if !h.Config.Ratio.TokenLevel() {
 		return
 	}
-	fused, err := runFused(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	fused, err := runFused(t, on, h, convert[T](slices.Concat(h.Logits...)), len(h.Logits[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	fused.coefficient, fused.dlogpNew, fused.dentropy = got.coefficient, got.dlogpNew, got.dentropy // the fused call does not return these
+	fused.Coefficient, fused.DLogProb, fused.DEntropy = got.Coefficient, got.DLogProb, got.DEntropy // the fused call does not return these
 	compareHead(t, h, fused, tol)
 }
 
-func compareLinear[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
+func compareLinear[T float](t *testing.T, on Backend, h algorithm.Head, tol tolerances) {
 	t.Helper()
-	got, err := runLinear(t, on, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+	got, err := runLinear(t, on, h, convert[T](slices.Concat(h.Hidden...)), convert[T](slices.Concat(h.Weight...)), len(h.Hidden[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,18 +198,14 @@ func compareLinear[T float](t *testing.T, on Backend, h goldenHead, tol toleranc
 		loose.rowValue = tol.loss
 	}
 	compareHead(t, h, got.headResult, loose)
-	golden.NearAll(t, "dhidden", got.dhidden, flatten(h.Expect.Dhidden), tol.head)
-	golden.NearAll(t, "dweight", got.dweight, flatten(h.Expect.Dweight), tol.head)
+	golden.NearAll(t, "dhidden", got.dhidden, slices.Concat(h.Expect.DHidden...), tol.head)
+	golden.NearAll(t, "dweight", got.dweight, slices.Concat(h.Expect.DWeight...), tol.head)
 }
 
 func TestGoldenHead(t *testing.T) { onEveryBackend(t, testGoldenHead) }
 
 func testGoldenHead(t *testing.T, on Backend) {
-	var file struct {
-		Logits []goldenHead `json:"logits"`
-		Linear []goldenHead `json:"linear"`
-	}
-	golden.Read(t, "mgrpo", "head.json", &file)
+	file := algorithm.Heads(t)
 	for _, h := range file.Logits {
 		t.Run("logits/"+h.Name+"/float64", func(t *testing.T) { compareLogits[float64](t, on, h, inFloat64) })
 		t.Run("logits/"+h.Name+"/float32", func(t *testing.T) { compareLogits[float32](t, on, h, inFloat32) })
@@ -250,53 +217,17 @@ func testGoldenHead(t *testing.T, on Backend) {
 	golden.Count("head", len(file.Logits)+len(file.Linear))
 }
 
-// rowsOf returns the rows of a matrix.
-func rowsOf(a golden.Tensor) [][]mgrpo.Number {
-	var out [][]mgrpo.Number
-	width := int(a.Shape[1])
-	for i := 0; i < len(a.Data); i += width {
-		out = append(out, convert[mgrpo.Number](a.Data[i:i+width]))
-	}
-	return out
-}
-
 func TestGoldenHeadLarge(t *testing.T) { onEveryBackend(t, testGoldenHeadLarge) }
 
 func testGoldenHeadLarge(t *testing.T, on Backend) {
-	var h goldenHead
-	golden.Read(t, "mgrpo", "head_large.json", &h)
-	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "head_large.safetensors"))
-	h.Batch, h.Targets = tensorBatch(a), a["targets"].Int32s()
-	h.Hidden, h.Weight = rowsOf(a["hidden"]), rowsOf(a["weight_matrix"])
-	h.Expect.LogpNew, h.Expect.Entropy = convert[mgrpo.Number](a["logp_new"].Data), convert[mgrpo.Number](a["entropy"].Data)
-	h.Expect.DlogpNew = convert[mgrpo.Number](a["dlogp_new"].Data)
-	h.Expect.Dhidden, h.Expect.Dweight = rowsOf(a["dhidden"]), rowsOf(a["dweight"])
+	h := algorithm.LargeHead(t)
 	t.Run("float64", func(t *testing.T) { compareLinear[float64](t, on, h, inFloat64) })
 	t.Run("float32", func(t *testing.T) { compareLinear[float32](t, on, h, inFloat32) })
 	golden.Count("head_large", 1)
 }
 
-type headEdit struct {
-	Array  string       `json:"array"`
-	Row    int          `json:"row"`
-	Column int          `json:"column"`
-	Value  mgrpo.Number `json:"value"`
-}
-
-type nonFiniteHead struct {
-	goldenHead
-	Batch       goldenBatch `json:"batch"`
-	BatchLinear goldenBatch `json:"batch_linear"`
-	Cases       []struct {
-		Name   string          `json:"name"`
-		Kind   string          `json:"kind"`
-		Edits  []headEdit      `json:"edits"`
-		Expect headExpectation `json:"expect"`
-	} `json:"cases"`
-}
-
 // attribute turns a kernel's row error into the refusal of docs/algorithm.md §7, which names the input with the bad value.
-func (h goldenHead) attribute(err error) error {
+func attribute(h algorithm.Head, err error) error {
 	var row *Error
 	if !errors.As(err, &row) || row.Status != NonFinite {
 		return err
@@ -314,29 +245,15 @@ func (h goldenHead) attribute(err error) error {
 func TestGoldenNonFiniteHead(t *testing.T) { onEveryBackend(t, testGoldenNonFiniteHead) }
 
 func testGoldenNonFiniteHead(t *testing.T, on Backend) {
-	var file nonFiniteFile
-	golden.Read(t, "mgrpo", "nonfinite.json", &file)
-	for i, c := range file.Head.Cases {
-		var fresh nonFiniteFile // the edits change arrays in place
-		golden.Read(t, "mgrpo", "nonfinite.json", &fresh)
-		h := fresh.Head.goldenHead
-		h.Batch, h.Expect = fresh.Head.Batch, c.Expect
-		if c.Kind == "linear" {
-			h.Batch, h.Logits = fresh.Head.BatchLinear, nil
-		} else {
-			h.Hidden, h.Weight = nil, nil
-		}
-		for _, e := range c.Edits {
-			rows := map[string][][]mgrpo.Number{"": h.Logits, "hidden": h.Hidden, "weight": h.Weight}[e.Array]
-			rows[e.Row][e.Column] = e.Value
-		}
-		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) { compareNonFinite[float64](t, on, h, inFloat64) })
-		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) { compareNonFinite[float32](t, on, h, inFloat32) })
+	heads := algorithm.NonFiniteHeads(t)
+	for i, h := range heads {
+		t.Run(fmt.Sprintf("%02d %s/float64", i, h.Name), func(t *testing.T) { compareNonFinite[float64](t, on, h, inFloat64) })
+		t.Run(fmt.Sprintf("%02d %s/float32", i, h.Name), func(t *testing.T) { compareNonFinite[float32](t, on, h, inFloat32) })
 	}
-	golden.Count("nonfinite head", len(file.Head.Cases))
+	golden.Count("nonfinite head", len(heads))
 }
 
-func compareNonFinite[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
+func compareNonFinite[T float](t *testing.T, on Backend, h algorithm.Head, tol tolerances) {
 	t.Helper()
 	if h.Expect.Error == nil {
 		if h.Hidden == nil {
@@ -348,13 +265,13 @@ func compareNonFinite[T float](t *testing.T, on Backend, h goldenHead, tol toler
 	}
 	var err error
 	if h.Hidden == nil {
-		_, err = runHead(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
-		_, fused := runFused(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
-		golden.SameError(t, "in one call", bare(h.attribute(fused)), h.Expect.Error)
+		_, err = runHead(t, on, h, convert[T](slices.Concat(h.Logits...)), len(h.Logits[0]))
+		_, fused := runFused(t, on, h, convert[T](slices.Concat(h.Logits...)), len(h.Logits[0]))
+		golden.SameError(t, "in one call", bare(attribute(h, fused)), h.Expect.Error)
 	} else {
-		_, err = runLinear(t, on, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+		_, err = runLinear(t, on, h, convert[T](slices.Concat(h.Hidden...)), convert[T](slices.Concat(h.Weight...)), len(h.Hidden[0]))
 	}
-	golden.SameError(t, "refusal", bare(h.attribute(err)), h.Expect.Error)
+	golden.SameError(t, "refusal", bare(attribute(h, err)), h.Expect.Error)
 }
 
 // bare returns a refusal without trajectory and count, which the head's cases do not specify.

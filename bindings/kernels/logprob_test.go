@@ -1,45 +1,27 @@
 package kernels
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
-
-type rowExpectation struct {
-	Logp     mgrpo.Number   `json:"logp"`
-	Entropy  mgrpo.Number   `json:"entropy"`
-	Dlogp    []mgrpo.Number `json:"dlogp"`    // gradient of the log-prob with respect to the logits
-	Dentropy []mgrpo.Number `json:"dentropy"` // gradient of the entropy
-}
-
-type goldenRow struct {
-	Name        string         `json:"name"`
-	Logits      []mgrpo.Number `json:"logits"`
-	Target      int32          `json:"target"`
-	Temperature float64        `json:"temperature"`
-	Expect      rowExpectation `json:"expect"`
-}
 
 func TestGoldenHeadRows(t *testing.T) { onEveryBackend(t, testGoldenHeadRows) }
 
 func testGoldenHeadRows(t *testing.T, on Backend) {
-	var file struct {
-		Rows []goldenRow `json:"rows"`
-	}
-	golden.Read(t, "mgrpo", "head.json", &file)
-	for _, c := range file.Rows {
+	rows := algorithm.Heads(t).Rows
+	for _, c := range rows {
 		t.Run(c.Name+"/float64", func(t *testing.T) { compareRow[float64](t, on, c, inFloat64) })
 		t.Run(c.Name+"/float32", func(t *testing.T) { compareRow[float32](t, on, c, inFloat32) })
 	}
-	golden.Count("head rows", len(file.Rows))
+	golden.Count("head rows", len(rows))
 }
 
-func compareRow[T float](t *testing.T, on Backend, c goldenRow, tol tolerances) {
+func compareRow[T float](t *testing.T, on Backend, c algorithm.Row, tol tolerances) {
 	t.Helper()
 	m := arrays(t, on)
 	vocab, target := int64(len(c.Logits)), Put(m, []int32{c.Target})
@@ -55,13 +37,13 @@ func compareRow[T float](t *testing.T, on Backend, c goldenRow, tol tolerances) 
 		t.Fatal(err)
 	}
 	download(t, logp, entropy)
-	golden.Near(t, "logp", float64(out[0]), float64(c.Expect.Logp), tol.rowValue)
+	golden.Near(t, "logp", float64(out[0]), float64(c.Expect.LogProb), tol.rowValue)
 	golden.Near(t, "entropy", float64(out[1]), float64(c.Expect.Entropy), tol.rowValue)
 	for _, g := range []struct {
 		name            string
 		dlogp, dentropy T
 		want            []mgrpo.Number
-	}{{"dlogp", 1, 0, c.Expect.Dlogp}, {"dentropy", 0, 1, c.Expect.Dentropy}} {
+	}{{"dlogp", 1, 0, c.Expect.DLogProb}, {"dentropy", 0, 1, c.Expect.DEntropy}} {
 		dz, values, z := row()
 		dlogp, dentropy := Put(m, []T{g.dlogp}), Put(m, []T{g.dentropy})
 		if err := TokenLogProbBackward(on, z, target.Pointer(), nil, c.Temperature, dlogp.Pointer(), dentropy.Pointer()); err != nil {

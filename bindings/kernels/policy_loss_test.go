@@ -1,9 +1,6 @@
 package kernels
 
 import (
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-
-	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
@@ -11,40 +8,19 @@ import (
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// goldenBatch is a packed batch in the format of the goldens; absent token fields are nil.
-type goldenBatch struct {
-	CuSeqlens []int64        `json:"cu_seqlens"`
-	Group     []int64        `json:"group"`
-	Weight    []mgrpo.Number `json:"weight"`
-	Advantage []mgrpo.Number `json:"advantage"`
-	Mask      []mgrpo.Number `json:"mask"`
-
-	LogpNew       []mgrpo.Number `json:"logp_new"`
-	LogpOld       []mgrpo.Number `json:"logp_old"`
-	LogpBehaviour []mgrpo.Number `json:"logp_behaviour"`
-	LogpRef       []mgrpo.Number `json:"logp_ref"`
-	Entropy       []mgrpo.Number `json:"entropy"`
-}
-
-// field returns the array with a golden's name.
-func (b *goldenBatch) field(name string) *[]mgrpo.Number {
-	return map[string]*[]mgrpo.Number{
-		"weight": &b.Weight, "advantage": &b.Advantage, "mask": &b.Mask, "logp_new": &b.LogpNew, "logp_old": &b.LogpOld,
-		"logp_behaviour": &b.LogpBehaviour, "logp_ref": &b.LogpRef, "entropy": &b.Entropy,
-	}[name]
-}
-
-func (b goldenBatch) mask() []uint8 {
-	mask := make([]uint8, len(b.Mask))
-	for i, u := range b.Mask {
-		mask[i] = uint8(u)
+func bytesOf(mask []int) []uint8 {
+	out := make([]uint8, len(mask))
+	for i, u := range mask {
+		out[i] = uint8(u)
 	}
-	return mask
+	return out
 }
 
-func (b goldenBatch) trajectories() Trajectories {
+func trajectories(b algorithm.Batch) Trajectories {
 	t := Trajectories{Group: b.Group, Weight: convert[float64](b.Weight), Advantage: convert[float64](b.Advantage)}
 	for j := range b.Weight {
 		trained := int64(0)
@@ -56,15 +32,8 @@ func (b goldenBatch) trajectories() Trajectories {
 	return t
 }
 
-// result is the result of a whole batch.
-type result[T float] struct {
-	stats              mgrpo.LossStats
-	coefficient        []float64
-	dlogpNew, dentropy []T
-}
-
 // microBatch returns trajectories from..to-1, in m.
-func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
+func microBatch[T float](m *Memory, b algorithm.Batch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
 	begin, end := b.CuSeqlens[from], b.CuSeqlens[to]
 	cu := make([]int64, 0, to-from+1)
 	for _, c := range b.CuSeqlens[from : to+1] {
@@ -78,206 +47,86 @@ func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, 
 	}
 	return LossBatch{
 		CuSeqlens: cu, Weight: convert[float64](b.Weight[from:to]), Advantage: convert[float64](b.Advantage[from:to]),
-		Coefficient: coefficient[from:to], Mask: Put(m, b.mask()[begin:end]).Pointer(), DType: dtypeOf[T](),
-		LogpNew: tokens(b.LogpNew), LogpOld: tokens(b.LogpOld), LogpBehaviour: tokens(b.LogpBehaviour),
-		LogpRef: tokens(b.LogpRef), Entropy: tokens(b.Entropy),
+		Coefficient: coefficient[from:to], Mask: Put(m, bytesOf(b.Mask[begin:end])).Pointer(), DType: dtypeOf[T](),
+		LogpNew: tokens(b.New), LogpOld: tokens(b.Old), LogpBehaviour: tokens(b.Behaviour), LogpRef: tokens(b.Ref), Entropy: tokens(b.Entropy),
 	}, begin, end
 }
 
 // evaluate runs a batch in micro-batches of `size` trajectories.
-func evaluate[T float](t *testing.T, on Backend, b goldenBatch, objective mgrpo.Objective, size int) (r result[T], err error) {
-	coefficient, totals, err := LossCoefficients(objective, b.trajectories())
+func evaluate[T float](t *testing.T, on Backend, b algorithm.Batch, objective mgrpo.Objective, size int) (r algorithm.Result[T], err error) {
+	coefficient, totals, err := LossCoefficients(objective, trajectories(b))
 	if err != nil {
 		return r, err
 	}
-	r = result[T]{coefficient: coefficient, dlogpNew: make([]T, len(b.Mask)), dentropy: make([]T, len(b.Mask))}
+	r = algorithm.Result[T]{Coefficient: coefficient, DLogProb: make([]T, len(b.Mask)), DEntropy: make([]T, len(b.Mask))}
 	t.Helper()
 	m := arrays(t, on)
 	var sums LossSums
 	for from := 0; from < len(b.Weight); from += size {
 		batch, begin, end := microBatch[T](m, b, coefficient, from, min(from+size, len(b.Weight)))
-		dlogpNew, dentropy := Put(m, r.dlogpNew[begin:end]), Put(m, r.dentropy[begin:end])
-		part, err := PolicyLoss(on, batch, objective, dlogpNew.Pointer(), dentropy.Pointer())
+		dlogp, dentropy := Put(m, r.DLogProb[begin:end]), Put(m, r.DEntropy[begin:end])
+		part, err := PolicyLoss(on, batch, objective, dlogp.Pointer(), dentropy.Pointer())
 		if err != nil {
 			return r, err
 		}
-		download(t, dlogpNew, dentropy)
+		download(t, dlogp, dentropy)
 		sums.Merge(part)
 	}
-	r.stats = sums.Stats(totals)
+	r.Stats = sums.Stats(totals)
 	return r, nil
 }
 
-type goldenLoss struct {
-	Loss        mgrpo.Number            `json:"loss"`
-	LossPolicy  mgrpo.Number            `json:"loss_policy"`
-	LossKL      mgrpo.Number            `json:"loss_kl"`
-	LossEntropy mgrpo.Number            `json:"loss_entropy"`
-	TokenCoef   []mgrpo.Number          `json:"token_coef"`
-	DlogpNew    []mgrpo.Number          `json:"dlogp_new"`
-	Dentropy    []mgrpo.Number          `json:"dentropy"`
-	Stats       map[string]mgrpo.Number `json:"stats"`
-	Error       *mgrpo.Refusal          `json:"error"`
-}
-
-func compareLoss[T float](t *testing.T, on Backend, b goldenBatch, objective mgrpo.Objective, want goldenLoss, loss, gradient float64) {
+func compareLoss[T float](t *testing.T, on Backend, c algorithm.LossCase, loss, gradient float64) {
 	t.Helper()
-	for _, size := range []int{len(b.Weight), 3} {
-		got, err := evaluate[T](t, on, b, objective, size)
-		if want.Error != nil {
+	for _, size := range []int{len(c.Batch.Weight), 3} {
+		got, err := evaluate[T](t, on, c.Batch, c.Config, size)
+		if c.Expect.Error != nil {
 			// Positions count within a micro-batch, so they can be compared only for the whole batch.
-			if size == len(b.Weight) {
-				golden.SameError(t, "refusal", err, want.Error)
+			if size == len(c.Batch.Weight) {
+				golden.SameError(t, "refusal", err, c.Expect.Error)
 			}
 			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		compareResult(t, fmt.Sprintf("micro-batches of %d: ", size), got, want, loss, gradient)
+		algorithm.CompareLoss(t, fmt.Sprintf("micro-batches of %d", size), got, c.Expect, loss, gradient)
 	}
 }
 
-func compareResult[T float](t *testing.T, what string, got result[T], want goldenLoss, loss, gradient float64) {
-	t.Helper()
-	golden.Near(t, what+"loss", got.stats.Loss, float64(want.Loss), loss)
-	golden.Near(t, what+"loss_policy", got.stats.LossPolicy, float64(want.LossPolicy), loss)
-	golden.Near(t, what+"loss_kl", got.stats.LossKL, float64(want.LossKL), loss)
-	golden.Near(t, what+"loss_entropy", got.stats.LossEntropy, float64(want.LossEntropy), loss)
-	if want.TokenCoef != nil {
-		golden.NearAll(t, what+"token_coef", got.coefficient, want.TokenCoef, loss)
-	}
-	if want.DlogpNew != nil {
-		golden.NearAll(t, what+"dlogp_new", got.dlogpNew, want.DlogpNew, gradient)
-	}
-	if want.Dentropy != nil {
-		golden.NearAll(t, what+"dentropy", got.dentropy, want.Dentropy, gradient)
-	}
-	compareStats(t, what, got.stats, want.Stats, loss)
-}
-
-// compareStats checks that the reported statistics are exactly the expected ones.
-func compareStats(t *testing.T, what string, got mgrpo.LossStats, want map[string]mgrpo.Number, tolerance float64) {
-	t.Helper()
-	b, err := json.Marshal(got)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields map[string]float64
-	if err := json.Unmarshal(b, &fields); err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []string{"loss", "loss_policy", "loss_kl", "loss_entropy"} {
-		delete(fields, part)
-	}
-	for name, value := range want {
-		if _, ok := fields[name]; !ok {
-			t.Errorf("%sstatistic %s is missing", what, name)
-		}
-		golden.Near(t, what+name, fields[name], float64(value), tolerance)
-	}
-	if len(fields) != len(want) {
-		t.Errorf("%s%d statistics, want %d", what, len(fields), len(want))
+func compareLosses(t *testing.T, on Backend, cases []algorithm.LossCase) {
+	for i, c := range cases {
+		name := fmt.Sprintf("%02d %s", i, c.Name)
+		t.Run(name+"/float64", func(t *testing.T) { compareLoss[float64](t, on, c, inFloat64.loss, inFloat64.gradient) })
+		t.Run(name+"/float32", func(t *testing.T) { compareLoss[float32](t, on, c, inFloat32.loss, inFloat32.gradient) })
 	}
 }
 
 func TestGoldenLosses(t *testing.T) { onEveryBackend(t, testGoldenLosses) }
 
 func testGoldenLosses(t *testing.T, on Backend) {
-	var file struct {
-		Batches map[string]goldenBatch `json:"batches"`
-		Cases   []struct {
-			Name   string          `json:"name"`
-			Batch  string          `json:"batch"`
-			Config mgrpo.Objective `json:"config"`
-			Expect goldenLoss      `json:"expect"`
-		} `json:"cases"`
-	}
-	golden.Read(t, "mgrpo", "losses.json", &file)
-	for _, c := range file.Cases {
-		t.Run(c.Name+"/float64", func(t *testing.T) {
-			compareLoss[float64](t, on, file.Batches[c.Batch], c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
-		})
-		t.Run(c.Name+"/float32", func(t *testing.T) {
-			compareLoss[float32](t, on, file.Batches[c.Batch], c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
-		})
-	}
-	golden.Count("losses", len(file.Cases))
-}
-
-// tensorBatch reads a batch from the arrays of a safetensors file.
-func tensorBatch(a golden.Tensors) goldenBatch {
-	return goldenBatch{
-		CuSeqlens: a["cu_seqlens"].Int64s(), Group: a["group"].Int64s(), Weight: convert[mgrpo.Number](a["weight"].Data),
-		Advantage: convert[mgrpo.Number](a["advantage"].Data), Mask: convert[mgrpo.Number](a["mask"].Data), LogpNew: convert[mgrpo.Number](a["logp_new"].Data),
-		LogpOld: convert[mgrpo.Number](a["logp_old"].Data), LogpBehaviour: convert[mgrpo.Number](a["logp_behaviour"].Data),
-		LogpRef: convert[mgrpo.Number](a["logp_ref"].Data), Entropy: convert[mgrpo.Number](a["entropy"].Data),
-	}
+	_, cases := algorithm.Losses(t)
+	compareLosses(t, on, cases)
+	golden.Count("losses", len(cases))
 }
 
 func TestGoldenLossesLong(t *testing.T) { onEveryBackend(t, testGoldenLossesLong) }
 
 func testGoldenLossesLong(t *testing.T, on Backend) {
-	var file struct {
-		Cases map[string]struct {
-			Config mgrpo.Objective `json:"config"`
-			Expect goldenLoss      `json:"expect"`
-		} `json:"cases"`
+	cases := algorithm.LongLosses(t)
+	for _, c := range cases {
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareLoss[float64](t, on, c, inFloat64.long, inFloat64.long) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareLoss[float32](t, on, c, inFloat32.long, inFloat32.long) })
 	}
-	golden.Read(t, "mgrpo", "losses_long.json", &file)
-	arrays := golden.ReadTensors(t, golden.File(t, "mgrpo", "losses_long.safetensors"))
-	batch := tensorBatch(arrays)
-	for name, c := range file.Cases {
-		c.Expect.DlogpNew = convert[mgrpo.Number](arrays["dlogp_new."+name].Data)
-		t.Run(name+"/float64", func(t *testing.T) {
-			compareLoss[float64](t, on, batch, c.Config, c.Expect, inFloat64.long, inFloat64.long)
-		})
-		t.Run(name+"/float32", func(t *testing.T) {
-			compareLoss[float32](t, on, batch, c.Config, c.Expect, inFloat32.long, inFloat32.long)
-		})
-	}
-	golden.Count("losses_long", len(file.Cases))
-}
-
-type nonFiniteFile struct {
-	Base  goldenBatch `json:"base"`
-	Cases []struct {
-		Name   string          `json:"name"`
-		Config mgrpo.Objective `json:"config"`
-		Edits  []struct {
-			Field string       `json:"field"`
-			Index int          `json:"index"`
-			Value mgrpo.Number `json:"value"`
-		} `json:"edits"`
-		Absent string     `json:"absent"`
-		Expect goldenLoss `json:"expect"`
-	} `json:"cases"`
-	Head nonFiniteHead `json:"head"`
+	golden.Count("losses_long", len(cases))
 }
 
 func TestGoldenNonFinite(t *testing.T) { onEveryBackend(t, testGoldenNonFinite) }
 
 func testGoldenNonFinite(t *testing.T, on Backend) {
-	var file nonFiniteFile
-	golden.Read(t, "mgrpo", "nonfinite.json", &file)
-	for i, c := range file.Cases {
-		var fresh nonFiniteFile // the edits change arrays in place
-		golden.Read(t, "mgrpo", "nonfinite.json", &fresh)
-		batch := fresh.Base
-		for _, e := range c.Edits {
-			(*batch.field(e.Field))[e.Index] = e.Value
-		}
-		if c.Absent != "" {
-			*batch.field(c.Absent) = nil
-		}
-		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) {
-			compareLoss[float64](t, on, batch, c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
-		})
-		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) {
-			compareLoss[float32](t, on, batch, c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
-		})
-	}
-	golden.Count("nonfinite", len(file.Cases))
+	cases := algorithm.NonFiniteLosses(t)
+	compareLosses(t, on, cases)
+	golden.Count("nonfinite", len(cases))
 }
 
 // Merging an empty micro-batch does not change the statistics. Two halves give the same statistics as the whole batch.

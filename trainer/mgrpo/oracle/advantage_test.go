@@ -7,56 +7,24 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"pgregory.net/rapid"
 )
 
-type goldenGroup struct {
-	Rewards, Weights  []mgrpo.Number
-	Empty, Degenerate bool
-	Mean              *float64
-	Std               *float64 `json:"std_population"`
-	WeightSum         *float64 `json:"weight_sum"`
-	Advantage         []float64
-}
-
-func (g goldenGroup) input() mgrpo.RewardGroup {
-	return mgrpo.RewardGroup{Rewards: mgrpo.Floats(g.Rewards), Weights: mgrpo.Floats(g.Weights)}
-}
-
-func (g goldenGroup) compare(t *testing.T, what string, got mgrpo.GroupAdvantage) {
+func compareGroup(t *testing.T, what string, got mgrpo.GroupAdvantage, want algorithm.Group) {
 	t.Helper()
-	if got.Empty != g.Empty || got.Degenerate != g.Degenerate || len(got.Advantage) != len(g.Advantage) {
-		t.Errorf("%s: got %+v, want %+v", what, got, g)
-		return
-	}
-	for i := range g.Advantage {
-		golden.Near(t, fmt.Sprintf("%s, advantage %d", what, i), got.Advantage[i], g.Advantage[i], 1e-9)
-	}
-	if !g.Empty {
-		golden.Near(t, what+", mean", got.Mean, *g.Mean, 1e-12)
-		golden.Near(t, what+", std", got.Std, *g.Std, 1e-12)
-		golden.Near(t, what+", weight", got.WeightSum, *g.WeightSum, 1e-12)
-	}
+	algorithm.CompareGroup(t, what, got.GroupStats, got.Advantage, want, 1e-9, 1e-12)
 }
 
 func TestAdvantageGolden(t *testing.T) {
-	var f struct {
-		Convention mgrpo.Convention
-		Cases      []goldenCase
-		Errors     []struct {
-			Name             string
-			Rewards, Weights []mgrpo.Number
-			Error            mgrpo.Refusal
-		}
-	}
-	golden.Read(t, "mgrpo", "advantages.json", &f)
+	f := algorithm.Advantages(t)
 	if f.Convention != mgrpo.DefaultConvention() {
 		t.Errorf("the default convention is %+v, want %+v", mgrpo.DefaultConvention(), f.Convention)
 	}
 	compareCases(t, f.Cases)
 	for _, c := range f.Errors {
-		_, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: mgrpo.Floats(c.Rewards), Weights: mgrpo.Floats(c.Weights)}})
+		_, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{c.Input()})
 		golden.SameError(t, c.Name, err, c.Error)
 	}
 	golden.Count("mgrpo/advantages", len(f.Cases)+len(f.Errors))
@@ -64,19 +32,18 @@ func TestAdvantageGolden(t *testing.T) {
 
 // Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
 func TestAdvantageSmallWeightGolden(t *testing.T) {
-	var f struct{ Cases []goldenCase }
-	golden.Read(t, "mgrpo", "advantages_small_weight.json", &f)
-	compareCases(t, f.Cases)
-	golden.Count("mgrpo/advantages_small_weight", len(f.Cases))
+	cases := algorithm.SmallWeights(t)
+	compareCases(t, cases)
+	golden.Count("mgrpo/advantages_small_weight", len(cases))
 }
 
-type goldenCase struct {
-	Name, Convention string
-	Groups           []goldenGroup
-	Totals           *mgrpo.Totals
+func TestAdvantageLargeGolden(t *testing.T) {
+	groups := algorithm.LargeGroups(t)
+	compareCases(t, []algorithm.AdvantageCase{{Name: "large", Convention: "mgrpo", Groups: groups}})
+	golden.Count("mgrpo/advantages_large", len(groups))
 }
 
-func compareCases(t *testing.T, cases []goldenCase) {
+func compareCases(t *testing.T, cases []algorithm.AdvantageCase) {
 	t.Helper()
 	for _, c := range cases {
 		convention, err := mgrpo.ConventionByName(c.Convention)
@@ -85,7 +52,7 @@ func compareCases(t *testing.T, cases []goldenCase) {
 		}
 		inputs := make([]mgrpo.RewardGroup, len(c.Groups))
 		for i, g := range c.Groups {
-			inputs[i] = g.input()
+			inputs[i] = g.Input()
 		}
 		got, err := Normalise(convention, inputs)
 		if err != nil {
@@ -93,7 +60,7 @@ func compareCases(t *testing.T, cases []goldenCase) {
 			continue
 		}
 		for i, g := range c.Groups {
-			g.compare(t, fmt.Sprintf("%s, group %d", c.Name, i), got[i])
+			compareGroup(t, fmt.Sprintf("%s, group %d", c.Name, i), got[i], g)
 		}
 		if totals := mgrpo.CountGroups(got); c.Totals != nil && (totals.Degenerate != c.Totals.Degenerate || totals.Empty != c.Totals.Empty) {
 			t.Errorf("%s: totals %+v, want %+v", c.Name, totals, *c.Totals)
@@ -101,50 +68,18 @@ func compareCases(t *testing.T, cases []goldenCase) {
 	}
 }
 
-func TestAdvantageLargeGolden(t *testing.T) {
-	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
-	offsets := a["offsets"].Int64s()
-	groups := make([]mgrpo.RewardGroup, len(offsets)-1)
-	for g := range groups {
-		groups[g].Rewards = a["rewards"].Data[offsets[g]:offsets[g+1]]
-	}
-	got, err := Normalise(mgrpo.DefaultConvention(), groups)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for g := range groups {
-		if got[g].Degenerate != (a["degenerate"].Data[g] == 1) {
-			t.Errorf("group %d: degenerate %v", g, got[g].Degenerate)
-		}
-		golden.Near(t, "mean", got[g].Mean, a["mean"].Data[g], 1e-12)
-		golden.Near(t, "std", got[g].Std, a["std_population"].Data[g], 1e-12)
-		for i, x := range got[g].Advantage {
-			golden.Near(t, "advantage", x, a["advantage"].Data[offsets[g]+int64(i)], 1e-9)
-		}
-	}
-	golden.Count("mgrpo/advantages_large", len(groups))
-}
-
 func TestPeersGolden(t *testing.T) {
-	type peerCase struct {
-		Rewards, Weights []mgrpo.Number
-		Advantage        map[string][]float64
-	}
-	var f struct {
-		Conventions    map[string]mgrpo.Convention
-		Unit, Weighted []peerCase
-	}
-	golden.Read(t, "mgrpo", "peers.json", &f)
+	conventions, all := algorithm.Peers(t)
 	cases := 0
-	for i, c := range append(f.Unit, f.Weighted...) {
+	for i, c := range all {
 		for name, want := range c.Advantage {
-			got, err := Normalise(f.Conventions[name], []mgrpo.RewardGroup{{Rewards: mgrpo.Floats(c.Rewards), Weights: mgrpo.Floats(c.Weights)}})
+			got, err := Normalise(conventions[name], []mgrpo.RewardGroup{{Rewards: mgrpo.Floats(c.Rewards), Weights: mgrpo.Floats(c.Weights)}})
 			if err != nil {
 				t.Errorf("%s, case %d: %v", name, i, err)
 				continue
 			}
 			for k := range want {
-				golden.Near(t, fmt.Sprintf("%s, case %d, advantage %d", name, i, k), got[0].Advantage[k], want[k], 1e-9)
+				golden.Near(t, fmt.Sprintf("%s, case %d, advantage %d", name, i, k), got[0].Advantage[k], float64(want[k]), 1e-9)
 			}
 			cases++
 		}

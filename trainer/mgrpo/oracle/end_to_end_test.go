@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
@@ -26,27 +27,24 @@ type endToEnd struct {
 	}
 	Expect []struct {
 		Query         string
-		RewardMain    []float64   `json:"reward_main"`
-		AdvantageMain goldenGroup `json:"advantage_main"`
+		RewardMain    []float64       `json:"reward_main"`
+		AdvantageMain algorithm.Group `json:"advantage_main"`
 		Sub           map[string]struct {
 			Reward            [][]float64
 			Multiplicity      [][]int
-			AdvantageDraw     goldenGroup `json:"advantage_draw"`
-			AdvantageBalanced goldenGroup `json:"advantage_balanced"`
+			AdvantageDraw     algorithm.Group `json:"advantage_draw"`
+			AdvantageBalanced algorithm.Group `json:"advantage_balanced"`
 		}
 	}
 	Policies map[string]struct {
-		goldenHead
+		algorithm.Head
 		Trajectories []struct {
 			Query               string
 			Rollout, Invocation int
 		}
 		Cases []struct {
 			Config mgrpo.Objective
-			Expect struct {
-				goldenLoss
-				DLogits [][]mgrpo.Number `json:"dlogits"`
-			}
+			Expect algorithm.HeadLoss
 		}
 	}
 }
@@ -58,12 +56,12 @@ func TestEndToEndGolden(t *testing.T) {
 	weights := mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
 	rows := map[string][]mgrpo.Member{} // of every policy, in the order of its batch
 	advantages := map[string][]float64{}
-	collect := func(agent, what string, g mgrpo.Group, want goldenGroup) {
+	collect := func(agent, what string, g mgrpo.Group, want algorithm.Group) {
 		got, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: g.Rewards(), Weights: g.Weights()}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want.compare(t, what, got[0])
+		compareGroup(t, what, got[0], want)
 		rows[agent] = append(rows[agent], g.Members...)
 		advantages[agent] = append(advantages[agent], got[0].Advantage...)
 	}
@@ -104,7 +102,7 @@ func TestEndToEndGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want.Sub[agent].AdvantageBalanced.compare(t, what+" balanced", got[0])
+			compareGroup(t, what+" balanced", got[0], want.Sub[agent].AdvantageBalanced)
 		}
 	}
 	cases := len(f.Queries)
@@ -118,9 +116,10 @@ func TestEndToEndGolden(t *testing.T) {
 		}
 		for i, c := range p.Cases {
 			what := fmt.Sprintf("%s, config %d", agent, i)
-			p.goldenHead.compare(t, what, c.Config, c.Expect.goldenLoss, c.Expect.DLogits)
-			loss, _, err := p.lossFromLogits(c.Config)
-			c.Expect.goldenLoss.compare(t, what, loss, err, 1e-12)
+			p.Config, p.Expect = c.Config, c.Expect
+			compareHead(t, what, p.Head)
+			loss, _, err := lossFromLogits(p.Head)
+			compareLoss(t, what, loss, err, c.Expect.Loss, 1e-12)
 			cases++
 		}
 	}

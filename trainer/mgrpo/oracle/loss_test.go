@@ -6,27 +6,19 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/golden/algorithm"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"pgregory.net/rapid"
 )
 
-type goldenBatch struct {
-	CuSeqlens []int `json:"cu_seqlens"`
-	Group     []int64
-	Weight    []mgrpo.Number
-	Advantage []mgrpo.Number
-	Mask      []int
-	New       []mgrpo.Number `json:"logp_new"`
-	Old       []mgrpo.Number `json:"logp_old"`
-	Behaviour []mgrpo.Number `json:"logp_behaviour"`
-	Ref       []mgrpo.Number `json:"logp_ref"`
-	Entropy   []mgrpo.Number
-}
-
-func (g goldenBatch) batch() Batch {
+// batchOf returns a golden batch as the oracle's input.
+func batchOf(g algorithm.Batch) Batch {
 	b := Batch{
-		CuSeqlens: g.CuSeqlens, Group: g.Group, Weight: mgrpo.Floats(g.Weight), Advantage: mgrpo.Floats(g.Advantage),
+		Group: g.Group, Weight: mgrpo.Floats(g.Weight), Advantage: mgrpo.Floats(g.Advantage),
 		New: mgrpo.Floats(g.New), Old: mgrpo.Floats(g.Old), Behaviour: mgrpo.Floats(g.Behaviour), Ref: mgrpo.Floats(g.Ref), Entropy: mgrpo.Floats(g.Entropy),
+	}
+	for _, at := range g.CuSeqlens {
+		b.CuSeqlens = append(b.CuSeqlens, int(at))
 	}
 	for _, m := range g.Mask {
 		b.Mask = append(b.Mask, m == 1)
@@ -34,20 +26,8 @@ func (g goldenBatch) batch() Batch {
 	return b
 }
 
-type goldenLoss struct {
-	Loss        float64
-	LossPolicy  float64            `json:"loss_policy"`
-	LossKL      float64            `json:"loss_kl"`
-	LossEntropy float64            `json:"loss_entropy"`
-	TokenCoef   []float64          `json:"token_coef"`
-	DLogProb    []float64          `json:"dlogp_new"`
-	DEntropy    []float64          `json:"dentropy"`
-	Stats       map[string]float64 // compared by name, so that none is forgotten
-	Error       *mgrpo.Refusal
-}
-
-// compare checks a loss, or its refusal, against the expectation at the goldens' tolerance.
-func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err error, tolerance float64) {
+// compareLoss checks a loss, or its refusal, against the expectation at the goldens' tolerance.
+func compareLoss(t *testing.T, what string, got LossResult, err error, want algorithm.Loss, tolerance float64) {
 	t.Helper()
 	if want.Error != nil {
 		golden.SameError(t, what, err, *want.Error)
@@ -57,125 +37,38 @@ func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err er
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	golden.Near(t, what+": loss", got.Stats.Loss, want.Loss, tolerance)
-	golden.Near(t, what+": policy", got.Stats.LossPolicy, want.LossPolicy, tolerance)
-	golden.Near(t, what+": kl", got.Stats.LossKL, want.LossKL, tolerance)
-	golden.Near(t, what+": entropy", got.Stats.LossEntropy, want.LossEntropy, tolerance)
-	if want.TokenCoef != nil {
-		golden.NearAll(t, what+": token_coef", got.Coef, want.TokenCoef, tolerance)
-	}
-	if want.DLogProb != nil {
-		golden.NearAll(t, what+": dlogp_new", got.DLogProb, want.DLogProb, tolerance)
-	}
-	if want.DEntropy != nil {
-		golden.NearAll(t, what+": dentropy", got.DEntropy, want.DEntropy, tolerance)
-	}
-	stats := map[string]float64{}
-	raw, _ := json.Marshal(got.Stats)
-	if err := json.Unmarshal(raw, &stats); err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []string{"loss", "loss_policy", "loss_kl", "loss_entropy"} { // compared above
-		delete(stats, part)
-	}
-	for name, x := range want.Stats {
-		y, ok := stats[name]
-		if !ok {
-			t.Errorf("%s: statistic %s is absent", what, name)
-			continue
-		}
-		golden.Near(t, what+": "+name, y, x, tolerance)
-	}
-	for name := range stats {
-		if _, ok := want.Stats[name]; !ok {
-			t.Errorf("%s: statistic %s is not expected", what, name)
-		}
+	algorithm.CompareLoss(t, what, algorithm.Result[float64]{Stats: got.Stats, Coefficient: got.Coef, DLogProb: got.DLogProb, DEntropy: got.DEntropy},
+		want, tolerance, tolerance)
+}
+
+func compareLosses(t *testing.T, cases []algorithm.LossCase, tolerance float64) {
+	t.Helper()
+	for _, c := range cases {
+		got, err := Loss(c.Config, batchOf(c.Batch))
+		compareLoss(t, c.Name, got, err, c.Expect, tolerance)
 	}
 }
 
 func TestLossGolden(t *testing.T) {
-	var f struct {
-		Defaults mgrpo.Objective
-		Batches  map[string]goldenBatch
-		Cases    []struct {
-			Name, Batch string
-			Config      mgrpo.Objective
-			Expect      goldenLoss
-		}
-	}
-	golden.Read(t, "mgrpo", "losses.json", &f)
+	defaults, cases := algorithm.Losses(t)
 	def, _ := json.Marshal(mgrpo.DefaultObjective())
-	if want, _ := json.Marshal(f.Defaults); string(def) != string(want) {
+	if want, _ := json.Marshal(defaults); string(def) != string(want) {
 		t.Errorf("defaults are %s, want %s", def, want)
 	}
-	for _, c := range f.Cases {
-		got, err := Loss(c.Config, f.Batches[c.Batch].batch())
-		c.Expect.compare(t, c.Name, got, err, 1e-12)
-	}
-	golden.Count("mgrpo/losses", len(f.Cases))
+	compareLosses(t, cases, 1e-12)
+	golden.Count("mgrpo/losses", len(cases))
 }
 
 func TestLossLongGolden(t *testing.T) {
-	var f struct {
-		Cases map[string]struct {
-			Config mgrpo.Objective
-			Expect goldenLoss
-		}
-	}
-	golden.Read(t, "mgrpo", "losses_long.json", &f)
-	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "losses_long.safetensors"))
-	b := Batch{
-		Group: a["group"].Int64s(), Weight: a["weight"].Data, Advantage: a["advantage"].Data, New: a["logp_new"].Data,
-		Old: a["logp_old"].Data, Behaviour: a["logp_behaviour"].Data, Ref: a["logp_ref"].Data, Entropy: a["entropy"].Data,
-	}
-	for _, at := range a["cu_seqlens"].Data {
-		b.CuSeqlens = append(b.CuSeqlens, int(at))
-	}
-	for _, m := range a["mask"].Data {
-		b.Mask = append(b.Mask, m == 1)
-	}
-	for name, c := range f.Cases {
-		c.Expect.DLogProb = a["dlogp_new."+name].Data
-		got, err := Loss(c.Config, b)
-		c.Expect.compare(t, name, got, err, 1e-11)
-	}
-	golden.Count("mgrpo/losses_long", len(f.Cases))
+	cases := algorithm.LongLosses(t)
+	compareLosses(t, cases, 1e-11)
+	golden.Count("mgrpo/losses_long", len(cases))
 }
 
 func TestNonFiniteGolden(t *testing.T) {
-	var f struct {
-		Base  json.RawMessage
-		Cases []struct {
-			Name   string
-			Config mgrpo.Objective
-			Edits  []struct {
-				Field string
-				Index int
-				Value any
-			}
-			Absent string
-			Expect goldenLoss
-		}
-	}
-	golden.Read(t, "mgrpo", "nonfinite.json", &f)
-	for _, c := range f.Cases {
-		var fields map[string]any
-		if err := json.Unmarshal(f.Base, &fields); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range c.Edits {
-			fields[e.Field].([]any)[e.Index] = e.Value
-		}
-		delete(fields, c.Absent)
-		raw, _ := json.Marshal(fields)
-		var g goldenBatch
-		if err := json.Unmarshal(raw, &g); err != nil {
-			t.Fatal(err)
-		}
-		got, err := Loss(c.Config, g.batch())
-		c.Expect.compare(t, c.Name, got, err, 1e-12)
-	}
-	golden.Count("mgrpo/nonfinite", len(f.Cases))
+	cases := algorithm.NonFiniteLosses(t)
+	compareLosses(t, cases, 1e-12)
+	golden.Count("mgrpo/nonfinite", len(cases))
 }
 
 // The gradient is the derivative of the loss: central differences of a random batch away from the kinks.
