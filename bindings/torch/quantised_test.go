@@ -2,45 +2,25 @@ package torch
 
 import (
 	"bytes"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
-// goldenBlocks are random blocks of a quantisation, and their values according to the gguf package (testdata/quant/make.py).
 type goldenBlocks struct {
-	kind   QuantType
-	data   []byte
-	values []float32
+	golden.Blocks
+	kind QuantType
 }
 
 func readBlocks(t *testing.T) (all []goldenBlocks) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "quant", "blocks.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var golden map[string]struct{ Blocks, Float32 string }
-	if err := json.Unmarshal(raw, &golden); err != nil {
-		t.Fatal(err)
-	}
+	blocks := golden.QuantisedBlocks(t)
 	for name, kind := range map[string]QuantType{"Q4_0": Q4_0, "Q4_1": Q4_1, "Q5_0": Q5_0, "Q5_1": Q5_1, "Q8_0": Q8_0, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K} {
-		b := goldenBlocks{kind: kind}
-		b.data, err = hex.DecodeString(golden[name].Blocks)
-		if err != nil || len(b.data) == 0 {
-			t.Fatalf("%s: %v", name, err)
+		if _, there := blocks[name]; !there {
+			t.Fatalf("no blocks of %s", name)
 		}
-		bits, err := hex.DecodeString(golden[name].Float32)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for ; len(bits) > 0; bits = bits[4:] {
-			b.values = append(b.values, math.Float32frombits(uint32(bits[0])|uint32(bits[1])<<8|uint32(bits[2])<<16|uint32(bits[3])<<24))
-		}
-		all = append(all, b)
+		all = append(all, goldenBlocks{blocks[name], kind})
 	}
 	return all
 }
@@ -51,11 +31,11 @@ func (b goldenBlocks) matrix(s *Scope, times int) (QuantPart, *Tensor) {
 	if b.kind >= Q4_K {
 		k = 256
 	}
-	rows := int64(len(b.values)) / k
+	rows := int64(len(b.Values)) / k
 	var data []byte
 	var values []float32
 	for range times {
-		data, values = append(data, b.data...), append(values, b.values...)
+		data, values = append(data, b.Data...), append(values, b.Values...)
 	}
 	rows *= int64(times)
 	return QuantPart{b.kind, s.FromBytes(data, Uint8, rows, int64(len(data))/rows)}, s.FromFloat32(values, rows, k)
@@ -77,9 +57,9 @@ func wantNear(t *testing.T, what string, got, want []float64, part float64) {
 
 // TestQuantised compares every operation that takes a quantised matrix with the same operation by the widened one.
 func TestQuantised(t *testing.T) {
-	golden := readBlocks(t)
+	blocks := readBlocks(t)
 	onDevices(t, func(t *testing.T, d *Device) {
-		for _, b := range golden {
+		for _, b := range blocks {
 			do(t, d, func(s *Scope) {
 				part, wide := b.matrix(s, 3)
 				k, n := wide.Size(1), wide.Size(0)
@@ -121,13 +101,13 @@ func TestQuantised(t *testing.T) {
 
 // TestLogits checks that for every kind of head a GPU returns unrounded sums of bf16 products. HeadLogProb scores with the same sums.
 func TestLogits(t *testing.T) {
-	golden := readBlocks(t)
+	blocks := readBlocks(t)
 	onDevices(t, func(t *testing.T, d *Device) {
 		dtype, tolerance := BFloat16, 1e-2
 		if d.IsCUDA() {
 			dtype, tolerance = Float32, 1e-5
 		}
-		for _, b := range golden {
+		for _, b := range blocks {
 			do(t, d, func(s *Scope) {
 				part, wide := b.matrix(s, 3)
 				half := wide.To(BFloat16)
@@ -148,12 +128,12 @@ func TestLogits(t *testing.T) {
 
 // TestQuantisedParts multiplies by a matrix with rows of two types.
 func TestQuantisedParts(t *testing.T) {
-	golden := readBlocks(t)
+	blocks := readBlocks(t)
 	onDevices(t, func(t *testing.T, d *Device) {
 		do(t, d, func(s *Scope) {
 			var parts []QuantPart
 			var wide []*Tensor
-			for _, b := range golden {
+			for _, b := range blocks {
 				if b.kind == Q4_K || b.kind == Q6_K {
 					p, w := b.matrix(s, 2)
 					parts, wide = append(parts, p), append(wide, w)

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -63,22 +62,22 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
 			want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
-			ids, lengths, width := want["input_ids"].Int32s(), want["lengths"].Int32s(), int(want["input_ids"].Shape[1])
+			rows, width := want.Rows(), int(want["input_ids"].Shape[1])
 			in := ""
-			for r, n := range lengths {
-				in += idsLine(ids[r*width : r*width+int(n)])
+			for _, ids := range rows {
+				in += idsLine(ids)
 			}
 			got := results(t, succeed(t, in, "score", "--model", golden.Checkpoint(dir), "--temperature", "0.7"))
 			tolerance := golden.Tolerance(t, dir, "logprobs_t0.7_max_abs", 5e-5)
-			for r, n := range lengths {
-				for i := range int(n) - 1 {
+			for r, ids := range rows {
+				for i := range len(ids) - 1 {
 					if d := math.Abs(got[r].LogProbs[i] - want["logprobs_t0.7"].Data[r*(width-1)+i]); !(d <= tolerance) {
 						t.Errorf("row %d: log-prob %d is off by %g", r, i, d)
 					}
 				}
 			}
 			greedy, ending := want["greedy_ids"].Int32s(), "length"
-			more := results(t, succeed(t, idsLine(ids[:8]), "generate", "--model", golden.Checkpoint(dir), "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
+			more := results(t, succeed(t, idsLine(want["input_ids"].Int32s()[:8]), "generate", "--model", golden.Checkpoint(dir), "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
 			if eos := slices.IndexFunc(greedy, func(id int32) bool { return slices.Contains(eosOf(t, golden.Checkpoint(dir)), id) }); eos >= 0 {
 				greedy, ending = greedy[:eos+1], "stop" // the golden ids continue after the end
 			}
@@ -92,23 +91,10 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 
 // A broken checkpoint is refused with one line that names the fault.
 func TestGoldenBadCheckpoints(t *testing.T) {
-	cases := golden.File(t, "models", "bad/cases.json")
-	root := filepath.Dir(cases)
-	var table struct {
-		Cases []struct {
-			Name, Must string
-			Literals   [][]string
-		}
-	}
-	data, err := os.ReadFile(cases)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &table); err != nil {
-		t.Fatal(err)
-	}
+	var table struct{ Cases []golden.Broken }
+	golden.Read(t, "models", "bad/cases.json", &table)
 	for _, c := range table.Cases {
-		dir := filepath.Join(root, c.Name)
+		dir := golden.File(t, "models", filepath.Join("bad", c.Name))
 		if c.Must == "load" {
 			succeed(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
 			continue
@@ -120,11 +106,7 @@ func TestGoldenBadCheckpoints(t *testing.T) {
 		if status != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.Name) {
 			t.Errorf("%s: status %d, output %q, standard error %q", c.Name, status, stdout, stderr)
 		}
-		for _, group := range c.Literals {
-			if !slices.ContainsFunc(group, func(word string) bool { return strings.Contains(stderr, word) }) {
-				t.Errorf("%s: %q does not contain any of %q", c.Name, stderr, group)
-			}
-		}
+		c.WantNamed(t, stderr)
 	}
 	golden.Count("models/bad on the command line", len(table.Cases))
 }
@@ -132,26 +114,11 @@ func TestGoldenBadCheckpoints(t *testing.T) {
 // unpacked copies a tokenizer's folder and decompresses its files.
 func unpacked(t *testing.T, dir string) string {
 	t.Helper()
-	packed, err := os.Open(filepath.Join(dir, "tokenizer.json.gz"))
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json.gz")); err != nil {
 		return dir
 	}
-	defer packed.Close()
 	out := t.TempDir()
-	plain, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string][]byte{"tokenizer.json": data}
-	for _, name := range []string{"tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json"} {
-		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
-			files[name] = data
-		}
-	}
+	files := golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
 	for name, data := range files {
 		if err := os.WriteFile(filepath.Join(out, name), data, 0o644); err != nil {
 			t.Fatal(err)
@@ -337,10 +304,6 @@ func compact(t *testing.T, data []byte) string {
 // Runs every command that takes a GGUF with the real model. Checks the expected greedy continuations and a chat from a pipe.
 func TestGoldenSmolLM2(t *testing.T) {
 	model := smollm2(t)
-	data, err := os.ReadFile(golden.File(t, "models", "smollm2-expected.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var expected struct {
 		Prompts []struct {
 			Messages json.RawMessage
@@ -348,9 +311,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 			Greedy   struct{ IDs []int32 }
 		}
 	}
-	if err := json.Unmarshal(data, &expected); err != nil {
-		t.Fatal(err)
-	}
+	golden.Read(t, "models", "smollm2-expected.json", &expected)
 	var in strings.Builder
 	for _, p := range expected.Prompts {
 		fmt.Fprintf(&in, "{\"messages\":%s}\n", compact(t, p.Messages))

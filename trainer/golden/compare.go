@@ -11,12 +11,18 @@ import (
 // Read decodes a golden JSON file.
 func Read(t testing.TB, kind, name string, into any) {
 	t.Helper()
-	b, err := os.ReadFile(File(t, kind, name))
+	ReadJSON(t, File(t, kind, name), into)
+}
+
+// ReadJSON decodes a JSON file.
+func ReadJSON(t testing.TB, path string, into any) {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		t.Fatalf("%s: %v", name, err)
+		t.Fatalf("%s: %v", path, err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package golden
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,8 +47,8 @@ func Models(t testing.TB, families []string) (folders []string) {
 // no config.json.
 func familyOf(t testing.TB, dir string) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(dir, "config.json")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
 	var config struct {
@@ -58,16 +57,50 @@ func familyOf(t testing.TB, dir string) string {
 			Type string `json:"model_type"`
 		} `json:"text_config"`
 	}
-	if err == nil {
-		err = json.Unmarshal(raw, &config)
-	}
-	if err != nil {
-		t.Fatalf("golden: %s: %v", dir, err)
-	}
-	if config.Text != nil {
+	if ReadJSON(t, path, &config); config.Text != nil {
 		return config.Text.Type
 	}
 	return config.Type
+}
+
+// Adapters lists the folders of golden LoRA adapters.
+func Adapters(t testing.TB) (folders []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(Dir(t, "lora"), "*", "expected.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("golden: no adapters: %v", err)
+	}
+	for _, f := range files {
+		folders = append(folders, filepath.Dir(f))
+	}
+	return folders
+}
+
+// Base returns the folder of the model that a golden adapter changes.
+func Base(t testing.TB, adapter string) string {
+	t.Helper()
+	var config struct {
+		Base string `json:"base_model_name_or_path"`
+	}
+	ReadJSON(t, filepath.Join(adapter, "adapter_config.json"), &config)
+	return filepath.Join(adapter, config.Base)
+}
+
+// Broken is a folder with a checkpoint or an adapter that has a fault.
+type Broken struct {
+	Name     string
+	Must     string     // "load", "refuse", or both with a warning
+	Literals [][]string // the message has one of each group
+}
+
+// WantNamed fails the test unless the message names the fault.
+func (b Broken) WantNamed(t testing.TB, message string) {
+	t.Helper()
+	for _, group := range b.Literals {
+		if !slices.ContainsFunc(group, func(literal string) bool { return strings.Contains(message, literal) }) {
+			t.Errorf("%s: %q names none of %q", b.Name, message, group)
+		}
+	}
 }
 
 // Checkpoint returns the path to open for a golden folder's model: the folder, or the GGUF file in it.
@@ -98,13 +131,7 @@ func Untrained(t testing.TB, dir, name string) bool {
 
 func expected(t testing.TB, dir string) (object map[string]any) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
-	if err == nil {
-		err = json.Unmarshal(raw, &object)
-	}
-	if err != nil {
-		t.Fatalf("golden: %s: %v", dir, err)
-	}
+	ReadJSON(t, filepath.Join(dir, "expected.json"), &object)
 	return object
 }
 

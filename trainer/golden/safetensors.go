@@ -34,6 +34,15 @@ func convert[T int32 | int64 | float32](data []float64) []T {
 	return out
 }
 
+// Rows returns the rows of input_ids, [rows, width], without the padding after their lengths.
+func (a Tensors) Rows() (rows [][]int32) {
+	ids, width := a["input_ids"].Int32s(), a["input_ids"].Shape[1]
+	for r, n := range a["lengths"].Int64s() {
+		rows = append(rows, ids[int64(r)*width:][:n])
+	}
+	return rows
+}
+
 // ReadTensors reads a safetensors file of expected numbers. It trusts the file. It shares no code with the loader under
 // test, trainer/model/weights.
 func ReadTensors(t testing.TB, path string) Tensors {

@@ -2,10 +2,8 @@ package model
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,34 +45,21 @@ type adapted struct {
 type checksum struct{ Sum, Sumsq float64 }
 
 func eachAdapted(t *testing.T, kind string, test func(t *testing.T, f *adapted)) {
-	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "lora"), "*", "expected.safetensors"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no LoRA goldens found: %v", err)
-	}
-	for _, file := range files {
-		dir := filepath.Dir(file)
+	dirs := golden.Adapters(t)
+	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
 			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { test(t, openAdapted(t, dir, device)) })
 		}
 	}
-	golden.Count("lora/"+kind, len(files))
+	golden.Count("lora/"+kind, len(dirs))
 }
 
 func openAdapted(t *testing.T, dir, device string) *adapted {
 	t.Helper()
 	f := &adapted{}
-	raw, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var config struct {
-		Base string `json:"base_model_name_or_path"`
-	}
-	if err := json.Unmarshal(raw, &config); err != nil {
-		t.Fatal(err)
-	}
-	f.fixture = openWith(t, filepath.Join(dir, config.Base), dir, device)
+	f.fixture = openWith(t, golden.Base(t, dir), dir, device)
 	f.base = f.m
+	var err error
 	if f.read, err = weights.ReadAdapter(dir, f.base.Config); err != nil {
 		t.Fatal(err)
 	}
@@ -85,12 +70,7 @@ func openAdapted(t *testing.T, dir, device string) *adapted {
 	}
 	t.Cleanup(func() { f.a.Close(context.Background()) })
 	f.m = f.a.Model()
-	if raw, err = os.ReadFile(filepath.Join(dir, "expected.json")); err == nil {
-		err = json.Unmarshal(raw, &f.want)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, filepath.Join(dir, "expected.json"), &f.want)
 	return f
 }
 

@@ -2,10 +2,8 @@ package model
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -62,13 +60,7 @@ func openWith(t *testing.T, checkpoint, dir, device string) *fixture {
 	}
 	t.Cleanup(func() { m.Close(ctx) })
 	f := &fixture{m: m, dir: dir, want: golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))}
-	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &f.expect); err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, filepath.Join(dir, "expected.json"), &f.expect)
 	f.lengths, f.length = f.want["lengths"].Int64s(), f.want["input_ids"].Shape[1]
 	return f
 }
@@ -81,12 +73,11 @@ func (f *fixture) tolerance(t *testing.T, what string, usual float64) float64 {
 
 // packed lays the golden batch's rows end to end.
 func (f *fixture) packed(s *torch.Scope) Packed {
-	ids := f.want["input_ids"].Int32s()
 	var flat, pos []int32
 	cu := []int32{0}
-	for row, n := range f.lengths {
-		for t := range n {
-			flat = append(flat, ids[int64(row)*f.length+t])
+	for _, ids := range f.want.Rows() {
+		flat = append(flat, ids...)
+		for t := range ids {
 			pos = append(pos, int32(t))
 		}
 		cu = append(cu, int32(len(flat)))

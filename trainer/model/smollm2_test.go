@@ -2,9 +2,7 @@ package model
 
 import (
 	"context"
-	"encoding/json"
 	"math"
-	"os"
 	"runtime"
 	"testing"
 
@@ -44,13 +42,7 @@ func smolPrompts(t *testing.T) []smolPrompt {
 	var want struct {
 		Prompts []smolPrompt `json:"prompts"`
 	}
-	raw, err := os.ReadFile(golden.File(t, "models", "smollm2-expected.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &want); err != nil {
-		t.Fatal(err)
-	}
+	golden.Read(t, "models", "smollm2-expected.json", &want)
 	return want.Prompts
 }
 

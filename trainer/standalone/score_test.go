@@ -40,20 +40,18 @@ func TestScoreGoldens(t *testing.T) {
 }
 
 func compareScores(t *testing.T, c *Checkpoint, dir string, want golden.Tensors) {
-	ids, lengths := want["input_ids"], want["lengths"].Int32s()
-	width := int(ids.Shape[1])
+	rows, width := want.Rows(), int(want["input_ids"].Shape[1])
 	var in strings.Builder
-	for r, n := range lengths {
-		row := fmt.Sprint(ids.Int32s()[r*width : r*width+int(n)])
-		fmt.Fprintf(&in, "{\"ids\":%s}\n", strings.ReplaceAll(row, " ", ","))
+	for _, ids := range rows {
+		fmt.Fprintf(&in, "{\"ids\":%s}\n", strings.ReplaceAll(fmt.Sprint(ids), " ", ","))
 	}
 	for _, temperature := range []float64{1, 0.7} {
 		suffix := fmt.Sprintf("_t%.1f", temperature)
 		logp, entropy := want["logprobs"+suffix].Data, want["entropy"+suffix].Data
 		got, _ := scores(t, c, temperature, 4096, in.String())
 		tolLogp, tolEntropy := golden.Tolerance(t, dir, "logprobs"+suffix+"_max_abs", 5e-5), golden.Tolerance(t, dir, "entropy"+suffix+"_max_abs", 5e-5)
-		for r, n := range lengths {
-			if len(got[r].LogProbs) != int(n)-1 || len(got[r].Entropy) != int(n)-1 {
+		for r, ids := range rows {
+			if n := len(ids); len(got[r].LogProbs) != n-1 || len(got[r].Entropy) != n-1 {
 				t.Fatalf("row %d with %d ids: got %d log-probs", r, n, len(got[r].LogProbs))
 			}
 			for i := range got[r].LogProbs {

@@ -2,9 +2,7 @@ package learner
 
 import (
 	"context"
-	"encoding/json"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -74,13 +72,7 @@ func fiveSteps(t *testing.T, dir, device string, g ranks.Group) {
 // takeSteps trains for the steps of a case's expected.json, and compares losses and norms.
 func takeSteps(t *testing.T, g ranks.Group, m *model.Model, params model.Params, dir string, tolLoss, tolNorm float64) (want adamwCase) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &want); err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, filepath.Join(dir, "expected.json"), &want)
 	ctx, a := context.Background(), want.AdamW
 	l, err := New(ctx, m, params, Options{Group: g, Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
 	if err != nil {
@@ -143,10 +135,10 @@ func loadModel(t *testing.T, dir, device string) *model.Model {
 
 // goldenBatch returns the rows of a golden batch. Every token of a row is trained except the first; coef has their coefficients in order.
 func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
-	ids, lengths := want["input_ids"].Int32s(), want["lengths"].Int64s()
 	width := want["input_ids"].Shape[1]
-	for row, n := range lengths {
-		q := &Sequence{ID: string(rune('a' + row)), Tokens: ids[int64(row)*width:][:n], Sampled: make([]bool, n)}
+	for row, ids := range want.Rows() {
+		n := len(ids)
+		q := &Sequence{ID: string(rune('a' + row)), Tokens: ids, Sampled: make([]bool, n)}
 		for i := range q.Sampled {
 			q.Sampled[i] = i > 0
 		}

@@ -2,8 +2,6 @@ package learner
 
 import (
 	"context"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -18,7 +16,7 @@ import (
 // TestGoldenAdapterSteps trains every golden adapter for five steps: losses, gradient norms, and the adapters afterwards. The
 // base does not change.
 func TestGoldenAdapterSteps(t *testing.T) {
-	dirs := adapterGoldens(t)
+	dirs := golden.Adapters(t)
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
 			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { adapterSteps(t, dir, device, ranks.Solo{}) })
@@ -27,49 +25,33 @@ func TestGoldenAdapterSteps(t *testing.T) {
 	golden.Count("lora/adamw", len(dirs))
 }
 
-func adapterGoldens(t *testing.T) (dirs []string) {
+// openAdapter opens a golden adapter and its base.
+func openAdapter(t *testing.T, dir, device string) (base *model.Model, a *model.Adapters, read *weights.Adapter) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "lora"), "*", "expected.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no LoRA goldens found: %v", err)
+	base = loadModel(t, golden.Base(t, dir), device)
+	read, err := weights.ReadAdapter(dir, base.Config)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, file := range files {
-		dirs = append(dirs, filepath.Dir(file))
+	a, err = model.Adapt(t.Context(), base, read.Config, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
+	if err != nil {
+		t.Fatal(err)
 	}
-	return dirs
+	t.Cleanup(func() { a.Close(context.Background()) })
+	return base, a, read
 }
 
 func adapterSteps(t *testing.T, dir, device string, g ranks.Group) {
 	t.Helper()
 	const tolLoss, tolNorm, tolSum, tolSumSq = 1e-4, 2e-4, 2e-3, 1e-4
-	var config struct {
-		Base string `json:"base_model_name_or_path"`
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
-	if err == nil {
-		err = json.Unmarshal(raw, &config)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := context.Background()
-	base := loadModel(t, filepath.Join(dir, config.Base), device)
+	base, a, read := openAdapter(t, dir, device)
 	before := masterOf(t, base)
-	read, err := weights.ReadAdapter(dir, base.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := model.Adapt(ctx, base, read.Config, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close(ctx)
 	wantHeadRows(t, base, model.All(base), HeadRows(base.Device.IsCUDA(), true))
 	wantHeadRows(t, a.Model(), a, HeadRows(base.Device.IsCUDA(), false))
 	want := takeSteps(t, g, a.Model(), a, dir, tolLoss, tolNorm)
 	for _, p := range read.Layout.Tensors() {
 		values := make([]float32, p.Numel())
-		if err := a.Master().Read(ctx, p.Offset, values); err != nil {
+		if err := a.Master().Read(t.Context(), p.Offset, values); err != nil {
 			t.Fatal(err)
 		}
 		wantFinal(t, want, p.Name, values, tolSum, tolSumSq)

@@ -478,7 +478,7 @@ func ranksAgainstGoldens(t *testing.T, device string, g ranks.Group) {
 }
 
 func ranksAgainstAdapterGoldens(t *testing.T, g ranks.Group) {
-	for _, dir := range adapterGoldens(t) {
+	for _, dir := range golden.Adapters(t) {
 		adapterSteps(t, dir, "cpu", g)
 	}
 }

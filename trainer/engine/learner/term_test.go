@@ -2,20 +2,17 @@ package learner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/ranks"
-	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/term"
 )
 
@@ -262,34 +259,12 @@ func negative(a []float32) []float32 {
 // adapterLearner trains a golden adapter.
 func adapterLearner(t *testing.T, o Options) *Learner {
 	t.Helper()
-	dir := adapterGoldens(t)[0]
-	var config struct {
-		Base string `json:"base_model_name_or_path"`
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
-	if err == nil {
-		err = json.Unmarshal(raw, &config)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := loadModel(t, filepath.Join(dir, config.Base), "cpu")
-	read, err := weights.ReadAdapter(dir, base.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := model.Adapt(t.Context(), base, read.Config, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, a, _ := openAdapter(t, golden.Adapters(t)[0], "cpu")
 	l, err := New(t.Context(), a.Model(), a, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		l.Close(context.Background())
-		a.Close(context.Background())
-	})
+	t.Cleanup(func() { l.Close(context.Background()) })
 	return l
 }
 

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -16,16 +14,11 @@ import (
 // sharedKeys returns the config.json of the golden case with E2B's parts, after change.
 func sharedKeys(t *testing.T, change func(object map[string]any)) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "testdata", "families", "gemma4-shared-keys", "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var object map[string]any
-	if err := json.Unmarshal(data, &object); err != nil {
-		t.Fatal(err)
-	}
+	golden.Read(t, "families", "gemma4-shared-keys/config.json", &object)
 	change(object)
-	if data, err = json.Marshal(object); err != nil {
+	data, err := json.Marshal(object)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return data

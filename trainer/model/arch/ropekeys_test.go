@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // ropeReference has the contents of testdata/rope.json: frequencies that transformers computes (testdata/rope.py).
@@ -34,13 +35,7 @@ type ropeTable struct {
 
 func readRopeReference(t *testing.T) (r ropeReference) {
 	t.Helper()
-	data, err := os.ReadFile("testdata/rope.json")
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, "testdata/rope.json", &r)
 	return r
 }
 

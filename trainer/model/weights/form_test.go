@@ -42,13 +42,7 @@ func wrap(t *testing.T, cfg arch.Config, outer string, keys map[string]any, rena
 
 func readObject(t *testing.T, file string) (object map[string]any) {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(data, &object)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden.ReadJSON(t, file, &object)
 	return object
 }
 

@@ -59,7 +59,7 @@ func smollmFile(t *testing.T) string {
 func TestGoldenSmolLM2(t *testing.T) {
 	path := smollmFile(t)
 	var want smollmGolden
-	readJSON(t, golden.File(t, "models", "smollm2-expected.json"), &want)
+	golden.Read(t, "models", "smollm2-expected.json", &want)
 	s := openChecked(t, path)
 
 	c, w := s.Config(), want.Config

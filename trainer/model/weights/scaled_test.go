@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
@@ -16,16 +17,16 @@ var quantFolders = filepath.Join("..", "..", "..", "testdata", "quant")
 
 // TestCodes compares each code of the number formats with torch's value.
 func TestCodes(t *testing.T) {
-	var golden map[DType][]*float64
-	readJSON(t, filepath.Join(quantFolders, "codes.json"), &golden)
+	var values map[DType][]*float64
+	golden.Read(t, "quant", "codes.json", &values)
 	for _, c := range []struct {
 		dtype DType
 		codes int
 	}{{F8_E4M3, 256}, {F8_E8M0, 256}, {MXFP4, 16}} {
-		if len(golden[c.dtype]) != c.codes {
-			t.Fatalf("%s has %d codes", c.dtype, len(golden[c.dtype]))
+		if len(values[c.dtype]) != c.codes {
+			t.Fatalf("%s has %d codes", c.dtype, len(values[c.dtype]))
 		}
-		for code, want := range golden[c.dtype] {
+		for code, want := range values[c.dtype] {
 			src, got := []byte{byte(code)}, make([]float32, 1)
 			if c.dtype == MXFP4 {
 				src[0], got = byte(code|15<<4), make([]float32, 2) // the low half has the earlier value
@@ -102,8 +103,7 @@ func packedFolder(t *testing.T, quantisation string, tensors ...stored) string {
 		return append(slices.DeleteFunc(all, func(s stored) bool { return s.name == packedName }), tensors...)
 	})
 	path := filepath.Join(dir, configFile)
-	var object map[string]any
-	readJSON(t, path, &object)
+	object := readObject(t, path)
 	object["quantization_config"] = json.RawMessage(quantisation)
 	data, err := json.Marshal(object)
 	if err != nil {
