@@ -161,42 +161,29 @@ func attentionLayers() []layer {
 	const scale = 0.5
 	cu := []int32{0, 3, 3, 4, 9}
 	tree, follows := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 1, 3, -1, 7}
+	attention := func(name string, cu, follows []int32, window int, sinks bool) layer {
+		shapes := [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}}
+		if sinks {
+			shapes = append(shapes, []int64{4})
+		}
+		return layer{name, shapes, // append(in, nil)[3] is the sinks, or nil
+			func(s *Scope, in []*Tensor) []*Tensor {
+				var before *Tensor
+				if follows != nil {
+					before = s.FromInt32(follows, int64(len(follows)))
+				}
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, int64(len(cu))), before, scale, window, append(in, nil)[3]))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], cu, follows, 4, 2, 8, scale, window, append(in, nil)[3])
+			}}
+	}
 	return []layer{
-		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0, nil))
-			},
-			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0, nil)
-			}},
-		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 0, nil))
-			},
-			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 0, nil)
-			}},
-		{"attention in a window with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3, nil))
-			},
-			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3, nil)
-			}},
-		{"attention with sinks", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}, {4}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0, in[3]))
-			},
-			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0, in[3])
-			}},
-		{"attention with sinks in a window with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}, {4}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3, in[3]))
-			},
-			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3, in[3])
-			}},
+		attention("attention", cu, nil, 0, false),
+		attention("attention with shared beginnings", tree, follows, 0, false),
+		attention("attention in a window with shared beginnings", tree, follows, 3, false),
+		attention("attention with sinks", cu, nil, 0, true),
+		attention("attention with sinks in a window with shared beginnings", tree, follows, 3, true),
 	}
 }
 
