@@ -19,15 +19,10 @@ func mixtureModel(t *testing.T, threads int, half bool) *model.Model {
 
 func mixtureModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
 	t.Helper()
-	dev, err := torch.Open(device, threads)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
 	c := denseConfig
 	c.Family, c.Layers = arch.Qwen3MoE, 3
 	c.Mixture = &arch.Mixture{Experts: 7, PerToken: 3, FFN: 40, Normalise: true, Dense: []int{1}, Step: 1}
-	return randomModel(t, dev, c, half)
+	return testModelOf(t, c, device, threads, half)
 }
 
 // TestRoutesAreTheTokensOwn: a completion has the experts of every token but the newest, and they equal the experts of training's forward
