@@ -12,21 +12,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
-func testCache(t *testing.T, dir string, replay bool) *recorded.Cache {
-	t.Helper()
-	c, err := recorded.Open(dir, replay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // TestCachedFlood: a long answer is cut at a limit before it is stored, so that a replay returns the same text as the first call.
 func TestCachedFlood(t *testing.T) {
 	flood := Func("flood", "", "x", "", func(context.Context, string) (string, error) { return strings.Repeat("<", maxKept+1), nil })
 	dir, want := t.TempDir(), strings.Repeat("<", maxKept)+"\n[1 more bytes not shown]"
 	for _, replay := range []bool{false, true} {
-		if out, err := Cached(flood, testCache(t, dir, replay), "flood", nil).Call(t.Context(), tooltest.Arg(t, "x", "")); err != nil || out != want {
+		if out, err := Cached(flood, tooltest.Cache(t, dir, replay), "flood", nil).Call(t.Context(), tooltest.Arg(t, "x", "")); err != nil || out != want {
 			t.Errorf("replay %v: got %d bytes, want %d; error %v", replay, len(out), len(want), err)
 		}
 	}
@@ -49,7 +40,7 @@ func TestCached(t *testing.T) {
 	}), CallPolicy{})
 	dir := t.TempDir()
 	ask := func(replay bool) (said []string) {
-		c := Cached(moody, testCache(t, dir, replay), "moody", nil)
+		c := Cached(moody, tooltest.Cache(t, dir, replay), "moody", nil)
 		for _, args := range []string{`{"x": "a"}`, `{"x": "bad"}`, `{"x": "mad"}`, `{"x": "slow"}`, `{"y": 1.50, "x": "b"}`, "{\"x\":\"b\",\n\"y\":1.50}", `{`} {
 			out, err := c.Call(t.Context(), json.RawMessage(args))
 			kind, _ := kindOf(err)
@@ -68,11 +59,11 @@ func TestCached(t *testing.T) {
 			t.Errorf("replay %v: got %q after %d calls, want %q after 5", replay, got, calls, first)
 		}
 	}
-	_, err := Cached(moody, testCache(t, dir, true), "moody", nil).Call(t.Context(), tooltest.Arg(t, "x", "new"))
+	_, err := Cached(moody, tooltest.Cache(t, dir, true), "moody", nil).Call(t.Context(), tooltest.Arg(t, "x", "new"))
 	if !errors.Is(err, recorded.ErrMissing) || calls != 5 {
 		t.Errorf("a question that was not recorded: got error %v after %d calls, want ErrMissing after 5", err, calls)
 	}
-	if _, err := Cached(moody, testCache(t, dir, true), "another", nil).Call(t.Context(), tooltest.Arg(t, "x", "a")); !errors.Is(err, recorded.ErrMissing) {
+	if _, err := Cached(moody, tooltest.Cache(t, dir, true), "another", nil).Call(t.Context(), tooltest.Arg(t, "x", "a")); !errors.Is(err, recorded.ErrMissing) {
 		t.Errorf("another service: got error %v, want ErrMissing", err)
 	}
 }
@@ -84,14 +75,14 @@ func TestCachedKeepsNot(t *testing.T) {
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Cached(slow, testCache(t, dir, false), "slow", nil).Call(over, tooltest.Arg(t, "x", "")); !errors.Is(err, context.Canceled) {
+	if _, err := Cached(slow, tooltest.Cache(t, dir, false), "slow", nil).Call(over, tooltest.Arg(t, "x", "")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled call: got error %v", err)
 	}
 	refuse := func(json.RawMessage) error { return errors.New("not on the list") }
-	if _, err := Cached(slow, testCache(t, dir, true), "slow", refuse).Call(t.Context(), tooltest.Arg(t, "x", "")); err == nil || err.Error() != "not on the list" {
+	if _, err := Cached(slow, tooltest.Cache(t, dir, true), "slow", refuse).Call(t.Context(), tooltest.Arg(t, "x", "")); err == nil || err.Error() != "not on the list" {
 		t.Errorf("a refused call: got error %v", err)
 	}
-	if _, err := Cached(slow, testCache(t, dir, true), "slow", nil).Call(t.Context(), tooltest.Arg(t, "x", "")); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), dir) {
+	if _, err := Cached(slow, tooltest.Cache(t, dir, true), "slow", nil).Call(t.Context(), tooltest.Arg(t, "x", "")); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a replay of both: got error %v, want ErrMissing with the folder", err)
 	}
 }

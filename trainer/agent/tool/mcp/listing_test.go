@@ -12,15 +12,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/tooltest"
 )
 
-func openCache(t *testing.T, dir string, replay bool) *recorded.Cache {
-	t.Helper()
-	c, err := recorded.Open(dir, replay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // TestMCPReplay: a server whose tools and answers were recorded is neither started nor reached in a replay.
 func TestMCPReplay(t *testing.T) {
 	dir := t.TempDir()
@@ -42,7 +33,7 @@ func TestMCPReplay(t *testing.T) {
 		}
 		return tool.Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), tooltest.Arg(t, "name", name))
 	}
-	cfg.Cache = openCache(t, dir, false)
+	cfg.Cache = tooltest.Cache(t, dir, false)
 	for range 2 { // the second time is a resumed run, which finds the list that it recorded
 		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
 			t.Fatalf("%q, %v", got, err)
@@ -54,7 +45,7 @@ func TestMCPReplay(t *testing.T) {
 		t.Error(err)
 	}
 	t.Setenv(mcpServerEnv, "absent")
-	cfg.Cache = openCache(t, dir, true)
+	cfg.Cache = tooltest.Cache(t, dir, true)
 	if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
 		t.Errorf("got %q, error %v", got, err)
 	}
@@ -70,7 +61,7 @@ func TestMCPReplay(t *testing.T) {
 // TestMCPOtherTools: a server whose tools have changed since they were recorded is an error.
 func TestMCPOtherTools(t *testing.T) {
 	cfg := stdioConfig(t)
-	cfg.Cache = openCache(t, t.TempDir(), false)
+	cfg.Cache = tooltest.Cache(t, t.TempDir(), false)
 	other := func(context.Context) (recorded.Answer, error) {
 		return recorded.Answer{Text: `[{"name": "greet"}]`}, nil
 	}

@@ -7,7 +7,19 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
+
+// Cache opens the recorded answers of a folder, for a replay or to record.
+func Cache(t testing.TB, dir string, replay bool) *recorded.Cache {
+	t.Helper()
+	c, err := recorded.Open(dir, replay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
 
 // Arg returns the JSON arguments of a tool with one string argument.
 func Arg(t testing.TB, name, value string) json.RawMessage {
