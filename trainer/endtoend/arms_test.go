@@ -67,7 +67,7 @@ func TestSingle(t *testing.T) {
 			t.Errorf("%s is in the checkpoint", name)
 		}
 	}
-	for _, r := range seen.records {
+	for _, r := range seen.Records {
 		if r.Agent != "planner" {
 			t.Errorf("there is a record of %s", r.Agent)
 		}

@@ -186,7 +186,7 @@ func useServer(t *testing.T, kind string) {
 		t.Errorf("with a server that ignores new weights: %v\nnotes: %s", err, seen)
 	}
 	t.Logf("%v", err)
-	if steps := slices.ContainsFunc(seen.records, func(r metrics.Record) bool { return r.Kind == "step" && r.Agent == "planner" }); steps {
+	if steps := slices.ContainsFunc(seen.Records, func(r metrics.Record) bool { return r.Kind == "step" && r.Agent == "planner" }); steps {
 		t.Error("a step was trained although the server ignored its weights")
 	}
 	if r, err := http.Get(s.url() + "/health"); err != nil || r.StatusCode != http.StatusOK {

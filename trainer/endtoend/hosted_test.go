@@ -298,7 +298,7 @@ func TestHostedAtTheStart(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "sk-another") {
 			t.Errorf("the error contains the key: %v", err)
 		}
-		if len(seen.records) > 0 {
+		if len(seen.Records) > 0 {
 			t.Errorf("%s: the run began", set)
 		}
 	}

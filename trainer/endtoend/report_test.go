@@ -65,8 +65,8 @@ func TestTrainAndReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(log.Records) != len(own.records) {
-		t.Errorf("%d records in the file, %d for the observer", len(log.Records), len(own.records))
+	if len(log.Records) != len(own.Records) {
+		t.Errorf("%d records in the file, %d for the observer", len(log.Records), len(own.Records))
 	}
 	if !slices.ContainsFunc(log.Notes, func(n metrics.Line) bool { return n.Topic == metrics.TopicEnd }) {
 		t.Error("metrics.jsonl does not have the end of the run")

@@ -453,7 +453,7 @@ func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	if err := os.RemoveAll(archive.CheckpointsOf(again).StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), trainer.TrainOptions{Resume: true}).records {
+	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), trainer.TrainOptions{Resume: true}).Records {
 		if r.Kind == "eval" && r.Step == 2 {
 			t.Errorf("%s was evaluated again at version 2", r.Agent)
 		}

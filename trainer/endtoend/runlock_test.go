@@ -37,8 +37,8 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 			for _, sets := range [][]string{{"run.steps=4"}, {"run.steps=4", "store.url=redis://127.0.0.1:1"}} {
 				other := &recorder{}
 				refusedAs(t, trainer.Train(t.Context(), load(t, dir, sets...), trainer.TrainOptions{Resume: true, Observer: other}), "run.dir")
-				if len(other.records) > 0 {
-					t.Errorf("the other run reported %d records", len(other.records))
+				if len(other.Records) > 0 {
+					t.Errorf("the other run reported %d records", len(other.Records))
 				}
 			}
 		})

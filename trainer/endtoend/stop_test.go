@@ -47,7 +47,7 @@ func TestStop(t *testing.T) {
 	if got := stepsIn(t, dir); got[len(got)-1] != 2 {
 		t.Errorf("checkpoints %v", got)
 	}
-	for _, r := range seen.records {
+	for _, r := range seen.Records {
 		if r.Step > 2 || (r.Kind == "eval" && r.Step == 2) {
 			t.Errorf("%s %d of %s was reported after the stop", r.Kind, r.Step, r.Agent)
 		}

@@ -11,13 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
@@ -86,10 +86,8 @@ func mustTrain(t *testing.T, cfg *config.Config, opt trainer.TrainOptions) *reco
 
 // recorder is an Observer that keeps everything.
 type recorder struct {
-	mu      sync.Mutex
-	records []metrics.Record
-	notes   []string
-	on      func(agent, phase string, done int) // called with each progress report; may be nil
+	metricstest.Recorder
+	on func(agent, phase string, done int) // called with each progress report; may be nil
 }
 
 func (r *recorder) Progress(p metrics.Progress) {
@@ -98,44 +96,20 @@ func (r *recorder) Progress(p metrics.Progress) {
 	}
 }
 
-func (r *recorder) Report(x metrics.Record) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.records = append(r.records, x)
-}
-
-func (r *recorder) Note(n metrics.Note) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notes = append(r.notes, fmt.Sprintf("%s: %s: %s", n.Agent, n.Severity, n.Text))
-}
-
-func (r *recorder) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return strings.Join(r.notes, "\n")
-}
-
 // find returns a record, and fails the test if it was not reported.
 func (r *recorder) find(t *testing.T, kind string, step int64, agent string) metrics.Record {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, x := range r.records {
-		if x.Kind == kind && x.Step == step && x.Agent == agent {
-			return x
-		}
+	x, ok := r.Find(kind, step, agent)
+	if !ok {
+		t.Fatalf("%s did not report %s %d", agent, kind, step)
 	}
-	t.Fatalf("%s did not report %s %d", agent, kind, step)
-	return metrics.Record{}
+	return x
 }
 
 // numbers returns all reported values except the clocked ones, by "kind step agent name".
 func (r *recorder) numbers() map[string]float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	out := map[string]float64{}
-	for _, x := range r.records {
+	for _, x := range r.Records {
 		at := fmt.Sprintf("%s %d %s ", x.Kind, x.Step, x.Agent)
 		for name, v := range x.Values {
 			if !metrics.Clocked(name) {

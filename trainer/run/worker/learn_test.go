@@ -7,6 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -58,7 +59,7 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	options := Options{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
+	options := Options{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &metricstest.Recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
 	var members []*store.Member
 	for _, name := range cfg.AgentNames() {
 		request := store.JoinRequest{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.FromStart}}, Deterministic: true}

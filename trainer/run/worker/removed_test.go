@@ -4,13 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // TestRemovalsInARow: a worker ends after three steps in a row in which too many rollouts had no score. A step within the bound starts the
 // count again, and a rollout removed for its age does not count.
 func TestRemovalsInARow(t *testing.T) {
-	s := &steps{common: &common{cfg: load(t, t.TempDir()), observer: &recorder{}}}
+	s := &steps{common: &common{cfg: load(t, t.TempDir()), observer: &metricstest.Recorder{}}}
 	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
 	complete := map[string][]store.Outcome{"q": good[:3]}
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -64,7 +65,7 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 	}
 	defer s.Close()
 	request := store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.FromStart}}}
-	seen := &recorder{}
+	seen := &metricstest.Recorder{}
 	var members []*store.Member
 	for i, want := range []string{"", "was replaced by another"} {
 		m, err := s.Join(t.Context(), "planner", request, func(string) {})
@@ -81,8 +82,8 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(seen.records) != 1 {
-		t.Errorf("got %d records %v, want 1", len(seen.records), seen.records)
+	if len(seen.Records) != 1 {
+		t.Errorf("got %d records %v, want 1", len(seen.Records), seen.Records)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -41,7 +42,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	p.Policy = divider{tok}
 	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
 		p.Limits.Turns = turns
-		seen := &recorder{}
+		seen := &metricstest.Recorder{}
 		rp := &reports{common: &common{name: "searcher", observer: seen}, player: p}
 		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 		if err != nil || got.Finish != agent.FinishTurns {

@@ -3,12 +3,9 @@ package worker
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -52,31 +49,4 @@ func onlyMember(t *testing.T, o store.Options) *store.Member {
 		s.Close()
 	})
 	return m
-}
-
-// recorder is an Observer that keeps records and notes.
-type recorder struct {
-	mu      sync.Mutex
-	records []metrics.Record
-	notes   []string
-}
-
-func (*recorder) Progress(metrics.Progress) {}
-
-func (r *recorder) Report(x metrics.Record) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.records = append(r.records, x)
-}
-
-func (r *recorder) Note(n metrics.Note) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notes = append(r.notes, n.Text)
-}
-
-func (r *recorder) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return strings.Join(r.notes, "\n")
 }

@@ -12,29 +12,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/console.txt")
-
-func step(agent string, n int64, reward float64) metrics.Record {
-	return metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"reward_mean": reward}}
-}
-
-func evaluation(n int64, accuracy float64) metrics.Record {
-	return metrics.Record{Kind: metrics.KindEval, Step: n, Agent: "planner", Values: map[string]float64{"accuracy": accuracy}}
-}
-
-// report writes the records of a run's folder.
-func report(t *testing.T, dir string, records ...metrics.Record) {
-	t.Helper()
-	j := metrics.NewJSONL(dir)
-	for _, r := range records {
-		j.Report(r)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func mustRead(t *testing.T, dir string) metrics.Log {
 	t.Helper()
@@ -76,8 +57,8 @@ func play(c *Console, clock *clockwork) {
 			"reward_mean": 0.3456, "accuracy": 0.25, "format_valid": 0.51, "calls_mean": 1.31, "sampled_tokens": 900, "updates_skipped": 4}})
 	}
 	c.Note(metrics.Warnf("planner", metrics.TopicTools, "%s", "text of a model \x1b[31m\r\x07 is not trusted\n"))
-	c.Report(evaluation(2, 0.84))
-	c.Report(step("planner", 3, 0.5)) // its team never reports
+	c.Report(metricstest.Evaluation(2, 0.84))
+	c.Report(metricstest.Step("planner", 3, 0.5)) // its team never reports
 	c.Summary(nil)
 }
 
@@ -121,13 +102,13 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 		return metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"sampled_tokens": 100, "trained_tokens": 10}}
 	}
 	dir := t.TempDir()
-	report(t, dir, evaluation(0, .25), tokens("planner", 1), tokens("planner", 2), tokens("elsewhere", 1))
+	metricstest.Write(t, dir, metricstest.Evaluation(0, .25), tokens("planner", 1), tokens("planner", 2), tokens("elsewhere", 1))
 	c, out, clock := newTestConsole(options{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	clock.pass(7 * time.Second)
 	c.Report(tokens("planner", 2)) // the checkpoint is from step 1
 	c.Report(tokens("planner", 3))
-	c.Report(evaluation(3, .5))
+	c.Report(metricstest.Evaluation(3, .5))
 	out.Reset()
 	c.Summary(nil)
 	want := "3 steps (2 since the resume, in 0:07); held-out accuracy 0.25 -> 0.50 (best 0.50 after step 3)\n300 tokens sampled, 30 learned from\n"
@@ -139,7 +120,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 // TestNoSummaryOfAFailedResume: a resume that fails before its first step prints no summary.
 func TestNoSummaryOfAFailedResume(t *testing.T) {
 	dir := t.TempDir()
-	report(t, dir, evaluation(0, .25), step("planner", 1, 1))
+	metricstest.Write(t, dir, metricstest.Evaluation(0, .25), metricstest.Step("planner", 1, 1))
 	c, out, _ := newTestConsole(options{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	if c.Summary(errors.New("these keys differ")); out.String() != "" {
@@ -150,16 +131,16 @@ func TestNoSummaryOfAFailedResume(t *testing.T) {
 // TestTableWaitsForAll: the table of a step is printed once, after its last agent has reported.
 func TestTableWaitsForAll(t *testing.T) {
 	c, out, _ := newTestConsole(options{Agents: []string{"a", "b"}})
-	c.Report(step("a", 1, 1))
-	c.Report(step("a", 2, 1))
+	c.Report(metricstest.Step("a", 1, 1))
+	c.Report(metricstest.Step("a", 2, 1))
 	if out.Len() > 0 {
 		t.Errorf("printed early:\n%s", out)
 	}
-	c.Report(step("b", 1, 1))
+	c.Report(metricstest.Step("b", 1, 1))
 	if !strings.Contains(out.String(), "step 1 ") || strings.Contains(out.String(), "step 2 ") {
 		t.Errorf("after all of step 1:\n%s", out)
 	}
-	c.Report(step("b", 2, 1))
+	c.Report(metricstest.Step("b", 2, 1))
 	if n := strings.Count(out.String(), "\nb "); n != 2 {
 		t.Errorf("b is in the output %d times, want 2:\n%s", n, out)
 	}

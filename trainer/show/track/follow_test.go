@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 )
 
 // notes keeps messages to the user.
@@ -48,7 +49,7 @@ func TestFollowers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report(t, dir, step("planner", 1, 0.5))
+	metricstest.Write(t, dir, metricstest.Step("planner", 1, 0.5))
 	for len(metricsOf(calls())) == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -56,9 +57,9 @@ func TestFollowers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report(t, dir, step("planner", 2, 0.5))
+	metricstest.Write(t, dir, metricstest.Step("planner", 2, 0.5))
 	second.Finish()
-	report(t, dir, step("planner", 3, 0.5))
+	metricstest.Write(t, dir, metricstest.Step("planner", 3, 0.5))
 	first.Finish()
 	if got := fmt.Sprint(metricsOf(calls())); got != "[planner/reward_mean@1 planner/reward_mean@2 planner/reward_mean@3]" || told.String() != "" {
 		t.Errorf("forwarded %s; noted %q", got, told)
@@ -74,7 +75,7 @@ func TestFollowersReadTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range records {
-			report(t, dir, step("planner", int64(n+1), 0.5))
+			metricstest.Write(t, dir, metricstest.Step("planner", int64(n+1), 0.5))
 		}
 		f.Finish()
 		if got := metricsOf(calls()); len(got) != records {
@@ -95,7 +96,7 @@ func TestFollowersExtend(t *testing.T) {
 	for !slices.ContainsFunc(calls(), looksAgain) { // the script looks for further records; otherwise it ends the run
 		time.Sleep(time.Millisecond)
 	}
-	report(t, dir, step("planner", 4, 0.5))
+	metricstest.Write(t, dir, metricstest.Step("planner", 4, 0.5))
 	f.Finish()
 	if got := metricsOf(calls()); len(got) != 4 {
 		t.Errorf("forwarded %v, want 4 records", got)
@@ -121,7 +122,7 @@ func TestFollowersRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report(t, dir, step("planner", 1, 0.5))
+	metricstest.Write(t, dir, metricstest.Step("planner", 1, 0.5))
 	f.Finish()
 	if !strings.Contains(told.String(), "tracking (mlflow) has ended, the run continues") {
 		t.Errorf("noted %q", told)

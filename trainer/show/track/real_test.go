@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 )
 
 // root is the folder of the repository.
@@ -216,7 +217,7 @@ func TestRealTensorBoard(t *testing.T) {
 		if _, err := Forward(t.Context(), dir, false, Tracker{"tensorboard", board, "python3"}); err != nil {
 			t.Fatal(err)
 		}
-		report(t, dir, step("solver", 4, .25))
+		metricstest.Write(t, dir, metricstest.Step("solver", 4, .25))
 	}
 	got := readBack(t, "tensorboard", filepath.Join(board, filepath.Base(dir))).Points
 	if want := "[[planner/reward_mean 1 0.5] [planner/reward_mean 2 0.5] [planner/reward_mean 3 0.5] " +
@@ -287,7 +288,7 @@ func TestRealOnline(t *testing.T) {
 	if out, err := upload.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // the run went back to step 2
+	metricstest.Write(t, dir, metricstest.Step("planner", 3, .1), metricstest.Step("planner", 4, .75)) // the run went back to step 2
 	forward()
 	forward()
 	if len(s.history) != 1 || s.repeated {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 )
 
 // runDir returns the folder of a run that has its configuration and no records.
@@ -32,34 +33,14 @@ func runDir(t *testing.T) string {
 	return dir
 }
 
-func step(agent string, n int64, reward float64) metrics.Record {
-	return metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"reward_mean": reward}}
-}
-
-func evaluation(n int64, accuracy float64) metrics.Record {
-	return metrics.Record{Kind: metrics.KindEval, Step: n, Agent: "planner", Values: map[string]float64{"accuracy": accuracy}}
-}
-
 // three returns the folder of a run with three records.
 func three(t *testing.T) string {
 	t.Helper()
 	dir := runDir(t)
-	r := step("planner", 1, .5)
+	r := metricstest.Step("planner", 1, .5)
 	r.Counts = map[string]map[string]int64{"calls": {"1": 4, "3": 2}}
-	report(t, dir, r, step("planner", 2, .5), step("planner", 3, .5))
+	metricstest.Write(t, dir, r, metricstest.Step("planner", 2, .5), metricstest.Step("planner", 3, .5))
 	return dir
-}
-
-// report appends records to metrics.jsonl as a run does.
-func report(t *testing.T, dir string, records ...metrics.Record) {
-	t.Helper()
-	j := metrics.NewJSONL(dir)
-	for _, r := range records {
-		j.Report(r)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // ends appends the note that the run is complete.
@@ -152,9 +133,9 @@ func id(calls [][]any) string { return calls[0][2].(map[string]any)["WANDB_RUN_I
 
 func TestForward(t *testing.T) {
 	dir := runDir(t)
-	report(t, dir,
+	metricstest.Write(t, dir,
 		metrics.Record{Kind: metrics.KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 2}},
-		evaluation(0, .25), step("planner", 1, .5),
+		metricstest.Evaluation(0, .25), metricstest.Step("planner", 1, .5),
 		metrics.Record{Kind: metrics.KindStep, Step: 1, Agent: "researcher", Values: map[string]float64{"lr": 1e-3},
 			Counts: map[string]map[string]int64{"calls": {"2": 3}, "turns": nil, metrics.ToolCalls: {"search": 7}}})
 	calls, sum := forward(t, dir)
@@ -192,9 +173,9 @@ func TestStableIDs(t *testing.T) {
 // TestGoingBack: steps that are made again are forwarded only once, so every row keeps its number.
 func TestGoingBack(t *testing.T) {
 	dir := runDir(t)
-	report(t, dir, evaluation(0, .1), step("planner", 1, .1), step("planner", 2, .2), evaluation(2, .2), step("researcher", 1, .9))
+	metricstest.Write(t, dir, metricstest.Evaluation(0, .1), metricstest.Step("planner", 1, .1), metricstest.Step("planner", 2, .2), metricstest.Evaluation(2, .2), metricstest.Step("researcher", 1, .9))
 	first, _ := forward(t, dir)
-	report(t, dir, step("planner", 2, .7), evaluation(2, .7), step("researcher", 2, .3), step("planner", 3, .3))
+	metricstest.Write(t, dir, metricstest.Step("planner", 2, .7), metricstest.Evaluation(2, .7), metricstest.Step("researcher", 2, .3), metricstest.Step("planner", 3, .3))
 	again, sum := forward(t, dir)
 	const rest = "5: 2 researcher/reward_mean=0.3\n6: 3 planner/reward_mean=0.3\n"
 	if got := rows(again); got != rows(first)+rest || sum.Repeated != 2 {
@@ -211,7 +192,7 @@ func TestGoingBack(t *testing.T) {
 		t.Error("the id of a run changed when its folder was moved")
 	}
 	other := runDir(t)
-	report(t, other, evaluation(0, .1))
+	metricstest.Write(t, other, metricstest.Evaluation(0, .1))
 	if calls, _ := forward(t, other); id(calls) == id(first) {
 		t.Error("two runs with one name have the same id")
 	}
@@ -220,7 +201,7 @@ func TestGoingBack(t *testing.T) {
 // TestDamage: lines that cannot be read are skipped, and a last line without an end is not read yet.
 func TestDamage(t *testing.T) {
 	dir := runDir(t)
-	report(t, dir, step("planner", 1, .1))
+	metricstest.Write(t, dir, metricstest.Step("planner", 1, .1))
 	damaged := []string{`{"kind":"step"`, `[]`, `null`, `7`, `{"kind":"party","step":3}`, `{"kind":["step"],"step":3}`, `{"kind":"step","step":1.5}`,
 		`{"kind":"step","step":9223372036854775808}`, `{"kind":"step","step":3,"agent":7}`, `{"kind":"step","step":3,"agent":["planner"]}`,
 		`{"kind":"step","step":3,"values":{"x":"1"}}`, `{"kind":"step","step":3,"values":{"x":true}}`, `{"kind":"step","step":3,"values":{"x":1e999}}`,
@@ -228,7 +209,7 @@ func TestDamage(t *testing.T) {
 		`{"kind":"step","step":3,"counts":{"calls":[1]}}`, `{"kind":"step","step":3,"time":"yesterday"}`, `{"kind":"step","step":3,"time":7}`,
 		"\xff", strings.Repeat("[", 100_000)}
 	write(t, dir, strings.Join(damaged, "\n")+"\n\n \n")
-	report(t, dir, step("planner", 2, .2))
+	metricstest.Write(t, dir, metricstest.Step("planner", 2, .2))
 	write(t, dir, `{"kind":"step","step":3,"agent":"planner","values":{"reward`)
 	calls, sum := forward(t, dir)
 	if want := (Sum{Rows: 2, Damaged: int64(len(damaged))}); sum != want {
@@ -247,7 +228,7 @@ func TestNothingToForward(t *testing.T) {
 	}{
 		"no folder":    {func() string { return filepath.Join(t.TempDir(), "none") }, "give the folder of a run"},
 		"no record":    {func() string { d := runDir(t); ends(t, d); return d }, "does not contain a finished step"},
-		"no config":    {func() string { d := t.TempDir(); report(t, d, step("a", 1, 1)); return d }, "config.yaml"},
+		"no config":    {func() string { d := t.TempDir(); metricstest.Write(t, d, metricstest.Step("a", 1, 1)); return d }, "config.yaml"},
 		"no metrics":   {func() string { d := runDir(t); write(t, d, strings.Repeat("x", 4<<20+2)); return d }, "not a file of metrics"},
 		"not a folder": {func() string { return "track_test.go" }, metrics.FileName},
 	} {
@@ -323,7 +304,7 @@ func TestFollow(t *testing.T) {
 	received(many - 1)
 	write(t, dir, text.String()[len(text.String())-10:])
 	received(many)
-	report(t, dir, step("researcher", 1, 1))
+	metricstest.Write(t, dir, metricstest.Step("researcher", 1, 1))
 	received(many + 1)
 	ends(t, dir)
 	if err := <-done; err != nil {
@@ -335,10 +316,10 @@ func TestFollow(t *testing.T) {
 func TestFollowEndsOnSignal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := runDir(t)
-	report(t, dir, step("planner", 1, 1))
+	metricstest.Write(t, dir, metricstest.Step("planner", 1, 1))
 	received, done := following(ctx, t, dir)
 	received(1)
-	report(t, dir, step("planner", 2, 1))
+	metricstest.Write(t, dir, metricstest.Step("planner", 2, 1))
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -364,14 +345,14 @@ func TestReplaced(t *testing.T) {
 		"renamed": func(path string) error { return os.Rename(path, path+".old") },
 	} {
 		dir := runDir(t)
-		report(t, dir, step("planner", 1, 1))
+		metricstest.Write(t, dir, metricstest.Step("planner", 1, 1))
 		received, done := following(t.Context(), t, dir)
 		received(1)
 		if err := replace(filepath.Join(dir, metrics.FileName)); err != nil {
 			t.Fatal(err)
 		}
 		if name == "renamed" {
-			report(t, dir, step("planner", 1, 1))
+			metricstest.Write(t, dir, metricstest.Step("planner", 1, 1))
 		}
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "was replaced") {
 			t.Errorf("%s: %v", name, err)
@@ -382,7 +363,7 @@ func TestReplaced(t *testing.T) {
 // TestLongLine: a line that is written while the run is followed has a limit, too.
 func TestLongLine(t *testing.T) {
 	dir := runDir(t)
-	report(t, dir, step("planner", 1, 1))
+	metricstest.Write(t, dir, metricstest.Step("planner", 1, 1))
 	received, done := following(t.Context(), t, dir)
 	received(1)
 	write(t, dir, strings.Repeat("x", 4<<20+2))
@@ -394,7 +375,7 @@ func TestLongLine(t *testing.T) {
 // TestNames: names are changed so that trackers accept all of their characters.
 func TestNames(t *testing.T) {
 	dir := runDir(t)
-	report(t, dir, metrics.Record{Kind: metrics.KindStep, Step: 1, Values: map[string]float64{"a b": 1},
+	metricstest.Write(t, dir, metrics.Record{Kind: metrics.KindStep, Step: 1, Values: map[string]float64{"a b": 1},
 		Counts: map[string]map[string]int64{metrics.ToolErrors: {"../x": 1, "..": 2, "": 3, "né\x00": 4, "files.read-all": 5, strings.Repeat("y", 300): 6, "né\x01": 7}}})
 	calls, _ := forward(t, dir)
 	want := "0: 1 team/a_b=1 team/tool_errors/.._x=1 team/tool_errors/_=3 team/tool_errors/___=2 team/tool_errors/files.read-all=5 team/tool_errors/n__=11 " +
@@ -416,13 +397,13 @@ func TestBinned(t *testing.T) {
 		"wide":    {map[string]int64{"0": 1, "512": 2, "100": 4}, 257, 7},
 		"extreme": {map[string]int64{"-9223372036854775808": 1, "9223372036854775807": 2}, 512, 3},
 	}
-	r := step("planner", 1, 1)
+	r := metricstest.Step("planner", 1, 1)
 	r.Counts = map[string]map[string]int64{}
 	for name, h := range histograms {
 		r.Counts[name] = h.counts
 	}
 	dir := runDir(t)
-	report(t, dir, r)
+	metricstest.Write(t, dir, r)
 	calls, _ := forward(t, dir)
 	for name, h := range histograms {
 		var bins [2][]float64

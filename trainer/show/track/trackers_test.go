@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 )
 
 func TestWandB(t *testing.T) {
@@ -121,14 +123,14 @@ func TestMLflow(t *testing.T) {
 	if last := fmt.Sprint(first[len(first)-1]); last != "[tag mgrpo.rows 3]" {
 		t.Errorf("ended with %s: the run may be continued", last)
 	}
-	report(t, dir, step("planner", 3, .1), step("planner", 4, .5)) // the run went back to step 2
+	metricstest.Write(t, dir, metricstest.Step("planner", 3, .1), metricstest.Step("planner", 4, .5)) // the run went back to step 2
 	ends(t, dir)
 	forward()
 	then := calls()[len(first):]
 	if want := "[[experiment agents http://me:hidden@127.0.0.1:2] [status RUNNING] [log [planner/reward_mean@4]] [tag mgrpo.rows 4] [status FINISHED]]"; fmt.Sprint(then) != want {
 		t.Errorf("then %s, want %s", then, want)
 	}
-	report(t, dir, step("planner", 5, .5)) // run.steps was increased
+	metricstest.Write(t, dir, metricstest.Step("planner", 5, .5)) // run.steps was increased
 	forward()
 	if all := calls(); fmt.Sprint(all[len(all)-1]) != "[tag mgrpo.rows 5]" {
 		t.Errorf("an extended run ended with %v", all[len(all)-1])
