@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -29,20 +28,10 @@ import (
 
 // eachAlone trains two agents, each with a connection of its own, and returns the error of each.
 func eachAlone(t *testing.T, dir, url string, terms map[string]term.Term) map[string]error {
-	errs := map[string]error{}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, name := range []string{"planner", "researcher"} {
-		wg.Go(func() {
-			cfg := load(t, dir, append(noColdStart, "store.url="+url, "run.steps=4", "run.checkpoint_every=1")...)
-			err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Agents: []string{name}, Observer: &recorder{}, Resume: true, Terms: terms})
-			mu.Lock()
-			defer mu.Unlock()
-			errs[name] = err
-		})
-	}
-	wg.Wait()
-	return errs
+	return inOwnWorkers(func(name string) error {
+		cfg := load(t, dir, append(noColdStart, "store.url="+url, "run.steps=4", "run.checkpoint_every=1")...)
+		return trainer.Train(t.Context(), cfg, trainer.TrainOptions{Agents: []string{name}, Observer: &recorder{}, Resume: true, Terms: terms})
+	})
 }
 
 // failingTerm is a loss term that calls fail in the steps from a version on. The error of fail ends the run.

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -93,23 +91,12 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 func TestWorkersResume(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, url := t.TempDir(), startRedis(t)
-	both := func(opt trainer.TrainOptions, ctxOf func(name string) context.Context) (errs map[string]error) {
-		errs = map[string]error{}
-		var mu sync.Mutex
-		var g errgroup.Group
-		for _, name := range []string{"planner", "researcher"} {
-			g.Go(func() error {
-				opt := opt
-				opt.Agents = []string{name}
-				err := trainer.Train(ctxOf(name), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
-				mu.Lock()
-				defer mu.Unlock()
-				errs[name] = err
-				return nil
-			})
-		}
-		_ = g.Wait()
-		return errs
+	both := func(opt trainer.TrainOptions, ctxOf func(name string) context.Context) map[string]error {
+		return inOwnWorkers(func(name string) error {
+			opt := opt
+			opt.Agents = []string{name}
+			return trainer.Train(ctxOf(name), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
+		})
 	}
 	seen := &recorder{}
 	interrupted := interrupt(t, seen, "researcher", "step-2", dir)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer"
@@ -230,23 +229,13 @@ func TestStopAfterAnothersColdStart(t *testing.T) {
 	mustTrain(t, load(t, wholeDir, sets...), trainer.TrainOptions{})
 	through := make(chan struct{})
 	run := func(resume bool, stop chan struct{}, seen *recorder) map[string]error {
-		errs, mu := map[string]error{}, sync.Mutex{}
-		var g errgroup.Group
-		for _, name := range []string{"planner", "researcher"} {
-			g.Go(func() error {
-				opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
-				if name == "planner" {
-					opt.Stop = stop
-				}
-				err := trainer.Train(t.Context(), load(t, dir, append(sets, "store.url="+url)...), opt)
-				mu.Lock()
-				defer mu.Unlock()
-				errs[name] = err
-				return nil
-			})
-		}
-		_ = g.Wait()
-		return errs
+		return inOwnWorkers(func(name string) error {
+			opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
+			if name == "planner" {
+				opt.Stop = stop
+			}
+			return trainer.Train(t.Context(), load(t, dir, append(slices.Clone(sets), "store.url="+url)...), opt)
+		})
 	}
 	stop, seen := make(chan struct{}), &recorder{}
 	var once, stopOnce sync.Once
@@ -287,21 +276,19 @@ func TestStopAfterAnothersColdStart(t *testing.T) {
 func TestStopReachesColdStarts(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	stop := stopAfter(seen, "researcher", 2)
-	var g errgroup.Group
-	for _, name := range []string{"planner", "researcher"} {
-		g.Go(func() error {
-			opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen}
-			if name == "researcher" {
-				opt.Stop = stop
-			}
-			cfg := load(t, dir, "run.threads=1", "store.url="+url, "cold_start.steps=100000", "agents.planner.cold_start.steps=100000", "agents.researcher.cold_start.steps=100000")
-			if err := trainer.Train(t.Context(), cfg, opt); !errors.Is(err, trainer.ErrStopped) {
-				t.Errorf("%s ended with: %v", name, err)
-			}
-			return nil
-		})
+	errs := inOwnWorkers(func(name string) error {
+		opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen}
+		if name == "researcher" {
+			opt.Stop = stop
+		}
+		cfg := load(t, dir, "run.threads=1", "store.url="+url, "cold_start.steps=100000", "agents.planner.cold_start.steps=100000", "agents.researcher.cold_start.steps=100000")
+		return trainer.Train(t.Context(), cfg, opt)
+	})
+	for name, err := range errs {
+		if !errors.Is(err, trainer.ErrStopped) {
+			t.Errorf("%s ended with: %v", name, err)
+		}
 	}
-	_ = g.Wait()
 	if got := archive.StoppedColdStarts(dir, []string{"planner", "researcher"}); !slices.Contains(got, "researcher") {
 		t.Errorf("states of the cold starts of %v are kept\nnotes: %s", got, seen)
 	}
@@ -323,22 +310,17 @@ func TestCancelledInColdStart(t *testing.T) {
 			cancel()
 		}
 	}
-	var g errgroup.Group
-	for _, name := range []string{"planner", "researcher"} {
-		g.Go(func() error {
-			ctx := ctx
-			if name == "planner" {
-				ctx = t.Context()
-			}
-			cfg := load(t, dir, "run.threads=1", "store.url="+url, "agents.planner.cold_start.steps=100000")
-			err := trainer.Train(ctx, cfg, trainer.TrainOptions{Agents: []string{name}, Observer: seen})
-			if name == "planner" && !trainer.Resumable(err) {
-				t.Errorf("the planner ended with: %v", err)
-			}
-			return nil
-		})
+	errs := inOwnWorkers(func(name string) error {
+		ctx := ctx
+		if name == "planner" {
+			ctx = t.Context()
+		}
+		cfg := load(t, dir, "run.threads=1", "store.url="+url, "agents.planner.cold_start.steps=100000")
+		return trainer.Train(ctx, cfg, trainer.TrainOptions{Agents: []string{name}, Observer: seen})
+	})
+	if err := errs["planner"]; !trainer.Resumable(err) {
+		t.Errorf("the planner ended with: %v", err)
 	}
-	_ = g.Wait()
 	if got := archive.StoppedColdStarts(dir, []string{"planner", "researcher"}); !slices.Equal(got, []string{"planner"}) {
 		t.Errorf("states of the cold starts of %v are kept\nnotes: %s", got, seen)
 	}
@@ -349,34 +331,28 @@ func TestStopReachesTheOthers(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	stop := stopIn(seen, "researcher", "step-0")
-	run := func(resume bool) error {
-		var g errgroup.Group
-		for _, name := range []string{"planner", "researcher"} {
-			g.Go(func() error {
-				opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
-				if name == "researcher" && !resume {
-					opt.Stop = stop
-				}
-				err := trainer.Train(t.Context(), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
-				if !resume && !errors.Is(err, trainer.ErrStopped) {
-					t.Errorf("%s ended with: %v", name, err)
-				} else if resume && err != nil {
-					return err
-				}
-				return nil
-			})
-		}
-		return g.Wait()
+	run := func(resume bool) map[string]error {
+		return inOwnWorkers(func(name string) error {
+			opt := trainer.TrainOptions{Agents: []string{name}, Observer: seen, Resume: resume}
+			if name == "researcher" && !resume {
+				opt.Stop = stop
+			}
+			return trainer.Train(t.Context(), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
+		})
 	}
-	if err := run(false); err != nil {
-		t.Fatal(err)
+	for name, err := range run(false) {
+		if !errors.Is(err, trainer.ErrStopped) {
+			t.Errorf("%s ended with: %v", name, err)
+		}
 	}
 	got := stepsIn(t, dir)
 	if last := got[len(got)-1]; last < 1 || last > 3 {
 		t.Fatalf("checkpoints %v", got)
 	}
-	if err := run(true); err != nil { // the resumed run does not stop again
-		t.Fatal(err)
+	for name, err := range run(true) { // the resumed run does not stop again
+		if err != nil {
+			t.Fatalf("%s, resumed: %v", name, err)
+		}
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -104,6 +105,23 @@ func (r *recorder) find(t *testing.T, kind string, step int64, agent string) met
 		t.Fatalf("%s did not report %s %d", agent, kind, step)
 	}
 	return x
+}
+
+// inOwnWorkers calls train for both agents at once and returns its error for each.
+func inOwnWorkers(train func(name string) error) map[string]error {
+	errs := map[string]error{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, name := range []string{"planner", "researcher"} {
+		wg.Go(func() {
+			err := train(name)
+			mu.Lock()
+			defer mu.Unlock()
+			errs[name] = err
+		})
+	}
+	wg.Wait()
+	return errs
 }
 
 // numbers returns all reported values except the clocked ones, by "kind step agent name".
