@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/metricstest"
 	"github.com/mgrpo/mgrpo/trainer/show/report/browsertest"
 )
 
@@ -84,11 +85,7 @@ func TestNothingMeasured(t *testing.T) {
 // TestUnrelatedRuns: runs that have no agent in common are neither joined nor compared.
 func TestUnrelatedRuns(t *testing.T) {
 	strangers := t.TempDir()
-	j := metrics.NewJSONL(strangers)
-	j.Report(metrics.Record{Kind: metrics.KindStep, Step: 1, Agent: "writer", Values: map[string]float64{"reward_mean": 1}})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	metricstest.Write(t, strangers, metricstest.Step("writer", 1, 1))
 	sums := another(t)
 	edit(t, filepath.Join(sums, "config.yaml"), ofSums)
 	noTask, err := Open([]string{sums})
@@ -237,14 +234,12 @@ func TestSmooth(t *testing.T) {
 func TestSmoothedCurves(t *testing.T) {
 	few := render(t, Options{}, fixture)
 	dir := t.TempDir()
-	j := metrics.NewJSONL(dir)
+	var records []metrics.Record
 	for n := range int64(40) {
-		j.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "a", Values: map[string]float64{"reward_mean": float64(n % 2)}})
-		j.Report(metrics.Record{Kind: metrics.KindEval, Step: n + 1, Agent: "a", Values: map[string]float64{"accuracy": 0.5, "accuracy_std": 0.25}})
+		records = append(records, metricstest.Step("a", n+1, float64(n%2)),
+			metrics.Record{Kind: metrics.KindEval, Step: n + 1, Agent: "a", Values: map[string]float64{"accuracy": 0.5, "accuracy_std": 0.25}})
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	metricstest.Write(t, dir, records...)
 	page := render(t, Options{}, dir)
 	many := browsertest.Open(t, saved(t, page)).HTML()
 	for class, want := range map[string]int{`class="line c0 raw"`: 1, `class="line c0 smooth"`: 1, `class="line c0"`: 1, `class="spread c0"`: 40, `id="smooth"`: 1} {
@@ -269,17 +264,17 @@ func TestSmoothedCurves(t *testing.T) {
 // TestTools: calls of tools are added up, and there is a warning about a tool that fails often.
 func TestTools(t *testing.T) {
 	dir := t.TempDir()
-	j := metrics.NewJSONL(dir)
+	var records []metrics.Record
 	for n := range int64(10) {
-		j.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "a", Values: map[string]float64{"reward_mean": 1}, Counts: map[string]map[string]int64{
+		r := metricstest.Step("a", n+1, 1)
+		r.Counts = map[string]map[string]int64{
 			metrics.ToolCalls: {"search": 5, "<b>code": 5, "rare": n % 2}, metrics.ToolErrors: {"search": 1, "rare": n % 2}, metrics.ToolFailures: {"search": n % 2}, metrics.ToolTimeouts: {"search": 1},
 			metrics.ToolRefused: {"search": 2}, metrics.ToolRetries: {"search": 3},
 			metrics.ToolMilliseconds: {"search": 600, "<b>code": 5},
-		}})
+		}
+		records = append(records, r)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	metricstest.Write(t, dir, records...)
 	section := between(browsertest.Open(t, saved(t, render(t, Options{}, dir))).HTML(), `<section id="tools">`, "</section>")
 	for _, want := range []string{
 		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>20</td><td>30</td><td>66.7 %</td><td>200</td>",
