@@ -65,12 +65,12 @@ var bugs = []bug{
 	}, {
 		Name: "a write whose reply was lost fails when it is sent again",
 		File: "trainer/team/store/versions.go",
-		Old:  "	if err == nil && word(reply, 0) == \"order\" {\n", New: "	if err == nil && word(reply, 0) != \"new\" {\n",
+		Old:  "	if err == nil && replyText(reply, 0) == \"order\" {\n", New: "	if err == nil && replyText(reply, 0) != \"new\" {\n",
 		Suite: storeTests("TestFaultyNetwork|TestHistory"),
 	}, {
 		Name: "the second of two different values replaces the first",
 		File: "trainer/team/store/scripts.go",
-		Old: `  if there == value then return {'same'} end
+		Old: `  if stored == value then return {'same'} end
   return {'conflict'}
 end
 redis.call('HSET', hash, field, value)
@@ -107,8 +107,8 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name:  "the team starts from checkpoints of one step, not of one digest",
 		File:  "trainer/team/store/start.go",
-		Old:   "			if !slices.ContainsFunc(there[a], o.same) {\n",
-		New:   "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
+		Old:   "			if !slices.ContainsFunc(present[a], o.same) {\n",
+		New:   "			if !slices.ContainsFunc(present[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "an agent trains on a rollout although another agent lacks a trajectory of it",

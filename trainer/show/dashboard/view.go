@@ -185,8 +185,8 @@ func (r *runState) newest() rolloutsView {
 		for _, n := range one.Calls {
 			calls += n
 		}
-		x.More = max(calls-len(one.Delegated), 0)
-		for _, d := range one.Delegated {
+		x.More = max(calls-len(one.Delegations), 0)
+		for _, d := range one.Delegations {
 			x.Turns = append(x.Turns, turn{r.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, r.answer(d))
 		}
 		if one.Failed == "" {
@@ -200,7 +200,7 @@ func (r *runState) newest() rolloutsView {
 	return v
 }
 
-func (r *runState) answer(d store.Delegated) turn {
+func (r *runState) answer(d store.Delegation) turn {
 	t := turn{r.class(d.Agent), d.Agent + " answers", "said", ""}
 	switch {
 	case d.Answer == nil:

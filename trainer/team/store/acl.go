@@ -12,7 +12,7 @@ type User struct {
 	Main   bool     // the main agent is one of them
 }
 
-// Evaluation is the Aside of an evaluation that runs next to a training run. The run's users have their rights for it, too.
+// Evaluation is the Aside of an evaluation that runs next to a training run. The run's users have their permissions for it, too.
 const Evaluation = "eval"
 
 // Users returns the users of a run: one for a process that trains all agents, one for the worker of each agent, and one for
@@ -34,7 +34,7 @@ const (
 	watcher
 
 	worker   = main | sub
-	everyone = worker | watcher
+	allRoles = worker | watcher
 )
 
 func (u User) roles() roles {
@@ -49,31 +49,31 @@ func (u User) roles() roles {
 	return sub
 }
 
-// right allows some users some commands on the keys whose names after "mgrpo:{RUN}:" match one of the patterns. AGENT in a
-// pattern stands for each of the user's agents. Commands without keys have no pattern.
-type right struct {
+// permission allows some users some commands on the keys whose names after "mgrpo:{RUN}:" match one of the patterns. AGENT in
+// a pattern stands for each of the user's agents. Commands without keys have no pattern.
+type permission struct {
 	who      roles
 	commands string
 	keys     string
 }
 
-// rights lists all commands of scripts, waits and connections. The server checks the keys of a script as if the script read
-// and wrote all of them, and then checks each command inside it. So every worker may read all keys of its run, and the
-// rights for the other commands decide which keys it may write.
+// permissions lists all commands of scripts, waits and connections. The server checks the keys of a script as if the script
+// read and wrote all of them, and then checks each command inside it. So every worker may read all keys of its run, and the
+// permissions for the other commands decide which keys it may write.
 //
 // The first worker that joins begins the round, so every worker may delete phases and write meta, epochs and versions. The
 // worker of a sub-agent cannot submit an invocation, begin or end a phase, or publish an outcome. The worker of the main
 // agent cannot answer an invocation.
-var rights = []right{
-	{everyone, "info ping subscribe", ""},
-	{everyone, "hget hgetall hlen hexists exists pttl time zrangebyscore", "*"},
+var permissions = []permission{
+	{allRoles, "info ping subscribe", ""},
+	{allRoles, "hget hgetall hlen hexists exists pttl time zrangebyscore", "*"},
 	{watcher, "get", "*"},
 
 	{worker, "publish", ""},
 	{worker, "eval evalsha get hmget hkeys", "*"},
 	{worker, "set", "lease:AGENT"},
 	{worker, "hincrby", "epochs meta"},
-	{worker, "hset", "epochs gateway meta activity offers met:* stop versions trajectories:* part:* manifest:*"},
+	{worker, "hset", "epochs gateway meta activity offers barrier:* stop versions trajectories:* part:* manifest:*"},
 	{worker, "hsetnx", "gateway meta versions"},
 	{worker, "hdel", "meta"},
 	{worker, "zadd zrem", "phases"},
@@ -81,7 +81,7 @@ var rights = []right{
 	{sub, "zadd", "losses"},
 	{worker, "xadd", "record records"},
 	{worker, "xrange", "records"},
-	{worker, "unlink", "lease:AGENT claimed:AGENT stop versions offers met:* plan:* call:* result:* outcome:* trajectories:* part:* manifest:* stream:*"},
+	{worker, "unlink", "lease:AGENT claimed:AGENT stop versions offers barrier:* plan:* call:* result:* outcome:* trajectories:* part:* manifest:* stream:*"},
 
 	{main, "hset", "plan:* call:* outcome:*"},
 	{main, "xadd", "stream:*"},
@@ -93,29 +93,29 @@ var rights = []right{
 	{sub, "xrange", "stream:*:AGENT"},
 }
 
-// ACLRules returns the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
-// run. They remove all earlier rights of the user and keep its passwords. They need Redis 7.0, which can bind commands to keys.
+// ACLRules returns the rules of ACL SETUSER that give a user of the server at url exactly the permissions that it needs for
+// a run. They remove all earlier permissions of the user and keep its passwords. They need Redis 7.0, which can bind commands to keys.
 func ACLRules(run, url string, u User) ([]string, error) {
 	redisOpt, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	all := slices.Clone(rights)
+	all := slices.Clone(permissions)
 	switch {
 	case redisOpt.MasterName == "" && (redisOpt.IsClusterMode || len(redisOpt.Addrs) > 1):
 		// redis.NewUniversalClient makes a client for a cluster.
-		all = append(all, right{everyone, "cluster|slots command", ""})
+		all = append(all, permission{allRoles, "cluster|slots command", ""})
 	case redisOpt.DB != 0:
-		all = append(all, right{everyone, "select", ""})
+		all = append(all, permission{allRoles, "select", ""})
 	}
 	out := []string{"on", "resetkeys", "resetchannels", "-@all", "clearselectors"}
 	prefixes := []string{(&Store{opt: Options{Run: run}}).key(""), (&Store{opt: Options{Run: run, Aside: Evaluation}}).key("")}
 	return append(out, u.rules(all, prefixes)...), nil
 }
 
-// rules returns the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
+// rules returns the user's part of the permissions. Commands on all keys come first; the others are in selectors, which bind
 // commands to keys. The user of mgrpo status may read all keys and write none.
-func (u User) rules(all []right, prefixes []string) []string {
+func (u User) rules(all []permission, prefixes []string) []string {
 	keys := "~"
 	if u.roles() == watcher {
 		keys = "%R~"

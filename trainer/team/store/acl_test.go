@@ -223,7 +223,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 }
 
 // rules returns the ACL rules of each agent's user.
-func rules(t *testing.T, all []right) map[string][]string {
+func rules(t *testing.T, all []permission) map[string][]string {
 	out := map[string][]string{}
 	for _, u := range Users("test", team.Agents)[1:3] {
 		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, []string{"mgrpo:{test}:"})...)
@@ -269,13 +269,13 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 	g := startGuarded(t)
 	unasked := []string{"ping"} // sent by the client library only after three seconds without a message
-	try := func(agent, what string, spoiled []right) {
+	try := func(agent, what string, spoiled []permission) {
 		if slices.Contains(unasked, what) {
 			return
 		}
 		must(t, g.admin.FlushAll(t.Context()).Err())
 		must(t, g.admin.ScriptFlush(t.Context()).Err())
-		for a, r := range rules(t, rights) {
+		for a, r := range rules(t, permissions) {
 			g.let(t, a, r)
 		}
 		g.let(t, agent, rules(t, spoiled)[agent])
@@ -285,27 +285,27 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			t.Errorf("%s without %s: got error %v, want a refusal", agent, what, err)
 		}
 	}
-	for i, r := range rights {
+	for i, r := range permissions {
 		for _, agent := range team.Agents {
 			if r.who&map[string]roles{"boss": main, "help": sub}[agent] == 0 {
 				continue
 			}
 			for _, command := range strings.Fields(r.commands) {
-				try(agent, command, without(i, func(r *right) { r.commands = lacking1(r.commands, command) }))
+				try(agent, command, without(i, func(r *permission) { r.commands = lacking1(r.commands, command) }))
 			}
 			if r.keys == "" || r.keys == "*" {
 				continue
 			}
 			for _, pattern := range strings.Fields(r.keys) {
-				try(agent, r.commands+" on "+pattern, without(i, func(r *right) { r.keys = lacking1(r.keys, pattern) }))
+				try(agent, r.commands+" on "+pattern, without(i, func(r *permission) { r.keys = lacking1(r.keys, pattern) }))
 			}
 		}
 	}
 }
 
-// without returns the table of rights with one entry changed by spoil, or without the entry if no command or no key is left in it.
-func without(i int, spoil func(r *right)) []right {
-	all := slices.Clone(rights)
+// without returns the table of permissions with one entry changed by spoil, or without the entry if no command or no key is left in it.
+func without(i int, spoil func(r *permission)) []permission {
+	all := slices.Clone(permissions)
 	empty := all[i].keys != ""
 	spoil(&all[i])
 	if all[i].commands == "" || empty && all[i].keys == "" {
@@ -322,7 +322,7 @@ func lacking1(list, word string) string {
 func TestRulesRefuse(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
-	for a, r := range rules(t, rights) {
+	for a, r := range rules(t, permissions) {
 		g.let(t, a, r)
 	}
 	for agent, forbidden := range map[string][]string{

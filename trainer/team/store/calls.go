@@ -28,7 +28,7 @@ func (in *Invocations) submit(ctx context.Context, v Invocation) (isNew bool, er
 	reply, err := in.at.write(ctx, submitScript, what,
 		values{"events": in.at.key("events", v.Agent), "hash": in.at.key("call", p), "phases": in.at.key("phases"), "stream": in.at.key("stream", p, v.Agent),
 			"field": v.ID(), "value": value, "topic": "call/" + p + "/" + v.Agent, "phase": p, "step": v.Phase.Step})
-	return word(reply, 0) == "new", err
+	return replyText(reply, 0) == "new", err
 }
 
 // Call submits an invocation and waits for its answer.

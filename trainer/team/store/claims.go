@@ -135,14 +135,14 @@ func (in *Invocations) take(ctx context.Context, p Phase, q *queue, n int) (vs [
 		if err != nil {
 			return nil, err
 		}
-		switch word(reply, 0) {
+		switch replyText(reply, 0) {
 		case "ended":
 			in.queues.drop(p)
 			return nil, ErrPhaseEnded
 		case "none":
 			return nil, nil
 		}
-		more := word(reply, 1) != ""
+		more := replyText(reply, 1) != ""
 		all, err := readClaims(reply, stream, in.at.agent, p)
 		if err != nil {
 			return nil, err
@@ -161,7 +161,7 @@ func (in *Invocations) take(ctx context.Context, p Phase, q *queue, n int) (vs [
 
 // giveUp answers an invocation if too many workers were lost while they had claimed it. A conflict means that one of these
 // workers had answered it.
-func (in *Invocations) giveUp(ctx context.Context, c claimed) error {
+func (in *Invocations) giveUp(ctx context.Context, c claim) error {
 	failed := fmt.Sprintf("given up after %d workers of %s were lost while they had claimed it", c.lost, in.at.agent)
 	err := in.Complete(ctx, c.Invocation, Result{Failed: failed})
 	var conflict *ConflictError
@@ -171,28 +171,28 @@ func (in *Invocations) giveUp(ctx context.Context, c claimed) error {
 	return err
 }
 
-// claimed is an invocation that the script has returned.
-type claimed struct {
+// claim is an invocation that the script has returned.
+type claim struct {
 	Invocation
 	entry string
 	lost  int // number of workers that were lost while they had claimed it
 }
 
 // readClaims reads the script's reply. Its parts may come from any program.
-func readClaims(reply []any, stream, agent string, p Phase) (all []claimed, err error) {
+func readClaims(reply []any, stream, agent string, p Phase) (all []claim, err error) {
 	for i := 2; i == 2 || i < len(reply); i += 4 {
-		c := claimed{entry: clip(word(reply, i))}
-		key := stream + " " + c.entry
-		if c.Invocation, err = decode[Invocation](key, word(reply, i+1)); err != nil {
+		claim := claim{entry: clip(replyText(reply, i))}
+		key := stream + " " + claim.entry
+		if claim.Invocation, err = decode[Invocation](key, replyText(reply, i+1)); err != nil {
 			return nil, err
 		}
-		if c.Agent != agent || c.Phase != p || c.ID() != word(reply, i+2) {
-			return nil, &MalformedError{Key: key, Msg: "it is " + c.ID() + " of " + c.Phase.String()}
+		if claim.Agent != agent || claim.Phase != p || claim.ID() != replyText(reply, i+2) {
+			return nil, &MalformedError{Key: key, Msg: "it is " + claim.ID() + " of " + claim.Phase.String()}
 		}
-		if c.lost, err = strconv.Atoi(word(reply, i+3)); err != nil {
-			return nil, &MalformedError{Key: key, Msg: fmt.Sprintf("%q is not a number of lost workers", clip(word(reply, i+3)))}
+		if claim.lost, err = strconv.Atoi(replyText(reply, i+3)); err != nil {
+			return nil, &MalformedError{Key: key, Msg: fmt.Sprintf("%q is not a number of lost workers", clip(replyText(reply, i+3)))}
 		}
-		all = append(all, c)
+		all = append(all, claim)
 	}
 	return all, nil
 }

@@ -34,11 +34,11 @@ func encode(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// checked is a value that can check its own bounds.
-type checked interface{ check() error }
+// checker is a value that can check its own bounds.
+type checker interface{ check() error }
 
 // checkAndEncode checks a value and `others`, and encodes the value for a write. `what` names the value in errors.
-func checkAndEncode(what string, v checked, others ...checked) (text string, err error) {
+func checkAndEncode(what string, v checker, others ...checker) (text string, err error) {
 	for _, c := range append(others, v) {
 		err = errors.Join(err, c.check())
 	}
@@ -55,7 +55,7 @@ func checkAndEncode(what string, v checked, others ...checked) (text string, err
 // MalformedError.
 func decode[T any, P interface {
 	*T
-	checked
+	checker
 }](key, text string) (T, error) {
 	var v T
 	bad := func(err error) (T, error) {
@@ -86,10 +86,10 @@ func (p *Phase) check() error {
 	return nil
 }
 
-// ended is the value that marks the end of a phase.
-type ended bool
+// phaseEnd is the value that marks the end of a phase.
+type phaseEnd bool
 
-func (*ended) check() error { return nil }
+func (*phaseEnd) check() error { return nil }
 
 func checkID(query string, numbers ...int) error {
 	if query == "" || len(query) > maxID {
@@ -231,8 +231,8 @@ func (a *agreement) differences(other *agreement) string {
 	return strings.Join(out, "; ")
 }
 
-func orAbsent(s string, there bool) string {
-	if !there {
+func orAbsent(s string, present bool) string {
+	if !present {
 		return "absent"
 	}
 	return s

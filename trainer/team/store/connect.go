@@ -18,12 +18,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// silence keeps the client from writing to standard error. The client returns the same errors.
-type silence struct{}
+// silentLogger keeps the client from writing to standard error. The client returns the same errors.
+type silentLogger struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (silentLogger) Printf(context.Context, string, ...any) {}
 
-func init() { redis.SetLogger(silence{}) }
+func init() { redis.SetLogger(silentLogger{}) }
 
 // clientOptions makes the options of the Redis client. It refuses a server that anyone on the network could read and
 // write.

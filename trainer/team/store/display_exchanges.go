@@ -20,14 +20,14 @@ const (
 	shownCalls   = 8      // invocations of a rollout
 )
 
-// Exchange is a finished rollout with the messages about it that went through the store.
+// Exchange is a finished rollout with the calls of sub-agents that went through the store.
 type Exchange struct {
 	Outcome
-	Delegated []Delegated // at most 8, by agent and index; Outcome.Calls counts all of them
+	Delegations []Delegation // at most 8, by agent and index; Outcome.Calls counts all of them
 }
 
-// Delegated is an invocation with its answer.
-type Delegated struct {
+// Delegation is an invocation with its answer.
+type Delegation struct {
 	Invocation
 	Answer *Result // nil: there is no answer
 }
@@ -107,7 +107,7 @@ func (d *Display) Exchanges(ctx context.Context, p Phase, ids []string) ([]Excha
 		if e.Outcome, err = decode[Outcome](key+" "+clip(id), text); err != nil {
 			return nil, err
 		}
-		if e.Delegated, err = d.delegated(ctx, p, e.Outcome); err != nil {
+		if e.Delegations, err = d.delegated(ctx, p, e.Outcome); err != nil {
 			return nil, err
 		}
 		out = append(out, e)
@@ -116,7 +116,7 @@ func (d *Display) Exchanges(ctx context.Context, p Phase, ids []string) ([]Excha
 }
 
 // delegated reads the first invocations of a rollout, and their answers.
-func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated, error) {
+func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegation, error) {
 	var ids []string
 	for _, agent := range slices.Sorted(maps.Keys(o.Calls)) {
 		for i := range min(o.Calls[agent], shownCalls-len(ids)) {
@@ -135,13 +135,13 @@ func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegate
 	if err != nil {
 		return nil, fmt.Errorf("store: answers of %s: %w", p, d.at.advise(err))
 	}
-	var out []Delegated
+	var out []Delegation
 	for i, id := range ids {
 		text, ok := tasks[i].(string)
 		if !ok {
 			continue // the key was deleted in the meantime
 		}
-		var one Delegated
+		var one Delegation
 		if one.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {
 			return nil, err
 		}

@@ -117,15 +117,15 @@ func (e *MalformedError) Error() string {
 // errLoading is returned if the server answers but is still reading its data from disk.
 var errLoading = errors.New("the server is still loading its data")
 
-// advised marks an error to which advise has already added advice.
-type advised struct{ error }
+// advisedError marks an error to which advise has already added advice.
+type advisedError struct{ error }
 
-func (a advised) Unwrap() error { return a.error }
+func (a advisedError) Unwrap() error { return a.error }
 
 // advise completes an error with which the server refused a password, a command or a key: it names the user or the server, and a remedy.
 func (s *Store) advise(err error) error {
 	var reply redis.Error
-	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
+	if !errors.As(err, &reply) || errors.As(err, new(advisedError)) {
 		return err
 	}
 	redisOpt, bad := parseURL(s.opt.URL)
@@ -135,12 +135,12 @@ func (s *Store) advise(err error) error {
 	user := cmp.Or(s.opt.Username, redisOpt.Username, "default")
 	switch text := reply.Error(); {
 	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
-		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
+		return advisedError{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
 			err, strings.Join(redisOpt.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
-		return advised{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(redisOpt.Addrs, ", "))}
+		return advisedError{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(redisOpt.Addrs, ", "))}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
-		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
+		return advisedError{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
 			"of each user",
 			err, user, strings.Join(redisOpt.Addrs, ", "))}
 	}

@@ -17,8 +17,8 @@ import (
 // Intervals at which a wait reads its key without an event. An event may be lost, and a store sends none when it becomes
 // reachable again.
 const (
-	lookAgain = 5 * time.Second
-	lookGone  = time.Second // while the store cannot be reached
+	rereadInterval    = 5 * time.Second
+	reconnectInterval = time.Second // while the store cannot be reached
 )
 
 // topics wakes goroutines that wait for events.
@@ -126,10 +126,10 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	defer cancel()
 	var last error
 	for {
-		again := lookAgain
+		again := rereadInterval
 		found, err := look(ctx)
 		if err == nil {
-			s.messages.storeBack()
+			s.waits.storeBack()
 		}
 		switch {
 		case found && err == nil:
@@ -143,10 +143,10 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			last = err
 		}
 		if last != nil {
-			again = lookGone // an event may arrive before the client's pool has tried to connect again
-			s.messages.storeGone(s.opt.URL, since, last)
+			again = reconnectInterval // an event may arrive before the client's pool has tried to connect again
+			s.waits.storeGone(s.opt.URL, since, last)
 		} else {
-			s.messages.deadWorkers(since, awaited, s.liveness)
+			s.waits.deadWorkers(since, awaited, s.liveness)
 		}
 		select {
 		case <-wake:

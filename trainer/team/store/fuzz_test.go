@@ -40,7 +40,7 @@ func FuzzDecode(f *testing.F) {
 
 func decoded[T any, P interface {
 	*T
-	checked
+	checker
 }](t *testing.T, text string) {
 	t.Helper()
 	v, err := decode[T, P]("k", text)

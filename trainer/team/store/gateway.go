@@ -24,7 +24,7 @@ type Gateways struct{ at *place }
 func (g *Gateways) Publish(ctx context.Context, url, fresh string) (secret string, err error) {
 	reply, err := g.at.write(ctx, gatewayScript, "the gateway's address", values{"events": g.at.key("events", g.at.agent), "gateway": g.at.key("gateway"),
 		"address": url, "fresh": fresh})
-	return word(reply, 1), err
+	return replyText(reply, 1), err
 }
 
 // URL returns the URL of another agent's gateway, or "" if it is not published yet.

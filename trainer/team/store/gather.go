@@ -19,7 +19,7 @@ var (
 )
 
 // publish writes the member's value of a phase.
-func publish(ctx context.Context, at *place, v phaseValue, p Phase, content checked) error {
+func publish(ctx context.Context, at *place, v phaseValue, p Phase, content checker) error {
 	return at.writeOnce(ctx, p, v.kind, at.agent, content, at.agent+"'s "+v.kind)
 }
 
@@ -40,28 +40,28 @@ func gather[T any](ctx context.Context, s *Store, what string, read func(key, te
 			return false, err
 		}
 		for _, agent := range s.agents.all() {
-			text, there := texts[agent]
-			if !there {
+			text, ok := texts[agent]
+			if !ok {
 				continue
 			}
 			if out[agent], err = read(key+" "+agent, text); err != nil {
 				return false, err
 			}
 		}
-		missing := lacking(s.agents.all(), out)
+		missing := missingFrom(s.agents.all(), out)
 		if len(missing) > 0 {
 			late(missing)
 		}
 		return len(missing) == 0, nil
-	}, func() ([]string, string) { return lacking(s.agents.all(), out), what }, strings.Join(hash, "/"))
+	}, func() ([]string, string) { return missingFrom(s.agents.all(), out), what }, strings.Join(hash, "/"))
 	return out, err
 }
 
-// lacking lists the agents that are not in a map.
-func lacking[T any](agents []string, there map[string]T) []string {
+// missingFrom lists the agents that are not among the keys of a map.
+func missingFrom[T any](agents []string, present map[string]T) []string {
 	var out []string
 	for _, a := range agents {
-		if _, ok := there[a]; !ok {
+		if _, ok := present[a]; !ok {
 			out = append(out, a)
 		}
 	}

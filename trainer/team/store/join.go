@@ -120,7 +120,7 @@ func newJoining(m *Member, r JoinRequest) (*joining, error) {
 	j.values = values{
 		"epochs": s.key("epochs"), "events": s.key("events"), "meta": s.key("meta"), "versions": s.key("versions"), "phases": s.key("phases"),
 		"stop": s.key("stop"), "offers": s.key("offers"), "record": s.key("record"), "claimed": s.key("claimed", agent),
-		"ready": s.key("met", string(Ready)), "finished": s.key("met", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
+		"ready": s.key("barrier", string(Ready)), "finished": s.key("barrier", string(Finished)), "lease": s.key("lease", agent), "leases...": leases,
 		"agent": agent, "leaseToken": m.leaseToken, "milliseconds": s.opt.Lease.Milliseconds(), "agreement": own, "ownOffers": offered,
 		"prefix": s.key(""), "nonce": rand.Text(), "repeatable": r.Deterministic, "ownVersions": strings.Join(j.offers.versions(), " "),
 		"process": s.opt.process, "complete": r.Complete, "agents...": r.Agents} // the client writes a bool as 1 or 0
@@ -157,14 +157,14 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 	malformed := func(key, msg string) (joinAnswer, error) {
 		return joinAnswer{}, &MalformedError{Key: j.s.key(key), Msg: msg}
 	}
-	alive := clip(word(reply, 1))
-	switch word(reply, 0) {
+	alive := clip(replyText(reply, 1))
+	switch replyText(reply, 0) {
 	case "joined":
-		epoch, err := strconv.ParseInt(word(reply, 1), 10, 64)
+		epoch, err := strconv.ParseInt(replyText(reply, 1), 10, 64)
 		if err != nil || epoch < 1 {
-			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(word(reply, 1))))
+			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(replyText(reply, 1))))
 		}
-		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
+		return joinAnswer{epoch: epoch, nonce: clip(replyText(reply, 2))}, nil
 	case "over":
 		return joinAnswer{}, ErrRunComplete
 	case "taken":
@@ -172,14 +172,14 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 			"an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opt.Run, j.s.opt.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
-			j.s.opt.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
+			j.s.opt.Run, clip(replyText(reply, 2)), clip(replyText(reply, 3)), alive)}, nil
 	case "differs":
-		there, err := decode[agreement](j.s.key("meta"), word(reply, 2))
+		stored, err := decode[agreement](j.s.key("meta"), replyText(reply, 2))
 		if err != nil {
 			return joinAnswer{}, err
 		}
 		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s",
-			j.agent, alive, j.agreement.differences(&there))}, nil
+			j.agent, alive, j.agreement.differences(&stored))}, nil
 	}
 	return malformed("meta", clip(fmt.Sprintf("join returned %v", reply)))
 }
@@ -207,7 +207,7 @@ if alive == '' and complete == '1' then
   for _, name in ipairs(agents) do over = over and redis.call('HEXISTS', finished, name) == 1 end
   if over then return {'over'} end
 end
-`+drop+`
+`+dropPhases+`
 -- Each invocation that the last worker had claimed may be the reason why it was lost, so its count of lost workers goes
 -- up. If this process had the place itself, no worker was lost.
 if redis.call('HGET', epochs, ':process:' .. agent) ~= process then

@@ -95,9 +95,9 @@ func (m *Member) beat() {
 		reply, err := beatScript.Run(ctx, at.rdb, keys, args...).Slice()
 		switch {
 		case err != nil:
-		case word(reply, 0) == "fenced":
+		case replyText(reply, 0) == "fenced":
 			at.cancel(at.fencedBy(reply))
-		case word(reply, 0) == "stopped":
+		case replyText(reply, 0) == "stopped":
 			at.checkStop()
 		}
 		cancel()

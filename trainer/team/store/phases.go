@@ -41,13 +41,13 @@ func (ps *Phases) Plan(ctx context.Context, p Phase) (Plan, error) {
 
 // PublishFinalPlan publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
 func (ps *Phases) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) error {
-	return ps.at.writeOnce(ctx, p, "plan", "settled", &plan, "the final plan")
+	return ps.at.writeOnce(ctx, p, "plan", "final", &plan, "the final plan")
 }
 
 // FinalPlan returns the final plan of a phase that has ended. It returns an error if there is none.
 func (ps *Phases) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 	key := ps.at.key("plan", p.String())
-	text, err := ps.at.field(ctx, key, "settled", "the final plan of "+p.String())
+	text, err := ps.at.field(ctx, key, "final", "the final plan of "+p.String())
 	if err != nil {
 		return Plan{}, err
 	}
@@ -61,7 +61,7 @@ func (ps *Phases) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 // are claimed.
 func (ps *Phases) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
-	return ps.at.writeOnce(ctx, p, "plan", "ended", new(ended(true)), "the end")
+	return ps.at.writeOnce(ctx, p, "plan", "ended", new(phaseEnd(true)), "the end")
 }
 
 // PublishOutcome publishes the outcome of a rollout, once.
@@ -72,18 +72,18 @@ func (ps *Phases) PublishOutcome(ctx context.Context, p Phase, o Outcome) error 
 
 // Outcomes waits until a phase has n outcomes, and returns them in the order of query ids and rollouts.
 func (ps *Phases) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error) {
-	var there int64
+	var stored int64
 	var out []Outcome
 	key := ps.at.key("outcome", p.String())
 	err := ps.at.wait(ctx, func(ctx context.Context) (bool, error) {
 		var err error
-		if there, err = ps.at.rdb.HLen(ctx, key).Result(); err != nil || there < int64(n) {
+		if stored, err = ps.at.rdb.HLen(ctx, key).Result(); err != nil || stored < int64(n) {
 			return false, err
 		}
 		out, err = ps.readOutcomes(ctx, key)
 		return err == nil, err
 	}, func() ([]string, string) {
-		return ps.at.agents.main(), fmt.Sprintf("the outcomes of %s, %d of %d are there", p, there, n)
+		return ps.at.agents.main(), fmt.Sprintf("the outcomes of %s, %d of %d are there", p, stored, n)
 	}, "outcome/"+p.String())
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func (at *place) fencingToken() string { return strconv.FormatInt(at.epoch, 10) 
 
 // fencedBy returns the error of a writer whose fencing token differs from the token in the store.
 func (at *place) fencedBy(reply []any) *FencedError {
-	e := &FencedError{Agent: at.agent, Epoch: at.epoch, Now: clip(word(reply, 1))}
+	e := &FencedError{Agent: at.agent, Epoch: at.epoch, Now: clip(replyText(reply, 1))}
 	if now, err := strconv.ParseInt(e.Now, 10, 64); err != nil || now <= at.epoch {
 		e.Now = "" // the store lost its data and counts from 1 again
 	}
@@ -41,7 +41,7 @@ func (at *place) write(ctx context.Context, script *script, what string, v value
 	if err != nil {
 		return nil, err
 	}
-	switch word(reply, 0) {
+	switch replyText(reply, 0) {
 	case "fenced":
 		err := at.fencedBy(reply)
 		at.cancel(err)
@@ -53,7 +53,7 @@ func (at *place) write(ctx context.Context, script *script, what string, v value
 }
 
 // writeOnce writes a value of a phase that is never changed, and publishes the topic of its kind.
-func (at *place) writeOnce(ctx context.Context, p Phase, kind, field string, v checked, what string) error {
+func (at *place) writeOnce(ctx context.Context, p Phase, kind, field string, v checker, what string) error {
 	what += " of " + p.String()
 	value, err := checkAndEncode(what, v, &p)
 	if err != nil {
@@ -65,8 +65,8 @@ func (at *place) writeOnce(ctx context.Context, p Phase, kind, field string, v c
 	return err
 }
 
-// word returns element i of a script's reply as text, or "" if the reply is shorter.
-func word(reply []any, i int) string {
+// replyText returns element i of a script's reply as text, or "" if the reply is shorter.
+func replyText(reply []any, i int) string {
 	if i >= len(reply) || reply[i] == nil {
 		return ""
 	}

@@ -156,8 +156,8 @@ func (r *statusReader) progress() error {
 // unpublished lists the agents that have not published a value.
 func (r *statusReader) unpublished(published []*redis.BoolCmd) []string {
 	var out []string
-	for i, there := range published {
-		if !there.Val() {
+	for i, exists := range published {
+		if !exists.Val() {
 			out = append(out, r.names[i])
 		}
 	}

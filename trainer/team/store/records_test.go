@@ -134,10 +134,10 @@ func TestExchanges(t *testing.T) {
 		}
 		got, err := help.Display.Exchanges(ctx, p, append(ids, "c/0"))
 		must(t, err)
-		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegated) != shownCalls {
+		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegations) != shownCalls {
 			t.Fatalf("got exchanges %+v, want one with 10 calls, %d of them shown", got, shownCalls)
 		}
-		for i, d := range got[0].Delegated {
+		for i, d := range got[0].Delegations {
 			task := fmt.Sprintf("task %d of 1", i)
 			if d.Task != task || d.Index != i || (d.Answer == nil) != (i == 1) || d.Answer != nil && d.Answer.Text != "answer to "+task {
 				t.Errorf("call %d: got %+v with answer %+v, want task %q", i, d.Invocation, d.Answer, task)

@@ -16,30 +16,30 @@ type Round struct {
 // Nonce returns a random name of the round.
 func (r *Round) Nonce() string { return r.at.nonce }
 
-// Point is a barrier: a moment at which all workers of a round wait for each other.
-type Point string
+// BarrierKind is the kind of a barrier, a moment at which all workers of a round wait for each other.
+type BarrierKind string
 
 // The workers wait for each other when they are ready to begin the round, and when they have finished the run.
 const (
-	Ready    Point = "ready"
-	Finished Point = "finished"
+	Ready    BarrierKind = "ready"
+	Finished BarrierKind = "finished"
 )
 
-// Barrier publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
-// that takes over a place later finds the points of the round in the store. After every read, waiting is called with the
+// Barrier publishes that the member's worker has reached a barrier, and waits until the workers of all agents have. A worker
+// that takes over a place later finds the barriers of the round in the store. After every read, waiting is called with the
 // agents that are missing. The wait ends with the member's place.
-func (r *Round) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
+func (r *Round) Barrier(ctx context.Context, kind BarrierKind, waiting func(agents []string)) error {
 	ctx, cancel := WithPlace(ctx, r.at.ctx)
 	defer cancel()
-	failpoint.Here("meet", string(p), "before")
-	what := "being " + string(p)
+	failpoint.Here("barrier", string(kind), "before")
+	what := "being " + string(kind)
 	_, err := r.at.write(ctx, barrierScript, what,
-		values{"events": r.at.key("events"), "barrier": r.at.key("met", string(p)), "topic": "met/" + string(p)})
+		values{"events": r.at.key("events"), "barrier": r.at.key("barrier", string(kind)), "topic": "barrier/" + string(kind)})
 	if err != nil {
 		return err
 	}
-	failpoint.Here("meet", string(p), "after")
-	_, err = gather(ctx, r.at.Store, what, func(_, epoch string) (string, error) { return epoch, nil }, waiting, "met", string(p))
+	failpoint.Here("barrier", string(kind), "after")
+	_, err = gather(ctx, r.at.Store, what, func(_, epoch string) (string, error) { return epoch, nil }, waiting, "barrier", string(kind))
 	return err
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // script is a Lua script whose keys and arguments have names. In its text the names are local variables. Every write is
-// a script. It is atomic, and can safely be repeated if its reply was lost. A reply is an array whose first word is the
+// a script. It is atomic, and can safely be repeated if its reply was lost. A reply is an array whose first element is the
 // result.
 type script struct {
 	*redis.Script
@@ -88,9 +88,9 @@ local function announce(channel, topic) redis.call('PUBLISH', channel, topic) en
 
 // writeOnce is the beginning of scripts that write a value once and remember its phase for Trim.
 const writeOnce = `
-local there = redis.call('HGET', hash, field)
-if there then
-  if there == value then return {'same'} end
+local stored = redis.call('HGET', hash, field)
+if stored then
+  if stored == value then return {'same'} end
   return {'conflict'}
 end
 redis.call('HSET', hash, field, value)
@@ -112,10 +112,10 @@ return {'new'}
 
 // completeScript writes an answer once and ends the claim on the invocation.
 var completeScript = fencedScript("events results claimed", "id value topic phase", `
-local there = redis.call('HGET', results, id)
+local stored = redis.call('HGET', results, id)
 local status = 'new'
-if there then
-  status = (there == value) and 'same' or 'conflict'
+if stored then
+  status = (stored == value) and 'same' or 'conflict'
 else
   redis.call('HSET', results, id, value)
 end
@@ -174,7 +174,7 @@ return {'new'}
 
 // trimScript deletes the phases up to a step, and the counts of workers that were lost in them, including phases that
 // were not begun again after a new round.
-var trimScript = fencedScript("phases", "step prefix agents...", drop+`
+var trimScript = fencedScript("phases", "step prefix agents...", dropPhases+`
 for _, phase in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'losses', '-inf', step)) do
   redis.call('UNLINK', prefix .. 'lost:' .. phase)
   redis.call('ZREM', prefix .. 'losses', phase)
@@ -183,9 +183,9 @@ dropPhases('-inf', step)
 return {'new'}
 `)
 
-// drop defines dropPhases, which deletes the keys of a range of phases, except the counts of lost workers. It forms the names of the
-// keys from the prefix, whose hash tag keeps them on one node.
-const drop = `
+// dropPhases defines dropPhases, which deletes the keys of a range of phases, except the counts of lost workers. It forms
+// the names of the keys from the prefix, whose hash tag keeps them on one node.
+const dropPhases = `
 local function dropPhases(from, to)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
     for _, kind in ipairs({'plan', 'call', 'result', 'outcome', 'trajectories', 'part', 'manifest'}) do

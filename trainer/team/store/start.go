@@ -33,7 +33,7 @@ func (r *Round) Start(ctx context.Context) (Start, error) {
 		offered := r.offers.versions()
 		i := slices.Index(offered, version)
 		if i < 0 {
-			i = slices.Index(offered, afresh)
+			i = slices.Index(offered, fromStartText)
 		}
 		start := Start{Offer: r.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
 		start.Date, err = r.at.field(ctx, r.at.key("meta"), "date", "the date of the round")
@@ -42,11 +42,11 @@ func (r *Round) Start(ctx context.Context) (Start, error) {
 		}
 		return start, err
 	}
-	there, err := gather(ctx, r.at.Store, "joining the run", decode[offers], func([]string) {}, "offers")
+	offered, err := gather(ctx, r.at.Store, "joining the run", decode[offers], func([]string) {}, "offers")
 	if err != nil {
 		return Start{}, err
 	}
-	start, err := newestShared(r.at.agents.all(), there)
+	start, err := newestShared(r.at.agents.all(), offered)
 	if err != nil {
 		return Start{}, err
 	}
@@ -69,11 +69,11 @@ return {'new'}
 
 // newestShared returns the newest state that all agents offer. If several states have the same version, it is the first one
 // that the main agent offers. agents is in the run's order.
-func newestShared(agents []string, there map[string]offers) (Start, error) {
+func newestShared(agents []string, present map[string]offers) (Start, error) {
 	var start Start
 	var candidates offers
 	for _, a := range agents {
-		candidates = append(candidates, there[a]...)
+		candidates = append(candidates, present[a]...)
 	}
 	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
 	for i, o := range candidates { // the main agent's offers come first among equal versions
@@ -82,7 +82,7 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		}
 		var without []string
 		for _, a := range agents {
-			if !slices.ContainsFunc(there[a], o.same) {
+			if !slices.ContainsFunc(present[a], o.same) {
 				without = append(without, a)
 			}
 		}
@@ -137,15 +137,15 @@ func (o *offers) check() error {
 	return nil
 }
 
-// afresh stands for FromStart in lists of versions.
-const afresh = "afresh"
+// fromStartText stands for FromStart in lists of versions.
+const fromStartText = "afresh"
 
 // versions returns the versions of the offers as text.
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {
 		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == FromStart {
-			out[i] = afresh
+			out[i] = fromStartText
 		}
 	}
 	return out

@@ -200,7 +200,7 @@ func (r *statusReader) agents() error {
 	err := r.ask(func(p redis.Pipeliner) {
 		for i, a := range r.names {
 			answers[i] = replies{p.PTTL(r.ctx, r.s.key("lease", a)), p.HGet(r.ctx, r.s.key("epochs"), a), p.HGet(r.ctx, r.s.key("versions"), a),
-				p.HExists(r.ctx, r.s.key("met", string(Ready)), a), p.HExists(r.ctx, r.s.key("met", string(Finished)), a)}
+				p.HExists(r.ctx, r.s.key("barrier", string(Ready)), a), p.HExists(r.ctx, r.s.key("barrier", string(Finished)), a)}
 		}
 	})
 	if err != nil {
@@ -299,9 +299,9 @@ func (s *Status) WaitsFor() []string {
 			out = append(out, strings.Join(agents, ", ")+": "+what)
 		}
 	}
-	where := func(is func(AgentStatus) bool) (agents []string) {
+	where := func(matches func(AgentStatus) bool) (agents []string) {
 		for _, a := range s.Agents {
-			if is(a) {
+			if matches(a) {
 				agents = append(agents, a.Agent)
 			}
 		}

@@ -29,7 +29,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different protocol versions refuse to train
 // together.
-const ProtocolVersion = 8
+const ProtocolVersion = 9
 
 // TLSOptions holds the TLS settings of a rediss:// connection.
 type TLSOptions struct {
@@ -56,8 +56,8 @@ type Options struct {
 	// or an agent has no worker. It receives another message when the store answers again. nil: no messages.
 	Waiting func(what string) `json:"-"`
 
-	sayAfter time.Duration // shorter waits do not cause a message; 0: noticeAfter
-	process  string        // random name of the process; "": thisProcess
+	reportAfter time.Duration // shorter waits do not cause a message; 0: noticeAfter
+	process     string        // random name of the process; "": thisProcess
 }
 
 // thisProcess is a random name of the process. If the same process takes a place again, its worker was not lost.
@@ -70,7 +70,7 @@ type Store struct {
 	rdb      redis.UniversalClient
 	batches  batches // groups commands that are sent together
 	topics   topics
-	messages messages
+	waits    waitReporter
 	agents   agents
 
 	ctx    context.Context // ends with the run, or with Close
@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Minute)
 	o.process = cmp.Or(o.process, thisProcess)
 	o.MaxDeliveries = cmp.Or(o.MaxDeliveries, 5)
-	o.sayAfter = cmp.Or(o.sayAfter, noticeAfter)
+	o.reportAfter = cmp.Or(o.reportAfter, noticeAfter)
 	s := &Store{opt: o}
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()
@@ -115,12 +115,12 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	if err != nil {
 		return err
 	}
-	s.messages.send, s.messages.after = o.Waiting, o.sayAfter
+	s.waits.send, s.waits.after = o.Waiting, o.reportAfter
 	s.rdb = redis.NewUniversalClient(redisOpt)
 	s.batches.rdb = s.rdb
 	s.topics.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.wg.Go(func() { s.messages.awake.watch(s.ctx) })
+	s.wg.Go(func() { s.waits.suspension.watch(s.ctx) })
 	if err := s.awaitServer(ctx, redisOpt, check); err != nil {
 		s.cancel(ErrClosed)
 		return errors.Join(err, s.topics.channel.Close(), s.rdb.Close())
@@ -202,7 +202,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
-			s.messages.storeBack()
+			s.waits.storeBack()
 			return nil
 		}
 		if !overdue(err) {
@@ -217,7 +217,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
-		s.messages.storeGone(s.opt.URL, since, err)
+		s.waits.storeGone(s.opt.URL, since, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -411,7 +411,7 @@ func TestWaitsAreTold(t *testing.T) {
 			t.Errorf("got no note, want one with %q", parts)
 		}
 	}
-	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
+	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, reportAfter: time.Millisecond})
 	boss := join(t, s, "boss")
 	server.Kill()
 	written := make(chan error, 1)
@@ -420,12 +420,12 @@ func TestWaitsAreTold(t *testing.T) {
 	must(t, server.Start())
 	must(t, <-written)
 	expect("the store answers again, after ")
-	s.messages.forget() // as if a minute had passed
+	s.waits.forget() // as if a minute had passed
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { written <- boss.Round.Barrier(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
 	server.Kill() // while Barrier waits for an event and writes nothing
-	s.messages.forget()
+	s.waits.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())
 	expect("the store answers again, after ")
@@ -439,10 +439,10 @@ func TestSuspendedProcess(t *testing.T) {
 	must(t, err)
 	closeAfter(t, s)
 	suspend := func(d time.Duration) { // as if the process had been stopped
-		s.messages.awake.lostTime()
-		s.messages.awake.mu.Lock()
-		defer s.messages.awake.mu.Unlock()
-		s.messages.awake.last = s.messages.awake.last.Add(-d)
+		s.waits.suspension.total()
+		s.waits.suspension.mu.Lock()
+		defer s.waits.suspension.mu.Unlock()
+		s.waits.suspension.last = s.waits.suspension.last.Add(-d)
 	}
 	var waiting context.Context
 	var before, after time.Time // deadlines of the wait
@@ -460,7 +460,7 @@ func TestSuspendedProcess(t *testing.T) {
 		t.Errorf("got error %v, want a TimeoutError", err)
 	}
 	after, _ = waiting.Deadline()
-	if longer := after.Sub(before); longer < 4*time.Second-awakeTick {
+	if longer := after.Sub(before); longer < 4*time.Second-suspensionTick {
 		t.Errorf("the wait was extended by %v, although the process did not run for 3 s or more", longer)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

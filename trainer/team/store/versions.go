@@ -18,8 +18,8 @@ func (v *Versions) Publish(ctx context.Context, version int64) error {
 	what := fmt.Sprintf("version %d of %s", version, v.at.agent)
 	reply, err := v.at.write(ctx, versionScript, what, values{
 		"events": v.at.key("events"), "versions": v.at.key("versions"), "record": v.at.key("record"), "version": strconv.FormatInt(version, 10)})
-	if err == nil && word(reply, 0) == "order" {
-		return &ConflictError{What: what, Why: "it does not follow the stored version, " + clip(word(reply, 1))}
+	if err == nil && replyText(reply, 0) == "order" {
+		return &ConflictError{What: what, Why: "it does not follow the stored version, " + clip(replyText(reply, 1))}
 	}
 	return err
 }
@@ -47,11 +47,11 @@ func readVersions(key string, texts map[string]string) (map[string]int64, error)
 
 // Await waits until every agent has reached a version.
 func (v *Versions) Await(ctx context.Context, version int64) error {
-	var there map[string]int64
+	var versions map[string]int64
 	behind := func() []string {
 		var out []string
 		for _, a := range v.at.agents.all() {
-			if has, ok := there[a]; !ok || has < version {
+			if v, ok := versions[a]; !ok || v < version {
 				out = append(out, a)
 			}
 		}
@@ -59,7 +59,7 @@ func (v *Versions) Await(ctx context.Context, version int64) error {
 	}
 	return v.at.wait(ctx, func(ctx context.Context) (bool, error) {
 		var err error
-		there, err = v.All(ctx)
+		versions, err = v.All(ctx)
 		return err == nil && len(behind()) == 0, err
 	}, func() ([]string, string) {
 		return behind(), fmt.Sprintf("version %d", version)

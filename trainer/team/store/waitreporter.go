@@ -13,11 +13,12 @@ const (
 	noticeAgain = time.Minute
 )
 
-// messages reports long waits. It limits the messages of all goroutines that wait.
-type messages struct {
+// waitReporter reports long waits. It limits the messages of all goroutines that wait.
+type waitReporter struct {
 	send  func(what string) // nil: no messages
 	after time.Duration     // shorter waits do not cause a message
-	awake awake             // time that belongs to no wait
+
+	suspension suspension // time that belongs to no wait
 
 	mu   sync.Mutex
 	next time.Time // earliest time of the next message
@@ -25,7 +26,7 @@ type messages struct {
 }
 
 // due reports whether a wait that began at `since` may cause a message now.
-func (m *messages) due(since time.Time) bool {
+func (m *waitReporter) due(since time.Time) bool {
 	if m.send == nil || time.Since(since) < m.after {
 		return false
 	}
@@ -39,7 +40,7 @@ func (m *messages) due(since time.Time) bool {
 }
 
 // storeGone sends the message that the store at a URL cannot be reached.
-func (m *messages) storeGone(url string, since time.Time, err error) {
+func (m *waitReporter) storeGone(url string, since time.Time, err error) {
 	if !m.due(since) {
 		return
 	}
@@ -54,7 +55,7 @@ func (m *messages) storeGone(url string, since time.Time, err error) {
 }
 
 // storeBack sends the message that the store answers again, if a message reported that it did not.
-func (m *messages) storeBack() {
+func (m *waitReporter) storeBack() {
 	m.mu.Lock()
 	since := m.gone
 	m.gone = time.Time{}
@@ -67,7 +68,7 @@ func (m *messages) storeBack() {
 
 // deadWorkers sends a message about a wait for agents without a live worker, which liveness finds. Waits for agents whose
 // workers are alive cause no message.
-func (m *messages) deadWorkers(since time.Time, awaited func() (agents []string, what string),
+func (m *waitReporter) deadWorkers(since time.Time, awaited func() (agents []string, what string),
 	liveness func(agents []string) (text string, dead bool, err error)) {
 	if !m.due(since) {
 		return
@@ -83,7 +84,7 @@ func (m *messages) deadWorkers(since time.Time, awaited func() (agents []string,
 }
 
 // forget removes the minimum time before the next message.
-func (m *messages) forget() {
+func (m *waitReporter) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.next = time.Time{}
