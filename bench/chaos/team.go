@@ -238,7 +238,7 @@ func numbers(dir, agent string) (map[string]float64, error) {
 	out := map[string]float64{}
 	for _, l := range log.Records {
 		for name, v := range l.Values {
-			if l.Agent == agent && !metrics.Clocked(name) {
+			if l.Agent == agent && !metrics.VariesBetweenRuns(name) {
 				out[fmt.Sprintf("%s %s %d %s", l.Agent, l.Kind, l.Step, name)] = v
 			}
 		}

@@ -130,7 +130,7 @@ func (r *recorder) numbers() map[string]float64 {
 	for _, x := range r.Records {
 		at := fmt.Sprintf("%s %d %s ", x.Kind, x.Step, x.Agent)
 		for name, v := range x.Values {
-			if !metrics.Clocked(name) {
+			if !metrics.VariesBetweenRuns(name) {
 				out[at+name] = v
 			}
 		}

@@ -36,11 +36,11 @@ func NewLine(r Record) Line {
 // JSONL appends each record and note to metrics.jsonl as a line, in a single write. Several processes may append to the
 // same file. A resumed run appends records of the same steps again, and Read keeps each step's last record.
 type JSONL struct {
-	path string
-	mu   sync.Mutex
-	file *os.File // opened when the first line is written, and again after a failure
-	held []byte   // lines that are not written yet: they must not be dropped, because a step inside a checkpoint is never reported again
-	err  error    // reason why they are not written
+	path      string
+	mu        sync.Mutex
+	file      *os.File // opened when the first line is written, and again after a failure
+	unwritten []byte   // complete lines: they must not be dropped, because a step inside a checkpoint is never reported again
+	err       error    // reason why they are not written
 }
 
 // NewJSONL returns the writer for a run's folder. The first line creates the file.
@@ -90,7 +90,7 @@ func (j *JSONL) write(line any, sync bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err == nil {
-		j.held = append(append(j.held, text...), '\n')
+		j.unwritten = append(append(j.unwritten, text...), '\n')
 		err = j.flush()
 	}
 	if err == nil && sync {
@@ -99,20 +99,20 @@ func (j *JSONL) write(line any, sync bool) {
 	j.err = err
 }
 
-// flush writes the held lines. After a failure it opens the file again, which ends a partly written line, and writes all
-// held lines again.
+// flush writes the remaining lines. After a failure it opens the file again, which ends a partly written line, and writes all
+// of them again.
 func (j *JSONL) flush() (err error) {
 	if j.file == nil {
 		if j.file, err = appendTo(j.path); err != nil {
 			return err
 		}
 	}
-	if _, err = j.file.Write(j.held); err != nil {
+	if _, err = j.file.Write(j.unwritten); err != nil {
 		err = errors.Join(err, j.file.Close())
 		j.file = nil
 		return err
 	}
-	j.held = j.held[:0]
+	j.unwritten = j.unwritten[:0]
 	return nil
 }
 

@@ -192,8 +192,8 @@ func FuzzRead(f *testing.F) {
 		log, _ := read(strings.NewReader(text))
 		for i, l := range log.Records {
 			for _, m := range log.Records[:i] {
-				if m.Agent == l.Agent && m.place() >= l.place() {
-					t.Fatalf("%s: %d after %d", l.Agent, l.place(), m.place())
+				if m.Agent == l.Agent && m.position() >= l.position() {
+					t.Fatalf("%s: %d after %d", l.Agent, l.position(), m.position())
 				}
 			}
 		}

@@ -85,34 +85,34 @@ func ParseLine(text []byte) (Line, error) {
 // resumed run reports steps again: a record replaces the same agent's records of its step and of later steps.
 type History struct {
 	read    int
-	byAgent map[string][]placed // in order of Line.place
+	byAgent map[string][]indexedLine // in order of Line.position
 }
 
-type placed struct {
+type indexedLine struct {
 	Line
-	at int // index in the file
+	index int // index in the file
 }
 
 // Add appends a record.
 func (h *History) Add(l Line) {
 	if h.byAgent == nil {
-		h.byAgent = map[string][]placed{}
+		h.byAgent = map[string][]indexedLine{}
 	}
 	h.read++
 	list := h.byAgent[l.Agent]
-	for len(list) > 0 && list[len(list)-1].place() >= l.place() {
+	for len(list) > 0 && list[len(list)-1].position() >= l.position() {
 		list = list[:len(list)-1]
 	}
-	h.byAgent[l.Agent] = append(list, placed{l, h.read})
+	h.byAgent[l.Agent] = append(list, indexedLine{l, h.read})
 }
 
 // Lines returns the valid records of all agents in the order in which they were added.
 func (h *History) Lines() []Line {
-	var all []placed
+	var all []indexedLine
 	for _, list := range h.byAgent {
 		all = append(all, list...)
 	}
-	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(all, func(a, b indexedLine) int { return cmp.Compare(a.index, b.index) })
 	out := make([]Line, len(all))
 	for i, p := range all {
 		out[i] = p.Line

@@ -56,9 +56,9 @@ type Score struct {
 	Tokens    float64         `json:"tokens,omitempty"` // tokens that all agents read and wrote for one answer; 0: unknown
 }
 
-// place returns the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.
+// position returns the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.
 // Evaluation n evaluates the weights after step n.
-func (r Record) place() int64 {
+func (r Record) position() int64 {
 	switch r.Kind {
 	case KindStep:
 		return 2*r.Step - 1

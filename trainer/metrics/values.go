@@ -28,7 +28,7 @@ var rows = sync.OnceValue(func() (all [][]string) {
 // the page lacks the name.
 func Explain(name string) (meaning, unit string) {
 	for _, row := range rows() {
-		prefix := prefixOf(row[0])
+		prefix := namePrefix(row[0])
 		if name == row[0] || prefix != row[0] && strings.HasPrefix(name, prefix) {
 			return row[3], row[1]
 		}
@@ -36,11 +36,11 @@ func Explain(name string) (meaning, unit string) {
 	return "", ""
 }
 
-// prefixOf removes the capital letters that end the name of a row: pass_at_N is the row of all names that begin with pass_at_.
-func prefixOf(row string) string { return strings.TrimRight(row, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") }
+// namePrefix removes the capital letters that end the name of a row: pass_at_N is the row of all names that begin with pass_at_.
+func namePrefix(row string) string { return strings.TrimRight(row, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") }
 
-// Clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
-func Clocked(name string) bool {
+// VariesBetweenRuns reports whether a value depends on the clock, the machine or the batches that happened to form.
+func VariesBetweenRuns(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
 		strings.HasPrefix(name, "memory_") || name == InFlightMax || name == EvictedTokens || name == RecomputedTokens
 }

@@ -16,7 +16,7 @@ import (
 func TestNames(t *testing.T) {
 	explained := map[string]bool{}
 	for _, row := range rows() {
-		name := prefixOf(row[0])
+		name := namePrefix(row[0])
 		if explained[name] {
 			t.Errorf("docs/metrics.md explains %s twice", name)
 		}
