@@ -377,9 +377,9 @@ func (g *Group) Transport(ctx context.Context, s *Scope) (name string, err error
 	return message(C.mgt_group_transport(g.native)), nil
 }
 
-// GiveUp closes the connections to the other ranks after an error between two calls, so that their calls fail. It waits for the call in
+// Abort closes the connections to the other ranks after an error between two calls, so that their calls fail. It waits for the call in
 // progress. Every later call returns why. A group that has already ended keeps its own reason.
-func (g *Group) GiveUp(why error) {
+func (g *Group) Abort(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended == nil {

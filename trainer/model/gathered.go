@@ -66,7 +66,7 @@ func gather(s *torch.Scope, layout *arch.Layout, share ranks.Share, own *torch.T
 		if l.Experts > 0 {
 			leaf = expertsIn(share, own, l)
 		} else {
-			leaf = g.flat.Narrow(0, ranks.At(g.places, l.Offset), l.Numel()).View(l.Shape...)
+			leaf = g.flat.Narrow(0, ranks.PlaceOf(g.places, l.Offset), l.Numel()).View(l.Shape...)
 		}
 		leaves = append(leaves, s.Keep(leaf.Detach()))
 	}

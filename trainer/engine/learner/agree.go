@@ -42,8 +42,8 @@ func (g group) together(ctx context.Context, err error) error {
 // unless the error is a refusal, which all ranks share.
 func (g group) run(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
 	err := device.Do(ctx, f)
-	if err != nil && !refused(err) {
-		g.GiveUp(err)
+	if err != nil && !isRefusal(err) {
+		g.Abort(err)
 	}
 	return err
 }
@@ -67,8 +67,8 @@ func (g group) gatherRest(ctx context.Context, m *model.Model) error {
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	statuses, lost := exchangeStatus(ctx, g, mine, err, most)
 	if lost != nil {
-		g.GiveUp(lost)
-		if err != nil && !refused(err) {
+		g.Abort(lost)
+		if err != nil && !isRefusal(err) {
 			return nil, err // the cause of a failed exchange, if it is known
 		}
 		return nil, lost

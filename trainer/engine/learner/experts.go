@@ -43,7 +43,7 @@ func (p *passes) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, o
 		})
 		if opErr != nil {
 			err = opErr
-			p.group.GiveUp(err)
+			p.group.Abort(err)
 		}
 	})
 	return back, err
@@ -91,7 +91,7 @@ type rowCounts struct {
 func (p *passes) exchangeCounts(ctx context.Context, counts []int) (r rowCounts, err error) {
 	defer func() {
 		if err != nil {
-			p.group.GiveUp(err)
+			p.group.Abort(err)
 		}
 	}()
 	var mine []byte

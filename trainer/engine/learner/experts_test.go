@@ -185,7 +185,7 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 type scriptedGroup struct {
 	ranks.Group
 	theirs  []byte
-	givenUp error
+	aborted error
 }
 
 func (g *scriptedGroup) Rank() int { return 0 }
@@ -193,7 +193,7 @@ func (g *scriptedGroup) Size() int { return 2 }
 func (g *scriptedGroup) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine, g.theirs}, nil
 }
-func (g *scriptedGroup) GiveUp(why error) { g.givenUp = why }
+func (g *scriptedGroup) Abort(why error) { g.aborted = why }
 
 // TestImpossibleRowsOfExperts: if a rank sends an impossible number of rows, the group ends before memory is allocated for them.
 func TestImpossibleRowsOfExperts(t *testing.T) {
@@ -219,8 +219,8 @@ func TestImpossibleRowsOfExperts(t *testing.T) {
 		g := &scriptedGroup{theirs: c.theirs}
 		l.passes.group = group{g}
 		_, err := l.passes.exchangeCounts(t.Context(), counts)
-		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
-			t.Errorf("got error %v, and the group gave up because of %v; want %q", err, g.givenUp, c.want)
+		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.aborted != err {
+			t.Errorf("got error %v, and the group gave up because of %v; want %q", err, g.aborted, c.want)
 		}
 	}
 	l.passes.group = group{ranks.Solo{}}

@@ -141,7 +141,7 @@ func newPartial(s *torch.Scope, d *division, byLayer bool) *partial {
 	p.flat = torch.KeptZeros(s, d.model.Compute.DType(), size)
 	for _, q := range d.params.Leaves() {
 		if n := q.Leaf.Numel(); n > 0 { // there may be fewer experts than ranks
-			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.From), n).View(q.Leaf.Shape()...))
+			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.PlaceOf(p.places, q.From), n).View(q.Leaf.Shape()...))
 		}
 	}
 	return p

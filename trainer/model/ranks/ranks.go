@@ -40,9 +40,9 @@ type Group interface {
 	// Exchange returns the bytes that each rank passed, by rank. If a rank passes more than `most` bytes, all ranks return
 	// an error. It need not be called inside Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
-	// GiveUp makes pending and later calls of the other ranks fail, and makes later calls of this rank return why. A rank
+	// Abort makes pending and later calls of the other ranks fail, and makes later calls of this rank return why. A rank
 	// calls it if it cannot make the next call, for which the others would wait.
-	GiveUp(why error)
+	Abort(why error)
 }
 
 var _ Group = (*torch.Group)(nil)
@@ -64,7 +64,7 @@ func (Solo) AllToAll(_ context.Context, in, out *torch.Tensor, _, _ []int64) err
 	in.CopyFrom(out)
 	return nil
 }
-func (Solo) GiveUp(error) {}
+func (Solo) Abort(error) {}
 
 // Accumulate adds t to sum without a copy of all of t in sum's dtype.
 func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {

@@ -163,19 +163,19 @@ func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placem
 		switch {
 		case p.Room == 0:
 		case turns == 0 || b.Layer == 0:
-			p.First = aligned(size, b.From)
+			p.First = alignUp(size, b.From)
 			others = append(others, p)
 			size = p.First + p.Room
 		default:
-			p.First = aligned(sizes[b.Layer], b.From)
+			p.First = alignUp(sizes[b.Layer], b.From)
 			layers = append(layers, p)
 			sizes[b.Layer] = p.First + p.Room
-			longest = max(longest, aligned(sizes[b.Layer], 0))
+			longest = max(longest, alignUp(sizes[b.Layer], 0))
 		}
 	}
 	slices.Reverse(layers)
 	if turns > 0 {
-		behind := aligned(size, 0)
+		behind := alignUp(size, 0)
 		for i, b := range layers {
 			layers[i].First += behind + int64(b.Layer%turns)*longest
 		}
@@ -184,14 +184,14 @@ func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placem
 	return append(layers, others...), size
 }
 
-// aligned returns the first place at or after `at` with the alignment of element `from`.
-func aligned(at, from int64) int64 {
+// alignUp returns the first place at or after `at` with the alignment of element `from`.
+func alignUp(at, from int64) int64 {
 	const unit = 64 // elements
 	return at + (from%unit-at%unit+unit)%unit
 }
 
-// At returns the place in memory of an element of the buffer, or -1 if it has none.
-func At(places []Placement, element int64) int64 {
+// PlaceOf returns the place in memory of an element of the buffer, or -1 if it has none.
+func PlaceOf(places []Placement, element int64) int64 {
 	for _, p := range places {
 		if p.From <= element && element < p.To {
 			return p.First + element - p.From

@@ -102,8 +102,8 @@ func TestArrange(t *testing.T) {
 					t.Fatalf("%+v is listed before %+v", b, a)
 				}
 			}
-			if At(places, a.From) != a.First {
-				t.Fatalf("element %d is at %d, want %d", a.From, At(places, a.From), a.First)
+			if PlaceOf(places, a.From) != a.First {
+				t.Fatalf("element %d is at %d, want %d", a.From, PlaceOf(places, a.From), a.First)
 			}
 		}
 	}
