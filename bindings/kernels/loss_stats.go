@@ -69,14 +69,14 @@ func (s LossSums) Stats(totals LossTotals) mgrpo.LossStats {
 		RatioMean: float64(c.ratio_mean), RatioMin: float64(c.ratio_min), RatioMax: float64(c.ratio_max),
 		ApproxKLK1: float64(c.approx_kl_k1), ApproxKLK3: float64(c.approx_kl_k3),
 		LogRatioClampedFrac: float64(c.log_ratio_clamped_frac),
-		EntropyMean:         collected(c.entropy_mean), RefKLMean: collected(c.ref_kl_mean),
-		TISMean: collected(c.tis_mean), TISMax: collected(c.tis_max), TISTruncatedFrac: collected(c.tis_truncated_frac),
-		BehaviourGapMean: collected(c.behaviour_gap_mean), BehaviourGapMax: collected(c.behaviour_gap_max),
+		EntropyMean:         optionalStat(c.entropy_mean), RefKLMean: optionalStat(c.ref_kl_mean),
+		TISMean: optionalStat(c.tis_mean), TISMax: optionalStat(c.tis_max), TISTruncatedFrac: optionalStat(c.tis_truncated_frac),
+		BehaviourGapMean: optionalStat(c.behaviour_gap_mean), BehaviourGapMax: optionalStat(c.behaviour_gap_max),
 	}
 }
 
-// collected returns a statistic, or nil if C returned NaN because the statistic's input array was not supplied.
-func collected(x C.double) *float64 {
+// optionalStat returns a statistic, or nil if C returned NaN because the statistic's input array was not supplied.
+func optionalStat(x C.double) *float64 {
 	if math.IsNaN(float64(x)) {
 		return nil
 	}

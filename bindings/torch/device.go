@@ -50,11 +50,11 @@ type Device struct {
 	scope  atomic.Pointer[Scope] // of the running Do, else nil
 
 	// Touched on the device's thread only.
-	native *C.mgt_device
-	kept   []*Tensor
-	live   []*Tensor // spare storage for a Scope
-	dead   []uintptr // spare storage for handles to be dropped; uintptr, because cgo would check each pointer
-	lost   error     // why the thread cannot use the device; every Do returns it
+	native       *C.mgt_device
+	kept         []*Tensor
+	live         []*Tensor // spare storage for a Scope
+	pendingDrops []uintptr // handles to be dropped, in storage that is used again; uintptr, because cgo would check each pointer
+	lost         error     // why the thread cannot use the device; every Do returns it
 
 	wait func() (text string) // waits for a GPU's work; returns its error message, or ""
 }
@@ -149,7 +149,7 @@ func (d *Device) ownThread(started chan<- error) {
 	d.wait = func() string { return message(C.mgt_device_wait(d.native)) }
 	d.thread.Store(int64(C.mgt_thread()))
 	if !d.cuda {
-		loans.open(d.threads)
+		cpuThreads.addShare(d.threads)
 	}
 	started <- nil
 	d.serve()
@@ -187,13 +187,13 @@ func (d *Device) resume() {
 
 func (d *Device) shutdown() {
 	for _, t := range d.kept {
-		d.bury(t)
+		d.queueDrop(t)
 	}
 	d.kept = nil
-	d.dropDead()
+	d.flushDrops()
 	C.mgt_device_close(d.native)
 	if !d.cuda {
-		loans.open(-d.threads)
+		cpuThreads.addShare(-d.threads)
 	}
 	close(d.done)
 }
@@ -291,16 +291,16 @@ func (d *Device) Index() int { return d.index }
 // Threads returns the number of OpenMP threads of CPU work on this device.
 func (d *Device) Threads() int { return d.threads }
 
-// bury marks t as dropped, and puts its handle into d.dead.
-func (d *Device) bury(t *Tensor) {
-	d.dead = append(d.dead, uintptr(t.handle))
+// queueDrop marks t as dropped, and puts its handle into d.pendingDrops.
+func (d *Device) queueDrop(t *Tensor) {
+	d.pendingDrops = append(d.pendingDrops, uintptr(t.handle))
 	t.handle = nil
 }
 
-// dropDead drops the handles collected in d.dead.
-func (d *Device) dropDead() {
-	if len(d.dead) > 0 {
-		C.mgt_drop((*unsafe.Pointer)(unsafe.Pointer(&d.dead[0])), C.int64_t(len(d.dead)))
-		d.dead = d.dead[:0]
+// flushDrops drops the handles in d.pendingDrops.
+func (d *Device) flushDrops() {
+	if len(d.pendingDrops) > 0 {
+		C.mgt_drop((*unsafe.Pointer)(unsafe.Pointer(&d.pendingDrops[0])), C.int64_t(len(d.pendingDrops)))
+		d.pendingDrops = d.pendingDrops[:0]
 	}
 }

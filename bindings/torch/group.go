@@ -102,9 +102,9 @@ func (e *GroupError) Error() string {
 	return fmt.Sprintf("torch: group: %s: %s %s: %s", e.Op, who, how, e.Message)
 }
 
-// toAnswer is the additional time after GroupOptions.Join for LibTorch's own error, which names the awaited rank.
+// replyMargin is the additional time after GroupOptions.Join for LibTorch's own error, which names the awaited rank.
 // On a busy machine that error is late, and it never comes if a rendezvous accepts the connection without replying.
-const toAnswer = 10 * time.Second
+const replyMargin = 10 * time.Second
 
 // OpenGroup waits for all ranks of a group and connects this process with them. If ctx ends first, or no reply comes in time, OpenGroup
 // returns while LibTorch still waits in the background.
@@ -139,7 +139,7 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 			C.free(unsafe.Pointer(s))
 		}
 	}()
-	late := time.NewTimer(o.Join + toAnswer)
+	late := time.NewTimer(o.Join + replyMargin)
 	defer late.Stop()
 	select {
 	case r := <-opened:
@@ -286,14 +286,14 @@ func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, 
 	if err != nil {
 		return nil, err
 	}
-	given, longest := make([]int, g.size), 0
+	lengths, longest := make([]int, g.size), 0
 	for r := range all {
 		n := binary.LittleEndian.Uint64(all[r])
 		if n > uint64(max(most, 0)) {
 			return nil, fmt.Errorf("torch: group: exchange: rank %d gives %d bytes, of %d at most", r, n, most)
 		}
-		given[r], all[r] = int(n), all[r][8:]
-		longest = max(longest, given[r])
+		lengths[r], all[r] = int(n), all[r][8:]
+		longest = max(longest, lengths[r])
 	}
 	if longest > atOnce {
 		rest := make([]byte, longest-atOnce)
@@ -306,7 +306,7 @@ func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, 
 			all[r] = slices.Concat(all[r], others[r])
 		}
 	}
-	for r, n := range given {
+	for r, n := range lengths {
 		all[r] = all[r][:n:n]
 	}
 	return all, nil

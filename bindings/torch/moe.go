@@ -5,23 +5,23 @@ import "C"
 
 import "unsafe"
 
-// ByExpert is an order of T·k rows, one for each expert that a token chose. Rows are sorted by expert, and the rows of one expert by token.
-type ByExpert struct {
+// ExpertOrder is an order of T·k rows, one for each expert that a token chose. Rows are sorted by expert, and then by token.
+type ExpertOrder struct {
 	First  *Tensor // int32 [E+1]: expert e has the rows First[e] to First[e+1]-1
 	Source *Tensor // int32 [T·k]: for each row, token·k + the number of its choice
 	Place  *Tensor // int32 [T·k]: for each token·k + choice, its row
 }
 
 // SortByExpert returns the order for the tokens' chosen experts, int32 [T, k]. experts is the number of experts, E.
-func SortByExpert(chosen *Tensor, experts int) ByExpert {
+func SortByExpert(chosen *Tensor, experts int) ExpertOrder {
 	s := chosen.scopeFor("sort by expert")
-	o := ByExpert{s.Empty(Int32, int64(experts)+1), s.Empty(Int32, chosen.Numel()), s.Empty(Int32, chosen.Numel())}
+	o := ExpertOrder{s.Empty(Int32, int64(experts)+1), s.Empty(Int32, chosen.Numel()), s.Empty(Int32, chosen.Numel())}
 	must("sort by expert", C.mgt_by_expert_(s.dev.native, chosen.handle, o.First.handle, o.Source.handle, o.Place.handle), chosen)
 	return o
 }
 
 // Counts returns the number of rows of each expert. On a GPU it waits for the result.
-func (o ByExpert) Counts() []int {
+func (o ExpertOrder) Counts() []int {
 	first := make([]int32, o.First.Size(0))
 	o.First.Int32s(first)
 	counts := make([]int, len(first)-1)
@@ -32,14 +32,14 @@ func (o ByExpert) Counts() []int {
 }
 
 // Rows returns the rows of x [T, H], one for each choice, in this order: [T·k, H], without a gradient.
-func (o ByExpert) Rows(x *Tensor) *Tensor {
+func (o ExpertOrder) Rows(x *Tensor) *Tensor {
 	s := x.scopeFor("rows by expert", o.Source)
 	return s.take("rows by expert", C.mgt_expert_rows(s.dev.native, x.handle, o.Source.handle), x, o.Source)
 }
 
 // Sums returns the sum of each token's rows [T·k, H], multiplied by weight, float32 [T, k],
 // unless that is nil. The result is [T, H], without a gradient.
-func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
+func (o ExpertOrder) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
 	s := rows.scopeFor("sums by token", o.Place)
 	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)),
 		rows, o.Place, weight)

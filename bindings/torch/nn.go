@@ -18,15 +18,15 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
-// Capped is a head [V, D] whose logits z become Cap·tanh(z/Cap) (Gemma 2). Cap is positive.
+// CappedHead is a head [V, D] whose logits z become Cap·tanh(z/Cap) (Gemma 2). Cap is positive.
 // Logits, HeadLogProb and LinearPolicyLoss take it.
-type Capped struct {
+type CappedHead struct {
 	Matrix
 	Cap float64
 }
 
 // Logits returns x w^T of a head w [V, D] for x [T, D], like Linear. But on a GPU the result is float32 if x is BFloat16 and no gradient is
-// recorded, so that HeadLogProb has the same logits. The logits of a Capped head record no gradient.
+// recorded, so that HeadLogProb has the same logits. The logits of a CappedHead record no gradient.
 func Logits(x *Tensor, w Matrix) *Tensor {
 	t, kind, limit := head("logits", w)
 	s := x.scopeFor("logits", t)

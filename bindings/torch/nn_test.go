@@ -104,7 +104,7 @@ func rowLayers() []layer {
 			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 0) }},
 		{"capped head log prob", [][]int64{{5, 6}, {11, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				logp, entropy := HeadLogProb(in[0], Capped{in[1], 1.5}, s.FromInt32(targets, 5), tau, 2)
+				logp, entropy := HeadLogProb(in[0], CappedHead{in[1], 1.5}, s.FromInt32(targets, 5), tau, 2)
 				return []*Tensor{logp, entropy}
 			},
 			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 1.5) }},

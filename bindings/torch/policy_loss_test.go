@@ -56,7 +56,7 @@ func (p headProblem) head(w *Tensor) Matrix {
 	if p.limit == 0 {
 		return w
 	}
-	return Capped{w, p.limit}
+	return CappedHead{w, p.limit}
 }
 
 // twoPass computes log-probs and their loss, and propagates its gradient backward through the head.

@@ -89,7 +89,7 @@ func (q *Quantised) singlePart(op string) (*Tensor, C.int32_t) {
 
 // head returns the arguments of a head's functions for its matrix.
 func head(op string, w Matrix) (t *Tensor, kind C.int32_t, limit C.double) {
-	if c, ok := w.(Capped); ok {
+	if c, ok := w.(CappedHead); ok {
 		w, limit = c.Matrix, C.double(c.Cap)
 	}
 	if q, ok := w.(*Quantised); ok {

@@ -129,12 +129,12 @@ func (s *Scope) sweep(mark int) {
 			s.live[end] = t
 			end++
 		default:
-			d.bury(t)
+			d.queueDrop(t)
 		}
 	}
 	clear(s.live[end:])
 	s.live = s.live[:end]
-	d.dropDead()
+	d.flushDrops()
 }
 
 // close drops all remaining tensors.

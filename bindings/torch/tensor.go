@@ -72,8 +72,8 @@ func (t *Tensor) Drop() {
 	} else {
 		s.live[t.slot] = nil
 	}
-	d.bury(t)
-	d.dropDead()
+	d.queueDrop(t)
+	d.flushDrops()
 }
 
 // Shape returns a copy of the sizes of all dimensions; empty for a scalar.

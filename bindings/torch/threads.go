@@ -5,38 +5,39 @@ import "C"
 
 import "sync"
 
-// loans counts the OpenMP threads of the process's CPU devices. Each device has its own share.
-var loans threadLoans
+// cpuThreads counts the OpenMP threads of the process's CPU devices. Each device has its own share.
+var cpuThreads threadBudget
 
-type threadLoans struct {
+// threadBudget counts threads that several devices may use.
+type threadBudget struct {
 	mu    sync.Mutex
-	limit int // maximum of used after a loan; 0: no loans
+	limit int // maximum of used after takeIdle; 0: takeIdle takes none
 	all   int // sum of the shares of open devices
-	used  int // shares of devices that run a job, and loans; temporarily above all when a lender's job begins
+	used  int // threads of devices that run a job, and those of takeIdle; above all while a device runs a job with threads that are taken
 }
 
 // SetIdleThreadLimit allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to
 // `limit` threads in use at once. 0, the default, disallows it.
 func SetIdleThreadLimit(limit int) {
-	loans.mu.Lock()
-	defer loans.mu.Unlock()
-	loans.limit = limit
+	cpuThreads.mu.Lock()
+	defer cpuThreads.mu.Unlock()
+	cpuThreads.limit = limit
 }
 
-func (l *threadLoans) open(n int) {
+func (l *threadBudget) addShare(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all += n
 }
 
-func (l *threadLoans) use(n int) {
+func (l *threadBudget) use(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used += n
 }
 
-// borrow takes all idle threads, up to the limit, and returns their number.
-func (l *threadLoans) borrow() (n int) {
+// takeIdle takes all idle threads, up to the limit, and returns their number.
+func (l *threadBudget) takeIdle() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n = max(min(l.all, l.limit)-l.used, 0)
@@ -44,8 +45,8 @@ func (l *threadLoans) borrow() (n int) {
 	return n
 }
 
-// mayLend reports whether a device with this share may lend its threads to other devices.
-func (l *threadLoans) mayLend(share int) bool {
+// shareable reports whether other devices may use the threads of a device with this share while it is idle.
+func (l *threadBudget) shareable(share int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit > 0 && l.all > share
@@ -54,20 +55,20 @@ func (l *threadLoans) mayLend(share int) bool {
 // begin counts the device's threads as used when a job begins.
 func (d *Device) begin() {
 	if !d.cuda {
-		loans.use(d.threads)
+		cpuThreads.use(d.threads)
 	}
 }
 
-// end counts the device's threads as idle again. It ends the OpenMP team of a lender. libgomp would count an idle
-// team among the threads that share the cores, and let the borrower's threads sleep between two parallel regions.
+// end counts the device's threads as idle again. If other devices may use them, it ends their OpenMP team. libgomp would count an
+// idle team among the threads that share the cores, and let the other device's threads sleep between two parallel regions.
 func (d *Device) end() {
 	if d.cuda {
 		return
 	}
-	if d.threads > 1 && loans.mayLend(d.threads) {
+	if d.threads > 1 && cpuThreads.shareable(d.threads) {
 		C.mgt_use_threads(C.int(d.threads))
 	}
-	loans.use(-d.threads)
+	cpuThreads.use(-d.threads)
 }
 
 // OnIdleThreads runs f on the threads of the device and, if SetIdleThreadLimit allows it, on the threads of the process's
@@ -75,13 +76,13 @@ func (d *Device) end() {
 // number of threads varies, so f must not depend on it; LibTorch's matrix products do. Calls must not be nested.
 func (s *Scope) OnIdleThreads(f func()) {
 	s.current("on idle threads")
-	borrowed := 0
+	extra := 0
 	if !s.dev.cuda {
-		borrowed = loans.borrow()
+		extra = cpuThreads.takeIdle()
 	}
-	if borrowed > 0 {
-		defer loans.use(-borrowed)
-		C.mgt_use_threads(C.int(s.dev.threads + borrowed))
+	if extra > 0 {
+		defer cpuThreads.use(-extra)
+		C.mgt_use_threads(C.int(s.dev.threads + extra))
 		defer C.mgt_use_threads(C.int(s.dev.threads))
 	}
 	f()

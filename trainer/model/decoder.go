@@ -93,7 +93,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 // embedding.
 func (d *Decoder) Head() torch.Matrix {
 	if d.cfg.LogitCap > 0 {
-		return torch.Capped{Matrix: d.head, Cap: d.cfg.LogitCap}
+		return torch.CappedHead{Matrix: d.head, Cap: d.cfg.LogitCap}
 	}
 	return d.head
 }

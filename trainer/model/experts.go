@@ -63,7 +63,7 @@ func (m *Model) DispatchesRows(layer int) bool {
 
 // untilExperts computes the part of a layer before its experts, at x. h is the input of the experts, whose weighted outputs the
 // caller adds to sum. order sorts the rows by expert.
-func (p *layerPass) untilExperts(i int, x *torch.Tensor) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
+func (p *layerPass) untilExperts(i int, x *torch.Tensor) (sum, h, weight *torch.Tensor, order torch.ExpertOrder) {
 	l := &p.layers[i]
 	sum, h = l.attended(i, x, p.normOf(x, i), p.pass)
 	if shared := l.mixture.shared(h, p.pass); shared != nil {

@@ -41,14 +41,14 @@ type gotchTerm struct{ Term }
 
 // Loss converts the tensors of a micro-batch and of the result.
 func (g gotchTerm) Loss(s *torch.Scope, b term.Batch) (*torch.Tensor, error) {
-	given := TermBatch{Hidden: toGotch(b.Hidden), LogProb: toGotch(b.LogProb), Composition: b.Composition}
-	defer given.Hidden.MustDrop()
-	defer given.LogProb.MustDrop()
-	loss, err := g.Term.Loss(given)
+	batch := TermBatch{Hidden: toGotch(b.Hidden), LogProb: toGotch(b.LogProb), Composition: b.Composition}
+	defer batch.Hidden.MustDrop()
+	defer batch.LogProb.MustDrop()
+	loss, err := g.Term.Loss(batch)
 	if err != nil || loss == nil {
 		return nil, err
 	}
-	if loss == given.Hidden || loss == given.LogProb {
+	if loss == batch.Hidden || loss == batch.LogProb {
 		return nil, fmt.Errorf("gotchx: the term returned one of its inputs, not a loss")
 	}
 	defer loss.MustDrop()
