@@ -21,7 +21,7 @@ func (s *State) apply(ctx context.Context, g *gradient, lr float64) (norm float6
 	// Even if ctx has ended, this rank makes the update, because the other ranks do. It leaves the group afterwards.
 	err = s.group.run(context.WithoutCancel(ctx), s.model.Device, func(scope *torch.Scope) (err error) {
 		err = s.adamW(scope, g, norm, lr)
-		if refused(err) { // by all ranks, as they have the same norm
+		if isRefusal(err) { // by all ranks, as they have the same norm
 			return err
 		}
 		if err = s.group.together(ctx, err); err != nil {

@@ -96,7 +96,7 @@ func exchangeStatus[T any](ctx context.Context, g ranks.Group, mine T, err error
 	own := &statuses[g.Rank()]
 	own.Value = mine
 	switch {
-	case refused(err):
+	case isRefusal(err):
 		own.Refused = reason(err)
 	case err != nil:
 		own.Failed = reason(err)

@@ -32,7 +32,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	p := &passes{grad: &gradient{}, division: &division{model: &model.Model{Device: dev}, group: group{ranks.Solo{}}, share: ranks.ShareOf(blocks, 0, 1)}}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
-		p.grad.sum, p.grad.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Placement{{Block: blocks[0], Room: n}}}
+		p.grad.sum, p.grad.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &microGradient{flat: flat, places: []ranks.Placement{{Block: blocks[0], Room: n}}}
 		return nil
 	})
 	if err != nil {

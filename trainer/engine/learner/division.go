@@ -85,7 +85,7 @@ func (d *division) copyToRank0(ctx context.Context, flat *model.Buffer, span ran
 // sends zeros, since the others wait for values before they receive the error. If one rank fails, all return an error.
 func (d *division) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
 	var unread, own error
-	given := func(from int64, dst []float32) error {
+	readOwn := func(from int64, dst []float32) error {
 		if unread == nil {
 			unread = read(from, dst)
 		}
@@ -96,12 +96,12 @@ func (d *division) distribute(ctx context.Context, flat *model.Buffer, read func
 	}
 	for i := 0; d.group.Rank() == 0 && i < len(d.share) && own == nil; i++ {
 		p := d.share[i]
-		own = flat.Fill(ctx, p.In(flat.Numel(), d.params.Numel()), p.Numel(), func(from int64, dst []float32) error { return given(p.From+from, dst) })
+		own = flat.Fill(ctx, p.In(flat.Numel(), d.params.Numel()), p.Numel(), func(from int64, dst []float32) error { return readOwn(p.From+from, dst) })
 	}
 	moved := d.eachPiece(ctx, flat, ranks.Span{To: d.params.Numel()}, func(s *torch.Scope, owner int, at ranks.Span, piece *torch.Tensor) error {
 		if d.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
-			_ = given(at.From, values)
+			_ = readOwn(at.From, values)
 			piece = s.FromFloat32(values, piece.Numel())
 		}
 		return d.group.Send(ctx, piece, 0, owner)

@@ -12,9 +12,9 @@ import (
 
 // gradient is the gradient of the trained parameters.
 type gradient struct {
-	sum  *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
-	part *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
-	head *torch.Tensor // view of the head's part of sum, [V, D]: losses add its gradient here; nil: to the leaf's gradient
+	sum  *torch.Tensor  // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
+	part *microGradient // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
+	head *torch.Tensor  // view of the head's part of sum, [V, D]: losses add its gradient here; nil: to the leaf's gradient
 }
 
 // newGradient allocates the memory and makes the parameters accumulate into it. byLayer is set if backward passes go layer
@@ -120,18 +120,18 @@ func (g *gradient) sumOfHead(s *torch.Scope, d *division) *torch.Tensor {
 	return nil
 }
 
-// partial holds the gradient of one micro-batch in the compute type. It exists if only the gradient of the share is
+// microGradient holds the gradient of one micro-batch in the compute type. It exists if only the gradient of the share is
 // accumulated in fp32. In a backward pass that goes layer by layer, all layers use one buffer: the gradient of a layer
 // is collected before the next layer begins.
-type partial struct {
+type microGradient struct {
 	flat   *torch.Tensor
 	places []ranks.Placement // blocks of flat, in the order of their sums
 }
 
 // newPartial allocates the memory and makes the parameters accumulate into it.
 // byLayer is set if its backward passes go layer by layer.
-func newPartial(s *torch.Scope, d *division, byLayer bool) *partial {
-	p := &partial{}
+func newPartial(s *torch.Scope, d *division, byLayer bool) *microGradient {
+	p := &microGradient{}
 	var size int64
 	turns := 0
 	if byLayer {

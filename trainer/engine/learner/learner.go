@@ -171,15 +171,15 @@ func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 // library failed.
 func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
 	r, err := l.update(ctx, byID(minibatch), lr)
-	if refused(err) {
+	if isRefusal(err) {
 		r.Refused, err = err, nil
 	}
 	return r, err
 }
 
-// refused reports whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of the
+// isRefusal reports whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of the
 // device or a library.
-func refused(err error) bool {
+func isRefusal(err error) bool {
 	var loss *mgrpo.Refusal
 	var kernel *kernels.Error
 	var op *torch.Error

@@ -32,7 +32,7 @@ type minibatchLoss struct {
 type lossPart struct {
 	Sums        kernels.LossSums
 	Gap, Tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
-	Routed      routed
+	Routed      routingCounts
 }
 
 func (p *lossPart) add(other lossPart) {

@@ -27,7 +27,7 @@ type passes struct {
 // layer's experts and return the results; or sum up the gradient of a block. computeLayer is a marker: compute the layer here.
 type exchange struct {
 	kind exchangeKind
-	at   int // the layer, from 1; of sumGrads: the index in partial.places
+	at   int // the layer, from 1; of sumGrads: the index in microGradient.places
 }
 
 type exchangeKind int
@@ -44,7 +44,7 @@ const (
 // exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
 // fails, since the others wait for it. The next layer is gathered while a layer is computed.
 func (p *passes) exchangesOf(m *model.Model, backward bool) (all []exchange) {
-	backward = backward && p.grad.part != nil // a backward pass without a partial gradient makes no exchanges
+	backward = backward && p.grad.part != nil // a backward pass without a microGradient makes no exchanges
 	if !backward && !m.Gathered() {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (p *passes) run(ctx context.Context, series passSeries) error {
 		expertErr, err := p.exchangeRest(ctx, series.model)
 		failed = cmp.Or(failed, expertErr)
 		if err != nil {
-			if failed != nil && !refused(failed) {
+			if failed != nil && !isRefusal(failed) {
 				return failed // the cause, if it is known
 			}
 			return err

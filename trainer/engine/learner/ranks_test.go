@@ -544,7 +544,7 @@ func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 			inDevice(t, l.model, func(*torch.Scope) { l.State.in(l.grad.sum, l.State.share[0]).Fill_(math.NaN()) })
 		}
 		_, err := l.State.apply(t.Context(), l.grad, 1e-3)
-		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
+		if !isRefusal(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
 			t.Errorf("%v: got error %v, want a refusal because of the norm", compute, err)
 		}
 		wantSame(t, g, "refusal", err)

@@ -24,9 +24,9 @@ func (q *Sequence) checkRoutes(c arch.Config) error {
 func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known, fresh []bool) {
 	width, k := c.RouteWidth(), c.Mixture.PerToken
 	layers := width / k
-	given := make([]int32, layers*b.rows*k)
-	for i := range given {
-		given[i] = -1
+	recorded := make([]int32, layers*b.rows*k)
+	for i := range recorded {
+		recorded[i] = -1
 	}
 	known, fresh = make([]bool, b.rows), make([]bool, b.rows)
 	for i, q := range micro {
@@ -37,12 +37,12 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 			known[row], fresh[row] = true, !q.Stale
 			for l := range layers {
 				for j, e := range q.Routes[t*width+l*k:][:k] {
-					given[(l*b.rows+int(row))*k+j] = int32(e)
+					recorded[(l*b.rows+int(row))*k+j] = int32(e)
 				}
 			}
 		}
 	}
-	b.in.Routes.Given = s.FromInt32(given, int64(layers), int64(b.rows), int64(k))
+	b.in.Routes.Given = s.FromInt32(recorded, int64(layers), int64(b.rows), int64(k))
 	return known, fresh
 }
 
@@ -54,15 +54,15 @@ type routing struct {
 	total   int     // rows of all ranks' micro-batches that learn; set if balance is not 0
 }
 
-// routed counts the experts of micro-batches.
-type routed struct {
+// routingCounts counts the experts of micro-batches.
+type routingCounts struct {
 	Rows, Free    int   // rows of the micro-batches that ran; those of them without recorded experts
 	Fresh, Differ int   // choices (of a row in a layer) that the trained version recorded; those of them that the trainer makes differently
 	Load          []int // tokens of each expert, [layers, experts]
 	Aux           float64
 }
 
-func (r *routed) add(other routed) {
+func (r *routingCounts) add(other routingCounts) {
 	r.Rows += other.Rows
 	r.Free += other.Free
 	r.Fresh += other.Fresh
@@ -76,7 +76,7 @@ func (r *routed) add(other routed) {
 	}
 }
 
-// loads returns the number of experts that routed.Load counts.
+// loads returns the number of experts that routingCounts.Load counts.
 func (r *routing) loads() int {
 	if r.cfg.Mixture == nil {
 		return 0
@@ -84,12 +84,12 @@ func (r *routing) loads() int {
 	return r.cfg.RoutedLayers() * r.cfg.Mixture.Experts
 }
 
-// bytes bounds the size of an encoded routed.
+// bytes bounds the size of encoded routingCounts.
 func (r *routing) bytes() int { return 10 * r.loads() }
 
 // watch makes a micro-batch report its experts and, if replay is set, use the recorded ones. Call the returned function
 // after the pass: it adds the counts to sum. For a model without experts it does nothing.
-func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, learns bool, sum *routed) (count func()) {
+func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, learns bool, sum *routingCounts) (count func()) {
 	m := r.cfg.Mixture
 	if m == nil {
 		return func() {}
@@ -108,7 +108,7 @@ func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, learns boo
 	return func() { r.count(b, known, fresh, sum) }
 }
 
-func (r *routing) count(b *packed, known, fresh []bool, sum *routed) {
+func (r *routing) count(b *packed, known, fresh []bool, sum *routingCounts) {
 	m, layers := r.cfg.Mixture, r.cfg.RoutedLayers()
 	chosen := make([]int32, b.in.Routes.Chosen.Numel())
 	b.in.Routes.Chosen.Int32s(chosen)
@@ -116,7 +116,7 @@ func (r *routing) count(b *packed, known, fresh []bool, sum *routed) {
 	for i, e := range chosen {
 		load[i/perLayer*m.Experts+int(e)]++
 	}
-	sum.add(routed{Rows: b.rows, Load: load})
+	sum.add(routingCounts{Rows: b.rows, Load: load})
 	for _, k := range known {
 		if !k {
 			sum.Free++
@@ -135,7 +135,7 @@ func (r *routing) count(b *packed, known, fresh []bool, sum *routed) {
 	}
 }
 
-func (r *routed) countDiffering(b *packed, fresh []bool) {
+func (r *routingCounts) countDiffering(b *packed, fresh []bool) {
 	differs := make([]int32, b.in.Routes.Differs.Numel())
 	b.in.Routes.Differs.Int32s(differs)
 	for i, d := range differs {
@@ -147,7 +147,7 @@ func (r *routed) countDiffering(b *packed, fresh []bool) {
 }
 
 // values adds the statistics under the names of docs/metrics.md.
-func (r *routing) values(of routed, v map[string]float64) {
+func (r *routing) values(of routingCounts, v map[string]float64) {
 	if of.Rows == 0 {
 		return
 	}

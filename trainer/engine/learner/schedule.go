@@ -12,9 +12,9 @@ const (
 	CosineDecay  Decay = "cosine"
 )
 
-// Schedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to Floor × LR at
+// RateSchedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to Floor × LR at
 // step Total. After that the rate stays the same.
-type Schedule struct {
+type RateSchedule struct {
 	LR     float64
 	Warmup int64 // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup
 	Decay  Decay
@@ -24,7 +24,7 @@ type Schedule struct {
 }
 
 // At returns the learning rate of a step, counted from 0.
-func (s Schedule) At(step int64) float64 {
+func (s RateSchedule) At(step int64) float64 {
 	if step < s.Warmup {
 		return s.LR * float64(step+1) / float64(s.Warmup)
 	}

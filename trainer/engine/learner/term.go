@@ -101,7 +101,7 @@ func (t *minibatchTerm) finish(ctx context.Context, device *torch.Device, lr flo
 	if failed != nil {
 		failed = fmt.Errorf("learner: the program's loss term: %w", failed)
 	}
-	if err != nil && !refused(err) {
+	if err != nil && !isRefusal(err) {
 		return errors.Join(err, failed)
 	}
 	if failed != nil {

@@ -21,7 +21,7 @@ type Rules struct {
 	Rewards    mgrpo.RewardWeights
 	Align      mgrpo.Align
 	Convention mgrpo.Convention
-	Schedule   learner.Schedule
+	Schedule   learner.RateSchedule
 }
 
 // RulesOf returns the rules that the configuration sets for an agent.
@@ -51,8 +51,8 @@ func convention(g config.GRPO) mgrpo.Convention {
 }
 
 // Schedule returns an optimizer's learning rates over the given number of steps.
-func Schedule(o config.Optimizer, steps int64) learner.Schedule {
-	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Decay: learner.Decay(o.Schedule), Hold: o.Hold, Floor: o.Floor, Total: cmp.Or(o.DecaySteps, steps)}
+func Schedule(o config.Optimizer, steps int64) learner.RateSchedule {
+	return learner.RateSchedule{LR: o.LR, Warmup: o.Warmup, Decay: learner.Decay(o.Schedule), Hold: o.Hold, Floor: o.Floor, Total: cmp.Or(o.DecaySteps, steps)}
 }
 
 // Adam returns the constants of AdamW.
