@@ -32,7 +32,7 @@ var _ Params = (*Adapters)(nil)
 func Adapt(ctx context.Context, base *Model, config lora.PEFT, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
 	a := &Adapters{base: base, config: config, layout: layout}
 	err := base.Device.Do(ctx, func(s *torch.Scope) error {
-		a.master = On(s.Keep(s.Empty(torch.Float32, layout.Numel)))
+		a.master = BufferOver(s.Keep(s.Empty(torch.Float32, layout.Numel)))
 		maps := map[string]torch.LoRA{}
 		for _, m := range layout.Maps {
 			leaf := s.Keep(a.master.Tensor.Narrow(0, m.Offset, m.Numel).Detach())

@@ -30,7 +30,7 @@ type Buffer struct {
 // NewBuffer makes a buffer of n zeros, in host memory if inHost is set.
 func NewBuffer(s *torch.Scope, n int64, inHost bool) (*Buffer, error) {
 	if !inHost {
-		return On(torch.KeptZeros(s, torch.Float32, n)), nil
+		return BufferOver(torch.KeptZeros(s, torch.Float32, n)), nil
 	}
 	mapped, err := unix.Mmap(-1, 0, int(4*max(n, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -39,8 +39,10 @@ func NewBuffer(s *torch.Scope, n int64, inHost bool) (*Buffer, error) {
 	return &Buffer{Piece: hostPiece, inHost: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mapped))), n), mapped: mapped}, nil
 }
 
-// On returns a buffer over a flat tensor. If the tensor is not fp32, values are converted.
-func On(flat *torch.Tensor) *Buffer { return &Buffer{Tensor: flat, Piece: max(flat.Numel(), 1)} }
+// BufferOver returns a buffer over a flat tensor. If the tensor is not fp32, values are converted.
+func BufferOver(flat *torch.Tensor) *Buffer {
+	return &Buffer{Tensor: flat, Piece: max(flat.Numel(), 1)}
+}
 
 // Numel returns the number of values; 0 for nil.
 func (b *Buffer) Numel() int64 {

@@ -119,7 +119,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 			if h != x {
 				s.Hoist(h)
 			}
-			hoistKept(s, pass, i)
+			hoistSharedKV(s, pass, i)
 		})
 		oldX.Drop()
 		oldH.Drop()

@@ -12,10 +12,10 @@ import (
 // computed and the next.
 const ResidentLayers = 2
 
-// gathered is the memory from which forward passes read weights if no rank holds the whole model. It holds the weights
+// gatheredWeights is the memory from which forward passes read weights if no rank holds the whole model. It holds the weights
 // outside layers and ResidentLayers layers. All ranks gather a layer together before they compute it (ZeRO-3, Rajbhandari et
 // al. 2020). Experts are not gathered.
-type gathered struct {
+type gatheredWeights struct {
 	flat   *torch.Tensor
 	places []ranks.Placement
 }
@@ -55,9 +55,9 @@ func (m *Model) wantWhole(op string) {
 	}
 }
 
-// gather allocates the memory of gathered and returns the leaves as views of it and of this rank's experts, which are in own, the
+// gather allocates the memory of gatheredWeights and returns the leaves as views of it and of this rank's experts, which are in own, the
 // weights in share.
-func gather(s *torch.Scope, layout *arch.Layout, share ranks.Share, own *torch.Tensor) (g gathered, leaves []*torch.Tensor) {
+func gather(s *torch.Scope, layout *arch.Layout, share ranks.Share, own *torch.Tensor) (g gatheredWeights, leaves []*torch.Tensor) {
 	var size int64
 	g.places, size = ranks.Arrange(Blocks(layout, true), ResidentLayers, ranks.Block.Gathered)
 	g.flat = torch.KeptZeros(s, own.DType(), size)

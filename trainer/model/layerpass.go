@@ -58,7 +58,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, loss Loss
 			inputs[i].Drop()
 		}
 	}
-	kept := p.pass.Attention.(packedAttention).kept
+	kept := p.pass.Attention.(packedAttention).shared
 	leaves := kept.asLeaves(lowest)
 	if p.pass.inputs != nil {
 		p.pass.inputs = p.pass.inputs.Detach()
@@ -134,7 +134,7 @@ func (p *layerPass) next(i int, x *torch.Tensor) (*torch.Tensor, error) {
 func (p *layerPass) scopedBlock(i int, x *torch.Tensor) (y *torch.Tensor) {
 	p.s.Scoped(func() {
 		y = p.s.Hoist(p.block(i, x, p.pass))
-		hoistKept(p.s, p.pass, i)
+		hoistSharedKV(p.s, p.pass, i)
 	})
 	return y
 }

@@ -23,7 +23,7 @@ type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
-	folder folder // that the model was loaded from
+	folder sourceForm // that the model was loaded from
 
 	Master *Buffer     // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
 	share  ranks.Share // the share in Master; with Options.Gathered, the share in all buffers
@@ -40,8 +40,8 @@ type Model struct {
 	halves []*torch.Tensor // views of Half, if Generation reads Half and Master
 	wide   []*torch.Tensor // fp32 norms and biases for generation: views of Master, or copies if forward passes cannot read Master
 
-	gathered gathered // with Options.Gathered: leaves are views of it
-	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded
+	gathered gatheredWeights // with Options.Gathered: leaves are views of it
+	loaded   uint32          // with Options.Gathered: checksum of the weights as they were loaded
 
 	module *boundModule // computes the forward pass, if Config.Module is set
 
@@ -50,8 +50,8 @@ type Model struct {
 	tables tables
 }
 
-// folder describes the folder of a model, for copies in the same form.
-type folder struct {
+// sourceForm describes the folder of a model, for copies in the same form.
+type sourceForm struct {
 	form  *weights.Form   // nil if the folder holds only a language model
 	inF32 map[string]bool // names of tensors in float32 among others of 16 bits
 }
@@ -136,7 +136,7 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 		m.Close(ctx)
 		return nil, err
 	}
-	m.folder = folder{src.Form(), src.Wide()}
+	m.folder = sourceForm{src.Form(), src.Wide()}
 	return m, nil
 }
 
@@ -180,7 +180,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		m.Generation = m.Training
 		if m.Half != nil && !dev.IsCUDA() && !opt.Gathered {
 			m.halves = views(s, m.Layout, m.Half)
-			if m.Master != nil && !m.apart() {
+			if m.Master != nil && !m.masterUnreadable() {
 				m.wide = views(s, m.Layout, m.Master.Tensor)
 			} else {
 				m.wide = m.wideVectors(s)

@@ -51,23 +51,23 @@ type Param struct {
 // result is empty, since nothing can train it.
 func All(m *Model) Params {
 	if m.Master == nil {
-		return frozen{m}
+		return frozenParams{m}
 	}
-	return all{m}
+	return allParams{m}
 }
 
-type all struct{ m *Model }
+type allParams struct{ m *Model }
 
-func (p all) Numel() int64        { return p.m.Layout.Numel }
-func (p all) Master() *Buffer     { return p.m.Master }
-func (p all) Half() *torch.Tensor { return p.m.Half }
+func (p allParams) Numel() int64        { return p.m.Layout.Numel }
+func (p allParams) Master() *Buffer     { return p.m.Master }
+func (p allParams) Half() *torch.Tensor { return p.m.Half }
 
-func (p all) Publish() {
+func (p allParams) Publish() {
 	WeightsChanged(p.m)
 	p.m.widenVectors() // all other leaves are views of these buffers
 }
 
-func (p all) Read(ctx context.Context, from int64, dst []float32) error {
+func (p allParams) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {
 		return fmt.Errorf("model: this rank holds a share of the fp32 weights (%d of %d) and cannot read all of them alone: all ranks must read together",
 			p.m.Master.Numel(), p.Numel())
@@ -75,18 +75,18 @@ func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	return p.m.Master.Read(ctx, from, dst)
 }
 
-func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+func (p allParams) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	if err := inPieces(p.Numel(), chunkElements, read, func(from int64, values []float32) error { return p.m.put(ctx, from, values) }); err != nil {
 		return err
 	}
 	return p.m.syncHalf(ctx)
 }
 
-func (p all) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
+func (p allParams) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
 	return p.m.HF(p.Reader(ctx, master))
 }
 
-func (p all) Leaves() []Param {
+func (p allParams) Leaves() []Param {
 	leaves := make([]Param, len(p.m.leaves))
 	for i, l := range p.m.Layout.Leaves {
 		leaves[i] = Param{p.m.leaves[i], blockOf(l, p.m.Gathered()), l.Constant()}
@@ -94,7 +94,7 @@ func (p all) Leaves() []Param {
 	return leaves
 }
 
-func (p all) Reader(_ context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
+func (p allParams) Reader(_ context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	at := map[string]arch.Tensor{}
 	for _, t := range p.m.Layout.Tensors() {
 		at[t.Name] = t
@@ -108,27 +108,29 @@ func (p all) Reader(_ context.Context, master func(from int64, dst []float32) er
 	}
 }
 
-// frozen is the empty Params of a model that cannot be trained.
-type frozen struct{ m *Model }
+// frozenParams is the empty Params of a model that cannot be trained.
+type frozenParams struct{ m *Model }
 
-func (p frozen) Numel() int64        { return 0 }
-func (p frozen) Leaves() []Param     { return nil }
-func (p frozen) Master() *Buffer     { return nil }
-func (p frozen) Half() *torch.Tensor { return nil }
-func (p frozen) Publish()            {}
+func (p frozenParams) Numel() int64        { return 0 }
+func (p frozenParams) Leaves() []Param     { return nil }
+func (p frozenParams) Master() *Buffer     { return nil }
+func (p frozenParams) Half() *torch.Tensor { return nil }
+func (p frozenParams) Publish()            {}
 
-func (p frozen) Read(context.Context, int64, []float32) error {
+func (p frozenParams) Read(context.Context, int64, []float32) error {
 	return errors.New("model: there are no fp32 weights to read")
 }
 
-func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
+func (p frozenParams) Restore(context.Context, func(from int64, dst []float32) error) error {
+	return nil
+}
 
-func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
+func (p frozenParams) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
 	return p.m.HF(p.Reader(ctx, nil))
 }
 
 // Reader reads tensors in the form in which the model holds them.
-func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
+func (p frozenParams) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	return func(name string, dst []float32) error {
 		for i, l := range p.m.Layout.Leaves {
 			for _, t := range l.Parts {

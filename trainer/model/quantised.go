@@ -142,7 +142,7 @@ func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, d
 		if err != nil {
 			break
 		}
-		to := On(flat)
+		to := BufferOver(flat)
 		err = inPieces(t.Numel(), rowsAtATime(t), rowsOf(src, t), func(from int64, values []float32) error {
 			return to.Set(ctx, t.Offset-l.Offset+from, values)
 		})

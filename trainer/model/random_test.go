@@ -27,7 +27,7 @@ func TestRandomOnDevice(t *testing.T) {
 			values := make([]float32, m.Layout.Numel)
 			from := m.Master
 			if from == nil {
-				from = On(m.Half)
+				from = BufferOver(m.Half)
 			}
 			if err := from.Read(t.Context(), 0, values); err != nil {
 				t.Fatal(err)

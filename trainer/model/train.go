@@ -21,7 +21,7 @@ type packedAttention struct {
 	cu, follows *torch.Tensor
 	cfg         *arch.Config
 	scale       float64
-	kept        keptKV
+	shared      sharedKV
 	pieces      torch.Pieces // of layers with a gated delta rule
 }
 
@@ -29,16 +29,16 @@ func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads,
 	q, k, v := heads.Split(qkv)
 	l := a.cfg.Layer(layer)
 	if of := l.KVLayer(); of != layer {
-		k, v = a.kept[of].k, a.kept[of].v
+		k, v = a.shared[of].k, a.shared[of].v
 	} else if l.SharesKV() {
-		a.kept[layer] = keysValues{k, v}
+		a.shared[layer] = keysValues{k, v}
 	}
 	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, l.Window(), sinks)
 }
 
 // pass describes the batch to a decoder.
 func (in Packed) pass(cfg *arch.Config) Pass {
-	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: cfg, scale: cfg.AttentionScale(), kept: keptKV{}}
+	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: cfg, scale: cfg.AttentionScale(), shared: sharedKV{}}
 	if cfg.GatedDelta != nil {
 		att.pieces = torch.PiecesOf(in.Cu, in.Follows)
 	}

@@ -69,7 +69,7 @@ func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 		into = append(into, m.Master)
 	}
 	if m.Half != nil && (m.Master == nil || m.sharded()) {
-		into = append(into, On(m.Half))
+		into = append(into, BufferOver(m.Half))
 	}
 	for _, b := range into {
 		span := ranks.Span{From: at, To: at + int64(len(values))}
@@ -121,7 +121,7 @@ func (m *Model) syncHalf(ctx context.Context) error {
 
 // widenVectors updates the norms and biases that wideVectors made.
 func (m *Model) widenVectors() {
-	if m.Master != nil && !m.apart() {
+	if m.Master != nil && !m.masterUnreadable() {
 		return // they are views of Master
 	}
 	for i, t := range m.wide {
@@ -134,8 +134,8 @@ func (m *Model) widenVectors() {
 // sharded reports whether Master holds a part of the weights.
 func (m *Model) sharded() bool { return m.Master != nil && m.Master.Numel() != m.Layout.Numel }
 
-// apart reports whether forward passes cannot read Master.
-func (m *Model) apart() bool { return m.sharded() || m.Master.Tensor == nil }
+// masterUnreadable reports whether forward passes cannot read Master.
+func (m *Model) masterUnreadable() bool { return m.sharded() || m.Master.Tensor == nil }
 
 // Checksum continues a CRC-32C: it adds values, in little-endian float32, to sum, the checksum of the values before them.
 func Checksum(sum uint32, values []float32) uint32 {

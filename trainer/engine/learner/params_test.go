@@ -33,7 +33,7 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 		}
 	}
 	inDevice(t, m, func(s *torch.Scope) {
-		p.master = model.On(s.Keep(s.Empty(torch.Float32, n)))
+		p.master = model.BufferOver(s.Keep(s.Empty(torch.Float32, n)))
 		p.each(func(mine, theirs *torch.Tensor) { mine.CopyFrom(theirs) }, m.Master.Tensor)
 	})
 	return p

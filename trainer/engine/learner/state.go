@@ -80,7 +80,7 @@ func (s *State) Digest(ctx context.Context) (sum uint32, err error) {
 	values := make([]float32, pieceElements)
 	for from, n := int64(0), s.params.Numel(); from < n; from += pieceElements {
 		part := values[:min(pieceElements, n-from)]
-		if err := model.On(s.whole()[0]).Read(ctx, from, part); err != nil {
+		if err := model.BufferOver(s.whole()[0]).Read(ctx, from, part); err != nil {
 			return 0, err
 		}
 		sum = model.Checksum(sum, part)

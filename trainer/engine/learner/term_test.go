@@ -234,7 +234,7 @@ func TestTermIsLinear(t *testing.T) {
 				t.Fatal(r, err)
 			}
 			grads[i] = make([]float32, l.State.params.Numel())
-			if err := model.On(l.grad.sum).Read(t.Context(), 0, grads[i]); err != nil {
+			if err := model.BufferOver(l.grad.sum).Read(t.Context(), 0, grads[i]); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -152,7 +152,7 @@ func gradientOf(t *testing.T, l *Learner, batch []*Sequence) (grad []float32, r 
 func readFlat(t *testing.T, l *Learner, flat *torch.Tensor) []float32 {
 	t.Helper()
 	out := make([]float32, l.model.Layout.Numel)
-	if err := model.On(flat).Read(context.Background(), 0, out); err != nil {
+	if err := model.BufferOver(flat).Read(context.Background(), 0, out); err != nil {
 		t.Fatal(err)
 	}
 	return out

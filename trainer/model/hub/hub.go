@@ -43,7 +43,7 @@ func Find(path, name string) (string, error) {
 		return path, err
 	}
 	if !IsName(name) || strings.HasSuffix(name, ".gguf") {
-		return "", missing(path + ": there is no such folder or file")
+		return "", notFoundError(path + ": there is no such folder or file")
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -60,18 +60,18 @@ func Find(path, name string) (string, error) {
 		if pinned {
 			download += " --revision " + revision
 		}
-		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: %s", name, path,
+		return "", notFoundError(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: %s", name, path,
 			cache, download))
 	}
 	return snapshot, err
 }
 
-// missing is the error text for a model that was not found. It states how to download the model.
-type missing string
+// notFoundError is the error text for a model that was not found. It states how to download the model.
+type notFoundError string
 
-func (m missing) Error() string { return string(m) }
+func (m notFoundError) Error() string { return string(m) }
 
-func (missing) Is(target error) bool { return target == fs.ErrNotExist }
+func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses. A value may begin with ~
 // and name other variables, as in huggingface_hub.

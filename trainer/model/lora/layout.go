@@ -83,12 +83,12 @@ func (s Spec) Layout(cfg arch.Config) (*Layout, error) {
 			return nil, err
 		}
 		if !slices.ContainsFunc(modules, matches) {
-			return nil, fmt.Errorf("targets: %s is not a module of the base model, whose linear modules are %s", strictjson.Brief(target), choices(cfg))
+			return nil, fmt.Errorf("targets: %s is not a module of the base model, whose linear modules are %s", strictjson.Brief(target), moduleChoices(cfg))
 		}
 	}
 	l, err := s.place(cfg)
 	if err == nil && len(l.Maps) == 0 {
-		err = fmt.Errorf("targets: %s names no module of the base model, whose linear modules are %s", s.Targets, choices(cfg))
+		err = fmt.Errorf("targets: %s names no module of the base model, whose linear modules are %s", s.Targets, moduleChoices(cfg))
 	}
 	return l, err
 }
@@ -168,7 +168,7 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 	}
 	for _, name := range modules {
 		if !known[name] {
-			return nil, fmt.Errorf("%s is not a module of the base model, whose linear modules are %s", strictjson.Brief(name), choices(cfg))
+			return nil, fmt.Errorf("%s is not a module of the base model, whose linear modules are %s", strictjson.Brief(name), moduleChoices(cfg))
 		}
 	}
 	l, err := s.place(cfg)

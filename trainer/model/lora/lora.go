@@ -94,7 +94,7 @@ func (s Spec) Validate() error {
 	switch {
 	case s.R < 1 || s.R > maxRank:
 		return fmt.Errorf("r is %d: must be 1 to %d", s.R, maxRank)
-	case !positive(s.Alpha):
+	case !isPositive(s.Alpha):
 		return fmt.Errorf("alpha is %v: must be positive and finite", s.Alpha)
 	case len(s.Targets.Names) == 0 && s.Targets.Pattern == "":
 		return fmt.Errorf("targets are missing: name modules such as q_proj, or %s", AllLinear)
@@ -105,7 +105,7 @@ func (s Spec) Validate() error {
 		}
 	}
 	for _, o := range s.Alphas {
-		if !positive(o.Value) {
+		if !isPositive(o.Value) {
 			return fmt.Errorf("alpha_pattern: %s is %v: must be positive and finite", strictjson.Brief(o.Pattern), o.Value)
 		}
 	}
@@ -113,7 +113,7 @@ func (s Spec) Validate() error {
 	return err
 }
 
-func positive(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+func isPositive(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 
 // scale returns the scale of a module's adapter.
 func (s Spec) scale(r int, alpha float64) float64 {
@@ -169,7 +169,7 @@ func (t Targets) matcher() (func(name string) bool, error) {
 	case t.Pattern == "":
 		return func(string) bool { return false }, nil
 	case t.allLinear():
-		return func(name string) bool { return name != head && !embeds(name) }, nil
+		return func(name string) bool { return name != head && !isEmbedding(name) }, nil
 	}
 	whole, err := expression(`(?:` + t.Pattern + `)`)
 	if err != nil {
@@ -224,15 +224,15 @@ const (
 	embeddingOfInputs = "embed_tokens_per_layer" // see arch.ByLayer.Inputs
 )
 
-// embeds reports whether a module is an embedding.
-func embeds(name string) bool {
+// isEmbedding reports whether a module is an embedding.
+func isEmbedding(name string) bool {
 	return strings.HasSuffix(name, "."+embedding) || strings.HasSuffix(name, "."+embeddingOfInputs)
 }
 
 // adaptable returns an error with the reason if a linear module of a checkpoint cannot have an adapter.
 func adaptable(name string) error {
 	switch {
-	case name == head || embeds(name):
+	case name == head || isEmbedding(name):
 		return errors.New("adapters of the embedding and the head are not supported")
 	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate") || strings.HasSuffix(name, ".router") ||
 		strings.HasSuffix(name, ".router.proj"):
@@ -251,8 +251,8 @@ func linears(cfg arch.Config) (names []string) {
 	return names
 }
 
-// choices lists, for messages, the last parts of the names of modules that can have an adapter.
-func choices(cfg arch.Config) string {
+// moduleChoices lists, for messages, the last parts of the names of modules that can have an adapter.
+func moduleChoices(cfg arch.Config) string {
 	var ends []string
 	for _, name := range linears(cfg) {
 		if end := name[strings.LastIndex(name, ".")+1:]; adaptable(name) == nil && !slices.Contains(ends, end) {

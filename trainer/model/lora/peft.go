@@ -72,7 +72,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	s := &p.Spec
 	switch key {
 	case "peft_type":
-		*kind, err = as[string](v, "a string")
+		*kind, err = asType[string](v, "a string")
 	case "r":
 		var r float64
 		r, err = number(v)
@@ -84,7 +84,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	case "lora_dropout":
 		p.Dropout, err = number(v)
 	case "use_rslora":
-		s.RSLoRA, err = as[bool](v, "true or false")
+		s.RSLoRA, err = asType[bool](v, "true or false")
 	case "target_modules":
 		s.Targets, err = targets(v)
 	case "exclude_modules":
@@ -95,11 +95,11 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 		err = layerNames(v)
 	case "base_model_name_or_path":
 		if v != nil {
-			p.Base, err = as[string](v, "a string")
+			p.Base, err = asType[string](v, "a string")
 		}
 	default:
-		allowed, known := others[key]
-		if off(v) || known && (allowed == nil || slices.Contains(allowed, v)) {
+		allowed, known := neutralKeys[key]
+		if isOff(v) || known && (allowed == nil || slices.Contains(allowed, v)) {
 			return nil
 		}
 		err = fmt.Errorf("is %s: this is not supported", strictjson.Show(v))
@@ -107,9 +107,9 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	return err
 }
 
-// others maps keys that do not change the result of an adapter to the values for which this is true; nil: all values. Any
+// neutralKeys maps keys that do not change the result of an adapter to the values for which this is true; nil: all values. Any
 // other key must be off: null, false, 0 or empty.
-var others = map[string][]any{
+var neutralKeys = map[string][]any{
 	"auto_mapping": nil, "inference_mode": nil, "peft_version": nil, "revision": nil, "megatron_core": nil,
 	"qalora_group_size": nil, // only used with use_qalora
 	"bias":              {"none"},
@@ -122,7 +122,7 @@ var others = map[string][]any{
 	"ensure_weight_tying": nil, // of adapters of embeddings and heads, which are refused
 }
 
-func off(v any) bool {
+func isOff(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return true
@@ -141,8 +141,8 @@ func off(v any) bool {
 	return false
 }
 
-// as returns v as a value of a type that an error describes as `wanted`.
-func as[T any](v any, wanted string) (T, error) {
+// asType returns v as a value of a type that an error describes as `wanted`.
+func asType[T any](v any, wanted string) (T, error) {
 	t, ok := v.(T)
 	if !ok {
 		return t, fmt.Errorf("is %s: must be %s", strictjson.Show(v), wanted)
@@ -171,7 +171,7 @@ func targets(v any) (t Targets, err error) {
 			return t, fmt.Errorf("lists %d names: at most %d", len(v), maxPatterns)
 		}
 		for _, one := range v {
-			name, err := as[string](one, "a string")
+			name, err := asType[string](one, "a string")
 			if err != nil {
 				return t, err
 			}
@@ -204,7 +204,7 @@ func layerNames(v any) error {
 	if !isList {
 		list = []any{v}
 	}
-	if off(v) || slices.Contains(list, any("layers")) {
+	if isOff(v) || slices.Contains(list, any("layers")) {
 		return nil
 	}
 	return fmt.Errorf("is %s: the name of a model's list of layers is \"layers\"", strictjson.Show(v))
@@ -238,7 +238,7 @@ func (p PEFT) JSON(cfg arch.Config) []byte {
 		case len(t.Names) > 0:
 			return t.Names
 		case t.allLinear():
-			return strings.Split(choices(cfg), ", ")
+			return strings.Split(moduleChoices(cfg), ", ")
 		case t.Pattern != "":
 			return t.Pattern
 		}

@@ -18,7 +18,7 @@ import (
 func Peak(t testing.TB, work func()) int64 {
 	t.Helper()
 	debug.FreeOSMemory() // garbage of earlier tests must not hide the growth
-	before := anonymous(t)
+	before := anonymousMemory(t)
 	stop, peak := make(chan struct{}), make(chan int64, 1)
 	go func() {
 		highest := before
@@ -28,7 +28,7 @@ func Peak(t testing.TB, work func()) int64 {
 				peak <- highest
 				return
 			case <-time.After(time.Millisecond):
-				highest = max(highest, anonymous(t))
+				highest = max(highest, anonymousMemory(t))
 			}
 		}
 	}()
@@ -39,7 +39,7 @@ func Peak(t testing.TB, work func()) int64 {
 	return <-peak - before
 }
 
-func anonymous(t testing.TB) int64 {
+func anonymousMemory(t testing.TB) int64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Skip("no /proc/self/status: anonymous memory cannot be measured here")
