@@ -25,7 +25,7 @@ func UsableCores() Cores { return usableCores("/", runtime.NumCPU()) }
 // usableCores does the work of UsableCores, with the kernel's files below another root. affinity is the number of
 // cores on which the process may run.
 func usableCores(root string, affinity int) Cores {
-	c := Cores{N: affinity, Machine: max(online(filepath.Join(root, "sys/devices/system/cpu/online")), affinity), Affinity: affinity}
+	c := Cores{N: affinity, Machine: max(countCores(filepath.Join(root, "sys/devices/system/cpu/online")), affinity), Affinity: affinity}
 	for _, g := range groups(root, "cpu") {
 		if quota := g.cores(); quota > 0 && (c.Quota == 0 || quota < c.Quota) {
 			c.Quota, c.Group = quota, g.dir
@@ -52,9 +52,9 @@ func (c Cores) String() string {
 func (g group) cores() float64 {
 	var quota, period string
 	if g.v1 {
-		quota, period = word(filepath.Join(g.dir, "cpu.cfs_quota_us"), 0), word(filepath.Join(g.dir, "cpu.cfs_period_us"), 0)
+		quota, period = fileWord(filepath.Join(g.dir, "cpu.cfs_quota_us"), 0), fileWord(filepath.Join(g.dir, "cpu.cfs_period_us"), 0)
 	} else {
-		quota, period = word(filepath.Join(g.dir, "cpu.max"), 0), word(filepath.Join(g.dir, "cpu.max"), 1)
+		quota, period = fileWord(filepath.Join(g.dir, "cpu.max"), 0), fileWord(filepath.Join(g.dir, "cpu.max"), 1)
 	}
 	q, err1 := strconv.ParseFloat(quota, 64) // "max" and -1 mean that there is no quota
 	p, err2 := strconv.ParseFloat(period, 64)
@@ -64,8 +64,8 @@ func (g group) cores() float64 {
 	return 0
 }
 
-// word returns the i-th word of a file, or "" if it has fewer words.
-func word(path string, i int) string {
+// fileWord returns the i-th word of a file, or "" if it has fewer words.
+func fileWord(path string, i int) string {
 	text, _ := os.ReadFile(path)
 	if words := strings.Fields(string(text)); i < len(words) {
 		return words[i]
@@ -73,9 +73,9 @@ func word(path string, i int) string {
 	return ""
 }
 
-// online counts the cores of a list such as 0-3,6.
-func online(path string) (n int) {
-	for part := range strings.SplitSeq(word(path, 0), ",") {
+// countCores counts the cores of a list such as 0-3,6.
+func countCores(path string) (n int) {
+	for part := range strings.SplitSeq(fileWord(path, 0), ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		if !isRange {
 			to = from

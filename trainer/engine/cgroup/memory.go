@@ -52,11 +52,11 @@ func limits(g group) (limit, free int64) {
 	if g.v1 {
 		most, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 	}
-	limit, err := strconv.ParseInt(word(filepath.Join(g.dir, most), 0), 10, 64)
+	limit, err := strconv.ParseInt(fileWord(filepath.Join(g.dir, most), 0), 10, 64)
 	if err != nil { // "max", or there is no such group
 		return math.MaxInt64, math.MaxInt64
 	}
-	n, err := strconv.ParseInt(word(filepath.Join(g.dir, used), 0), 10, 64)
+	n, err := strconv.ParseInt(fileWord(filepath.Join(g.dir, used), 0), 10, 64)
 	if err != nil {
 		return math.MaxInt64, math.MaxInt64
 	}

@@ -115,7 +115,7 @@ func (m *Machines) enter(d *deviceConn) {
 	enters := other == nil && over == nil
 	if enters && writeFrame(d.conn, controlFrame, control{Entered: true}) == nil && d.conn.SetDeadline(time.Time{}) == nil {
 		m.conns[d.rank], m.unnotified[d.machine] = d, true
-		m.announce()
+		m.wakeWaits()
 	}
 	m.mu.Unlock()
 	switch {

@@ -16,13 +16,13 @@ import (
 
 // Inbox is a follower's end of the pipes: it receives orders and requests for turns.
 type Inbox struct {
-	orders  chan received
+	orders  chan receivedOrder
 	mu      sync.Mutex // guards the writing of replies
 	replies io.Writer
 	turns   turns
 }
 
-type received struct {
+type receivedOrder struct {
 	order Order
 	batch []*learner.Sequence
 	err   error
@@ -38,7 +38,7 @@ func Follower() *Inbox {
 	}
 	os.Unsetenv(followerEnv) // processes that this one starts are not followers
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	inbox := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
+	inbox := &Inbox{orders: make(chan receivedOrder), replies: os.NewFile(repliesFD, "replies")}
 	go inbox.heartbeat(lease / heartbeatsPerLease)
 	go inbox.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
 	return inbox
@@ -48,7 +48,7 @@ func Follower() *Inbox {
 func (inbox *Inbox) receive(in io.Reader, gone func()) {
 	for {
 		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
-		r := received{err: err}
+		r := receivedOrder{err: err}
 		switch {
 		case err == io.EOF:
 			gone()
@@ -71,7 +71,7 @@ func (inbox *Inbox) receive(in io.Reader, gone func()) {
 }
 
 // receiveOrder returns the order in a frame with its batch, which follows the frame.
-func receiveOrder(content []byte, in io.Reader) (r received) {
+func receiveOrder(content []byte, in io.Reader) (r receivedOrder) {
 	if r.order, r.err = decodeOrder(content); r.err != nil {
 		return r
 	}
@@ -103,7 +103,7 @@ func (inbox *Inbox) heartbeat(interval time.Duration) {
 
 // Answer reports to rank 0 that an order was executed, or the reason why it failed.
 func (inbox *Inbox) Answer(r Reply) error {
-	content, err := json.Marshal(r.short())
+	content, err := json.Marshal(r.shortened())
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}

@@ -320,11 +320,11 @@ func FuzzOrders(f *testing.F) {
 	f.Add(whole)
 	f.Add(whole[:len(whole)-1])
 	f.Add([]byte("o\xff\xff\xff\xff"))
-	receiveOrder := func(data []byte) received {
+	receiveOrder := func(data []byte) receivedOrder {
 		in := bytes.NewReader(data)
 		_, content, err := readFrame(in, orderFrame)
 		if err != nil {
-			return received{err: err}
+			return receivedOrder{err: err}
 		}
 		return receiveOrder(content, in)
 	}

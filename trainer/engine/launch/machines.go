@@ -100,11 +100,11 @@ func (m *Machines) dismiss(d *deviceConn, over RunEnd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.unnotified, d.machine)
-	m.announce()
+	m.wakeWaits()
 }
 
-// announce wakes the waits for a change. The caller holds m.mu.
-func (m *Machines) announce() {
+// wakeWaits wakes the waits for a change. The caller holds m.mu.
+func (m *Machines) wakeWaits() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -188,9 +188,9 @@ func (m *Machines) awaitNotified(longest time.Duration) {
 	late := time.After(longest)
 	for {
 		m.mu.Lock()
-		left, changed := len(m.unnotified), m.changed
+		pending, changed := len(m.unnotified), m.changed
 		m.mu.Unlock()
-		if left == 0 {
+		if pending == 0 {
 			return
 		}
 		select {

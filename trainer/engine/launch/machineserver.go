@@ -78,15 +78,15 @@ type machineServer struct {
 
 	mu         sync.Mutex
 	takingPart bool      // whether a device takes part
-	noted      time.Time // time of the last note about a wait
+	lastNote   time.Time // time of the last note about a wait
 }
 
 // waits reports the wait, at once and then every minute, for all devices together.
 func (m *machineServer) waits(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.noted) >= time.Minute || m.takingPart {
-		m.noted, m.takingPart = time.Now(), false
+	if time.Since(m.lastNote) >= time.Minute || m.takingPart {
+		m.lastNote, m.takingPart = time.Now(), false
 		m.options.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", m.options.Agent, m.options.Address, err))
 	}
 }

@@ -90,8 +90,8 @@ type Reply struct {
 	Digest      uint32 `json:"digest,omitempty"`        // digest of the weights
 }
 
-// short returns the reply with a long error cut.
-func (r Reply) short() Reply {
+// shortened returns the reply with a long error cut.
+func (r Reply) shortened() Reply {
 	const maxError = 4 << 10
 	r.Error = r.Error[:min(len(r.Error), maxError)]
 	return r

@@ -288,7 +288,7 @@ func TestHostileRequests(t *testing.T) {
 		{"too long a request", "announces 4294967295 bytes", true, [][]byte{[]byte("q\xff\xff\xff\xff")}},
 		{"an end of nothing", "", true, [][]byte{mustFrame(t, cancelFrame, make([]byte, 8))}},
 	} {
-		inbox := &Inbox{orders: make(chan received, 1), replies: io.Discard}
+		inbox := &Inbox{orders: make(chan receivedOrder, 1), replies: io.Discard}
 		if c.samples {
 			inbox.Sample(sampled)
 		}

@@ -75,7 +75,7 @@ func (t *turns) cancel(content []byte) error {
 
 // answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
 func (inbox *Inbox) answerTurn(id uint64, t Turn) {
-	t.Reply = t.Reply.short()
+	t.Reply = t.Reply.shortened()
 	content, err := encodeColumns(turnAnswer{id, t})
 	if err == nil {
 		err = inbox.send(turnFrame, content)
@@ -83,7 +83,7 @@ func (inbox *Inbox) answerTurn(id uint64, t Turn) {
 	if err == nil {
 		return
 	}
-	if content, err = encodeColumns(turnAnswer{id, Turn{Reply: Reply{Error: err.Error()}.short(), Stats: t.Stats}}); err == nil {
+	if content, err = encodeColumns(turnAnswer{id, Turn{Reply: Reply{Error: err.Error()}.shortened(), Stats: t.Stats}}); err == nil {
 		_ = inbox.send(turnFrame, content) // if the worker is gone, this process ends
 	}
 }

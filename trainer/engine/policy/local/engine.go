@@ -85,7 +85,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	if e.executor.cache, err = m.NewCache(ctx, size); err != nil {
 		return nil, err
 	}
-	go e.schedule()
+	go e.run()
 	return e, nil
 }
 
@@ -117,8 +117,8 @@ func (e *Engine) add(q *sequence) error {
 	return nil
 }
 
-// nudge wakes the scheduler. It takes the lock so that no wake-up is lost between the scheduler's check and its wait.
-func (e *Engine) nudge() {
+// wakeScheduler wakes the scheduler. It takes the lock so that no wake-up is lost between the scheduler's check and its wait.
+func (e *Engine) wakeScheduler() {
 	e.mu.Lock()
 	e.wake.Signal()
 	e.mu.Unlock()
@@ -135,12 +135,12 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	err := e.dev.Do(ctx, func(*torch.Scope) error { e.executor.dropRecordings(); dropEnded(e.pages); return nil })
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.executor.dropRecordings(); dropEndedStates(e.pages); return nil })
 	return errors.Join(err, e.executor.cache.Close(ctx, e.dev))
 }
 
-// schedule runs the scheduler: it admits sequences, runs a pass and distributes its tokens. Only schedule uses the cache.
-func (e *Engine) schedule() {
+// run admits sequences, runs a pass and distributes its tokens, until the engine is closed. Only run uses the cache.
+func (e *Engine) run() {
 	defer close(e.done)
 	for {
 		batch, ok := e.next()
@@ -170,7 +170,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 			return nil, false
 		}
 		e.drop((*sequence).cancelled)
-		e.dismiss()
+		e.removeDeparting()
 		moves := e.admit()
 		if len(e.running) > 0 {
 			b := e.plan()
@@ -316,8 +316,8 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		w.q.state.cached.routes, routes = append(w.q.state.cached.routes, routes[:n]...), routes[n:]
 	}
 	for i, q := range b.ready {
-		if q.broken != nil {
-			q.finish(policy.FinishCancelled, q.broken)
+		if q.constraintErr != nil {
+			q.finish(policy.FinishCancelled, q.constraintErr)
 			e.finishSlot(q)
 			continue
 		}

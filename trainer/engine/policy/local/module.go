@@ -54,8 +54,8 @@ func newestHidden(m *model.Model, s *torch.Scope, sequences []*sequence) *torch.
 	return m.Forward(s, model.Packed{IDs: on[0], Pos: on[1], Cu: on[2]}).IndexSelect(0, on[3])
 }
 
-// dropEnded drops the states of a module's step whose sequences have ended. Call it inside Do.
-func dropEnded(p *pages) {
+// dropEndedStates drops the states of a module's step whose sequences have ended. Call it inside Do.
+func dropEndedStates(p *pages) {
 	for _, st := range p.ended {
 		st.Drop()
 	}
@@ -70,7 +70,7 @@ func freeStates(e *Engine) bool {
 	}
 	e.mu.Unlock()
 	defer e.mu.Lock()
-	if err := e.dev.Do(context.Background(), func(*torch.Scope) error { dropEnded(e.pages); return nil }); err != nil {
+	if err := e.dev.Do(context.Background(), func(*torch.Scope) error { dropEndedStates(e.pages); return nil }); err != nil {
 		e.pages.ended = nil // the device is closed, and its tensors with it
 	}
 	return true

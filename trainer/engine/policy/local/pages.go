@@ -95,10 +95,10 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 		if p.states != nil {
 			cached = seq.resumable(seq.filled, cached)
 		}
-		if cached > best.reuse && p.holds(seq, cached) {
+		if cached > best.reuse && p.resumable(seq, cached) {
 			best = prefix{seq, cached}
 		}
-		if seq.busy && c > seq.filled && (p.states == nil || seq.want(c)) {
+		if seq.busy && c > seq.filled && (p.states == nil || seq.requestSnapshot(c)) {
 			promised = max(promised, c)
 		}
 	}
@@ -113,9 +113,9 @@ func firstSeen(g arch.CacheGroup, position int) int {
 	return max(0, position+1-g.Window) / arch.CacheBlock
 }
 
-// holds reports whether a sequence can continue after the first n tokens of a cached sequence,
+// resumable reports whether a sequence can continue after the first n tokens of a cached sequence,
 // n ≥ 1. Layers with a window may have freed blocks that the next token attends to.
-func (p *pages) holds(seq *cachedSeq, n int) bool {
+func (p *pages) resumable(seq *cachedSeq, n int) bool {
 	for g, group := range p.groups {
 		if i := firstSeen(group, n); i*arch.CacheBlock < n && seq.tables[g][i] == noBlock {
 			return false
@@ -155,7 +155,7 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []
 		p.each(seq, (*pool).hold)
 	}
 	if seq.wanted, seq.prompt = nil, len(tokens); p.states != nil && len(tokens)-1 > seq.filled {
-		seq.want(len(tokens) - 1) // where other rollouts of the prompt can continue
+		seq.requestSnapshot(len(tokens) - 1) // where other rollouts of the prompt can continue
 	}
 	p.clock++
 	seq.owner, seq.tokens, seq.busy, seq.lastUse = owner, append(seq.tokens[:0], tokens...), true, p.clock
@@ -229,7 +229,7 @@ func (p *pages) extend(seq *cachedSeq, n int) bool {
 	for g, pool := range p.pools {
 		for len(seq.tables[g]) < arch.CacheBlocks(n) {
 			for len(pool.free) == 0 {
-				if !p.giveUp() {
+				if !p.evict() {
 					return false
 				}
 			}
@@ -242,9 +242,9 @@ func (p *pages) extend(seq *cachedSeq, n int) bool {
 	return true
 }
 
-// giveUp takes the last block from the least recently used idle cached sequence. It returns false if no cached sequence
+// evict takes the last block from the least recently used idle cached sequence. It returns false if no cached sequence
 // is idle.
-func (p *pages) giveUp() bool {
+func (p *pages) evict() bool {
 	var oldest *cachedSeq
 	for _, seq := range p.cached {
 		if !seq.busy && (oldest == nil || seq.lastUse < oldest.lastUse) {
@@ -254,17 +254,17 @@ func (p *pages) giveUp() bool {
 	if oldest == nil {
 		return false
 	}
-	p.shorten(oldest, (oldest.filled-1)/arch.CacheBlock*arch.CacheBlock)
+	p.truncate(oldest, (oldest.filled-1)/arch.CacheBlock*arch.CacheBlock)
 	return true
 }
 
-// shorten keeps the first n tokens of an idle cached sequence, or drops the cached sequence if no sequence can continue
+// truncate keeps the first n tokens of an idle cached sequence, or drops the cached sequence if no sequence can continue
 // after them.
-func (p *pages) shorten(seq *cachedSeq, n int) {
+func (p *pages) truncate(seq *cachedSeq, n int) {
 	if p.states != nil {
 		n = seq.resumable(seq.filled, n)
 	}
-	if n > 0 && !p.holds(seq, n) {
+	if n > 0 && !p.resumable(seq, n) {
 		n = 0
 	}
 	if p.states != nil && n > 0 {
@@ -296,7 +296,7 @@ func (p *pages) trim(seq *cachedSeq) {
 // reach again, but keeps those that the n-th token attends to, for sequences that end or diverge there.
 func (p *pages) fill(seq *cachedSeq, n int) {
 	seq.filled = n
-	p.snap(seq)
+	p.takeSnapshot(seq)
 	for g, group := range p.groups {
 		table := seq.tables[g]
 		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {

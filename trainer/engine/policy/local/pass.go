@@ -40,7 +40,7 @@ func planBatch(running []*sequence, limit int) *batch {
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := q.state.cached.reach(q.state.filled, min(missing, max(limit-rows, 0)))
+			n := q.state.cached.nextSnapshot(q.state.filled, min(missing, max(limit-rows, 0)))
 			if decoding {
 				n = 1
 			}
@@ -102,7 +102,7 @@ func (e *Engine) pass(b *batch) (sampled []token, err error) {
 	// Not a request's context: a cancelled request must not fail the other requests of the batch.
 	err = e.dev.Do(context.Background(), func(s *torch.Scope) (err error) {
 		s.OnIdleThreads(func() {
-			dropEnded(e.pages)
+			dropEndedStates(e.pages)
 			sampled, err = e.executor.compute(s, b)
 		})
 		return err

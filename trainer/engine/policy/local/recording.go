@@ -64,7 +64,8 @@ func (e *executor) replay(s *torch.Scope, r *recording, b *batch) (result, error
 	r.graph.Replay()
 	return func() ([]token, error) {
 		b.readRoutes(r.chosen)
-		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.allows != nil }) { // recorded sampling does not apply constraints
+		// Recorded sampling does not apply constraints.
+		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.constraint != nil }) {
 			return sample(s, r.logits.Narrow(0, 0, int64(b.rows)), b.ready)
 		}
 		return r.read(b.rows)

@@ -36,8 +36,8 @@ func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, e
 	drawn.Int32s(host)
 	out := tokensOf(host[:n], host[n:])
 	for i, q := range ready {
-		if q.allows != nil && q.broken == nil {
-			q.broken = q.allows.Accept(out[i].id)
+		if q.constraint != nil && q.constraintErr == nil {
+			q.constraintErr = q.constraint.Accept(out[i].id)
 		}
 	}
 	return out, nil
@@ -61,10 +61,10 @@ func tokensOf(ids, logp []int32) []token {
 func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
 	vocab := logits.Size(1)
 	for i, q := range ready {
-		if q.allows == nil {
+		if q.constraint == nil {
 			continue
 		}
-		words, err := q.allows.Allowed()
+		words, err := q.constraint.Allowed()
 		minus := make([]float32, vocab) // added to the row
 		any := false
 		for id := range minus {
@@ -77,7 +77,7 @@ func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
 		if err == nil && !any {
 			err = errors.New("policy: the constraint allows no token")
 		}
-		if q.broken = err; err == nil {
+		if q.constraintErr = err; err == nil {
 			logits.Select(0, int64(i)).Add_(s.FromFloat32(minus, vocab).To(logits.DType()))
 		}
 	}

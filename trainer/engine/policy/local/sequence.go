@@ -10,21 +10,21 @@ import (
 
 // sequence is one turn being sampled.
 type sequence struct {
-	tenant   *Tenant
-	ctx      context.Context
-	sampling policy.Sampling
-	key      [2]uint32
-	tokens   []int32 // prompt and sampled tokens
-	prompt   int
-	state    slotState
-	onToken  func(id int32)
-	allows   policy.Constraint // nil: any token is allowed
-	broken   error             // error of the constraint
-	ending   *policy.Ending
-	out      policy.Completion
-	err      error
-	finished bool
-	done     chan struct{}
+	tenant        *Tenant
+	ctx           context.Context
+	sampling      policy.Sampling
+	key           [2]uint32
+	tokens        []int32 // prompt and sampled tokens
+	prompt        int
+	state         slotState
+	onToken       func(id int32)
+	constraint    policy.Constraint // nil: any token is allowed
+	constraintErr error             // error of the constraint
+	ending        *policy.Ending
+	out           policy.Completion
+	err           error
+	finished      bool
+	done          chan struct{}
 }
 
 // slotState holds a sequence's position in the queue, its slot, and its progress in the cache.
@@ -50,7 +50,7 @@ func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	k := r.Key
 	return &sequence{
 		tenant: t, ctx: ctx, sampling: r.Sampling, state: slotState{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken,
-		allows: r.Constraint, done: make(chan struct{}),
+		constraint: r.Constraint, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.opt.Context, t.opt.TokenBytes),
 	}

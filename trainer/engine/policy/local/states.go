@@ -51,8 +51,8 @@ func (r *recurrence) resumable(filled, n int) int {
 	return 0
 }
 
-// want requests a snapshot after n tokens. It reports whether there will be one.
-func (r *recurrence) want(n int) bool {
+// requestSnapshot requests a snapshot after n tokens. It reports whether there will be one.
+func (r *recurrence) requestSnapshot(n int) bool {
 	i, found := slices.BinarySearch(r.wanted, n)
 	switch {
 	case found:
@@ -64,8 +64,8 @@ func (r *recurrence) want(n int) bool {
 	return true
 }
 
-// reach returns the number of tokens, at most n, up to the next wanted snapshot.
-func (r *recurrence) reach(filled, n int) int {
+// nextSnapshot returns the number of tokens, at most n, up to the next wanted snapshot.
+func (r *recurrence) nextSnapshot(filled, n int) int {
 	if len(r.wanted) > 0 {
 		return min(n, r.wanted[0]-filled)
 	}
@@ -76,7 +76,7 @@ func (r *recurrence) reach(filled, n int) int {
 // but not the state `except`.
 func (p *pages) takeState(except int32) int32 {
 	if len(p.states.free) == 0 {
-		p.giveUpState(except)
+		p.evictState(except)
 	}
 	last := len(p.states.free) - 1
 	if last < 0 {
@@ -87,8 +87,8 @@ func (p *pages) takeState(except int32) int32 {
 	return n
 }
 
-// giveUpState frees the least recently used state of a snapshot or of an idle cached sequence.
-func (p *pages) giveUpState(except int32) {
+// evictState frees the least recently used state of a snapshot or of an idle cached sequence.
+func (p *pages) evictState(except int32) {
 	var of *cachedSeq
 	at, oldest := 0, int64(0)
 	consider := func(seq *cachedSeq, i int, number int32, lastUse int64) {
@@ -110,7 +110,7 @@ func (p *pages) giveUpState(except int32) {
 		p.states.free = append(p.states.free, of.snapshots[at].number)
 		of.snapshots = slices.Delete(of.snapshots, at, at+1)
 	default:
-		p.shorten(of, of.filled-1)
+		p.truncate(of, of.filled-1)
 	}
 }
 
@@ -172,8 +172,8 @@ func (p *pages) begin(seq *cachedSeq, from prefix) (moves []move) {
 	return moves
 }
 
-// snap takes a snapshot of a cached sequence in flight if one is wanted after its filled tokens.
-func (p *pages) snap(seq *cachedSeq) {
+// takeSnapshot takes a snapshot of a cached sequence in flight if one is wanted after its filled tokens.
+func (p *pages) takeSnapshot(seq *cachedSeq) {
 	for len(seq.wanted) > 0 && seq.wanted[0] <= seq.filled {
 		at := seq.wanted[0]
 		if seq.wanted = seq.wanted[1:]; at < seq.filled || slices.ContainsFunc(seq.snapshots, func(s snapshot) bool { return s.at == at }) {

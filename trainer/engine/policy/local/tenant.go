@@ -22,11 +22,11 @@ type TenantOptions struct {
 // Tenant is an agent for which an engine samples, with the engine's model or with adapters on it. It implements
 // policy.Policy.
 type Tenant struct {
-	engine *Engine
-	model  *model.Model
-	opt    TenantOptions
-	number int  // its place in Engine.tenants
-	owns   bool // Close also closes the engine
+	engine     *Engine
+	model      *model.Model
+	opt        TenantOptions
+	number     int  // its place in Engine.tenants
+	ownsEngine bool // Close also closes the engine
 
 	version  int64 // engine.mu guards this and the following fields
 	stats    policy.Stats
@@ -48,7 +48,7 @@ func OpenTenant(ctx context.Context, m *model.Model, opt Options, tenantOpt Tena
 		e.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
-	t.owns = true
+	t.ownsEngine = true
 	return t, nil
 }
 
@@ -89,8 +89,8 @@ func (e *Engine) bind(ctx context.Context) error {
 	})
 }
 
-// dismiss removes departing tenants. Their sequences have been dropped.
-func (e *Engine) dismiss() {
+// removeDeparting removes departing tenants. Their sequences have been dropped.
+func (e *Engine) removeDeparting() {
 	for i, t := range e.tenants {
 		if t != nil && t.leaving {
 			e.pages.forget(t)
@@ -103,7 +103,7 @@ func (e *Engine) dismiss() {
 // Close fails the tenant's sequences with policy.ErrClosed. When it returns, the engine no longer reads the tenant's adapters.
 func (t *Tenant) Close(ctx context.Context) error {
 	e := t.engine
-	if t.owns {
+	if t.ownsEngine {
 		return e.Close(ctx)
 	}
 	e.mu.Lock()
@@ -187,7 +187,7 @@ func (t *Tenant) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if err := t.engine.add(q); err != nil {
 		return policy.Completion{}, err
 	}
-	stop := context.AfterFunc(ctx, t.engine.nudge)
+	stop := context.AfterFunc(ctx, t.engine.wakeScheduler)
 	defer stop()
 	<-q.done
 	return q.out, q.err

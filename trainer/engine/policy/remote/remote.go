@@ -70,11 +70,11 @@ type Policy struct {
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 
-	mu        sync.Mutex
-	published *published // the weights that every server should have; nil before the first UpdateWeights
-	version   int64
-	loads     int // number of folders written
-	stats     policy.Stats
+	mu      sync.Mutex
+	newest  *weightsCopy // the weights that every server should have; nil before the first UpdateWeights
+	version int64
+	loads   int // number of folders written
+	stats   policy.Stats
 }
 
 var _ policy.Policy = (*Policy)(nil)
@@ -142,8 +142,8 @@ func (p *Policy) Version() int64 {
 // UpdateWeights writes the weights, and makes every server load them once its turns in flight have ended. It returns when all
 // servers have passed the checks (see verifyWeights). It waits for absent servers.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
-	before := p.current()
-	var next *published
+	before := p.currentCopy()
+	var next *weightsCopy
 	if before != nil && before.fixed {
 		same := *before
 		next, same.version = &same, version
@@ -154,7 +154,7 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 		}
 	}
 	p.mu.Lock()
-	p.published = next
+	p.newest = next
 	p.mu.Unlock()
 	g, gctx := errgroup.WithContext(ctx)
 	for _, r := range p.replicas {
@@ -175,11 +175,11 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	return err
 }
 
-// current returns the weights that every server should have, or nil before the first UpdateWeights and after Close.
-func (p *Policy) current() *published {
+// currentCopy returns the weights that every server should have, or nil before the first UpdateWeights and after Close.
+func (p *Policy) currentCopy() *weightsCopy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.published
+	return p.newest
 }
 
 // Generate samples one turn; see policy.Policy. A turn is sampled by one server from its first token to its last. If
@@ -267,10 +267,10 @@ func (p *Policy) Close(context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.published == nil {
+	if p.newest == nil {
 		return nil
 	}
-	w := p.published
-	p.published = nil
+	w := p.newest
+	p.newest = nil
 	return w.remove()
 }

@@ -182,14 +182,14 @@ func TestUpdates(t *testing.T) {
 			holdsTo(t, r, c, &old)
 		})
 		<-answering
-		first := p.published.folder
+		first := p.newest.folder
 		w.weights = 2
 		flying.Go(func() {
 			if err := p.UpdateWeights(t.Context(), 1); err != nil {
 				t.Error(err)
 			}
 		})
-		for p.current().stamp == first[strings.LastIndexByte(first, '/')+1:] { // until the update waits for the turn in flight
+		for p.currentCopy().stamp == first[strings.LastIndexByte(first, '/')+1:] { // until the update waits for the turn in flight
 			time.Sleep(time.Millisecond)
 		}
 		close(answer)

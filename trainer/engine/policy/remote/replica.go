@@ -35,12 +35,12 @@ type replica struct {
 	turns, control *http.Client // control: for all requests except turns
 	known          connections
 
-	weights *published // guarded by the gate
-	given   []string   // stamps of the weights that it has, or may have after a failed load; guarded by the gate
+	weights *weightsCopy // guarded by the gate
+	stamps  []string     // stamps of the weights that it has, or may have after a failed load; guarded by the gate
 	lost    atomic.Bool
 }
 
-const wholeGate = 1 << 30
+const gateCapacity = 1 << 30
 
 // protocol is the protocol of one kind of server.
 type protocol interface {
@@ -109,7 +109,7 @@ func newReplica(address string, opt Options) *replica {
 		// A redirect could send the key to another host.
 		return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate),
+	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(gateCapacity),
 		turns: client(max(opt.InFlight, 1)), control: client(1)}
 	r.lost.Store(true) // until it has passed the checks with its first weights
 	if opt.Kind == SGLang {
@@ -162,7 +162,7 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 
 // ask sends one request for tokens and checks the reply: its form, every token, every log-prob, and that the process
 // that sampled it has the weights w.
-func (r *replica) ask(ctx context.Context, p *Policy, w *published, q prompt) (answer, error) {
+func (r *replica) ask(ctx context.Context, p *Policy, w *weightsCopy, q prompt) (answer, error) {
 	path, body := r.api.request(q)
 	var conn net.Conn
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { conn = c.Conn }})
@@ -220,12 +220,12 @@ func (c *connections) add(conn net.Conn, stamp string) {
 }
 
 // sameWeights compares the stamp that a server reports with the stamp of the weights that it loaded last.
-func sameWeights(reports, given string) error {
+func sameWeights(reports, stamp string) error {
 	switch {
-	case reports == given:
+	case reports == stamp:
 		return nil
 	case strings.HasPrefix(reports, stampPrefix):
-		return fmt.Errorf("it has the weights %s, but this run gave it %s: another trainer uses the same server", quote(reports), given)
+		return fmt.Errorf("it has the weights %s, but this run gave it %s: another trainer uses the same server", quote(reports), stamp)
 	}
 	return &lostError{error: errors.New("it was restarted and has lost the weights")}
 }
@@ -233,14 +233,14 @@ func sameWeights(reports, given string) error {
 // checkOwner returns an error if another trainer has given the server weights since this run did: turns may have been
 // sampled with those.
 func (r *replica) checkOwner(ctx context.Context) error {
-	if len(r.given) == 0 {
+	if len(r.stamps) == 0 {
 		return nil
 	}
 	stamp, err := r.api.stamp(ctx)
-	if err != nil || slices.Contains(r.given, stamp) || !strings.HasPrefix(stamp, stampPrefix) {
+	if err != nil || slices.Contains(r.stamps, stamp) || !strings.HasPrefix(stamp, stampPrefix) {
 		return err
 	}
-	return sameWeights(stamp, r.given[len(r.given)-1])
+	return sameWeights(stamp, r.stamps[len(r.stamps)-1])
 }
 
 // check refuses replies that no server should send.

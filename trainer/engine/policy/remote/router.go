@@ -27,11 +27,11 @@ func (p *Policy) anyAvailable() bool {
 // loadWeights makes a server load the current weights once its turns in flight have ended, and checks them. If several callers
 // find that a server is lost, one of them does this, and the others wait for it.
 func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
-	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
+	if err := r.gate.Acquire(ctx, gateCapacity); err != nil {
 		return r.interrupted(ctx, errors.New("it is loading weights"))
 	}
-	defer r.gate.Release(wholeGate)
-	w, lost := p.current(), r.lost.Load()
+	defer r.gate.Release(gateCapacity)
+	w, lost := p.currentCopy(), r.lost.Load()
 	switch {
 	case w == nil:
 		return errors.New("policy: the engine does not have weights: call UpdateWeights first")
@@ -48,7 +48,7 @@ func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 				return err
 			}
 		}
-		r.given = append(r.given, w.stamp)
+		r.stamps = append(r.stamps, w.stamp)
 		if err := r.api.load(ctx, w.folder, w.stamp); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 		return err
 	})
 	if err == nil {
-		r.weights, r.given = w, []string{w.stamp}
+		r.weights, r.stamps = w, []string{w.stamp}
 		r.lost.Store(false)
 	}
 	return err
@@ -77,7 +77,7 @@ func (a *UnreachableError) Error() string {
 	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it", a.URL, a.Time, a.Why)
 }
 
-const lookEvery = time.Second
+const retryInterval = time.Second
 
 // retryWhileAway calls do, which needs a server, repeatedly while the server is away.
 func (p *Policy) retryWhileAway(parent context.Context, r *replica, do func(ctx context.Context) error) error {
@@ -97,7 +97,7 @@ func (p *Policy) retryWhileAway(parent context.Context, r *replica, do func(ctx 
 			p.opt.Note(fmt.Sprintf("waits for the engine at %s, at most %s: %v", r.url, p.opt.Patience, err))
 		}
 		select {
-		case <-time.After(lookEvery):
+		case <-time.After(retryInterval):
 			continue
 		case <-ctx.Done():
 		}

@@ -34,7 +34,7 @@ func logitsOf(weights int64, prefix []int32) []float32 {
 }
 
 func logProb(logits []float32, id int32, temperature float64) float64 {
-	return (&expected{[][]float32{logits}}).logProb(0, id, temperature)
+	return (&trainerLogits{[][]float32{logits}}).logProb(0, id, temperature)
 }
 
 // trainer is a trainer whose weights the test changes.

@@ -36,11 +36,11 @@ func newProbe(vocabulary, contextLimit int) probe {
 	return p
 }
 
-// expected holds the trainer's logits after each of the probe's prompts.
-type expected struct{ logits [][]float32 }
+// trainerLogits holds the trainer's logits after each of the probe's prompts.
+type trainerLogits struct{ logits [][]float32 }
 
 // logProb returns the log-prob of a token under softmax(logits / temperature) after prompt i.
-func (e *expected) logProb(i int, id int32, temperature float64) float64 {
+func (e *trainerLogits) logProb(i int, id int32, temperature float64) float64 {
 	row := e.logits[i]
 	top := math.Inf(-1)
 	for _, z := range row {
@@ -61,15 +61,15 @@ type gaps struct {
 	n      float64
 }
 
-func (g *gaps) add(w *published, i int, id int32, logProb, temperature float64) {
+func (g *gaps) add(w *weightsCopy, i int, id int32, logProb, temperature float64) {
 	g.n++
-	g.now += math.Abs(logProb - w.now.logProb(i, id, temperature))
-	g.raw += math.Abs(logProb - w.now.logProb(i, id, 1))
-	if w.before == nil {
+	g.now += math.Abs(logProb - w.logits.logProb(i, id, temperature))
+	g.raw += math.Abs(logProb - w.logits.logProb(i, id, 1))
+	if w.previous == nil {
 		g.before = math.Inf(1)
 		return
 	}
-	g.before += math.Abs(logProb - w.before.logProb(i, id, temperature))
+	g.before += math.Abs(logProb - w.previous.logProb(i, id, temperature))
 }
 
 // verdict returns an error that explains what is wrong with a server with these gaps, or nil.
@@ -92,7 +92,7 @@ func (g *gaps) verdict(tolerance float64) error {
 // verifyWeights makes a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
 // compares the log-probs. It uses two temperatures, since at 1 log-probs with and without the temperature are equal. gap is
 // the average difference from the trainer's, in nats.
-func (p *Policy) verifyWeights(ctx context.Context, r *replica, w *published) (gap float64, err error) {
+func (p *Policy) verifyWeights(ctx context.Context, r *replica, w *weightsCopy) (gap float64, err error) {
 	var mu sync.Mutex
 	var g gaps
 	group, gctx := errgroup.WithContext(ctx)

@@ -12,15 +12,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
-// published is a copy of the weights for servers.
-type published struct {
+// weightsCopy is a copy of the weights for servers.
+type weightsCopy struct {
 	stamp   string // its name: the folder's, and the version that a server reports
 	folder  string
 	version int64
 	fixed   bool
 
-	now    expected  // logits of the trainer with these weights
-	before *expected // and with the previous weights; nil: there were none
+	logits   trainerLogits  // with these weights
+	previous *trainerLogits // with the previous weights; nil: there were none
 }
 
 // stampPrefix begins every stamp, so that a server with another trainer's weights is not mistaken for a restarted one.
@@ -31,23 +31,23 @@ func (p *Policy) prefix() string { return stampPrefix + p.opt.Name + ".v" }
 
 // write writes the weights into a new folder. A stamp is used once: the same version may be written again, with other
 // weights, after a cold start or when a run goes back.
-func (p *Policy) write(ctx context.Context, version int64, before *published) (*published, error) {
+func (p *Policy) write(ctx context.Context, version int64, before *weightsCopy) (*weightsCopy, error) {
 	p.loads++
-	w := &published{version: version, fixed: p.weights.Frozen(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
+	w := &weightsCopy{version: version, fixed: p.weights.Frozen(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
 	w.folder = filepath.Join(p.opt.Folder, w.stamp)
 	logits, err := p.weights.Logits(ctx, p.probe.ids, p.probe.ends)
 	if err != nil {
 		return nil, err
 	}
-	w.now = expected{logits}
+	w.logits = trainerLogits{logits}
 	if before != nil {
-		was := before.now // a copy, since a pointer would keep all earlier ones alive
-		w.before = &was
+		was := before.logits // a copy, since a pointer would keep all earlier ones alive
+		w.previous = &was
 	}
 	return w, p.weights.Write(ctx, w.folder)
 }
 
-func (w *published) remove() error { return durable.OS{}.RemoveAll(w.folder) }
+func (w *weightsCopy) remove() error { return durable.OS{}.RemoveAll(w.folder) }
 
 // removeLeftovers creates the folder for weights and removes files of an earlier process of this agent.
 func (p *Policy) removeLeftovers() error {
