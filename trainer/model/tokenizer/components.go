@@ -33,7 +33,7 @@ func asComponent(v any) (*component, error) {
 // fail adds the kind to an error.
 func (c *component) fail(format string, args ...any) {
 	if c.err == nil {
-		c.err = at(c.kind, fmt.Errorf(format, args...))
+		c.err = withLocation(c.kind, fmt.Errorf(format, args...))
 	}
 }
 

@@ -89,7 +89,7 @@ func (s *Stream) Push(id int32) string {
 		return s.strip(text)
 	}
 	s.pending = append(s.pending, text...)
-	keep := unfinished(s.pending)
+	keep := incompleteSuffix(s.pending)
 	text = validUTF8(string(s.pending[:len(s.pending)-keep]))
 	s.pending = append(s.pending[:0], s.pending[len(s.pending)-keep:]...)
 	return s.strip(text)
@@ -134,8 +134,8 @@ func (s *Stream) Flush() string {
 	return text
 }
 
-// unfinished returns the length of an incomplete character at the end of b.
-func unfinished(b []byte) int {
+// incompleteSuffix returns the length of an incomplete character at the end of b.
+func incompleteSuffix(b []byte) int {
 	for n := 1; n <= 3 && n <= len(b); n++ {
 		tail := b[len(b)-n:]
 		if !utf8.RuneStart(tail[0]) {

@@ -78,7 +78,7 @@ func (r *decoderReader) add(c *component) {
 		c.fail("not supported after ByteFallback")
 	case c.kind == "Replace":
 		change := replaceStep(c)
-		if r.growth = c.grown(r.growth); c.err == nil {
+		if r.growth = c.growthAfter(r.growth); c.err == nil {
 			r.vocab.change(change)
 		}
 	case c.kind == "Metaspace":

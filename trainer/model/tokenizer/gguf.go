@@ -17,7 +17,7 @@ func fromGGUF(meta map[string]any) (files map[string][]byte, err error) {
 		files, err = encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	}
 	if err != nil {
-		return nil, at("GGUF tokenizer", err)
+		return nil, withLocation("GGUF tokenizer", err)
 	}
 	if template, ok := meta["tokenizer.chat_template"].(string); ok {
 		files[fileTemplate] = []byte(template)
@@ -43,7 +43,7 @@ var ggufSamples = []string{
 func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
-		return nil, at(fileTokenizer, err)
+		return nil, withLocation(fileTokenizer, err)
 	}
 	settings, err := bpeOptions(s.options)
 	switch {
@@ -100,16 +100,16 @@ func ggufTemplates(files map[string][]byte, meta map[string]any) error {
 
 // ggufPreOf returns the value of tokenizer.ggml.pre that stands for normalizer and pre-tokenizer.
 func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
-	is := convert.PreTokenizer{IgnoreMerges: ignoreMerges}
+	pre := convert.PreTokenizer{IgnoreMerges: ignoreMerges}
 	normalizers, err := flatten(s.normalizer, "normalizers")
 	if err != nil {
 		return "", err
 	}
 	for _, c := range normalizers {
-		if c.kind != "NFC" || is.NFC {
+		if c.kind != "NFC" || pre.NFC {
 			return "", fmt.Errorf("there is no key for the normalizer %s", c.kind)
 		}
-		is.NFC = true
+		pre.NFC = true
 	}
 	steps, err := flatten(s.preTokenizer, "pretokenizers")
 	if err != nil {
@@ -119,14 +119,14 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 	for i, c := range steps {
 		switch {
 		case c.kind == "Digits" && i == 0:
-			if is.Digits = c.flag("individual_digits", false); !is.Digits {
+			if pre.Digits = c.flag("individual_digits", false); !pre.Digits {
 				return "", fmt.Errorf("there is no key for the pre-tokenizer Digits without individual_digits")
 			}
 		case c.kind == "Split":
 			if c.regex() == "" || !c.isolates() {
 				return "", fmt.Errorf("there is no key for a Split of this kind: only a Regex, Isolated and not inverted, can be written")
 			}
-			is.Patterns = append(is.Patterns, c.regex())
+			pre.Patterns = append(pre.Patterns, c.regex())
 		case c.kind == "ByteLevel" && i == len(steps)-1:
 			if regex = c.flag("use_regex", true); c.flag("add_prefix_space", true) {
 				return "", fmt.Errorf("there is no key for ByteLevel with add_prefix_space")
@@ -141,11 +141,11 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
 		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: only byte-level BPE can be written")
 	}
-	if name, ok := is.Name(); ok && regex == (len(is.Patterns) == 0) {
+	if name, ok := pre.Name(); ok && regex == (len(pre.Patterns) == 0) {
 		return name, nil
 	}
-	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", convert.GGUFPrefix, is.Patterns, is.NFC,
-		is.IgnoreMerges)
+	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", convert.GGUFPrefix, pre.Patterns, pre.NFC,
+		pre.IgnoreMerges)
 }
 
 // isolates reports whether a Split isolates its matches.

@@ -36,7 +36,7 @@ var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fil
 // special_tokens_map.json, added_tokens.json and generation_config.json. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := loadFS(os.DirFS(dir))
-	return t, at(dir, err)
+	return t, withLocation(dir, err)
 }
 
 // LoadCheckpoint reads the tokenizer of the checkpoint at path. gguf is the metadata of its GGUF file, whose values are string, bool,
@@ -47,7 +47,7 @@ func LoadCheckpoint(path string, gguf map[string]any) (*Tokenizer, error) {
 	}
 	files, err := fromGGUF(gguf)
 	if err != nil {
-		return nil, at(path, err)
+		return nil, withLocation(path, err)
 	}
 	return Parse(files)
 }
@@ -81,7 +81,7 @@ func readFile(fsys fs.FS, name string) ([]byte, error) {
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	return data, at(name, err)
+	return data, withLocation(name, err)
 }
 
 // Parse does the same as Load, from file contents by name. It ignores other names.
@@ -107,7 +107,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 	}
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
-		return nil, at(fileTokenizer, err)
+		return nil, withLocation(fileTokenizer, err)
 	}
 	c, err := readConfig(t.files)
 	if err != nil {
@@ -115,7 +115,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 	}
 	t.named = c.named
 	if err := t.build(s, c); err != nil {
-		return nil, at(fileTokenizer, err)
+		return nil, withLocation(fileTokenizer, err)
 	}
 	t.setStop(c)
 	t.chat, err = readTemplates(t.files)
@@ -140,7 +140,7 @@ func convertModel(files map[string][]byte) error {
 	}
 	tokenizer, config, err := convert.FromSentencePiece(data, config)
 	if err != nil {
-		return at(fileModel, err)
+		return withLocation(fileModel, err)
 	}
 	made, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
 	for name, data := range made {
@@ -148,12 +148,12 @@ func convertModel(files map[string][]byte) error {
 			files[name] = data
 		}
 	}
-	return at(fileModel, err)
+	return withLocation(fileModel, err)
 }
 
 func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	if t.normalize, err = buildNormalizer(s.normalizer); err != nil {
-		return at("normalizer", err)
+		return withLocation("normalizer", err)
 	}
 	var added []addedToken
 	if t.vocab, added, err = newVocabulary(s, c); err != nil {
@@ -162,7 +162,7 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	t.added = newAddedTokens(added, t.normalize)
 	pre, err := buildPreTokenizer(s.preTokenizer)
 	if err != nil {
-		return at("pre_tokenizer", err)
+		return withLocation("pre_tokenizer", err)
 	}
 	t.encoder.steps = pre.steps
 	switch s.kind {
@@ -171,10 +171,10 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	case "WordLevel":
 		t.encoder.model, err = newWordLevel(s)
 	default:
-		return at("model", at("type", errKind(s.kind)))
+		return withLocation("model", withLocation("type", errKind(s.kind)))
 	}
 	if err != nil {
-		return at("model", err)
+		return withLocation("model", err)
 	}
 	if t.normalize != nil {
 		for _, a := range added {
@@ -184,10 +184,10 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 		}
 	}
 	if t.decoder, err = readDecoder(s.decoder, &t.vocab); err != nil {
-		return at("decoder", err)
+		return withLocation("decoder", err)
 	}
 	if t.before, t.after, err = buildPostProcessor(s.postProcessor); err != nil {
-		return at("post_processor", err)
+		return withLocation("post_processor", err)
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func readConfig(files map[string][]byte) (*config, error) {
 	c := &config{named: map[string]string{}, known: map[string]bool{}}
 	o, err := readObject(files, fileConfig)
 	if err == nil {
-		err = at(fileConfig, errors.Join(c.readNames(o), c.readAddedDecoder(o)))
+		err = withLocation(fileConfig, errors.Join(c.readNames(o), c.readAddedDecoder(o)))
 	}
 	if _, current := o.Get("added_tokens_decoder"); err == nil && !current {
 		err = c.readLegacy(files)
@@ -238,7 +238,7 @@ func readConfig(files map[string][]byte) (*config, error) {
 	if o, err = readObject(files, fileGeneration); err != nil {
 		return nil, err
 	}
-	return c, at(fileGeneration, c.readStop(o))
+	return c, withLocation(fileGeneration, c.readStop(o))
 }
 
 // readLegacy reads the files of older releases of transformers. Names in them replace names in tokenizer_config.json. Like
@@ -246,7 +246,7 @@ func readConfig(files map[string][]byte) (*config, error) {
 func (c *config) readLegacy(files map[string][]byte) error {
 	o, err := readObject(files, fileSpecial)
 	if err == nil {
-		err = at(fileSpecial, c.readNames(o))
+		err = withLocation(fileSpecial, c.readNames(o))
 	}
 	if err != nil {
 		return err
@@ -267,7 +267,7 @@ func (c *config) readLegacy(files map[string][]byte) error {
 			_, err = tokenText(text)
 		}
 		if err != nil {
-			return at(fileAdded, at(text, err))
+			return withLocation(fileAdded, withLocation(text, err))
 		}
 		c.legacy = append(c.legacy, addedToken{id: ids[0], content: text, normalized: !special[text], special: special[text]})
 	}
@@ -282,7 +282,7 @@ func readObject(files map[string][]byte, name string) (*ordered.Object, error) {
 	}
 	v, err := ordered.Parse(data)
 	if err != nil {
-		return nil, at(name, err)
+		return nil, withLocation(name, err)
 	}
 	o, ok := v.(*ordered.Object)
 	if !ok {
@@ -303,7 +303,7 @@ func (c *config) readNames(o *ordered.Object) error {
 		}
 		text, err := tokenText(v)
 		if err != nil {
-			return at(name, err)
+			return withLocation(name, err)
 		}
 		c.named[name] = text
 	}
@@ -315,7 +315,7 @@ func (c *config) readNames(o *ordered.Object) error {
 		for _, v := range list {
 			text, err := tokenText(v)
 			if err != nil {
-				return at(key, err)
+				return withLocation(key, err)
 			}
 			if !c.known[text] {
 				c.known[text] = true
@@ -346,7 +346,7 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 	for key, v := range decoder.All() {
 		t, err := parseAdded(v)
 		if err != nil {
-			return at("added_tokens_decoder: "+key, err)
+			return withLocation("added_tokens_decoder: "+key, err)
 		}
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 || id >= format.MaxID {
@@ -369,5 +369,5 @@ func (c *config) readStop(o *ordered.Object) error {
 	list = slices.DeleteFunc(slices.Clone(list), func(id any) bool { return id == int64(NoID) })
 	var err error
 	c.stop, err = tokenIDs(list)
-	return at("eos_token_id", err)
+	return withLocation("eos_token_id", err)
 }

@@ -362,7 +362,7 @@ func TestBeyond(t *testing.T) {
 		{`{"added_tokens_decoder":{"4":{"content":"<image>","special":true}},"chat_template":"{{ messages }}<image>"}`, 4, 4, "<image>"},
 		{`{"bos_token":"<s>"}`, 4, 4, "<s>"},
 	} {
-		if id, text, ok := parseSmall(t, c.config).Beyond(c.rows); id != c.id || text != c.text || ok != (c.id != NoID) {
+		if id, text, ok := parseSmall(t, c.config).TokenBeyond(c.rows); id != c.id || text != c.text || ok != (c.id != NoID) {
 			t.Errorf("%s, %d rows: %d, %q, %v", c.config, c.rows, id, text, ok)
 		}
 	}

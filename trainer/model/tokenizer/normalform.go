@@ -54,17 +54,17 @@ func longestMarks(s string) int {
 	return longest
 }
 
-type mark struct {
+type combiningMark struct {
 	r   rune
 	ccc uint8
 }
 
 // decompose decomposes each character by NFD or NFKD and sorts combining marks into canonical order.
-func decompose(form norm.Form, s string) []mark {
-	var out []mark
+func decompose(form norm.Form, s string) []combiningMark {
+	var out []combiningMark
 	for _, r := range s {
 		for _, d := range form.String(string(r)) {
-			out = append(out, mark{d, norm.NFD.PropertiesString(string(d)).CCC()})
+			out = append(out, combiningMark{d, norm.NFD.PropertiesString(string(d)).CCC()})
 		}
 	}
 	for i := 0; i < len(out); i++ {
@@ -80,7 +80,7 @@ func decompose(form norm.Form, s string) []mark {
 }
 
 // compose implements the canonical composition algorithm (Unicode 3.11, D117).
-func compose(in []mark) []mark {
+func compose(in []combiningMark) []combiningMark {
 	out := in[:0]
 	starter := -1
 	for _, m := range in {

@@ -32,7 +32,7 @@ func buildNormalizer(v any) (normalizer, error) {
 	growth := 1
 	for _, c := range list {
 		steps = append(steps, normalizerStep(c))
-		if growth = c.grown(growth); c.err != nil {
+		if growth = c.growthAfter(growth); c.err != nil {
 			return nil, c.err
 		}
 	}
@@ -141,8 +141,8 @@ func replace(from pretokenize.Pattern, s, to string) string {
 	return out.String()
 }
 
-// grown returns the growth of a text after this step, given the growth before it.
-func (c *component) grown(before int) int {
+// growthAfter returns the growth of a text after this step, given the growth before it.
+func (c *component) growthAfter(before int) int {
 	after := before * max(c.growth, 1)
 	if c.err == nil && after > maxGrowth {
 		c.fail("this and the earlier steps let a text grow to %d times its length: at most %d are allowed", after, maxGrowth)

@@ -51,7 +51,7 @@ func readSpec(data []byte) (*spec, error) {
 		default:
 			err = errors.New("unknown key")
 		}
-		return at(key, err)
+		return withLocation(key, err)
 	})
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s *spec) readModel(r *jsontokens.Reader) error {
 				err = errKind(kind)
 			}
 		}
-		return at(key, err)
+		return withLocation(key, err)
 	})
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (s *spec) readVocab(r *jsontokens.Reader) error {
 	return r.Object(func(token string) error {
 		id, err := r.Int(format.MaxID - 1)
 		s.vocab[token] = int32(id)
-		return at(fmt.Sprintf("%.60q", token), err)
+		return withLocation(fmt.Sprintf("%.60q", token), err)
 	})
 }
 
@@ -144,7 +144,7 @@ func readAdded(r *jsontokens.Reader) ([]addedToken, error) {
 		}
 		t, err := parseAdded(v)
 		list = append(list, t)
-		return at(fmt.Sprintf("entry %d", len(list)-1), err)
+		return withLocation(fmt.Sprintf("entry %d", len(list)-1), err)
 	})
 	return list, err
 }
@@ -186,8 +186,8 @@ func parseAdded(v any) (addedToken, error) {
 	return t, nil
 }
 
-// at adds a place to an error.
-func at(where string, err error) error {
+// withLocation adds a place to an error.
+func withLocation(where string, err error) error {
 	if err == nil {
 		return nil
 	}

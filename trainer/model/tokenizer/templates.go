@@ -89,13 +89,13 @@ func templatesOf(files map[string][]byte, config *ordered.Object) (templates, er
 	}
 	if len(found) == 0 {
 		if err := found.read(config); err != nil {
-			return nil, at(fileConfig, err)
+			return nil, withLocation(fileConfig, err)
 		}
 	}
 	if len(found) == 0 { // a model for images may have the template only in its processor's file
 		processor, err := readObject(files, fileProcessor)
 		if err == nil {
-			err = at(fileProcessor, found.read(processor))
+			err = withLocation(fileProcessor, found.read(processor))
 		}
 		if err != nil {
 			return nil, err
@@ -135,13 +135,13 @@ func (t templates) read(config *ordered.Object) error {
 func (t templates) parse() (c chatTemplates, err error) {
 	if source, ok := t[defaultTemplate]; ok {
 		if c.plain, err = jinja.Parse(source); err != nil {
-			return c, at("chat template", err)
+			return c, withLocation("chat template", err)
 		}
 		c.printed = source
 	}
 	if source, ok := t[toolTemplate]; ok {
 		if c.withTools, c.toolsErr = jinja.Parse(source); c.toolsErr != nil && c.plain == nil {
-			return c, at("chat template "+toolTemplate, c.toolsErr)
+			return c, withLocation("chat template "+toolTemplate, c.toolsErr)
 		}
 		c.printed += source
 	}
@@ -155,7 +155,7 @@ func (t templates) parse() (c chatTemplates, err error) {
 func (c *chatTemplates) choose(tools bool) (*template, error) {
 	switch {
 	case tools && c.toolsErr != nil:
-		return nil, at("chat template "+toolTemplate, c.toolsErr)
+		return nil, withLocation("chat template "+toolTemplate, c.toolsErr)
 	case tools && c.withTools != nil:
 		return c.withTools, nil
 	case c.plain == nil && c.withTools != nil:

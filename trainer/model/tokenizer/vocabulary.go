@@ -40,11 +40,11 @@ func newVocabulary(s *spec, c *config) (v vocabulary, added []addedToken, err er
 	v = vocabulary{make([]token, size), make(map[string]int32, len(s.vocab)+len(s.added))}
 	for text, id := range s.vocab {
 		if err := v.set(text, id); err != nil {
-			return v, nil, at("vocab", err)
+			return v, nil, withLocation("vocab", err)
 		}
 	}
 	added, err = v.add(s.added, c)
-	return v, added, at("added_tokens", err)
+	return v, added, withLocation("added_tokens", err)
 }
 
 func (v *vocabulary) set(text string, id int32) error {

@@ -131,7 +131,7 @@ func (n *dictOf) eval(r *renderer, s *scope) (any, error) {
 
 // viewMethod makes keys, values and items. Their results cannot be indexed.
 func viewMethod(name string, items func(r *renderer, d dictionary) ([]any, error)) methodOf[dictionary] {
-	return takes(0, 0, func(r *renderer, d dictionary, args arguments) (any, error) {
+	return withArity(0, 0, func(r *renderer, d dictionary, args arguments) (any, error) {
 		list, err := items(r, d)
 		return ordered.View{Name: "dict_" + name, Items: list}, err
 	})
@@ -141,7 +141,7 @@ var dictMethods = map[string]methodOf[dictionary]{
 	"keys":   viewMethod("keys", dictKeys),
 	"values": viewMethod("values", dictValues),
 	"items":  viewMethod("items", dictItems),
-	"get": takes(1, 2, func(r *renderer, d dictionary, args arguments) (any, error) {
+	"get": withArity(1, 2, func(r *renderer, d dictionary, args arguments) (any, error) {
 		v, found, err := d.get(r, args.at(0, "key", nil))
 		if err != nil || found {
 			return v, err

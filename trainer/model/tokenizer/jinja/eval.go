@@ -37,7 +37,7 @@ type (
 		function  expression
 		arguments argumentsOf
 	}
-	applied struct { // value|name(arguments), or value is name(arguments)
+	filterOrTest struct { // value|name(arguments), or value is name(arguments)
 		value     expression
 		test      bool
 		name      string
@@ -55,7 +55,7 @@ type (
 		first expression
 		rest  []comparand
 	}
-	captured  struct{ body body } // the text of a body
+	capture   struct{ body body } // the text of a body
 	comparand struct {
 		operator string
 		right    expression
@@ -150,7 +150,7 @@ func spreadNamed(r *renderer, e expression, named *ordered.Object, s *scope) err
 func (n *literal) eval(r *renderer, s *scope) (any, error)  { return n.value, nil }
 func (n *variable) eval(r *renderer, s *scope) (any, error) { return s.get(n.name), nil }
 
-func (n *captured) eval(r *renderer, s *scope) (any, error) {
+func (n *capture) eval(r *renderer, s *scope) (any, error) {
 	return r.capture(n.body, s.inner())
 }
 
@@ -392,7 +392,7 @@ func (n *unary) eval(r *renderer, s *scope) (any, error) {
 	return small(b), nil
 }
 
-func (n *applied) eval(r *renderer, s *scope) (any, error) {
+func (n *filterOrTest) eval(r *renderer, s *scope) (any, error) {
 	v, err := r.eval(n.value, s)
 	if err != nil {
 		return nil, err

@@ -53,11 +53,11 @@ func (p *parser) is(text string) bool { return p.tokens[0].is(text) }
 
 // take reads a symbol or name if it comes next.
 func (p *parser) take(text string) bool {
-	is := p.is(text)
-	if is {
+	matches := p.is(text)
+	if matches {
 		p.next()
 	}
-	return is
+	return matches
 }
 
 func (p *parser) expect(text string) {
@@ -201,7 +201,7 @@ func (p *parser) unary() expression {
 
 // filterOf reads the name and the arguments of a filter.
 func filterOf(p *parser, value expression) expression {
-	f := &applied{value: value, name: p.name()}
+	f := &filterOrTest{value: value, name: p.name()}
 	if p.take("(") {
 		f.arguments = p.arguments()
 	}
@@ -211,7 +211,7 @@ func filterOf(p *parser, value expression) expression {
 // test reads a test behind is. Its argument may have no brackets.
 func (p *parser) test(value expression) expression {
 	negated := p.take("not")
-	t := &applied{value: value, test: true, name: p.name()}
+	t := &filterOrTest{value: value, test: true, name: p.name()}
 	switch next := p.tokens[0]; {
 	case p.take("("):
 		t.arguments = p.arguments()

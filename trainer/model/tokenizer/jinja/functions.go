@@ -97,7 +97,7 @@ func raiseFunction(r *renderer, args arguments) (any, error) {
 func strftimeFunction(r *renderer, args arguments) (any, error) {
 	format, err := args.text(0, "format")
 	if err != nil {
-		return nil, named("strftime_now", err)
+		return nil, withName("strftime_now", err)
 	}
 	return strftime(r.now, format)
 }

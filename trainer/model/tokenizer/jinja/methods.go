@@ -15,8 +15,8 @@ import (
 // A methodOf evaluates a Python method of a string, list or dictionary, or a filter.
 type methodOf[T any] func(r *renderer, v T, args arguments) (any, error)
 
-// takes checks the number of arguments first.
-func takes[T any](low, high int, m methodOf[T]) methodOf[T] {
+// withArity checks the number of arguments first.
+func withArity[T any](low, high int, m methodOf[T]) methodOf[T] {
 	return func(r *renderer, v T, args arguments) (any, error) {
 		if err := args.count(low, high); err != nil {
 			return nil, err
@@ -28,29 +28,29 @@ func takes[T any](low, high int, m methodOf[T]) methodOf[T] {
 // method returns a method bound to its value.
 func method(object any, name string) (function, bool) {
 	if s, ok := text(object); ok {
-		return bind(stringMethods, "str.", name, s, len(s))
+		return bindMethod(stringMethods, "str.", name, s, len(s))
 	}
 	if d, ok := dictionaryOf(object); ok {
-		return bind(dictMethods, "dict.", name, d, 0)
+		return bindMethod(dictMethods, "dict.", name, d, 0)
 	}
 	if items, ok := list(object); ok {
-		return bind(listMethods, "list.", name, items, 0)
+		return bindMethod(listMethods, "list.", name, items, 0)
 	}
 	return nil, false
 }
 
-func bind[T any](methods map[string]methodOf[T], kind, name string, v T, cost int) (function, bool) {
+func bindMethod[T any](methods map[string]methodOf[T], kind, name string, v T, cost int) (function, bool) {
 	m, ok := methods[name]
 	return func(r *renderer, args arguments) (any, error) {
 		if err := r.spend(cost); err != nil {
 			return nil, err
 		}
 		out, err := m(r, v, args)
-		return out, named(kind+name, err)
+		return out, withName(kind+name, err)
 	}, ok
 }
 
-func named(name string, err error) error {
+func withName(name string, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -95,14 +95,14 @@ var listMethods = map[string]methodOf[[]any]{
 }
 
 var stringMethods = map[string]methodOf[string]{
-	"strip":        takes(0, 1, stripMethod(strings.TrimFunc)),
-	"lstrip":       takes(0, 1, stripMethod(strings.TrimLeftFunc)),
-	"rstrip":       takes(0, 1, stripMethod(strings.TrimRightFunc)),
-	"split":        takes(0, 2, splitMethod(false)),
-	"rsplit":       takes(0, 2, splitMethod(true)),
-	"splitlines":   takes(0, 1, (*renderer).lines),
-	"startswith":   takes(1, 1, affixMethod(strings.HasPrefix)),
-	"endswith":     takes(1, 1, affixMethod(strings.HasSuffix)),
+	"strip":        withArity(0, 1, stripMethod(strings.TrimFunc)),
+	"lstrip":       withArity(0, 1, stripMethod(strings.TrimLeftFunc)),
+	"rstrip":       withArity(0, 1, stripMethod(strings.TrimRightFunc)),
+	"split":        withArity(0, 2, splitMethod(false)),
+	"rsplit":       withArity(0, 2, splitMethod(true)),
+	"splitlines":   withArity(0, 1, (*renderer).lines),
+	"startswith":   withArity(1, 1, affixMethod(strings.HasPrefix)),
+	"endswith":     withArity(1, 1, affixMethod(strings.HasSuffix)),
 	"upper":        mapMethod(strings.ToUpper),
 	"lower":        mapMethod(strings.ToLower),
 	"casefold":     mapMethod(strings.ToLower),
@@ -110,13 +110,13 @@ var stringMethods = map[string]methodOf[string]{
 	"title":        mapMethod(title),
 	"capitalize":   mapMethod(capitalize),
 	"swapcase":     mapMethod(swapCase),
-	"replace":      takes(2, 3, (*renderer).replace),
-	"join":         takes(1, 1, joinMethod),
-	"find":         takes(1, 1, findMethod(strings.Index, false)),
-	"rfind":        takes(1, 1, findMethod(strings.LastIndex, false)),
-	"index":        takes(1, 1, findMethod(strings.Index, true)),
-	"rindex":       takes(1, 1, findMethod(strings.LastIndex, true)),
-	"count":        takes(1, 1, ofArgument("sub", func(s, sub string) any { return int64(strings.Count(s, sub)) })),
+	"replace":      withArity(2, 3, (*renderer).replace),
+	"join":         withArity(1, 1, joinMethod),
+	"find":         withArity(1, 1, findMethod(strings.Index, false)),
+	"rfind":        withArity(1, 1, findMethod(strings.LastIndex, false)),
+	"index":        withArity(1, 1, findMethod(strings.Index, true)),
+	"rindex":       withArity(1, 1, findMethod(strings.LastIndex, true)),
+	"count":        withArity(1, 1, ofArgument("sub", func(s, sub string) any { return int64(strings.Count(s, sub)) })),
 	"removeprefix": ofArgument("prefix", func(s, prefix string) any { return strings.TrimPrefix(s, prefix) }),
 	"removesuffix": ofArgument("prefix", func(s, suffix string) any { return strings.TrimSuffix(s, suffix) }),
 	"partition":    partitionMethod(strings.Index),
@@ -386,14 +386,16 @@ func partitionMethod(index func(s, sep string) int) methodOf[string] {
 	}
 }
 
-func everyMethod(is func(rune) bool) methodOf[string] {
+func everyMethod(holds func(rune) bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0, args.count(0, 0)
+		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !holds(c) }) < 0, args.count(0, 0)
 	}
 }
 
 func caseMethod(want, not func(rune) bool) methodOf[string] {
-	return func(r *renderer, s string, args arguments) (any, error) { return cased(s, want, not), args.count(0, 0) }
+	return func(r *renderer, s string, args arguments) (any, error) {
+		return hasCase(s, want, not), args.count(0, 0)
+	}
 }
 
 func capitalize(s string) string {

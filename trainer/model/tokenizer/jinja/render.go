@@ -28,10 +28,10 @@ type statement interface {
 }
 
 type (
-	body    []statement
-	plain   string // text between tags
-	output  struct{ value expression }
-	located struct { // a statement that names its line in errors
+	body        []statement
+	plainText   string // text between tags
+	output      struct{ value expression }
+	statementAt struct { // a statement that names its line in errors
 		at int // offset in the source
 		statement
 	}
@@ -56,8 +56,8 @@ type (
 		defaults []expression // nil: none
 		body     body
 	}
-	blockTag struct{ body body }    // generation
-	loopTag  struct{ signal error } // break, continue
+	blockTag    struct{ body body }    // generation
+	loopControl struct{ signal error } // break, continue
 )
 
 // renderer executes a template once.
@@ -124,11 +124,11 @@ func (b body) run(r *renderer, s *scope) error {
 	return nil
 }
 
-func (n *located) run(r *renderer, s *scope) error {
+func (n *statementAt) run(r *renderer, s *scope) error {
 	return inLine(r.source, n.at, n.statement.run(r, s))
 }
 
-func (n plain) run(r *renderer, s *scope) error { return r.write(string(n)) }
+func (n plainText) run(r *renderer, s *scope) error { return r.write(string(n)) }
 
 func (n *output) run(r *renderer, s *scope) error {
 	v, err := r.eval(n.value, s)
@@ -144,7 +144,7 @@ func (n *output) run(r *renderer, s *scope) error {
 
 func (n *blockTag) run(r *renderer, s *scope) error { return n.body.run(r, s.inner()) }
 
-func (n *loopTag) run(r *renderer, s *scope) error {
+func (n *loopControl) run(r *renderer, s *scope) error {
 	if r.loops == 0 {
 		return fmt.Errorf("%w outside a for", n.signal)
 	}

@@ -11,15 +11,15 @@ func (p *parser) statements(opened token, ends ...string) (list body, end string
 		t := p.next()
 		switch {
 		case t.kind == kindText:
-			list = append(list, plain(t.text))
+			list = append(list, plainText(t.text))
 		case t.is("{{"):
-			list = append(list, &located{t.at, &output{p.tuple(p.expression)}})
+			list = append(list, &statementAt{t.at, &output{p.tuple(p.expression)}})
 			p.expect("}}")
 		case t.is("{%"):
 			if slices.ContainsFunc(ends, p.is) {
 				return list, p.next().text
 			}
-			list = append(list, &located{t.at, p.tag()})
+			list = append(list, &statementAt{t.at, p.tag()})
 		default:
 			if len(ends) > 0 {
 				p.fail(opened.at, "%s without %s", opened.text, strings.Join(ends, " or "))
@@ -56,9 +56,9 @@ func (p *parser) tag() (s statement) {
 	case name == "filter":
 		s = &output{filtered(p, t, "endfilter")}
 	case name == "break":
-		s = &loopTag{errBreak}
+		s = &loopControl{errBreak}
 	case name == "continue":
-		s = &loopTag{errContinue}
+		s = &loopControl{errContinue}
 	case name == "else" || name == "elif" || strings.HasPrefix(name, "end"):
 		p.fail(t.at, "%s without the tag that it belongs to", name)
 	default:
@@ -140,7 +140,7 @@ func (p *parser) setTag(t token) statement {
 
 // filtered reads filters, and the body of the tag that they apply to.
 func filtered(p *parser, t token, end string) expression {
-	inner := &captured{}
+	inner := &capture{}
 	e := filterOf(p, inner)
 	for p.take("|") {
 		e = filterOf(p, e)

@@ -14,14 +14,14 @@ import (
 // test evaluates `v is name` with its arguments.
 func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	if is, ok := typeTests[name]; ok {
-		return is(v), named("is "+name, args.count(0, 0))
+		return is(v), withName("is "+name, args.count(0, 0))
 	}
 	if is, ok := textTests[name]; ok {
 		s, err := str(v)
 		if err == nil {
 			err = r.spend(len(s))
 		}
-		return err == nil && is(s), named("is "+name, cmp.Or(err, args.count(0, 0)))
+		return err == nil && is(s), withName("is "+name, cmp.Or(err, args.count(0, 0)))
 	}
 	operator, isComparison := comparisonTests[name]
 	is, ok := argumentTests[name]
@@ -31,7 +31,7 @@ func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	argument, err := args.only()
 	switch {
 	case err != nil:
-		return false, named("is "+name, err)
+		return false, withName("is "+name, err)
 	case isComparison:
 		return r.compare(operator, v, argument)
 	}
@@ -78,7 +78,7 @@ func isInteger(v any) bool {
 	return false
 }
 
-func cased(s string, want, not func(rune) bool) bool {
+func hasCase(s string, want, not func(rune) bool) bool {
 	return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
 }
 
@@ -88,8 +88,8 @@ var comparisonTests = map[string]string{"in": "in", "eq": "==", "equalto": "==",
 
 // textTests convert their value to text.
 var textTests = map[string]func(string) bool{
-	"lower": func(s string) bool { return cased(s, unicode.IsLower, unicode.IsUpper) },
-	"upper": func(s string) bool { return cased(s, unicode.IsUpper, unicode.IsLower) },
+	"lower": func(s string) bool { return hasCase(s, unicode.IsLower, unicode.IsUpper) },
+	"upper": func(s string) bool { return hasCase(s, unicode.IsUpper, unicode.IsLower) },
 }
 
 var argumentTests = map[string]func(r *renderer, v, argument any) (bool, error){

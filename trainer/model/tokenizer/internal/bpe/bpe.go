@@ -52,15 +52,15 @@ func New(vocab map[string]int32, merges [][2]string, o Options) (*Model, error) 
 			}
 		}
 	}
-	if !o.ByteLevel && !o.IgnoreMerges && separates(vocab, merges, SpaceMark) {
+	if !o.ByteLevel && !o.IgnoreMerges && cutsAtMarks(vocab, merges, SpaceMark) {
 		m.words = SpaceMark
 	}
 	return m, nil
 }
 
-// separates reports whether no merge joins a text to a mark that follows it, unless the text ends in a mark. A piece can
+// cutsAtMarks reports whether no merge joins a text to a mark that follows it, unless the text ends in a mark. A piece can
 // then be cut before each mark that follows another character, without changing the ids. The parts are cached as words are.
-func separates(vocab map[string]int32, merges [][2]string, mark string) bool {
+func cutsAtMarks(vocab map[string]int32, merges [][2]string, mark string) bool {
 	if _, ok := vocab[mark]; !ok {
 		return false
 	}

@@ -37,8 +37,8 @@ type spModel struct {
 }
 
 // FromSentencePiece builds tokenizer.json and tokenizer_config.json from tokenizer.model. It first converts the model to the
-// metadata that a GGUF file would have. given is the tokenizer_config.json next to the model, or nil.
-func FromSentencePiece(data []byte, given *ordered.Object) (tokenizer, config *ordered.Object, err error) {
+// metadata that a GGUF file would have. settings is the tokenizer_config.json next to the model, or nil.
+func FromSentencePiece(data []byte, settings *ordered.Object) (tokenizer, config *ordered.Object, err error) {
 	m := &spModel{unk: 0, bos: 1, eos: 2, pad: -1, kind: 1, prefix: true, remove: true, escape: true}
 	switch err := m.read(data); {
 	case len(m.tokens) == 0:
@@ -60,14 +60,14 @@ func FromSentencePiece(data []byte, given *ordered.Object) (tokenizer, config *o
 		GGUFPrefix + "token_type": m.types, GGUFPrefix + "add_space_prefix": m.prefix, GGUFPrefix + "unknown_token_id": m.unk,
 		GGUFPrefix + "bos_token_id": m.bos, GGUFPrefix + "eos_token_id": m.eos, GGUFPrefix + "padding_token_id": m.pad}
 	for _, key := range []string{"add_bos_token", "add_eos_token"} {
-		if v, ok := given.Get(key); ok {
+		if v, ok := settings.Get(key); ok {
 			meta[GGUFPrefix+key] = v
 		}
 	}
-	if space, _ := given.Get("add_prefix_space"); space == false {
+	if space, _ := settings.Get("add_prefix_space"); space == false {
 		meta[GGUFPrefix+"add_space_prefix"] = false
 	}
-	legacy, found := given.Get("legacy")
+	legacy, found := settings.Get("legacy")
 	g := ggufTokenizer{meta: meta, firstOnly: found && legacy == false}
 	return g.objects()
 }

@@ -130,7 +130,7 @@ func KnownSplit(expression string, b Behavior, invert bool) (step Step, ok bool)
 // Split returns the step of Split, as NormalizedString::split of the tokenizers library does it.
 func Split(p Pattern, b Behavior, invert bool) Step {
 	return Step{cut: func(f fragment, to func(fragment)) {
-		parts := stretches(p, f.text, invert)
+		parts := segments(p, f.text, invert)
 		for i := 0; i < len(parts); {
 			start, end := parts[i].start, parts[i].end
 			j := i + 1
@@ -160,32 +160,32 @@ func (punctuation) Matches(s string, f func(start, end int)) {
 	}
 }
 
-// stretch is a part of a text that matches a pattern, or that lies between two matches.
-type stretch struct {
+// segment is a part of a text that matches a pattern, or that lies between two matches.
+type segment struct {
 	start, end int
 	matched    bool
 }
 
-// stretches cuts s into matches and the parts between them. With invert, the parts between matches count as matches and the
+// segments cuts s into matches and the parts between them. With invert, the parts between matches count as matches and the
 // matches do not.
-func stretches(p Pattern, s string, invert bool) []stretch {
-	var list []stretch
+func segments(p Pattern, s string, invert bool) []segment {
+	var list []segment
 	done := 0
 	p.Matches(s, func(start, end int) {
 		if start > done {
-			list = append(list, stretch{done, start, invert})
+			list = append(list, segment{done, start, invert})
 		}
-		list = append(list, stretch{start, end, !invert})
+		list = append(list, segment{start, end, !invert})
 		done = end
 	})
 	if done < len(s) {
-		list = append(list, stretch{done, len(s), invert})
+		list = append(list, segment{done, len(s), invert})
 	}
 	return list
 }
 
 // joins reports whether parts[i] belongs to the piece of parts[i-1].
-func (b Behavior) joins(parts []stretch, i int) bool {
+func (b Behavior) joins(parts []segment, i int) bool {
 	switch b {
 	case Contiguous:
 		return parts[i].matched == parts[i-1].matched

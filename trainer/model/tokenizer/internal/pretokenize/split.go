@@ -230,8 +230,8 @@ func splitDigitRuns(s string) int {
 	return splitDigits(s)
 }
 
-// prefix returns the length of the longest prefix of s whose characters are all in a class.
-func prefix(s string, in func(rune) bool) int {
+// prefixLen returns the length of the longest prefix of s whose characters are all in a class.
+func prefixLen(s string, in func(rune) bool) int {
 	if n := strings.IndexFunc(s, func(r rune) bool { return !in(r) }); n >= 0 {
 		return n
 	}
@@ -242,14 +242,14 @@ func prefix(s string, in func(rune) bool) int {
 func splitWords(s string) int {
 	first, _ := utf8.DecodeRuneInString(s)
 	space := unicode.IsSpace(first)
-	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space })
+	return prefixLen(s, func(r rune) bool { return unicode.IsSpace(r) == space })
 }
 
 // splitWordsAndMarks implements the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
 func splitWordsAndMarks(s string) int {
 	first, _ := utf8.DecodeRuneInString(s)
 	space, word := unicode.IsSpace(first), IsWord(first)
-	return prefix(s, func(r rune) bool { return unicode.IsSpace(r) == space && IsWord(r) == word })
+	return prefixLen(s, func(r rune) bool { return unicode.IsSpace(r) == space && IsWord(r) == word })
 }
 
 // IsWord reports whether r is in Unicode's \w (UTS 18, annex C).

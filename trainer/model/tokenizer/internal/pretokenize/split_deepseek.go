@@ -28,7 +28,7 @@ var (
 	splitDeepSeek = isolate(matchDeepSeek)
 	splitDigits3  = isolate(func(s string) int { return run(s, 0, number, 3) })
 	splitCJK      = isolate(func(s string) int {
-		return prefix(s, func(r rune) bool { return r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff })
+		return prefixLen(s, func(r rune) bool { return r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff })
 	})
 )
 
@@ -36,15 +36,15 @@ var (
 func matchDeepSeek(s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	if isMark(r) && r < 128 {
-		if letters := prefix(s[1:], isASCIILetter); letters > 0 {
+		if letters := prefixLen(s[1:], isASCIILetter); letters > 0 {
 			return 1 + letters
 		}
 	}
-	if letters := prefix(s, isLetterOrMark); letters > 0 {
+	if letters := prefixLen(s, isLetterOrMark); letters > 0 {
 		return letters
 	}
 	if c := runeClass(r); c != newline && !isMark(r) {
-		if letters := prefix(s[n:], isLetterOrMark); letters > 0 {
+		if letters := prefixLen(s[n:], isLetterOrMark); letters > 0 {
 			return n + letters
 		}
 	}
@@ -52,7 +52,7 @@ func matchDeepSeek(s string) int {
 	if s[0] == ' ' {
 		start = 1
 	}
-	if end := start + prefix(s[start:], isMark); end > start {
+	if end := start + prefixLen(s[start:], isMark); end > start {
 		return run(s, end, newline, len(s))
 	}
 	if c := runeClass(r); c != space && c != newline {
