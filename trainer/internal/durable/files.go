@@ -176,8 +176,8 @@ const partialSuffix = ".partial"
 // RemovePartial removes the temporary files and folders of path that a crash left behind.
 func RemovePartial(fsys FS, path string) error {
 	dir, base := filepath.Split(path)
-	left, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
-	for _, path := range left {
+	partial, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
+	for _, path := range partial {
 		err = errors.Join(err, fsys.RemoveAll(path))
 	}
 	return err
@@ -223,7 +223,7 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 		return err
 	}
 	digest := sha256.New()
-	counter := &Counter{W: io.MultiWriter(file, digest)}
+	counter := &CountingWriter{W: io.MultiWriter(file, digest)}
 	buffered := bufio.NewWriterSize(counter, 1<<20)
 	err = write(buffered)
 	if err == nil {
@@ -281,13 +281,13 @@ func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
 	return nil
 }
 
-// Counter passes on the bytes that are written and counts them in N.
-type Counter struct {
+// CountingWriter passes on the bytes that are written and counts them in N.
+type CountingWriter struct {
 	W io.Writer
 	N int64
 }
 
-func (c *Counter) Write(p []byte) (int, error) {
+func (c *CountingWriter) Write(p []byte) (int, error) {
 	n, err := c.W.Write(p)
 	c.N += int64(n)
 	return n, err

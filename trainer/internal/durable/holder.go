@@ -56,7 +56,7 @@ func holders(locks string) (out []Holder) {
 		if e.Name() == lockFile || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		h := Holder{path: path, beat: mark(path), Command: "a process", Host: "an unknown host"}
+		h := Holder{path: path, beat: recordTime(path), Command: "a process", Host: "an unknown host"}
 		if text, err := ReadSmall(path, 1<<16); err == nil {
 			_ = json.Unmarshal(text, &h)
 		}
@@ -76,9 +76,9 @@ func printable(s string) string {
 	}, s)
 }
 
-// mark returns the modification time of a record, or zero if there is no record. It opens the file, because a network file
+// recordTime returns the modification time of a record, or zero if there is no record. It opens the file, because a network file
 // system then asks its server.
-func mark(path string) time.Time {
+func recordTime(path string) time.Time {
 	f, err := os.Open(path)
 	if err != nil {
 		return time.Time{}
@@ -91,8 +91,8 @@ func mark(path string) time.Time {
 	return info.ModTime()
 }
 
-// boot returns an identifier of the running kernel.
-func boot() string {
+// bootID returns an identifier of the running kernel.
+func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		host, _ := os.Hostname()

@@ -29,7 +29,7 @@ const (
 // Times of the heartbeat. They matter only if flock does not work between all holders.
 var (
 	beatInterval = 5 * time.Second
-	silence      = 6 * beatInterval // a holder on another machine is considered dead after this silence
+	staleAfter   = 6 * beatInterval // a holder on another machine is considered dead after this silence
 )
 
 // Lock is a process's hold on a folder. It ends with Release or with the process.
@@ -79,7 +79,7 @@ func AcquireLock(ctx context.Context, dir string, s Sharing, command string, wai
 		return nil, err
 	}
 	host, _ := os.Hostname()
-	own := Holder{PID: os.Getpid(), Host: host, Boot: boot(), Command: command, Since: time.Now().Truncate(time.Second), Sharing: s}
+	own := Holder{PID: os.Getpid(), Host: host, Boot: bootID(), Command: command, Since: time.Now().Truncate(time.Second), Sharing: s}
 	own.path = filepath.Join(locks, fmt.Sprintf("%s.%d.%s", host, own.PID, rand.Text()[:8]))
 	beating, stop := context.WithCancel(context.Background())
 	l := &Lock{dir: dir, made: errors.Is(there, fs.ErrNotExist), file: file, record: own.path, stop: stop}
@@ -149,8 +149,8 @@ func writeRecord(h Holder) (*os.File, error) {
 	return f, nil
 }
 
-// livesHere reports whether the holder of a record on this machine is alive. known is false if flock cannot show it.
-func livesHere(record string) (alive, known bool) {
+// holderAlive reports whether the holder of a record on this machine is alive. known is false if flock cannot show it.
+func holderAlive(record string) (alive, known bool) {
 	f, err := os.Open(record)
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
@@ -168,7 +168,7 @@ func (l *Lock) removeDead(ctx context.Context, own Holder, waiting func(string))
 	for _, h := range holders(filepath.Dir(own.path)) {
 		alive, known := false, l.file != nil && h.Boot == own.Boot
 		if known {
-			alive, known = livesHere(h.path)
+			alive, known = holderAlive(h.path)
 		}
 		switch {
 		case h.path == own.path, h.Sharing == own.Sharing && own.Sharing != Exclusive:
@@ -183,15 +183,15 @@ func (l *Lock) removeDead(ctx context.Context, own Holder, waiting func(string))
 	if len(doubtful) == 0 {
 		return nil
 	}
-	waiting(fmt.Sprintf("%s was in use by %s, which may have died: waiting %v to see whether it is alive", l.dir, doubtful[0], silence))
-	for start := time.Now(); time.Since(start) < silence; {
+	waiting(fmt.Sprintf("%s was in use by %s, which may have died: waiting %v to see whether it is alive", l.dir, doubtful[0], staleAfter))
+	for start := time.Now(); time.Since(start) < staleAfter; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(beatInterval / 5):
 		}
 		for _, h := range doubtful {
-			if now := mark(h.path); !now.IsZero() && now != h.beat {
+			if now := recordTime(h.path); !now.IsZero() && now != h.beat {
 				return &HeldError{l.dir, []Holder{h}}
 			}
 		}
@@ -212,7 +212,7 @@ func (l *Lock) beat(ctx context.Context, lost func(error)) {
 			return
 		case now := <-tick.C:
 			if err := os.Chtimes(l.record, now, now); errors.Is(err, fs.ErrNotExist) {
-				lost(fmt.Errorf("%s was taken over by another process, because this one did not renew its record for %v", l.dir, silence))
+				lost(fmt.Errorf("%s was taken over by another process, because this one did not renew its record for %v", l.dir, staleAfter))
 				return
 			}
 		}
@@ -233,14 +233,14 @@ func (l *Lock) Release() error {
 		return nil
 	}
 	if last, _ := TryLock(l.file, Exclusive); last {
-		here := boot()
-		left := 0
+		here := bootID()
+		remaining := 0
 		for _, h := range holders(locks) {
 			if h.Boot != here || os.Remove(h.path) != nil {
-				left++
+				remaining++
 			}
 		}
-		if left == 0 {
+		if remaining == 0 {
 			_ = os.Remove(l.file.Name())
 		}
 	}

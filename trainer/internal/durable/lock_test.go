@@ -190,9 +190,9 @@ func elsewhere(t *testing.T, dir string) string {
 
 // impatient shortens the times of heartbeats.
 func impatient(t *testing.T) {
-	old, oldSilence := beatInterval, silence
-	beatInterval, silence = 10*time.Millisecond, 60*time.Millisecond
-	t.Cleanup(func() { beatInterval, silence = old, oldSilence })
+	old, oldSilence := beatInterval, staleAfter
+	beatInterval, staleAfter = 10*time.Millisecond, 60*time.Millisecond
+	t.Cleanup(func() { beatInterval, staleAfter = old, oldSilence })
 }
 
 // TestLockElsewhere: a holder that flock does not reach is dead if its record does not change, and refuses others as long as it does.
@@ -207,7 +207,7 @@ func TestLockElsewhere(t *testing.T) {
 		t.Errorf("its record is still there: %v", err)
 	}
 
-	silence = time.Hour
+	staleAfter = time.Hour
 	dir = t.TempDir()
 	path = elsewhere(t, dir)
 	over := make(chan struct{})

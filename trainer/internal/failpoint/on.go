@@ -13,7 +13,7 @@ import (
 )
 
 // Here marks a moment. Its name is the parts, joined by dots.
-func Here(parts ...string) { armed().pass(strings.Join(parts, ".")) }
+func Here(parts ...string) { settingsOf().pass(strings.Join(parts, ".")) }
 
 // Around marks two moments: PARTS.before when it is called, and PARTS.after when the function that it returns is called.
 func Around(parts ...string) (after func()) {
@@ -22,17 +22,17 @@ func Around(parts ...string) (after func()) {
 	return func() { Here(name, "after") }
 }
 
-// points holds the settings that the environment has for this process.
-type points struct {
-	mu   sync.Mutex
-	log  *os.File // nil: no log is written
-	name string   // moment at which the process ends; "": none
-	left int      // number of passages of this moment that remain
-	stop bool     // suspend the process instead of ending it
+// settings holds the settings that the environment has for this process.
+type settings struct {
+	mu        sync.Mutex
+	log       *os.File // nil: no log is written
+	name      string   // moment at which the process ends; "": none
+	remaining int      // number of passages of this moment that remain
+	stop      bool     // suspend the process instead of ending it
 }
 
-var armed = sync.OnceValue(func() *points {
-	p := &points{}
+var settingsOf = sync.OnceValue(func() *settings {
+	p := &settings{}
 	if path := os.Getenv(LogEnv); path != "" {
 		var err error
 		if p.log, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
@@ -46,13 +46,13 @@ var armed = sync.OnceValue(func() *points {
 		if err != nil || n < 1 {
 			panic(fmt.Sprintf("failpoint: %s is %q: must be NAME:N or NAME:N:stop", KillEnv, text))
 		}
-		p.name, p.left, p.stop = name, n, stop
+		p.name, p.remaining, p.stop = name, n, stop
 	}
 	return p
 })
 
 // pass handles one passage. It is logged before the process ends.
-func (p *points) pass(name string) {
+func (p *settings) pass(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.log != nil {
@@ -63,9 +63,9 @@ func (p *points) pass(name string) {
 	if name != p.name {
 		return
 	}
-	p.left--
+	p.remaining--
 	switch {
-	case p.left != 0:
+	case p.remaining != 0:
 	case p.stop:
 		syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 		time.Sleep(50 * time.Millisecond) // until the signal has stopped all threads

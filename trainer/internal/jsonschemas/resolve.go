@@ -38,10 +38,10 @@ func Resolve(raw json.RawMessage) (*jsonschema.Resolved, error) {
 
 // The keywords under which a schema has others: for the same value (true) or for a part of it.
 var (
-	single = map[string]bool{"not": true, "if": true, "then": true, "else": true, "items": false, "additionalItems": false, "contains": false,
+	singleKeywords = map[string]bool{"not": true, "if": true, "then": true, "else": true, "items": false, "additionalItems": false, "contains": false,
 		"unevaluatedItems": false, "additionalProperties": false, "propertyNames": false, "unevaluatedProperties": false}
-	lists = map[string]bool{"allOf": true, "anyOf": true, "oneOf": true, "prefixItems": false, "items": false}
-	named = map[string]bool{"dependentSchemas": true, "dependencies": true, "properties": false, "patternProperties": false, "$defs": false,
+	listKeywords = map[string]bool{"allOf": true, "anyOf": true, "oneOf": true, "prefixItems": false, "items": false}
+	mapKeywords  = map[string]bool{"dependentSchemas": true, "dependencies": true, "properties": false, "patternProperties": false, "$defs": false,
 		"definitions": false}
 )
 
@@ -57,7 +57,7 @@ func keyword(key string) string {
 
 var keywords = func() map[string]bool {
 	all := map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
-	for _, words := range []map[string]bool{single, lists, named} {
+	for _, words := range []map[string]bool{singleKeywords, listKeywords, mapKeywords} {
 		maps.Copy(all, words)
 	}
 	return all
@@ -125,12 +125,12 @@ func each(at string, schema any, f func(at string, inner any, same bool) error) 
 		key = keyword(key)
 		switch value := value.(type) {
 		case map[string]any:
-			if same, ok := single[key]; ok {
+			if same, ok := singleKeywords[key]; ok {
 				if err := f(at, value, same); err != nil {
 					return err
 				}
 			}
-			if same, ok := named[key]; ok {
+			if same, ok := mapKeywords[key]; ok {
 				for name, inner := range value {
 					if err := f(at+"/"+escaped.Replace(name), inner, same); err != nil {
 						return err
@@ -138,7 +138,7 @@ func each(at string, schema any, f func(at string, inner any, same bool) error) 
 				}
 			}
 		case []any:
-			if same, ok := lists[key]; ok {
+			if same, ok := listKeywords[key]; ok {
 				for i, inner := range value {
 					if err := f(at+"/"+strconv.Itoa(i), inner, same); err != nil {
 						return err

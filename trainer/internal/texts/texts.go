@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// mark is the byte order mark of UTF-8.
-const mark = "\ufeff"
+// byteOrderMark is the byte order mark of UTF-8.
+const byteOrderMark = "\ufeff"
 
 // errUTF16 is the error for a text that begins with a byte order mark of UTF-16 or UTF-32.
 var errUTF16 = errors.New("the text is UTF-16: save it as UTF-8")
 
 // Normalize returns a text without its byte order mark and with line feeds as line ends. It does not detect encodings other than UTF-8.
 func Normalize(text []byte) []byte {
-	text = bytes.TrimPrefix(text, []byte(mark))
+	text = bytes.TrimPrefix(text, []byte(byteOrderMark))
 	if crlf := []byte("\r\n"); bytes.Contains(text, crlf) { // ReplaceAll would copy every text
 		text = bytes.ReplaceAll(text, crlf, []byte("\n"))
 	}
@@ -51,21 +51,21 @@ func inUTF16(text []byte) bool {
 func NewReader(r io.Reader) io.Reader { return &reader{in: bufio.NewReader(r)} }
 
 type reader struct {
-	in    *bufio.Reader
-	begun bool
+	in      *bufio.Reader
+	started bool
 }
 
 func (r *reader) Read(p []byte) (int, error) {
-	if !r.begun {
-		r.begun = true
+	if !r.started {
+		r.started = true
 		first, err := r.in.Peek(1)
-		if err == nil && (first[0] == mark[0] || first[0] >= 0xfe) { // a terminal gives no more than a line at a time
-			head, _ := r.in.Peek(len(mark))
+		if err == nil && (first[0] == byteOrderMark[0] || first[0] >= 0xfe) { // a terminal gives no more than a line at a time
+			head, _ := r.in.Peek(len(byteOrderMark))
 			switch {
 			case inUTF16(head):
 				return 0, errUTF16
-			case string(head) == mark:
-				_, _ = r.in.Discard(len(mark))
+			case string(head) == byteOrderMark:
+				_, _ = r.in.Discard(len(byteOrderMark))
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name
 	all["general.file_type"], all["general.quantization_version"], all["general.alignment"] = fileType, int64(2), int64(ggufAlignment)
 	tensors := ggufTensors(cfg, ropeFactors, dtype)
 	err = durable.ReplaceWith(durable.OS{}, path, func(to io.Writer) error {
-		w := &ggufEncoder{to: &durable.Counter{W: to}}
+		w := &ggufEncoder{to: &durable.CountingWriter{W: to}}
 		w.header(all, tensors)
 		for _, t := range tensors {
 			w.tensor(t, read)
@@ -100,7 +100,7 @@ func ggufTensors(cfg arch.Config, ropeFactors []float32, dtype DType) (out []ggu
 
 // ggufEncoder writes the parts of a file. It keeps the first error.
 type ggufEncoder struct {
-	to      *durable.Counter
+	to      *durable.CountingWriter
 	err     error
 	buffer  []float32
 	rows    []float32

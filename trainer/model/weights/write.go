@@ -223,7 +223,7 @@ func WriteSafetensors(w io.Writer, tensors []OutTensor) error {
 		return err
 	}
 	for _, t := range tensors {
-		counter := &durable.Counter{W: w}
+		counter := &durable.CountingWriter{W: w}
 		if err := t.Write(counter); err != nil {
 			return err
 		}
