@@ -153,9 +153,9 @@ func (t *Template) markedCalls(name string, each [][]callformat.Argument) (strin
 	if mark == "" {
 		return "", nil
 	}
-	var calls []callformat.Printed
+	var calls []callformat.ProbeCall
 	for i, list := range each {
-		calls = append(calls, callformat.Printed{ID: callID(1, i), Name: name, Arguments: list})
+		calls = append(calls, callformat.ProbeCall{ID: callID(1, i), Name: name, Arguments: list})
 	}
 	text, err := t.printCalls("", calls...)
 	if i := strings.Index(text, mark); err == nil && i >= 0 && i < strings.Index(text, name) {

@@ -19,24 +19,24 @@ func Neutralizer(t Tokenizer) *strings.Replacer {
 	var pairs []string
 	for id := range int32(t.VocabSize()) {
 		text := t.Token(id)
-		if _, first := utf8.DecodeRuneInString(text); first < len(text) && (t.Special(id) || t.Added(id) && !frequent(text)) {
+		if _, first := utf8.DecodeRuneInString(text); first < len(text) && (t.Special(id) || t.Added(id) && !isOrdinaryText(text)) {
 			pairs = append(pairs, text, text[:first]+" "+text[first:])
 		}
 	}
 	return strings.NewReplacer(pairs...)
 }
 
-// frequent reports whether an added token that is not special is a piece of ordinary text.
-func frequent(token string) bool {
+// isOrdinaryText reports whether an added token that is not special is a piece of ordinary text.
+func isOrdinaryText(token string) bool {
 	if strings.Trim(token, " \t\r\n▁") == "" {
 		return true
 	}
 	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(token, ">"), "<"), "/")
-	return strings.HasPrefix(token, "<") && strings.HasSuffix(token, ">") && slices.Contains(elements, name)
+	return strings.HasPrefix(token, "<") && strings.HasSuffix(token, ">") && slices.Contains(htmlElements, name)
 }
 
-// elements are the HTML elements in Gemma's vocabulary.
-var elements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr " +
+// htmlElements are the HTML elements in Gemma's vocabulary.
+var htmlElements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr " +
 	"a img div span pre")
 
 // NeutralValue breaks control tokens in the texts of a JSON value. In the JSON itself they may be written with escapes.

@@ -189,7 +189,7 @@ func (c *conversation) admit(calls []dialect.Call) (admitted []dialect.Call) {
 	for i, call := range calls {
 		if limit > 0 && i == limit {
 			c.traj.Malformed += len(calls) - i
-			return append(admitted, dialect.Call{Name: call.Name, Problem: Surplus(len(calls)-i, limit)})
+			return append(admitted, dialect.Call{Name: call.Name, Problem: SurplusProblem(len(calls)-i, limit)})
 		}
 		if call.Problem != "" {
 			c.traj.Malformed++
@@ -199,8 +199,8 @@ func (c *conversation) admit(calls []dialect.Call) (admitted []dialect.Call) {
 	return admitted
 }
 
-// Surplus returns the Problem of the calls of a turn that are beyond the limit.
-func Surplus(calls, limit int) string {
+// SurplusProblem returns the Problem of the calls of a turn that are beyond the limit.
+func SurplusProblem(calls, limit int) string {
 	return fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", calls, limit)
 }
 

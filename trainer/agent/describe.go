@@ -58,7 +58,7 @@ func exampleCall(t *Template) (string, error) {
 	if err := json.Unmarshal(t.cfg.Functions[0], &f); err != nil {
 		return "", fmt.Errorf("tool definition %s: %w", t.cfg.Functions[0], err)
 	}
-	call := callformat.Printed{ID: callformat.ProbeID, Name: t.Neutral(f.Function.Name)}
+	call := callformat.ProbeCall{ID: callformat.ProbeID, Name: t.Neutral(f.Function.Name)}
 	arguments := &ordered.Object{}
 	for _, r := range f.Function.Parameters.Required {
 		call.Arguments = append(call.Arguments, callformat.Argument{Key: t.Neutral(r), Value: "..."})

@@ -43,13 +43,13 @@ func (l Limits) CheckFold(d dialect.Dialect) error {
 
 // folding is a sampler's state for the next fold.
 type folding struct {
-	task       string     // the question or sub-task
-	recent     []exchange // the newest turns of the stretch, at most Fold.Keep
-	summaryDue bool       // the next turn is the summary
+	task       string            // the question or sub-task
+	recent     []turnWithResults // the newest turns of the stretch, at most Fold.Keep
+	summaryDue bool              // the next turn is the summary
 }
 
-// exchange is a turn with the results that followed it.
-type exchange struct {
+// turnWithResults is a turn with the results that followed it.
+type turnWithResults struct {
 	ids  []int32
 	text string
 }
@@ -98,7 +98,7 @@ func (v *sampler) fold(ctx context.Context) (dialect.Action, string, error) {
 	if err != nil {
 		return dialect.Action{}, "", err
 	}
-	v.next.recent = fitting(v.next.recent, v.spec.Limits.Fold.At-len(ids))
+	v.next.recent = newestFitting(v.next.recent, v.spec.Limits.Fold.At-len(ids))
 	texts := []string{text}
 	for _, e := range v.next.recent {
 		ids, texts = slices.Concat(ids, e.ids), append(texts, e.text)
@@ -107,8 +107,8 @@ func (v *sampler) fold(ctx context.Context) (dialect.Action, string, error) {
 	return dialect.Action{}, "", nil
 }
 
-// fitting returns the newest exchanges that together have fewer than room tokens.
-func fitting(recent []exchange, room int) []exchange {
+// newestFitting returns the newest turns that together have fewer than room tokens.
+func newestFitting(recent []turnWithResults, room int) []turnWithResults {
 	for i, e := range slices.Backward(recent) {
 		if room -= len(e.ids); room <= 0 {
 			return recent[i+1:]

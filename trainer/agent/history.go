@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// history records which messages a template can print, other than the texts of users and assistants.
-type history struct {
+// messageSupport records which messages a template can print, other than the texts of users and assistants.
+type messageSupport struct {
 	toolRole bool // tool messages that answer calls
 	calls    bool // an assistant's calls; false: they are part of its text
 	asText   bool // the arguments of calls are JSON texts, not objects
@@ -72,7 +72,7 @@ func learnCalls(t *Template) (format callformat.Format, err error) {
 }
 
 // printCalls prints an assistant's message for callformat.InferFormat.
-func (t *Template) printCalls(content string, calls ...callformat.Printed) (string, error) {
+func (t *Template) printCalls(content string, calls ...callformat.ProbeCall) (string, error) {
 	m := tokenizer.Message{Role: "assistant", Content: content}
 	for _, c := range calls {
 		arguments := &ordered.Object{}
@@ -88,9 +88,9 @@ func (t *Template) printCalls(content string, calls ...callformat.Printed) (stri
 
 // probeCallRules finds out whether the template refuses several calls in a message, or long ids.
 func probeCallRules(t *Template) {
-	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
+	one := callformat.ProbeCall{ID: callformat.ProbeID, Name: probeFunction}
 	t.opening, _ = t.beforeTurn() // cannot fail: InferFormat has printed the same
-	other := callformat.Printed{ID: "probe0002", Name: probeOther}
+	other := callformat.ProbeCall{ID: "probe0002", Name: probeOther}
 	text, err := t.printCalls("", one, other)
 	t.history.oneCall = err != nil || !strings.Contains(text, probeOther)
 	long := "call_" + strings.Repeat(callformat.ProbeID, 3)
@@ -138,7 +138,7 @@ func withIDs(messages []tokenizer.Message) []tokenizer.Message {
 func callID(message, call int) string { return fmt.Sprintf("call%02d%03d", message%100, call%1000) }
 
 // withCalls writes calls in the form that the template expects, or as text in a format.
-func (h history) withCalls(messages []tokenizer.Message, format callformat.Format) []tokenizer.Message {
+func (h messageSupport) withCalls(messages []tokenizer.Message, format callformat.Format) []tokenizer.Message {
 	var out []tokenizer.Message
 	for i, m := range messages {
 		switch {
@@ -180,7 +180,7 @@ func withoutResults(messages []tokenizer.Message, calls []tokenizer.ToolCall) []
 }
 
 // adapted returns calls with ids and arguments in the form that the template expects.
-func (h history) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
+func (h messageSupport) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
 	out := slices.Clone(calls)
 	for i, c := range out {
 		if h.shortIDs {
@@ -239,7 +239,7 @@ func writerOf(format callformat.Format) callformat.Writer {
 }
 
 // withResults turns tool messages into a user message, for a template without a tool role.
-func (h history) withResults(messages []tokenizer.Message) []tokenizer.Message {
+func (h messageSupport) withResults(messages []tokenizer.Message) []tokenizer.Message {
 	if h.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
 		return messages
 	}

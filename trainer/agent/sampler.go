@@ -34,7 +34,7 @@ func (v *sampler) Open(task string) error {
 func (v *sampler) Observe(results []dialect.Result) error {
 	ids, text, err := v.spec.Dialect.Observe(v.turn, results)
 	if fold := v.spec.Limits.Fold; err == nil && fold.At > 0 {
-		recent := append(v.next.recent, exchange{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
+		recent := append(v.next.recent, turnWithResults{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
 		v.next.recent = recent[max(len(recent)-fold.Keep, 0):]
 		if v.next.summaryDue = len(v.row().Tokens)+len(ids) >= fold.At; v.next.summaryDue {
 			ids, text, err = v.lastResults(results)

@@ -43,7 +43,7 @@ type Template struct {
 	always    []any  // function definitions for a template that fails without them, even if it does not print them; nil if not needed
 	prompt    string // describes the functions in the system message; "" if the template prints them
 	noSystem  bool   // the template prints no system message, so the description is in the first user message
-	history   history
+	history   messageSupport
 	opening   string // the text that the template prints between a user's message and an assistant's
 	calls     callformat.Format
 	functions callformat.Functions

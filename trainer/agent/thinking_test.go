@@ -84,7 +84,7 @@ func formats(t testing.TB) (out []callformat.Format) {
 	t.Helper()
 	for _, notation := range []string{"<tool_call>\n{\"name\": \"%s\", \"arguments\": %s}\n</tool_call>", "[TOOL_CALLS]%s[ARGS]%s", `{"name": "%s", "parameters": %s}`,
 		"<calls><call>%s<sep>%s</call>", "<|channel|>commentary to=functions.%s<|message|>%s<|call|>"} {
-		f, err := callformat.InferFormat(func(content string, calls ...callformat.Printed) (string, error) {
+		f, err := callformat.InferFormat(func(content string, calls ...callformat.ProbeCall) (string, error) {
 			for _, c := range calls {
 				arguments := map[string]any{}
 				for _, a := range c.Arguments {

@@ -26,10 +26,10 @@ type WrittenTurn struct {
 // or prints calls that Parse cannot read.
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	t := c.template
-	turn = c.parted(turn)
+	turn = c.withTemplateThinking(turn)
 	switch {
 	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && t.describes() && !t.history.calls && turn.Thinking == "":
-		return c.plain(turn), nil
+		return c.hermesText(turn), nil
 	case t.describes() && !t.history.calls && len(turn.Calls) > 0:
 		return "", errNoReasoning
 	}
@@ -48,10 +48,10 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	return text, c.readsBack(ids, turn)
 }
 
-// parted adapts a turn whose text begins with thinking in <think> and </think> to the template. If the template has
+// withTemplateThinking adapts a turn whose text begins with thinking in <think> and </think> to the template. If the template has
 // other marks, the thinking moves from the text to the template's field for it. Without such a field, the template's
 // marks replace <think> and </think>. If the template itself opens the thinking, the first mark is removed.
-func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
+func (c *Chat) withTemplateThinking(turn WrittenTurn) WrittenTurn {
 	t := c.template
 	text := strings.TrimLeft(turn.Text, Blanks)
 	if turn.Thinking != "" || !strings.HasPrefix(text, thinkOpen) {
@@ -70,9 +70,9 @@ func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	return turn
 }
 
-// plain returns the text of a turn with calls in the Hermes format. If the template opens the turn's thinking, the text
+// hermesText returns the text of a turn with calls in the Hermes format. If the template opens the turn's thinking, the text
 // first closes it.
-func (c *Chat) plain(turn WrittenTurn) string {
+func (c *Chat) hermesText(turn WrittenTurn) string {
 	t, text := c.template, turn.Text
 	if len(turn.Calls) > 0 {
 		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")

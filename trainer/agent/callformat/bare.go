@@ -83,7 +83,7 @@ func (b bare) readLater(text string, functions Functions) Reading {
 		}
 		at += len(line)
 	}
-	return none(text)
+	return noCalls(text)
 }
 
 // readAt reads calls that begin at an index.
@@ -94,14 +94,14 @@ func (b bare) readAt(text string, at int, functions Functions) Reading {
 		}
 	}
 	if at == len(text) || text[at] != '{' && text[at] != '[' {
-		return none(text)
+		return noCalls(text)
 	}
 	raw, _, err := decode(text[at:])
 	switch {
 	case err != nil && b.begun(text[at:], functions):
 		return Reading{Calls: []Call{invalid(err, b.Hint())}, End: len(text)}
 	case err != nil || !b.isCall(raw, functions):
-		return none(text)
+		return noCalls(text)
 	}
 	calls, end := readValues(text, at, b.call, b.Hint())
 	return Reading{Calls: calls, End: end}

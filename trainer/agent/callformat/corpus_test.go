@@ -58,7 +58,7 @@ func (p *printer) print(content string, calls ...call) (string, error) {
 	return p.render(ordered.NewObject("role", "user", "content", probeUser), message)
 }
 
-func (p *printer) probe(content string, calls ...Printed) (string, error) {
+func (p *printer) probe(content string, calls ...ProbeCall) (string, error) {
 	var list []call
 	for _, c := range calls {
 		arguments := &ordered.Object{}

@@ -64,8 +64,8 @@ type Format interface {
 	Hint() string
 }
 
-// none returns the Reading of a text without calls.
-func none(text string) Reading { return Reading{Start: len(text), End: len(text)} }
+// noCalls returns the Reading of a text without calls.
+func noCalls(text string) Reading { return Reading{Start: len(text), End: len(text)} }
 
 // IndexUnquoted returns the index in text of the first mark from an index on that is not quoted, or the length of text.
 func IndexUnquoted(text string, from int, mark string) int {
@@ -182,7 +182,7 @@ func object(raw json.RawMessage) map[string]json.RawMessage {
 
 // readMarked reads calls that each begin with a mark. read reads the calls after a mark, and returns the index of their end.
 func readMarked(text, mark string, read func(at int) (calls []Call, end int)) Reading {
-	r := none(text)
+	r := noCalls(text)
 	for at := 0; ; {
 		i := IndexUnquoted(text, at, mark)
 		if i == len(text) {

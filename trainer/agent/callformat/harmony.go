@@ -32,7 +32,7 @@ func (Harmony) SafeLen(text string) int { return len(text) }
 
 // Read implements Format.
 func (Harmony) Read(text string, _ Functions) Reading {
-	r := none(text)
+	r := noCalls(text)
 	for m := range harmonyMessages(text) {
 		if m.to == "" {
 			continue

@@ -29,7 +29,7 @@ func (hermes) Mark() string { return HermesOpen }
 func (hermes) SafeLen(text string) int { return SafeLen(text, HermesOpen) }
 
 func (hermes) Read(text string, _ Functions) Reading {
-	r := none(text)
+	r := noCalls(text)
 	for at := 0; ; {
 		open := IndexUnquoted(text, at, HermesOpen)
 		// If this were accepted, a model would drift into writing only closing tags.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Printed is a call for a template to print.
-type Printed struct {
+// ProbeCall is a call for a template to print.
+type ProbeCall struct {
 	ID, Name  string
 	Arguments []Argument
 }
@@ -54,7 +54,7 @@ type probes struct {
 // InferFormat asks a template to print calls and returns the format that reads them. It returns a format only if the format
 // reads back the printed calls. Its error is ErrNotPrinted, ErrUnknown, or an error of print. print prints an assistant's
 // message with the template and returns the text from the end of the user's message to the end.
-func InferFormat(print func(content string, calls ...Printed) (string, error)) (Format, error) {
+func InferFormat(print func(content string, calls ...ProbeCall) (string, error)) (Format, error) {
 	p, err := takeProbes(print)
 	if err != nil {
 		return nil, err
@@ -67,26 +67,26 @@ func InferFormat(print func(content string, calls ...Printed) (string, error)) (
 	return nil, fmt.Errorf("%w: it prints %.300q", ErrUnknown, strings.TrimPrefix(p.one, p.before))
 }
 
-func takeProbes(print func(content string, calls ...Printed) (string, error)) (*probes, error) {
+func takeProbes(print func(content string, calls ...ProbeCall) (string, error)) (*probes, error) {
 	p := &probes{}
 	text, err := print(probeText)
 	if err != nil {
 		return nil, err
 	}
 	p.before, p.after, _ = strings.Cut(text, probeText)
-	call := func(id, name string, arguments ...Argument) Printed {
-		return Printed{ID: id, Name: name, Arguments: arguments}
+	call := func(id, name string, arguments ...Argument) ProbeCall {
+		return ProbeCall{ID: id, Name: name, Arguments: arguments}
 	}
 	first := Argument{probeKey, probeValue}
 	for _, c := range []struct {
 		to    *string
-		calls []Printed
+		calls []ProbeCall
 	}{
-		{&p.one, []Printed{call(ProbeID, probeName, first)}},
-		{&p.number, []Printed{call(ProbeID, probeName, Argument{probeKey, probeNumber})}},
-		{&p.keys, []Printed{call(ProbeID, probeName, first, Argument{probeKey2, probeValue2})}},
-		{&p.none, []Printed{call(ProbeID, probeName)}},
-		{&p.two, []Printed{call(ProbeID, probeName, first), call(probeID2, probeOther, Argument{probeKey, probeValue2})}},
+		{&p.one, []ProbeCall{call(ProbeID, probeName, first)}},
+		{&p.number, []ProbeCall{call(ProbeID, probeName, Argument{probeKey, probeNumber})}},
+		{&p.keys, []ProbeCall{call(ProbeID, probeName, first, Argument{probeKey2, probeValue2})}},
+		{&p.none, []ProbeCall{call(ProbeID, probeName)}},
+		{&p.two, []ProbeCall{call(ProbeID, probeName, first), call(probeID2, probeOther, Argument{probeKey, probeValue2})}},
 	} {
 		if *c.to, err = print("", c.calls...); err != nil && c.to != &p.two {
 			return nil, err
@@ -130,9 +130,9 @@ func (p *probes) readBy(f Format) bool {
 
 // pieces splits a text into marks, words, white space and single characters, so that a common part of two texts never
 // ends inside a mark.
-func pieces(text string) []string { return piece.FindAllString(text, -1) }
+func pieces(text string) []string { return piecePattern.FindAllString(text, -1) }
 
-var piece = regexp.MustCompile(`</?[^<>\s]*>?|\[/?[A-Z_]+\]|\s+|[\pL\pN_:-]+|.`)
+var piecePattern = regexp.MustCompile(`</?[^<>\s]*>?|\[/?[A-Z_]+\]|\s+|[\pL\pN_:-]+|.`)
 
 // commonEnd returns the longest common end of both texts that begins at a piece of both.
 func commonEnd(a, b string) string {
@@ -154,14 +154,14 @@ func commonBegin(a, b string) string {
 	return strings.Join(as[:n], "")
 }
 
-// thought matches an empty thought that a template prints before a turn's text or calls, or the end of a thought.
-var thought = regexp.MustCompile(`(?s)^.*(</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>)`)
+// emptyThought matches an empty thought that a template prints before a turn's text or calls, or the end of a thought.
+var emptyThought = regexp.MustCompile(`(?s)^.*(</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>)`)
 
 // opening returns the part of a printed text that belongs to the calls, without the opening of the assistant's turn and
 // any thought before them. The text must end at the first name or value of the calls.
 func (p *probes) opening(text string) string {
 	text = TrimOpening(text, p.before)
-	return strings.TrimSpace(thought.ReplaceAllString(text, ""))
+	return strings.TrimSpace(emptyThought.ReplaceAllString(text, ""))
 }
 
 // TrimOpening returns a printed text without the opening of the assistant's turn that it shares with the text before. Some templates
@@ -196,7 +196,7 @@ func around(text string, at ...string) (parts []string, ok bool) {
 
 // firstMark returns the mark at the beginning of a text, or the text up to its first white space.
 func firstMark(text string) string {
-	if m := mark.FindString(text); m != "" {
+	if m := leadingMark.FindString(text); m != "" {
 		return m
 	}
 	if words := strings.Fields(text); len(words) > 0 {
@@ -205,4 +205,4 @@ func firstMark(text string) string {
 	return ""
 }
 
-var mark = regexp.MustCompile(`^[^\s<>]*<[^<>]*>`)
+var leadingMark = regexp.MustCompile(`^[^\s<>]*<[^<>]*>`)

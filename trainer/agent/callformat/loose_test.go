@@ -177,7 +177,7 @@ func TestPythonCallsWithoutList(t *testing.T) {
 		{"<function_calls>\n", "\n", "\n</function_calls>", "<function_calls>\nget_weather(text='Oslo')\nnow()\n</function_calls>"},
 		{"[", ", ", "]", "[get_weather(text='Oslo'), now()]"},
 	} {
-		f, err := InferFormat(func(content string, calls ...Printed) (string, error) {
+		f, err := InferFormat(func(content string, calls ...ProbeCall) (string, error) {
 			var texts []string
 			for _, call := range calls {
 				var arguments []string

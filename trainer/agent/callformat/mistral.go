@@ -29,7 +29,7 @@ func (mistral) Mark() string { return mistralMark }
 func (mistral) SafeLen(text string) int { return SafeLen(text, mistralMark) }
 
 func (m mistral) Read(text string, _ Functions) Reading {
-	r := none(text)
+	r := noCalls(text)
 	i := IndexUnquoted(text, 0, mistralMark)
 	if i == len(text) {
 		return r

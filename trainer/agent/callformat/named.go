@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// section has the marks around the calls of a turn, and an example of a call.
-type section struct {
+// callMarks has the marks around the calls of a turn, and an example of a call.
+type callMarks struct {
 	open string // mark before the first call; may be empty
 	mark string // mark at the beginning of each call
 	end  string // mark after the last call; may be empty
 	hint string
 }
 
-func (s *section) Hint() string { return "Write " + s.hint + "." }
+func (s *callMarks) Hint() string { return "Write " + s.hint + "." }
 
-func (s *section) Mark() string { return cmp.Or(s.open, s.mark) }
+func (s *callMarks) Mark() string { return cmp.Or(s.open, s.mark) }
 
-// around extends a reading to the marks around all calls.
-func (s *section) around(text string, r Reading) Reading {
+// extend extends a reading to the marks around all calls.
+func (s *callMarks) extend(text string, r Reading) Reading {
 	if i := IndexUnquoted(text, 0, s.open); s.open != "" && i < r.Start {
 		if len(r.Calls) == 0 {
 			r.Calls, r.End = []Call{{Problem: s.open + " without a call. " + s.Hint()}}, len(text)
@@ -30,16 +30,16 @@ func (s *section) around(text string, r Reading) Reading {
 	return r
 }
 
-// named is a function's name followed by its arguments as JSON, each between marks that the template prints.
-type named struct {
-	section
+// namedFormat is a function's name followed by its arguments as JSON, each between marks that the template prints.
+type namedFormat struct {
+	callMarks
 	call  *regexp.Regexp // from the mark to the arguments; its group is the name
 	close string         // mark after the arguments; may be empty
 }
 
-func (n *named) SafeLen(text string) int { return SafeLen(text, n.open, n.mark) }
+func (n *namedFormat) SafeLen(text string) int { return SafeLen(text, n.open, n.mark) }
 
-func (n *named) Read(text string, _ Functions) Reading {
+func (n *namedFormat) Read(text string, _ Functions) Reading {
 	r := readMarked(text, n.mark, func(at int) ([]Call, int) {
 		begin := at - len(n.mark)
 		m := n.call.FindStringSubmatchIndex(text[begin:])
@@ -53,7 +53,7 @@ func (n *named) Read(text string, _ Functions) Reading {
 		}
 		return []Call{withArguments(name, raw, "arguments", n.Hint())}, skipMark(text, at+length, n.close)
 	})
-	return n.around(text, r)
+	return n.extend(text, r)
 }
 
 // namespace precedes the name in Kimi's ids of calls. Models leave it out.
@@ -69,7 +69,7 @@ func learnNamed(p *probes) Format {
 	begin := p.opening(p.one[:i])
 	middle := p.one[i+len(probeName) : value]
 	behind := p.closing(p.one[value+len(raw):])
-	n := &named{section: section{mark: begin}, close: behind}
+	n := &namedFormat{callMarks: callMarks{mark: begin}, close: behind}
 	if between := p.between(); between != "" { // the text between two calls is the end of one and the beginning of the other
 		n.mark = strings.TrimSpace(commonEnd(begin, between))
 		n.open = strings.TrimSpace(strings.TrimSuffix(begin, n.mark))
@@ -106,7 +106,7 @@ func (p *probes) between() string {
 // including none, other numbers, and another id in place of the probe's.
 func pattern(text string) string {
 	var b strings.Builder
-	for _, part := range varying.FindAllString(text, -1) {
+	for _, part := range varyingText.FindAllString(text, -1) {
 		switch {
 		case part == ProbeID:
 			b.WriteString(`[^\s<>\[\]{}|"]*`)
@@ -121,4 +121,4 @@ func pattern(text string) string {
 	return b.String()
 }
 
-var varying = regexp.MustCompile(ProbeID + `|\s+|\d+|[^\s\d]`)
+var varyingText = regexp.MustCompile(ProbeID + `|\s+|\d+|[^\s\d]`)

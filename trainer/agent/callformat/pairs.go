@@ -8,7 +8,7 @@ import (
 // pairs is a function's name followed by keys and values, each between marks that the template prints. Values have no
 // quotes: the function's parameters determine their types.
 type pairs struct {
-	section
+	callMarks
 	inner    string         // last word of the mark, if it has several: some models omit the others, or write them once for several calls
 	begin    *regexp.Regexp // the mark, or its last word
 	call     *regexp.Regexp // from the mark to the end of the name; its group is the name
@@ -34,7 +34,7 @@ func (f *pairs) SafeLen(text string) int {
 }
 
 func (f *pairs) Read(text string, functions Functions) Reading {
-	r := none(text)
+	r := noCalls(text)
 	for at := 0; ; {
 		found := f.begin.FindStringIndex(text[at:])
 		if found == nil {
@@ -65,9 +65,9 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 	}
 	if i := lastUnquoted(text, 0, HermesOpen); len(r.Calls) == 0 && f.open == HermesOpen && i >= 0 &&
 		strings.HasPrefix(strings.TrimSpace(text[i+len(f.open):]), "{") {
-		return none(text) // another notation
+		return noCalls(text) // another notation
 	}
-	return f.around(text, r)
+	return f.extend(text, r)
 }
 
 // arguments reads keys and values from an index to the end of the call, and returns the index of that end.

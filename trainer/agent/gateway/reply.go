@@ -41,7 +41,7 @@ func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 	for i, c := range parsed.Calls {
 		problem := d.functions.Call(c).Problem
 		if most > 0 && i >= most {
-			problem = agent.Surplus(len(parsed.Calls)-most, most)
+			problem = agent.SurplusProblem(len(parsed.Calls)-most, most)
 		}
 		if problem != "" && turn.Finish == policy.FinishStop {
 			out.malformed++
