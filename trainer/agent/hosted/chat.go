@@ -43,7 +43,7 @@ func (c *Chat) Run(ctx context.Context, spec agent.Spec, env agent.Env) (agent.T
 func (c *Chat) Check(ctx context.Context, s policy.Sampling, maxNew int) error {
 	_, err := c.model.complete(ctx, c.request(c.opening("Reply with the word ok."), s, maxNew))
 	var refused *openai.StatusError
-	if openai.UsedUp(err) { // as a reply with the finish reason length
+	if openai.OutOfTokens(err) { // as a reply with the finish reason length
 		return nil
 	}
 	if !errors.As(err, &refused) {

@@ -45,19 +45,19 @@ func (c *conversation) Turn(ctx context.Context) (dialect.Action, string, error)
 		return dialect.Action{}, binding, nil
 	}
 	reply, err := c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, room))
-	if openai.TooLong(err) && room > 0 { // perhaps only with the limit on the reply: take what the context has left
+	if openai.ContextExceeded(err) && room > 0 { // perhaps only with the limit on the reply: take what the context has left
 		binding = agent.FinishContext
 		reply, err = c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, 0))
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return dialect.Action{}, "", context.Cause(ctx)
-	case openai.TooLong(err):
+	case openai.ContextExceeded(err):
 		return dialect.Action{}, agent.FinishContext, nil
-	case openai.UsedUp(err):
+	case openai.OutOfTokens(err):
 		return dialect.Action{}, binding, nil
 	case err == nil:
-		err = c.say(reply)
+		err = c.appendTurn(reply)
 	}
 	if err != nil {
 		return dialect.Action{}, "", &agent.UnansweredError{Agent: c.spec.Key.Agent, Err: err}
@@ -68,28 +68,28 @@ func (c *conversation) Turn(ctx context.Context) (dialect.Action, string, error)
 	case "content_filter":
 		return dialect.Action{}, agent.FinishFilter, nil
 	}
-	return c.meaning(), "", nil
+	return c.action(), "", nil
 }
 
 // room returns the number of tokens that the next turn may have (0: unlimited), and the finish reason if the turn
 // reaches that number. It returns a negative number if no tokens are left.
 func (c *conversation) room() (room int, binding string) {
 	l := c.spec.Limits
-	left := l.Tokens
+	tokens := l.Tokens
 	if c.traj.Usage != nil {
-		left -= c.traj.Usage.Tokens
+		tokens -= c.traj.Usage.Tokens
 	}
 	switch {
-	case l.Tokens > 0 && left <= 0, c.bytes > maxConversation:
+	case l.Tokens > 0 && tokens <= 0, c.bytes > maxConversation:
 		return -1, agent.FinishTokens
-	case l.Tokens > 0 && (l.TurnTokens == 0 || left <= l.TurnTokens):
-		return left, agent.FinishTokens
+	case l.Tokens > 0 && (l.TurnTokens == 0 || tokens <= l.TurnTokens):
+		return tokens, agent.FinishTokens
 	}
 	return l.TurnTokens, agent.FinishLength
 }
 
-// say appends the model's turn.
-func (c *conversation) say(reply openai.Reply) error {
+// appendTurn appends the model's turn.
+func (c *conversation) appendTurn(reply openai.Reply) error {
 	m := reply.Message
 	if m.Role, m.ToolCallID = "assistant", ""; len(m.ToolCalls) == 0 {
 		m.Thinking = openai.Thinking{} // only a message with calls comes back with it
@@ -131,9 +131,9 @@ func (c *conversation) count(u *openai.Usage) {
 	c.traj.Usage = sum
 }
 
-// meaning returns the action of the newest turn. A turn without calls is the answer, without the thinking that some
+// action returns the action of the newest turn. A turn without calls is the answer, without the thinking that some
 // servers leave in the text.
-func (c *conversation) meaning() dialect.Action {
+func (c *conversation) action() dialect.Action {
 	m := &c.messages[len(c.messages)-1]
 	if len(m.ToolCalls) == 0 {
 		return dialect.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content))}
@@ -141,7 +141,7 @@ func (c *conversation) meaning() dialect.Action {
 	var a dialect.Action
 	for i := range m.ToolCalls {
 		f := &m.ToolCalls[i].Function
-		call := parsed(*f)
+		call := callOf(*f)
 		a.Calls = append(a.Calls, c.chat.callables.Call(call))
 		// The server must be able to read the message that it gets back. The result of a bad call states what was
 		// wrong.
@@ -153,8 +153,8 @@ func (c *conversation) meaning() dialect.Action {
 	return a
 }
 
-// parsed returns a call as the model wrote it. If the call is malformed, its Problem explains what to write instead.
-func parsed(f openai.Function) callformat.Call {
+// callOf returns a call as the model wrote it. If the call is malformed, its Problem explains what to write instead.
+func callOf(f openai.Function) callformat.Call {
 	arguments := strings.TrimSpace(f.Arguments)
 	switch {
 	case arguments == "": // some models write this for a function without arguments

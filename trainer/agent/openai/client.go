@@ -95,7 +95,7 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 // ask sends a request. If the server refuses the name of the limit on the reply's tokens, or the temperature, ask sends the request again
 // in a form that the server accepts.
 func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
-	w := wording{c.newName.Load(), c.noTemperature.Load()}
+	w := requestForm{c.newName.Load(), c.noTemperature.Load()}
 	for {
 		reply, err := c.post(ctx, r, w)
 		var refused *StatusError
@@ -116,7 +116,7 @@ func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
 }
 
 // post sends one request. An error is a *retry.Transient if another attempt may succeed.
-func (c *Client) post(parent context.Context, r Request, w wording) (Reply, error) {
+func (c *Client) post(parent context.Context, r Request, w requestForm) (Reply, error) {
 	body, err := r.body(w)
 	if err != nil {
 		return Reply{}, err
@@ -136,7 +136,7 @@ func (c *Client) post(parent context.Context, r Request, w wording) (Reply, erro
 	case err != nil:
 		return Reply{}, err
 	case resp.StatusCode != http.StatusOK:
-		return Reply{}, c.refused(resp, string(raw))
+		return Reply{}, c.statusError(resp, string(raw))
 	}
 	return c.read(raw)
 }
@@ -155,22 +155,22 @@ func (c *Client) read(raw []byte) (Reply, error) {
 		Error  json.RawMessage `json:"error"`
 	}
 	err := json.Unmarshal(raw, &answer)
-	if !absent(answer.Error) {
-		return Reply{}, c.reported(raw, answer.Error)
+	if !noError(answer.Error) {
+		return Reply{}, c.bodyError(raw, answer.Error)
 	}
 	if err != nil {
 		return Reply{}, fmt.Errorf("no chat completion (%v): %s", err, c.quote(string(raw)))
 	}
 	if len(answer.Choices) == 0 {
 		if answer.Object == "error" { // older vLLM servers
-			return Reply{}, c.reported(raw, raw)
+			return Reply{}, c.bodyError(raw, raw)
 		}
 		return Reply{}, fmt.Errorf("no chat completion: %s", c.quote(string(raw)))
 	}
 	first := answer.Choices[0]
 	reply := Reply{Message: first.Message, Finish: finish(first.Finish)}
-	if !absent(first.Error) || reply.Finish == finishError {
-		return Reply{}, c.reported(raw, first.Error)
+	if !noError(first.Error) || reply.Finish == finishError {
+		return Reply{}, c.bodyError(raw, first.Error)
 	}
 	if answer.Usage.possible() {
 		reply.Usage = answer.Usage

@@ -288,7 +288,7 @@ func TestTooLong(t *testing.T) {
 		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                                                                          false,
 	} {
 		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusBadRequest) })
-		if _, err := c.Complete(t.Context(), Request{}); err == nil || TooLong(err) != want {
+		if _, err := c.Complete(t.Context(), Request{}); err == nil || ContextExceeded(err) != want {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -356,9 +356,9 @@ func TestErrorsInside(t *testing.T) {
 		`{"error": {"message": "no such model", "type": "invalid_request_error", "code": null}}`:                                 {1, nil},
 		`{"error": {"message": "no key", "code": "invalid_api_key"}}`:                                                            {1, Unauthorised},
 		`{"error": {"message": "no key", "code": 401}}`:                                                                          {1, Unauthorised},
-		`{"error": {"message": "too long", "code": "context_length_exceeded", "type": "invalid_request_error"}}`:                 {1, TooLong},
-		`{"error": {"message": "This model's maximum context length is 10 tokens", "type": "BadRequestError", "code": 400}}`:     {1, TooLong},
-		`{"object": "error", "message": "context_length_exceeded", "type": "invalid_request_error", "code": 400, "choices": []}`: {1, TooLong},
+		`{"error": {"message": "too long", "code": "context_length_exceeded", "type": "invalid_request_error"}}`:                 {1, ContextExceeded},
+		`{"error": {"message": "This model's maximum context length is 10 tokens", "type": "BadRequestError", "code": 400}}`:     {1, ContextExceeded},
+		`{"object": "error", "message": "context_length_exceeded", "type": "invalid_request_error", "code": 400, "choices": []}`: {1, ContextExceeded},
 	} {
 		var calls atomic.Int32
 		client, _ := ask(t, Options{Retries: again - 1}, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); io.WriteString(w, body) })

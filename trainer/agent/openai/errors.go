@@ -33,15 +33,15 @@ func (e *StatusError) refusesTemperature() bool {
 		(strings.Contains(e.body, "does not support") || strings.Contains(e.body, "unsupported") || strings.Contains(e.body, "only the default"))
 }
 
-// UsedUp reports whether an error means that the model has spent the limit on the reply's tokens without an answer, as OpenAI's reasoning
-// models report it.
-func UsedUp(err error) bool {
+// OutOfTokens reports whether an error means that the model has spent the limit on the reply's tokens without an answer, as
+// OpenAI's reasoning models report it.
+func OutOfTokens(err error) bool {
 	var e *StatusError
 	return errors.As(err, &e) && e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_tokens or model output limit was reached")
 }
 
-// TooLong reports whether an error means that a request, with the limit on its reply, has more tokens than the model's context.
-func TooLong(err error) bool {
+// ContextExceeded reports whether an error means that a request, with the limit on its reply, has more tokens than the model's context.
+func ContextExceeded(err error) bool {
 	var e *StatusError
 	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&
 		(strings.Contains(e.body, "context_length_exceeded") || // OpenAI
@@ -53,13 +53,13 @@ func TooLong(err error) bool {
 			strings.Contains(e.body, "exceeds the maximum number of tokens allowed")) // Gemini
 }
 
-// refused returns the error of a reply with a status other than 200.
-func (c *Client) refused(resp *http.Response, body string) error {
+// statusError returns the error of a reply with a status other than 200.
+func (c *Client) statusError(resp *http.Response, body string) error {
 	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})
 }
 
-// absent reports whether a reply has no error under a key: the value is missing, null, false or empty.
-func absent(raw json.RawMessage) bool {
+// noError reports whether a reply has no error under a key: the value is missing, null, false or empty.
+func noError(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "false", `""`, "{}":
 		return true
@@ -67,9 +67,9 @@ func absent(raw json.RawMessage) bool {
 	return false
 }
 
-// reported returns the error in the body of a reply with status 200. It is a *retry.Transient if the server is busy or
-// failing. If the error gives no reason, reported assumes that.
-func (c *Client) reported(body []byte, raw json.RawMessage) error {
+// bodyError returns the error in the body of a reply with status 200. It is a *retry.Transient if the server is busy or
+// failing. If the error gives no reason, bodyError assumes that.
+func (c *Client) bodyError(body []byte, raw json.RawMessage) error {
 	var fields struct {
 		Code    json.RawMessage `json:"code"`
 		Status  json.RawMessage `json:"status"`

@@ -180,14 +180,14 @@ func (u *Usage) possible() bool {
 	return u != nil && u.Prompt >= 0 && u.Completion >= 0 && u.Prompt <= maxCounted && u.Completion <= maxCounted
 }
 
-// wording is the form of requests that a server accepts.
-type wording struct {
+// requestForm is the form of requests that a server accepts.
+type requestForm struct {
 	newName       bool // the limit on the reply is max_completion_tokens; other servers only know max_tokens
 	noTemperature bool // OpenAI's reasoning models refuse any temperature except 1
 }
 
 // body encodes a request.
-func (r Request) body(w wording) ([]byte, error) {
+func (r Request) body(w requestForm) ([]byte, error) {
 	named := struct {
 		Request
 		Temperature *float64 `json:"temperature,omitempty"`

@@ -90,7 +90,7 @@ func (c *Cache) Answer(ctx context.Context, q Question, ask func(context.Context
 	if c == nil {
 		return ask(ctx)
 	}
-	q = Question{valid(q.Service), valid(q.Text)}
+	q = Question{toValidUTF8(q.Service), toValidUTF8(q.Text)}
 	path := c.path(q)
 	for {
 		stored, err := read(path, q)
@@ -142,7 +142,7 @@ func (c *Cache) ask(ctx context.Context, path string, q Question, ask func(conte
 	if err != nil {
 		return Answer{}, err
 	}
-	answer = Answer{valid(answer.Text), valid(answer.Error), valid(answer.Kind)}
+	answer = Answer{toValidUTF8(answer.Text), toValidUTF8(answer.Error), toValidUTF8(answer.Kind)}
 	data, err := encode(q, answer)
 	if err == nil {
 		err = durable.MkdirAll(durable.OS{}, filepath.Dir(path))
@@ -159,8 +159,8 @@ func (c *Cache) ask(ctx context.Context, path string, q Question, ask func(conte
 	return answer, nil
 }
 
-// valid replaces bytes that are not UTF-8, because JSON cannot hold them.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// toValidUTF8 replaces bytes that are not UTF-8, because JSON cannot hold them.
+func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // path returns the file of a question's answer.
 func (c *Cache) path(q Question) string {
