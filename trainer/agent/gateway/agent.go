@@ -62,10 +62,10 @@ type phase struct {
 
 // attempt is one attempt of a program at a rollout.
 type attempt struct {
-	number int
-	ctx    context.Context
-	cancel context.CancelCauseFunc // guarded by the agent's lock
-	busy   sync.WaitGroup          // requests being answered
+	number   int
+	ctx      context.Context
+	cancel   context.CancelCauseFunc // guarded by the agent's lock
+	inFlight sync.WaitGroup          // requests being answered
 
 	mu     sync.Mutex
 	forest forest
@@ -76,8 +76,8 @@ type attempt struct {
 }
 
 var (
-	errSuperseded = refuse(409, "superseded", "another attempt now has this rollout: end this attempt")
-	errOver       = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
+	errSuperseded   = refuse(409, "superseded", "another attempt now has this rollout: end this attempt")
+	errRolloutEnded = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
 )
 
 // NewAgentServer creates an agent of the gateway.
@@ -91,7 +91,7 @@ func (a *AgentServer) Begin(name string, r Rules) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.phases[name] = &phase{rules: r, attempts: map[string]*attempt{}}
-	a.notify()
+	a.wakeWaiting()
 }
 
 // End refuses further requests of a phase. It also ends the attempts that are still running.
@@ -106,12 +106,12 @@ func (a *AgentServer) End(name string) {
 	attempts := slices.Collect(maps.Values(p.attempts))
 	p.attempts = nil
 	for _, at := range attempts {
-		at.cancel(errOver)
+		at.cancel(errRolloutEnded)
 	}
-	a.notify()
+	a.wakeWaiting()
 	a.mu.Unlock()
 	for _, at := range attempts {
-		at.busy.Wait()
+		at.inFlight.Wait()
 	}
 }
 
@@ -120,10 +120,10 @@ func (a *AgentServer) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	a.notify()
+	a.wakeWaiting()
 }
 
-func (a *AgentServer) notify() {
+func (a *AgentServer) wakeWaiting() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
@@ -135,18 +135,18 @@ func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules,
 		a.mu.Lock()
 		if a.closed {
 			a.mu.Unlock()
-			return nil, Rules{}, nil, errOver
+			return nil, Rules{}, nil, errRolloutEnded
 		}
 		if p := a.phases[t.Phase]; p != nil {
 			at, err := p.attempt(t)
 			if err == nil {
-				at.busy.Add(1)
+				at.inFlight.Add(1)
 			}
 			a.mu.Unlock()
 			if err != nil {
 				return nil, Rules{}, nil, err
 			}
-			return at, p.rules, at.busy.Done, nil
+			return at, p.rules, at.inFlight.Done, nil
 		}
 		changed := a.changed
 		a.mu.Unlock()
@@ -154,7 +154,7 @@ func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules,
 			waiting = true
 			if a.waiting.Add(1) > maxWaiting {
 				a.waiting.Add(-1)
-				return nil, Rules{}, nil, busy("%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxWaiting)
+				return nil, Rules{}, nil, tryAgainLater("%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxWaiting)
 			}
 			defer a.waiting.Add(-1)
 		}
@@ -170,7 +170,7 @@ func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules,
 // are dropped.
 func (p *phase) attempt(t Ticket) (*attempt, error) {
 	if p.ended {
-		return nil, errOver
+		return nil, errRolloutEnded
 	}
 	at := p.attempts[t.rollout()]
 	switch {
@@ -178,7 +178,7 @@ func (p *phase) attempt(t Ticket) (*attempt, error) {
 		return nil, errSuperseded
 	case at != nil && at.number == t.Attempt:
 		if at.ctx.Err() != nil {
-			return nil, errOver
+			return nil, errRolloutEnded
 		}
 		return at, nil
 	case at != nil:
@@ -212,13 +212,13 @@ func (a *AgentServer) Finish(t Ticket) ([]Conversation, error) {
 	}
 	at, err := p.attempt(t)
 	if err == nil {
-		at.cancel(errOver) // under the lock, so that enter registers no request afterwards
+		at.cancel(errRolloutEnded) // under the lock, so that enter registers no request afterwards
 	}
 	a.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	at.busy.Wait()
+	at.inFlight.Wait()
 	if at.failed != nil {
 		return nil, at.failed
 	}
@@ -261,7 +261,7 @@ func (a *AgentServer) forget(t Ticket) {
 	defer a.mu.Unlock()
 	if p := a.phases[t.Phase]; p != nil {
 		if at := p.attempts[t.rollout()]; at != nil {
-			at.cancel(errOver)
+			at.cancel(errRolloutEnded)
 			delete(p.attempts, t.rollout())
 		}
 	}

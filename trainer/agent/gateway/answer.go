@@ -10,11 +10,11 @@ import (
 )
 
 // answer answers a chat request.
-func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
+func (r *chatRequest) answer(in clientRequest, a *AgentServer, c turnCall) error {
 	if r.Stream {
-		to := &chunks{events: events{w: in.w}, agent: a, object: "chat.completion.chunk", usage: r.StreamOptions.IncludeUsage, chat: true}
+		to := &chunks{eventWriter: eventWriter{w: in.w}, agent: a, object: "chat.completion.chunk", usage: r.StreamOptions.IncludeUsage, chat: true}
 		if r.LogProbs {
-			to.logProbs = func(t *turn) any { return object{"content": a.logProbs(t)} }
+			to.logProbs = func(t *turn) any { return jsonObject{"content": a.logProbs(t)} }
 		}
 		return a.streamChat(in.r.Context(), to, r, c)
 	}
@@ -22,7 +22,7 @@ func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
 	if err != nil {
 		return err
 	}
-	message := object{"role": "assistant", "content": t.reply.text, "refusal": nil}
+	message := jsonObject{"role": "assistant", "content": t.reply.text, "refusal": nil}
 	if t.reply.thinking != "" {
 		message["reasoning_content"] = t.reply.thinking
 	}
@@ -30,55 +30,55 @@ func (r *chatRequest) answer(in incoming, a *AgentServer, c call) error {
 		message["content"], message["tool_calls"] = nullable(t.reply.text), t.reply.calls
 	}
 	if len(t.reply.written) > 0 {
-		message["mgrpo"] = object{"calls": t.reply.written}
+		message["mgrpo"] = jsonObject{"calls": t.reply.written}
 	}
-	choice := object{"message": message, "logprobs": nil}
+	choice := jsonObject{"message": message, "logprobs": nil}
 	if r.LogProbs {
-		choice["logprobs"] = object{"content": a.logProbs(t), "refusal": nil}
+		choice["logprobs"] = jsonObject{"content": a.logProbs(t), "refusal": nil}
 	}
 	return a.complete(in.w, "chat.completion", choice, t)
 }
 
 // complete sends a whole reply with one choice.
-func (a *AgentServer) complete(w http.ResponseWriter, kind string, choice object, t *turn) error {
+func (a *AgentServer) complete(w http.ResponseWriter, kind string, choice jsonObject, t *turn) error {
 	choice["index"], choice["finish_reason"] = 0, t.finish()
-	return writeJSON(w, object{"id": t.reply.id, "object": kind, "created": time.Now().Unix(), "model": a.Name, "choices": []any{choice},
+	return writeJSON(w, jsonObject{"id": t.reply.id, "object": kind, "created": time.Now().Unix(), "model": a.Name, "choices": []any{choice},
 		"usage": t.usage()})
 }
 
-// streamChat sends the turn of a chat request to a listener while it is sampled.
-func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chatRequest, c call) error {
+// streamChat sends the turn of a chat request to a replyWriter while it is sampled.
+func (a *AgentServer) streamChat(ctx context.Context, to replyWriter, request *chatRequest, c turnCall) error {
 	d, err := a.dialectOf(request)
 	if err != nil {
 		return err
 	}
 	template := request.template(d)
 	s := &stream{agent: a, to: to, stopIDs: d.template.Stops().IDs, stable: func(text string) agent.Partial {
-		return cutPartial(request.Stop, template.Partial(text, d.offers))
+		return cutPartial(request.Stop, template.Partial(text, d.hasFunctions))
 	}}
-	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
+	return s.run(ctx, c, func(ctx context.Context, c turnCall) (*turn, error) { return a.chat(ctx, request, c) })
 }
 
 // answer answers a request for a text.
-func (r *textRequest) answer(in incoming, a *AgentServer, c call) error {
+func (r *textRequest) answer(in clientRequest, a *AgentServer, c turnCall) error {
 	var logProbs func(t *turn) any
 	if r.LogProbs != nil {
 		logProbs = func(t *turn) any {
-			return object{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
+			return jsonObject{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
 		}
 	}
 	if r.Stream {
-		to := &chunks{events: events{w: in.w}, agent: a, object: "text_completion", usage: r.StreamOptions.IncludeUsage, logProbs: logProbs}
+		to := &chunks{eventWriter: eventWriter{w: in.w}, agent: a, object: "text_completion", usage: r.StreamOptions.IncludeUsage, logProbs: logProbs}
 		s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, stable: func(text string) agent.Partial {
 			return agent.Partial{Text: agent.SafePrefix(text, r.Stop...)}
 		}}
-		return s.run(in.r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.continueText(ctx, r, c) })
+		return s.run(in.r.Context(), c, func(ctx context.Context, c turnCall) (*turn, error) { return a.continueText(ctx, r, c) })
 	}
 	t, err := a.continueText(in.r.Context(), r, c)
 	if err != nil {
 		return err
 	}
-	choice := object{"text": t.reply.text, "logprobs": nil}
+	choice := jsonObject{"text": t.reply.text, "logprobs": nil}
 	if logProbs != nil {
 		choice["logprobs"] = logProbs(t)
 	}
@@ -110,14 +110,14 @@ func (t *turn) usage() map[string]int {
 }
 
 // logProbs returns the log-probs of the turn's tokens in the form of /v1/chat/completions.
-func (a *AgentServer) logProbs(t *turn) []object {
-	out := make([]object, len(t.out.Tokens))
+func (a *AgentServer) logProbs(t *turn) []jsonObject {
+	out := make([]jsonObject, len(t.out.Tokens))
 	for i, text := range a.texts(t) {
 		var bytes []int
 		for _, b := range a.Tokenizer.TokenBytes(t.out.Tokens[i]) {
 			bytes = append(bytes, int(b))
 		}
-		out[i] = object{"token": text, "logprob": t.out.LogProbs[i], "bytes": bytes, "top_logprobs": []any{}}
+		out[i] = jsonObject{"token": text, "logprob": t.out.LogProbs[i], "bytes": bytes, "top_logprobs": []any{}}
 	}
 	return out
 }

@@ -8,7 +8,7 @@ import (
 // chunks sends a reply as the chunks of OpenAI's streams. Chunks of a chat have the field delta, chunks of a text the
 // field text.
 type chunks struct {
-	events
+	eventWriter
 	agent    *AgentServer
 	object   string
 	id       string
@@ -19,33 +19,33 @@ type chunks struct {
 
 func (s *chunks) open(id string) {
 	if s.id = id; s.chat {
-		s.choice(object{"delta": object{"role": "assistant", "content": ""}}, nil)
+		s.choice(jsonObject{"delta": jsonObject{"role": "assistant", "content": ""}}, nil)
 	}
 }
 
 func (s *chunks) thinking(piece string) {
-	s.choice(object{"delta": object{"reasoning_content": piece}}, nil)
+	s.choice(jsonObject{"delta": jsonObject{"reasoning_content": piece}}, nil)
 }
 
 func (s *chunks) text(piece string) {
 	if s.chat {
-		s.choice(object{"delta": object{"content": piece}}, nil)
+		s.choice(jsonObject{"delta": jsonObject{"content": piece}}, nil)
 	} else {
-		s.choice(object{"text": piece}, nil)
+		s.choice(jsonObject{"text": piece}, nil)
 	}
 }
 
 func (s *chunks) end(t *turn) {
-	last := object{"text": ""}
+	last := jsonObject{"text": ""}
 	if s.chat {
-		last = object{"delta": t.reply.lastDelta()}
+		last = jsonObject{"delta": t.reply.lastDelta()}
 	}
 	if s.logProbs != nil {
 		last["logprobs"] = s.logProbs(t)
 	}
 	s.choice(last, t.finish())
 	if s.usage {
-		s.chunk(object{"choices": []any{}, "usage": t.usage()})
+		s.chunk(jsonObject{"choices": []any{}, "usage": t.usage()})
 	}
 	s.send("", []byte("[DONE]"))
 }
@@ -53,32 +53,32 @@ func (s *chunks) end(t *turn) {
 func (s *chunks) fail(err *apiError) { s.send("", err.body()) }
 
 // lastDelta returns the parts of a reply other than its text: the calls.
-func (r *reply) lastDelta() object {
-	delta := object{}
+func (r *reply) lastDelta() jsonObject {
+	delta := jsonObject{}
 	if len(r.calls) > 0 {
-		calls := make([]object, len(r.calls))
+		calls := make([]jsonObject, len(r.calls))
 		for i, called := range r.calls {
-			calls[i] = object{"index": i, "id": called.ID, "type": called.Type, "function": called.Function}
+			calls[i] = jsonObject{"index": i, "id": called.ID, "type": called.Type, "function": called.Function}
 		}
 		delta["tool_calls"] = calls
 	}
 	if len(r.written) > 0 {
-		delta["mgrpo"] = object{"calls": r.written}
+		delta["mgrpo"] = jsonObject{"calls": r.written}
 	}
 	return delta
 }
 
 // choice sends a choice. finish is its finish_reason, which is nil in all chunks but the last.
-func (s *chunks) choice(choice object, finish any) {
+func (s *chunks) choice(choice jsonObject, finish any) {
 	choice["index"], choice["finish_reason"] = 0, finish
-	s.chunk(object{"choices": []any{choice}})
+	s.chunk(jsonObject{"choices": []any{choice}})
 }
 
-func (s *chunks) chunk(body object) {
+func (s *chunks) chunk(body jsonObject) {
 	body["id"], body["object"], body["created"], body["model"] = s.id, s.object, time.Now().Unix(), s.agent.Name
 	line, err := json.Marshal(body)
 	if err != nil {
-		line = asAPI(err).body()
+		line = toAPIError(err).body()
 	}
 	s.send("", line)
 }

@@ -66,8 +66,8 @@ func TestSchemasAreEnforced(t *testing.T) {
 		ended := 0
 		for _, schema := range schemas {
 			for _, s.says = range []string{"Certainly!", `{"answer": 3, "colors": [`, "<think>\nhm\n</think>\n\n{"} {
-				got := s.chat(object{"messages": []object{said("user", "?")}, "max_tokens": 300,
-					"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schema)}}})
+				got := s.chat(jsonObject{"messages": []jsonObject{said("user", "?")}, "max_tokens": 300,
+					"response_format": jsonObject{"type": "json_schema", "json_schema": jsonObject{"name": "x", "schema": json.RawMessage(schema)}}})
 				if got.Finish == "length" {
 					continue // the reply did not end
 				}
@@ -88,12 +88,12 @@ func TestSchemasAreEnforced(t *testing.T) {
 
 // TestChoicesAreEnforced: if a function must be called, the reply calls it with arguments that fit its schema.
 func TestChoicesAreEnforced(t *testing.T) {
-	tools := []object{{"type": "function", "function": object{"name": "add", "parameters": json.RawMessage(schemas[1])}}, {"type": "function", "function": object{"name": "wait"}}}
+	tools := []jsonObject{{"type": "function", "function": jsonObject{"name": "add", "parameters": json.RawMessage(schemas[1])}}, {"type": "function", "function": jsonObject{"name": "wait"}}}
 	for _, name := range []string{"smollm2", "qwen3"} {
 		s := newAlone(t, name)
 		for _, s.says = range []string{"No.", "<think>\nhm\n</think>\n\nNo.", "<tool_call>\n{\"name\": \"wait\", \"arguments\": {}}\n</tool_call>\n<tool_call>"} {
-			for i, choice := range []any{"required", object{"type": "function", "function": object{"name": "add"}}} {
-				got, _ := s.stream(object{"messages": []object{said("user", "?")}, "tools": tools, "tool_choice": choice, "max_tokens": 300})
+			for i, choice := range []any{"required", jsonObject{"type": "function", "function": jsonObject{"name": "add"}}} {
+				got, _ := s.stream(jsonObject{"messages": []jsonObject{said("user", "?")}, "tools": tools, "tool_choice": choice, "max_tokens": 300})
 				if got.Finish == "length" {
 					continue
 				}
@@ -115,21 +115,21 @@ func TestChoicesAreEnforced(t *testing.T) {
 func TestFormsInTraining(t *testing.T) {
 	for i, c := range []struct {
 		says  string
-		more  object
+		more  jsonObject
 		valid bool
 	}{
-		{"No.", object{"response_format": object{"type": "json_object"}}, false},
-		{`{"a": 1}`, object{"response_format": object{"type": "json_object"}}, true},
-		{"{\"a\": 1}\nObservation:", object{"response_format": object{"type": "json_object"}, "stop": []string{"Observation:"}}, true},
-		{`[1]`, object{"response_format": object{"type": "json_object"}}, false},
-		{`{"a": 1}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, false},
-		{`{"answer": 1, "why": "so"}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, true},
-		{"No.", object{"tools": calculator, "tool_choice": "required"}, false},
-		{calculation, object{"tools": calculator, "tool_choice": "required"}, true},
-		{calculation, object{"tools": calculator, "tool_choice": object{"type": "function", "function": object{"name": "calculator"}}}, true},
+		{"No.", jsonObject{"response_format": jsonObject{"type": "json_object"}}, false},
+		{`{"a": 1}`, jsonObject{"response_format": jsonObject{"type": "json_object"}}, true},
+		{"{\"a\": 1}\nObservation:", jsonObject{"response_format": jsonObject{"type": "json_object"}, "stop": []string{"Observation:"}}, true},
+		{`[1]`, jsonObject{"response_format": jsonObject{"type": "json_object"}}, false},
+		{`{"a": 1}`, jsonObject{"response_format": jsonObject{"type": "json_schema", "json_schema": jsonObject{"name": "x", "schema": json.RawMessage(schemas[1])}}}, false},
+		{`{"answer": 1, "why": "so"}`, jsonObject{"response_format": jsonObject{"type": "json_schema", "json_schema": jsonObject{"name": "x", "schema": json.RawMessage(schemas[1])}}}, true},
+		{"No.", jsonObject{"tools": calculator, "tool_choice": "required"}, false},
+		{calculation, jsonObject{"tools": calculator, "tool_choice": "required"}, true},
+		{calculation, jsonObject{"tools": calculator, "tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "calculator"}}}, true},
 	} {
 		s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return c.says })
-		s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, c.more)
+		s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "?")}, c.more)
 		if asked := s.models["planner"].asked[0]; asked.Constraint != nil {
 			t.Errorf("case %d: the model was constrained", i)
 		}

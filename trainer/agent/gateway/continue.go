@@ -34,11 +34,11 @@ func (r *chatRequest) continues() bool {
 // placeContinuation adds the turn that continues the last message. If that message is a turn that a limit cut off, the
 // new turn follows its sampled tokens. Otherwise it follows the message as the template prints it. The caller must hold
 // the lock.
-func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d *dialect, c call) (err error) {
+func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d *dialect, c turnCall) (err error) {
 	n := len(messages) - 1
 	for _, before := range at.forest.byHistory[all[n+1]] {
 		sameThinking := messages[n].Reasoning == "" || strings.TrimSpace(messages[n].Reasoning) == strings.TrimSpace(before.reply.thinking)
-		if before.out.Finish != policy.FinishStop && before.request.tools == d.tools && sameThinking {
+		if before.out.Finish != policy.FinishStop && before.request.tools == d.key && sameThinking {
 			t.parent = before
 			return before.root.add(t)
 		}

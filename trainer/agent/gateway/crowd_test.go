@@ -39,7 +39,7 @@ func TestCrowd(t *testing.T) {
 	var g errgroup.Group
 	for i := range crowd {
 		g.Go(func() error {
-			var messages []object
+			var messages []jsonObject
 			for turn := range turns {
 				messages = append(messages, said("user", "Say "+word(i, turn)))
 				answer := s.chat(name(i), ticket(i), messages, nil)

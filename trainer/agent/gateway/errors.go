@@ -9,11 +9,11 @@ import (
 
 // apiError is an error in the form that OpenAI's clients read.
 type apiError struct {
-	status  int
-	code    string
-	message string
-	param   string
-	again   bool // the client may ask again in two seconds
+	status    int
+	code      string
+	message   string
+	param     string
+	retryable bool // the client may ask again in two seconds
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -27,15 +27,15 @@ func invalid(param, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, code: "invalid_request", param: param, message: param + ": " + fmt.Sprintf(format, args...)}
 }
 
-// busy returns an error that asks the client to try again later. OpenAI's clients do so automatically.
-func busy(format string, args ...any) *apiError {
+// tryAgainLater returns an error that asks the client to try again later. OpenAI's clients do so automatically.
+func tryAgainLater(format string, args ...any) *apiError {
 	e := refuse(http.StatusTooManyRequests, "busy", format, args...)
-	e.again = true
+	e.retryable = true
 	return e
 }
 
-// asAPI converts any error into an error for the client.
-func asAPI(err error) *apiError {
+// toAPIError converts any error into an error for the client.
+func toAPIError(err error) *apiError {
 	var api *apiError
 	var large *http.MaxBytesError
 	switch {
@@ -58,14 +58,14 @@ func (e *apiError) body() []byte {
 		param = e.param
 	}
 	// Texts always marshal.
-	out, _ := json.Marshal(object{"error": object{"message": e.message, "type": kind, "param": param, "code": e.code}})
+	out, _ := json.Marshal(jsonObject{"error": jsonObject{"message": e.message, "type": kind, "param": param, "code": e.code}})
 	return out
 }
 
 // write answers a request with the error.
 func (e *apiError) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	if e.again {
+	if e.retryable {
 		w.Header().Set("Retry-After", "2")
 	}
 	if e.status == http.StatusConflict {

@@ -78,9 +78,9 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	t.Cleanup(func() { a.End(OpenPhase) })
 	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
 	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"},"word":{"type":"string","description":"w","maxLength":4}},"required":["answer","unit","word"],"additionalProperties":false}`
-	body, err := json.Marshal(object{"model": "model", "messages": []object{said("user", "?")}, "max_tokens": 400,
-		"tools":       []object{{"type": "function", "function": object{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},
-		"tool_choice": object{"type": "function", "function": object{"name": "add"}}})
+	body, err := json.Marshal(jsonObject{"model": "model", "messages": []jsonObject{said("user", "?")}, "max_tokens": 400,
+		"tools":       []jsonObject{{"type": "function", "function": jsonObject{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},
+		"tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "add"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

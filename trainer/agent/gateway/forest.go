@@ -134,7 +134,7 @@ func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
 // findExisting finds an existing turn that answers a request: the turn of an equal request that was refused, or that
 // this request repeats. After a disconnect the turn was removed. A retry then asks for it again, and findExisting returns
 // nil so that it is sampled anew.
-func (f *forest) findExisting(r turnID, c call) *turn {
+func (f *forest) findExisting(r turnID, c turnCall) *turn {
 	wasRemoved := c.retried && c.repeat < 0 && f.removed[r] > 0
 	if wasRemoved {
 		f.removed[r]--
@@ -159,7 +159,7 @@ func (f *forest) findRewrittenRoot(chains []chain) *root {
 }
 
 // addRoot adds the root that a turn begins.
-func (f *forest) addRoot(t *turn, c call) (*root, error) {
+func (f *forest) addRoot(t *turn, c turnCall) (*root, error) {
 	if len(f.roots) >= maxRoots {
 		return nil, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
 	}
@@ -234,19 +234,19 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 			continue
 		}
 		var ids []int32
-		left := text
+		remaining := text
 	row:
 		for _, t := range leaf.path() {
 			for _, piece := range []prompt{t.prompt, {t.sampledText, t.out.Tokens}} {
-				after, found := strings.CutPrefix(left, piece.text)
+				after, found := strings.CutPrefix(remaining, piece.text)
 				if !found {
 					break row
 				}
-				ids, left = append(ids, piece.ids...), after
+				ids, remaining = append(ids, piece.ids...), after
 			}
 		}
-		if len(left) < len(rest) {
-			best, rest = ids, left
+		if len(remaining) < len(rest) {
+			best, rest = ids, remaining
 		}
 	}
 	return append(best, encode(rest)...)

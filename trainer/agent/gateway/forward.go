@@ -12,7 +12,7 @@ import (
 )
 
 // proxy passes the request on with a body. rewrite sets its address and its headers. server names the other server for errors.
-func (in incoming) proxy(server string, body []byte, transport http.RoundTripper, rewrite func(*httputil.ProxyRequest)) error {
+func (in clientRequest) proxy(server string, body []byte, transport http.RoundTripper, rewrite func(*httputil.ProxyRequest)) error {
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			rewrite(p)
@@ -20,7 +20,7 @@ func (in incoming) proxy(server string, body []byte, transport http.RoundTripper
 		},
 		Transport: transport, FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			busy("%s does not answer: %v", server, err).write(w)
+			tryAgainLater("%s does not answer: %v", server, err).write(w)
 		},
 	}
 	proxy.ServeHTTP(in.w, in.r)
@@ -28,14 +28,14 @@ func (in incoming) proxy(server string, body []byte, transport http.RoundTripper
 }
 
 // forward passes the request on to the worker of its agent. at is the anchor of a new conversation.
-func (in incoming) forward(name string, at anchor) error {
+func (in clientRequest) forward(name string, at anchor) error {
 	// A worker that receives another worker's request for a third agent was reached at a wrong address.
 	if in.round.Address == nil || in.r.Header.Get(forwardedHeader) != "" {
 		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
 	to, err := in.round.Address(in.r.Context(), name)
 	if err != nil {
-		return busy("%s: %v", name, err)
+		return tryAgainLater("%s: %v", name, err)
 	}
 	return in.proxy(name+"'s worker at "+to.Host, in.body, in.round.Transport, func(p *httputil.ProxyRequest) {
 		p.SetURL(to)
@@ -70,7 +70,7 @@ func (r *Round) upstream(body []byte) (to Upstream, ok bool) {
 }
 
 // serve passes a request on with the model's own name and key.
-func (u Upstream) serve(in incoming) error {
+func (u Upstream) serve(in clientRequest) error {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(in.body, &fields); err != nil {
 		return refuse(400, "invalid_request", "the body: %v", err)

@@ -58,15 +58,15 @@ func TestAsOwnConversation(t *testing.T) {
 			}
 			s := newStage(t, tok, calculates)
 			ticket := ticketOf("q", 1)
-			messages := []object{said("system", "Be brief."), said("user", "2 + 2?")}
-			first := s.chat("planner", ticket, messages, object{"tools": calculator})
-			call := first["tool_calls"].([]any)[0].(object)
-			if first["content"] != "I see. " || call["function"].(object)["arguments"] != `{"expression": "2+2"}` {
+			messages := []jsonObject{said("system", "Be brief."), said("user", "2 + 2?")}
+			first := s.chat("planner", ticket, messages, jsonObject{"tools": calculator})
+			call := first["tool_calls"].([]any)[0].(jsonObject)
+			if first["content"] != "I see. " || call["function"].(jsonObject)["arguments"] != `{"expression": "2+2"}` {
 				t.Errorf("got first turn %v", first)
 			}
 			result := said("tool", "4")
 			result["tool_call_id"] = call["id"]
-			last := s.chat("planner", ticket, append(messages, first, result), object{"tools": calculator})
+			last := s.chat("planner", ticket, append(messages, first, result), jsonObject{"tools": calculator})
 			if last["content"] != "It is 4." {
 				t.Errorf("last turn: %v", last)
 			}
@@ -101,7 +101,7 @@ func TestRewrittenHistory(t *testing.T) {
 		return fmt.Sprintf("turn %d", strings.Count(prompt, "<|im_start|>assistant"))
 	})
 	ticket := ticketOf("q", 1)
-	messages := []object{said("user", "a")}
+	messages := []jsonObject{said("user", "a")}
 	for _, next := range []string{"b", "c"} {
 		messages = append(messages, s.chat("planner", ticket, messages, nil), said("user", next))
 	}
@@ -139,9 +139,9 @@ func TestLastAnswer(t *testing.T) {
 	})
 	ticket := ticketOf("q", 1)
 	first := said("user", "a")
-	s.chat("solver", ticket, []object{first}, nil)
-	s.chat("solver", ticket, []object{first, said("assistant", "told otherwise"), said("user", "b"), said("assistant", "and again"), said("user", "c")}, nil)
-	s.chat("solver", ticket, []object{first, said("assistant", "in short"), said("user", "c")}, nil)
+	s.chat("solver", ticket, []jsonObject{first}, nil)
+	s.chat("solver", ticket, []jsonObject{first, said("assistant", "told otherwise"), said("user", "b"), said("assistant", "and again"), said("user", "c")}, nil)
+	s.chat("solver", ticket, []jsonObject{first, said("assistant", "in short"), said("user", "c")}, nil)
 	if got := s.finish("solver", ticket); len(got) != 1 || len(got[0].Rows) != 3 || got[0].Answer != "short" {
 		t.Errorf("%+v", got)
 	}
@@ -153,10 +153,10 @@ func TestControlTokensOfCalls(t *testing.T) {
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ends := func(id, name, arguments string) (n int) {
 		call := said("assistant", "")
-		call["tool_calls"] = []object{{"id": id, "type": "function", "function": object{"name": name, "arguments": arguments}}}
+		call["tool_calls"] = []jsonObject{{"id": id, "type": "function", "function": jsonObject{"name": name, "arguments": arguments}}}
 		result := said("tool", "4")
 		result["tool_call_id"] = id
-		s.chat("solver", ticketOf("q", 1), []object{said("user", "2 + 2?"), call, result}, object{"tools": calculator})
+		s.chat("solver", ticketOf("q", 1), []jsonObject{said("user", "2 + 2?"), call, result}, jsonObject{"tools": calculator})
 		asked := s.models["solver"].asked
 		for _, id := range asked[len(asked)-1].Tokens {
 			if tok.Special(id) {
@@ -204,7 +204,7 @@ func TestColdRequests(t *testing.T) {
 	defer s.agents["planner"].End("eval-3")
 	ticket := ticketOf("q", 1)
 	ticket.Phase = "eval-3"
-	s.chat("planner", ticket, []object{said("user", "?")}, object{"temperature": 1e-8})
+	s.chat("planner", ticket, []jsonObject{said("user", "?")}, jsonObject{"temperature": 1e-8})
 	if got := s.models["planner"].asked[0].Sampling.Temperature; got != 0 {
 		t.Errorf("got temperature %v", got)
 	}
@@ -221,16 +221,16 @@ func TestTemplateDropsThinking(t *testing.T) {
 		return "<think>\nponder\n</think>\n\n" + calculates(prompt)
 	})
 	ticket := ticketOf("q", 1)
-	messages := []object{said("user", "2 + 2?")}
-	first := s.chat("solver", ticket, messages, object{"tools": calculator})
+	messages := []jsonObject{said("user", "2 + 2?")}
+	first := s.chat("solver", ticket, messages, jsonObject{"tools": calculator})
 	if first["reasoning_content"] != "ponder" {
 		t.Errorf("thinking: %v", first)
 	}
 	result := said("tool", "4")
-	result["tool_call_id"] = first["tool_calls"].([]any)[0].(object)["id"]
+	result["tool_call_id"] = first["tool_calls"].([]any)[0].(jsonObject)["id"]
 	messages = append(messages, first, result)
-	messages = append(messages, s.chat("solver", ticket, messages, object{"tools": calculator}), said("user", "xylophone"))
-	s.chat("solver", ticket, messages, object{"tools": calculator})
+	messages = append(messages, s.chat("solver", ticket, messages, jsonObject{"tools": calculator}), said("user", "xylophone"))
+	s.chat("solver", ticket, messages, jsonObject{"tools": calculator})
 	got := s.finish("solver", ticket)
 	if len(got) != 1 || len(got[0].Rows) != 2 {
 		t.Fatalf("%+v", got)
@@ -259,11 +259,11 @@ func TestParallelCalls(t *testing.T) {
 			return "ok"
 		})
 		ticket := ticketOf("q", 1)
-		ask := []object{{"type": "function", "function": object{"name": "ask", "parameters": object{"type": "object"}}}}
-		s.chat("planner", ticket, []object{said("user", "plan")}, object{"tools": ask})
+		ask := []jsonObject{{"type": "function", "function": jsonObject{"name": "ask", "parameters": jsonObject{"type": "object"}}}}
+		s.chat("planner", ticket, []jsonObject{said("user", "plan")}, jsonObject{"tools": ask})
 		calls := []struct{ task, ordinal string }{{"zebra", "0"}, {"ape", "0"}, {"ape", "1"}, {"cat", "0"}}
 		for _, i := range order {
-			s.chat("solver", ticket, []object{said("user", calls[i].task)}, nil, callHeader, calls[i].ordinal)
+			s.chat("solver", ticket, []jsonObject{said("user", calls[i].task)}, nil, callHeader, calls[i].ordinal)
 		}
 		roots := map[string]uint64{}
 		for i, r := range s.models["solver"].asked {
@@ -301,7 +301,7 @@ func TestRetries(t *testing.T) {
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
 	ask := func(headers ...string) string {
-		_, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), object{"model": "solver", "messages": []object{said("user", "?")}}, headers...)
+		_, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), jsonObject{"model": "solver", "messages": []jsonObject{said("user", "?")}}, headers...)
 		return answer["id"].(string)
 	}
 	first := ask(retryHeader, "0")
@@ -388,8 +388,8 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 // TestSuperseded: the turns of an attempt are deleted when the next attempt begins.
 func TestSuperseded(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(prompt string) string { return "ok" })
-	s.chat("solver", ticketOf("q", 1), []object{said("user", "first")}, nil)
-	s.chat("solver", ticketOf("q", 2), []object{said("user", "second")}, nil)
+	s.chat("solver", ticketOf("q", 1), []jsonObject{said("user", "first")}, nil)
+	s.chat("solver", ticketOf("q", 2), []jsonObject{said("user", "second")}, nil)
 	if got := s.finish("solver", ticketOf("q", 2)); len(got) != 1 || got[0].Task != "second" {
 		t.Errorf("%+v", got)
 	}
@@ -405,40 +405,40 @@ func TestRefusals(t *testing.T) {
 	evaluation := ticketOf("q", 1)
 	evaluation.Phase = "eval-3"
 	for _, c := range []struct {
-		field object
+		field jsonObject
 		want  string // in the message; "": accepted
 		eval  string
 	}{
-		{object{"temperature": 1}, "", ""},
-		{object{"temperature": 0.5}, "temperature", ""},
-		{object{"top_p": 1}, "", ""},
-		{object{"top_p": 0.5}, "top_p", ""},
-		{object{"top_k": -1}, "", ""},
-		{object{"top_k": 20}, "top_k", ""},
-		{object{"temperature": -1}, "temperature", "temperature"},
-		{object{"frequency_penalty": 0.5}, "frequency_penalty", "frequency_penalty"},
-		{object{"n": 2}, "n: it is 2", "n: it is 2"},
-		{object{"seed": 3, "user": "me", "store": false}, "", ""},
-		{object{"response_format": object{"type": "json_object"}}, "", ""},
-		{object{"response_format": object{"type": "grammar"}}, "response_format", "response_format"},
-		{object{"response_format": object{"type": "json_schema"}}, "json_schema has no schema", "json_schema has no schema"},
-		{object{"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"not": object{}}}}}, "schema.not", "schema.not"},
-		{object{"tool_choice": "required", "tools": calculator}, "", ""},
-		{object{"tool_choice": "required"}, "no tools", "no tools"},
-		{object{"tool_choice": "any", "tools": calculator}, "tool_choice", "tool_choice"},
-		{object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}, "tools": calculator}, "no function", "no function"},
-		{object{"messages": []object{said("user", "?"), said("assistant", "!")}}, "", ""},
-		{object{"continue_final_message": true}, "continue_final_message", "continue_final_message"},
-		{object{"add_generation_prompt": false}, "add_generation_prompt", "add_generation_prompt"},
-		{object{"chat_template_kwargs": object{"add_generation_prompt": false}}, "chat_template_kwargs", "chat_template_kwargs"},
-		{object{"temperature": "hot"}, "temperature: it is a JSON string, but must be a number", "must be a number"},
-		{object{"logit_bias": nil, "tools": nil, "tool_choice": nil, "guided_json": nil}, "", ""},
-		{object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url"}}}}}, "image_url", "image_url"},
-		{object{"guided_regex": "a*"}, "guided_regex: this field is not supported", "guided_regex"},
-		{object{"model": "gpt-5"}, "planner, solver", "planner, solver"},
-		{object{"max_tokens": 0}, "max_tokens", "max_tokens"},
+		{jsonObject{"temperature": 1}, "", ""},
+		{jsonObject{"temperature": 0.5}, "temperature", ""},
+		{jsonObject{"top_p": 1}, "", ""},
+		{jsonObject{"top_p": 0.5}, "top_p", ""},
+		{jsonObject{"top_k": -1}, "", ""},
+		{jsonObject{"top_k": 20}, "top_k", ""},
+		{jsonObject{"temperature": -1}, "temperature", "temperature"},
+		{jsonObject{"frequency_penalty": 0.5}, "frequency_penalty", "frequency_penalty"},
+		{jsonObject{"n": 2}, "n: it is 2", "n: it is 2"},
+		{jsonObject{"seed": 3, "user": "me", "store": false}, "", ""},
+		{jsonObject{"response_format": jsonObject{"type": "json_object"}}, "", ""},
+		{jsonObject{"response_format": jsonObject{"type": "grammar"}}, "response_format", "response_format"},
+		{jsonObject{"response_format": jsonObject{"type": "json_schema"}}, "json_schema has no schema", "json_schema has no schema"},
+		{jsonObject{"response_format": jsonObject{"type": "json_schema", "json_schema": jsonObject{"schema": jsonObject{"not": jsonObject{}}}}}, "schema.not", "schema.not"},
+		{jsonObject{"tool_choice": "required", "tools": calculator}, "", ""},
+		{jsonObject{"tool_choice": "required"}, "no tools", "no tools"},
+		{jsonObject{"tool_choice": "any", "tools": calculator}, "tool_choice", "tool_choice"},
+		{jsonObject{"tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "f"}}, "tools": calculator}, "no function", "no function"},
+		{jsonObject{"messages": []jsonObject{said("user", "?"), said("assistant", "!")}}, "", ""},
+		{jsonObject{"continue_final_message": true}, "continue_final_message", "continue_final_message"},
+		{jsonObject{"add_generation_prompt": false}, "add_generation_prompt", "add_generation_prompt"},
+		{jsonObject{"chat_template_kwargs": jsonObject{"add_generation_prompt": false}}, "chat_template_kwargs", "chat_template_kwargs"},
+		{jsonObject{"temperature": "hot"}, "temperature: it is a JSON string, but must be a number", "must be a number"},
+		{jsonObject{"logit_bias": nil, "tools": nil, "tool_choice": nil, "guided_json": nil}, "", ""},
+		{jsonObject{"messages": []jsonObject{{"role": "user", "content": []jsonObject{{"type": "image_url"}}}}}, "image_url", "image_url"},
+		{jsonObject{"guided_regex": "a*"}, "guided_regex: this field is not supported", "guided_regex"},
+		{jsonObject{"model": "gpt-5"}, "planner, solver", "planner, solver"},
+		{jsonObject{"max_tokens": 0}, "max_tokens", "max_tokens"},
 	} {
-		body := object{"model": "planner", "messages": []object{said("user", "?")}}
+		body := jsonObject{"model": "planner", "messages": []jsonObject{said("user", "?")}}
 		for k, v := range c.field {
 			body[k] = v
 		}
@@ -457,8 +457,8 @@ func TestRefusals(t *testing.T) {
 func TestStream(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "<think>\nhm\n</think>\n\n" + calculation })
-	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "tools": calculator,
-		"stream_options": object{"include_usage": true}, "messages": []object{said("user", "?")}})
+	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "stream": true, "tools": calculator,
+		"stream_options": jsonObject{"include_usage": true}, "messages": []jsonObject{said("user", "?")}})
 	defer resp.Body.Close()
 	var content, finish, call, last string
 	ids := map[any]bool{}
@@ -504,8 +504,8 @@ func TestStream(t *testing.T) {
 // TestStreamsSayAll: a stream has every field that a whole answer has in addition to its text.
 func TestStreamsSayAll(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(string) string { return `<tool_call>{"name": "calculator", "arguments": [</tool_call>` })
-	for path, body := range map[string]object{
-		"chat/completions": {"messages": []object{said("user", "?")}, "tools": calculator},
+	for path, body := range map[string]jsonObject{
+		"chat/completions": {"messages": []jsonObject{said("user", "?")}, "tools": calculator},
 		"completions":      {"prompt": "?", "logprobs": 1},
 	} {
 		want := map[string]string{"chat/completions": `"mgrpo":{"calls":[{`, "completions": `"logprobs":{"token_ids":[`}[path]
@@ -533,7 +533,7 @@ func TestText(t *testing.T) {
 			return text
 		}
 		ask := func(p any) {
-			if status, answer := s.post("/r/"+runSecret.Key(ticket)+"/v1/completions", "sk-of-its-own", object{"model": "solver", "prompt": p}); status != 200 {
+			if status, answer := s.post("/r/"+runSecret.Key(ticket)+"/v1/completions", "sk-of-its-own", jsonObject{"model": "solver", "prompt": p}); status != 200 {
 				t.Fatalf("got status %d: %v", status, answer)
 			}
 		}
@@ -565,7 +565,7 @@ func (broken) Generate(context.Context, policy.Request) (policy.Completion, erro
 func TestEngineFails(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), nil)
 	s.agents["solver"].Policy = broken{}
-	if status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}}); status != 500 {
+	if status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "solver", "messages": []jsonObject{said("user", "?")}}); status != 500 {
 		t.Errorf("got status %d: %v, want 500", status, answer)
 	}
 	if said, err := s.agents["solver"].Finish(ticketOf("q", 1)); err == nil || !strings.Contains(err.Error(), "the device is lost") {
@@ -581,10 +581,10 @@ func TestNoFunctions(t *testing.T) {
 		}
 		return calculation
 	})
-	if got := s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, nil); got["content"] != calculation || got["tool_calls"] != nil {
+	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "?")}, nil); got["content"] != calculation || got["tool_calls"] != nil {
 		t.Errorf("%v", got)
 	}
-	if got := s.chat("planner", ticketOf("q", 1), []object{said("user", "silent")}, nil); got["content"] != "" {
+	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "silent")}, nil); got["content"] != "" {
 		t.Errorf("%v", got)
 	}
 }

@@ -20,8 +20,8 @@ type Leases struct {
 
 	mu      sync.Mutex
 	secret  Secret
-	waiting []*leased
-	byID    map[string]*leased
+	waiting []*leasedJob
+	byID    map[string]*leasedJob
 	wake    chan struct{} // closed when a job is queued
 	mux     *http.ServeMux
 }
@@ -34,8 +34,8 @@ type LeaseOptions struct {
 	BaseURL string        // address of the team's main agent, ending with /v1; "": the host of the request
 }
 
-// leased is a job that is waiting or being played.
-type leased struct {
+// leasedJob is a job that is waiting or being played.
+type leasedJob struct {
 	job     Job
 	id      string
 	attempt int
@@ -62,7 +62,7 @@ const maxAttempts = 5
 
 // NewLeases returns Leases without jobs.
 func NewLeases(opt LeaseOptions) *Leases {
-	l := &Leases{LeaseOptions: opt, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
+	l := &Leases{LeaseOptions: opt, byID: map[string]*leasedJob{}, wake: make(chan struct{}), mux: http.NewServeMux()}
 	for path, h := range map[string]func(*http.Request, []byte) (any, error){
 		"POST /rollouts/lease": l.lease, "POST /rollouts/{id}/renew": l.renew, "PUT /rollouts/{id}/result": l.result} {
 		l.mux.Handle(path, l.guard(h))
@@ -99,7 +99,7 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 		}
 		switch {
 		case err != nil:
-			asAPI(err).write(w)
+			toAPIError(err).write(w)
 		case answer == nil:
 			w.WriteHeader(http.StatusNoContent)
 		default:
@@ -110,7 +110,7 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 
 // Play waits until a program has played the job.
 func (l *Leases) Play(ctx context.Context, j Job) (JobOutcome, error) {
-	job := &leased{job: j, id: rand.Text(), done: make(chan JobOutcome, 1)}
+	job := &leasedJob{job: j, id: rand.Text(), done: make(chan JobOutcome, 1)}
 	l.mu.Lock()
 	l.byID[job.id] = job
 	l.queue(job)
@@ -118,7 +118,7 @@ func (l *Leases) Play(ctx context.Context, j Job) (JobOutcome, error) {
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.drop(job)
+		l.remove(job)
 	}()
 	select {
 	case p := <-job.done:
@@ -129,15 +129,15 @@ func (l *Leases) Play(ctx context.Context, j Job) (JobOutcome, error) {
 }
 
 // queue lets a job wait for a program. The caller must hold the lock.
-func (l *Leases) queue(job *leased) {
+func (l *Leases) queue(job *leasedJob) {
 	job.expires = nil
 	l.waiting = append(l.waiting, job)
 	close(l.wake)
 	l.wake = make(chan struct{})
 }
 
-// drop forgets a job. The caller must hold the lock.
-func (l *Leases) drop(job *leased) {
+// remove forgets a job. The caller must hold the lock.
+func (l *Leases) remove(job *leasedJob) {
 	job.ended = true
 	delete(l.byID, job.id)
 	if job.expires != nil {
@@ -195,14 +195,14 @@ func (l *Leases) grant(r *http.Request) (Lease, bool) {
 }
 
 // ticket returns the ticket of the job's current attempt.
-func (l *Leases) ticket(job *leased) Ticket {
+func (l *Leases) ticket(job *leasedJob) Ticket {
 	t := job.job.Ticket
 	t.Attempt, t.Deadline = job.attempt, job.ends.Unix()+1
 	return t
 }
 
 // expire queues a job again after its lease expired, or ends it after too much time or too many leases.
-func (l *Leases) expire(job *leased, attempt int) {
+func (l *Leases) expire(job *leasedJob, attempt int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if job.ended || job.attempt != attempt {
@@ -220,14 +220,14 @@ func (l *Leases) expire(job *leased, attempt int) {
 }
 
 // end reports the outcome to the caller that waits for the job. The caller of end must hold the lock.
-func (l *Leases) end(job *leased, p JobOutcome) {
-	l.drop(job)
+func (l *Leases) end(job *leasedJob, p JobOutcome) {
+	l.remove(job)
 	job.done <- p
 }
 
 // find returns the job of a request. The request must carry the key of the job's current attempt. The caller must hold
 // the lock.
-func (l *Leases) find(r *http.Request) (*leased, error) {
+func (l *Leases) find(r *http.Request) (*leasedJob, error) {
 	job := l.byID[r.PathValue("id")]
 	if job == nil {
 		return nil, refuse(404, "not_found", "there is no such rollout, or it has ended")

@@ -30,7 +30,7 @@ type writtenCall struct {
 func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 	parsed := r.template(d).Reply(turn.Tokens)
 	out := reply{text: parsed.Text, thinking: parsed.Thinking}
-	if !d.offers { // without functions, a text that looks like a call is text
+	if !d.hasFunctions { // without functions, a text that looks like a call is text
 		return reply{text: parsed.Whole, thinking: parsed.Thinking}
 	}
 	handed := len(parsed.Calls)

@@ -194,7 +194,7 @@ func (o *options) sampling(r Rules) (policy.Sampling, error) {
 		o.TopP = &least
 	}
 	topK := float64(s.TopK)
-	for _, f := range []setting{
+	for _, f := range []samplingSetting{
 		{"temperature", o.Temperature, &s.Temperature, policy.LeastTemperature, 100, math.NaN()},
 		{"top_p", o.TopP, &s.TopP, 0, 1, 1},
 		{"min_p", o.MinP, &s.MinP, 0, 1, 0},
@@ -228,21 +228,21 @@ func (o *options) check() error {
 	return o.ResponseFormat.check()
 }
 
-// setting is a number that changes the sampling distribution.
-type setting struct {
+// samplingSetting is a number that changes the sampling distribution.
+type samplingSetting struct {
 	name      string
 	requested *float64 // the request's value; nil: none
 	own       *float64 // the run's value
 	least     float64  // a smaller value counts as 0
 	most      float64
-	off       float64 // a value that means the same as 0
+	neutral   float64 // a value that means the same as 0
 }
 
 // change sets the run's value to the request's value. They may differ only in a free phase.
-func (f setting) change(free bool) error {
+func (f samplingSetting) change(free bool) error {
 	own := *f.own
 	switch {
-	case f.requested == nil, *f.requested == own, *f.requested == f.off && (own == 0 || own == f.off):
+	case f.requested == nil, *f.requested == own, *f.requested == f.neutral && (own == 0 || own == f.neutral):
 		return nil
 	case !free:
 		return invalid(f.name, "it is %v, but the run samples and trains with %v: leave it out, or change the run's configuration", *f.requested, own)

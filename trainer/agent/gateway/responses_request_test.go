@@ -11,10 +11,10 @@ import (
 )
 
 // output requests a response and returns its items.
-func (s *alone) output(body object) []any {
+func (s *alone) output(body jsonObject) []any {
 	s.t.Helper()
 	body["stream"] = false
-	var answer object
+	var answer jsonObject
 	if err := json.Unmarshal(s.post("responses", body).Body.Bytes(), &answer); err != nil {
 		s.t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func (s *alone) output(body object) []any {
 }
 
 // outputOfEvents requests a response as events. It returns the items assembled from the deltas, and the items of the last event.
-func (s *alone) outputOfEvents(body object) (pieces, last []any) {
+func (s *alone) outputOfEvents(body jsonObject) (pieces, last []any) {
 	s.t.Helper()
 	body["stream"] = true
 	pieces = []any{}
@@ -35,14 +35,14 @@ func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 		if !ok {
 			continue
 		}
-		var event object
+		var event jsonObject
 		if err := json.Unmarshal([]byte(data), &event); err != nil || event["type"] != name || event["sequence_number"] != float64(number) {
 			s.t.Fatalf("event %d, %s: %v: %s", number, name, err, data)
 		}
 		number++
-		var item object
+		var item jsonObject
 		if i, ok := event["output_index"].(float64); ok && int(i) < len(pieces) {
-			item = pieces[int(i)].(object)
+			item = pieces[int(i)].(jsonObject)
 		}
 		switch name {
 		case "response.output_item.added":
@@ -50,14 +50,14 @@ func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 		case "response.content_part.added":
 			item["content"] = []any{event["part"]}
 		case "response.output_text.delta", "response.reasoning_text.delta":
-			part := item["content"].([]any)[0].(object)
+			part := item["content"].([]any)[0].(jsonObject)
 			part["text"] = part["text"].(string) + event["delta"].(string)
 		case "response.function_call_arguments.delta":
 			item["arguments"] = item["arguments"].(string) + event["delta"].(string)
 		case "response.output_item.done":
 			item["status"] = "completed"
 		case "response.completed", "response.incomplete":
-			last = event["response"].(object)["output"].([]any)
+			last = event["response"].(jsonObject)["output"].([]any)
 		case "response.failed":
 			s.t.Fatal(data)
 		}
@@ -68,8 +68,8 @@ func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 // withoutIDs returns items without their ids, which differ between requests.
 func withoutIDs(items []any) []any {
 	for _, i := range items {
-		delete(i.(object), "id")
-		delete(i.(object), "call_id")
+		delete(i.(jsonObject), "id")
+		delete(i.(jsonObject), "call_id")
 	}
 	return items
 }
@@ -77,24 +77,24 @@ func withoutIDs(items []any) []any {
 // TestResponses: a response has the same content as the reply to the same chat, both as a whole and as events.
 func TestResponses(t *testing.T) {
 	s := newAlone(t, "qwen3")
-	var flat object
+	var flat jsonObject
 	if err := json.Unmarshal(calculator[0], &flat); err != nil {
 		t.Fatal(err)
 	}
-	flat = flat["function"].(object)
+	flat = flat["function"].(jsonObject)
 	flat["type"] = "function"
 	for _, s.says = range corpus {
-		want := s.chat(object{"messages": []object{said("system", "Be brief."), said("user", "?")}, "tools": calculator})
-		body := object{"input": "?", "instructions": "Be brief.", "tools": []object{flat}, "store": false}
+		want := s.chat(jsonObject{"messages": []jsonObject{said("system", "Be brief."), said("user", "?")}, "tools": calculator})
+		body := jsonObject{"input": "?", "instructions": "Be brief.", "tools": []jsonObject{flat}, "store": false}
 		got := s.output(body)
 		var as told
 		for _, i := range got {
-			one := i.(object)
+			one := i.(jsonObject)
 			switch one["type"] {
 			case "reasoning":
-				as.Reasoning = one["content"].([]any)[0].(object)["text"].(string)
+				as.Reasoning = one["content"].([]any)[0].(jsonObject)["text"].(string)
 			case "message":
-				as.Content = one["content"].([]any)[0].(object)["text"].(string)
+				as.Content = one["content"].([]any)[0].(jsonObject)["text"].(string)
 			case "function_call":
 				as.ToolCalls = append(as.ToolCalls, struct{ Function functionCall }{functionCall{one["name"].(string), one["arguments"].(string)}})
 			}
@@ -119,8 +119,8 @@ func TestResponsesGoOn(t *testing.T) {
 		return "<think>\nhm\n</think>\n\n" + calculation
 	})
 	ask := func(input []any) []any {
-		status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "input": input, "include": []string{"reasoning.encrypted_content"},
-			"tools": []object{{"type": "function", "name": "calculator", "parameters": object{"type": "object", "properties": object{"expression": object{"type": "string"}}}, "strict": true}}})
+		status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "input": input, "include": []string{"reasoning.encrypted_content"},
+			"tools": []jsonObject{{"type": "function", "name": "calculator", "parameters": jsonObject{"type": "object", "properties": jsonObject{"expression": jsonObject{"type": "string"}}}, "strict": true}}})
 		if status != 200 {
 			t.Fatalf("%v", answer)
 		}
@@ -128,8 +128,8 @@ func TestResponsesGoOn(t *testing.T) {
 	}
 	input := []any{said("user", "2 + 2?")}
 	first := ask(input)
-	call := first[len(first)-1].(object)
-	ask(append(append(input, first...), object{"type": "function_call_output", "call_id": call["call_id"], "output": "4"}))
+	call := first[len(first)-1].(jsonObject)
+	ask(append(append(input, first...), jsonObject{"type": "function_call_output", "call_id": call["call_id"], "output": "4"}))
 	got := s.finish("planner", ticketOf("q", 1))
 	if len(first) != 3 || len(got) != 1 || len(got[0].Rows) != 1 || got[0].Answer != "It is 4." || !strings.HasPrefix(got[0].Replies[0], "resp_") {
 		t.Errorf("%v: %+v", first, got)
@@ -144,13 +144,13 @@ func TestResponsesRefused(t *testing.T) {
 		want  string
 	}{
 		"previous_response_id": {"resp_1", "send the whole conversation"}, "background": {true, "background"}, "truncation": {"auto", "truncation"},
-		"tools": {[]object{{"type": "web_search"}}, "web_search"}, "input": {[]object{{"type": "item_reference", "id": "x"}}, "item_reference"},
+		"tools": {[]jsonObject{{"type": "web_search"}}, "web_search"}, "input": {[]jsonObject{{"type": "item_reference", "id": "x"}}, "item_reference"},
 		"temperature": {0.5, "the run samples and trains"}, "unheard_of": {1, "unheard_of: this field is not supported"}, "conversation": {"c", "conversation"},
-		"text": {object{"format": object{"type": "json_schema", "name": "x", "schema": object{"not": object{}}}}, "schema.not"},
+		"text": {jsonObject{"format": jsonObject{"type": "json_schema", "name": "x", "schema": jsonObject{"not": jsonObject{}}}}, "schema.not"},
 	} {
-		body := object{"model": "planner", "input": "?"}
+		body := jsonObject{"model": "planner", "input": "?"}
 		body[field] = c.value
-		if status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(object)["message"].(string), c.want) {
+		if status, answer := s.post("/v1/responses", runSecret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(jsonObject)["message"].(string), c.want) {
 			t.Errorf("%s: got status %d: %v", field, status, answer)
 		}
 	}

@@ -40,12 +40,12 @@ func (s *Server) BeginRound(r Round, agents []*AgentServer) {
 }
 
 // admit checks the key of a request and returns its ticket. Without a token it refuses requests that a browser may send for a foreign page.
-func (s *Server) admit(in incoming) (Ticket, Round, map[string]*AgentServer, error) {
+func (s *Server) admit(in clientRequest) (Ticket, Round, map[string]*AgentServer, error) {
 	s.mu.Lock()
 	round, agents := s.round, s.agents
 	s.mu.Unlock()
 	if len(agents) == 0 {
-		return Ticket{}, round, nil, busy("the run has not begun here yet")
+		return Ticket{}, round, nil, tryAgainLater("the run has not begun here yet")
 	}
 	if round.Open {
 		switch {
@@ -62,35 +62,35 @@ func (s *Server) admit(in incoming) (Ticket, Round, map[string]*AgentServer, err
 		return t, round, nil, refuse(401, "invalid_api_key", "%v: use the key in the program's environment variable OPENAI_API_KEY", cmp.Or(err, errKey))
 	}
 	if t.Round != round.Name {
-		return t, round, nil, errOver
+		return t, round, nil, errRolloutEnded
 	}
 	return t, round, agents, nil
 }
 
 // serveModels describes the agent that the path names, or lists all agents.
-func (s *Server) serveModels(in incoming) error {
+func (s *Server) serveModels(in clientRequest) error {
 	_, round, _, err := s.admit(in)
 	if err != nil {
 		return err
 	}
-	model := func(name string) object {
-		return object{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
+	model := func(name string) jsonObject {
+		return jsonObject{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
 	}
 	if strings.HasSuffix(in.r.Pattern, "{model...}") {
 		name := in.r.PathValue("model")
 		if !slices.Contains(round.Agents, name) {
-			return round.noAgent(name)
+			return round.unknownAgent(name)
 		}
 		return writeJSON(in.w, model(name))
 	}
-	list := make([]object, len(round.Agents))
+	list := make([]jsonObject, len(round.Agents))
 	for i, name := range round.Agents {
 		list[i] = model(name)
 	}
-	return writeJSON(in.w, object{"object": "list", "data": list})
+	return writeJSON(in.w, jsonObject{"object": "list", "data": list})
 }
 
-// noAgent returns the refusal of a name that is not an agent's.
-func (r *Round) noAgent(name string) error {
+// unknownAgent returns the refusal of a name that is not an agent's.
+func (r *Round) unknownAgent(name string) error {
 	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }

@@ -25,8 +25,8 @@ const (
 	retryHeader     = "X-Stainless-Retry-Count"
 )
 
-// incoming is a request of a client.
-type incoming struct {
+// clientRequest is a request of a client.
+type clientRequest struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	key   string // the client's API key
@@ -39,7 +39,7 @@ type turnRequest interface {
 	decode(body []byte) error // reads and checks the body
 	model() string            // name of the agent
 	task() string             // text that identifies the main agent's call to which the request belongs
-	answer(in incoming, a *AgentServer, c call) error
+	answer(in clientRequest, a *AgentServer, c turnCall) error
 }
 
 // Server is the gateway of a process. It is an http.Handler for /v1/ and /r/.
@@ -53,10 +53,10 @@ type Server struct {
 // NewServer returns a server that does not serve any agents yet.
 func NewServer() *Server {
 	s := &Server{mux: http.NewServeMux()}
-	for path, h := range map[string]func(incoming) error{
-		"POST /v1/chat/completions": func(in incoming) error { return s.serve(in, &chatRequest{}) },
-		"POST /v1/completions":      func(in incoming) error { return s.serve(in, &textRequest{}) },
-		"POST /v1/responses":        func(in incoming) error { return s.serve(in, &responsesTurn{}) },
+	for path, h := range map[string]func(clientRequest) error{
+		"POST /v1/chat/completions": func(in clientRequest) error { return s.serve(in, &chatRequest{}) },
+		"POST /v1/completions":      func(in clientRequest) error { return s.serve(in, &textRequest{}) },
+		"POST /v1/responses":        func(in clientRequest) error { return s.serve(in, &responsesTurn{}) },
 		"GET /v1/models":            s.serveModels,
 		"GET /v1/models/{model...}": s.serveModels,
 	} {
@@ -85,20 +85,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // handle registers the handler of a path. If the handler returns an error before the first byte of a reply, the client
 // receives the error.
-func (s *Server) handle(pattern string, h func(incoming) error) {
+func (s *Server) handle(pattern string, h func(clientRequest) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		key := r.PathValue("key")
 		if key == "" {
 			key = bearer(r)
 		}
-		if err := h(incoming{w: w, r: r, key: key}); err != nil && r.Context().Err() == nil {
-			asAPI(err).write(w)
+		if err := h(clientRequest{w: w, r: r, key: key}); err != nil && r.Context().Err() == nil {
+			toAPIError(err).write(w)
 		}
 	})
 }
 
 // serve reads a request and lets its agent answer it, here or at the agent's own worker.
-func (s *Server) serve(in incoming, request turnRequest) error {
+func (s *Server) serve(in clientRequest, request turnRequest) error {
 	ticket, round, agents, err := s.admit(in)
 	if err != nil {
 		return err
@@ -115,9 +115,9 @@ func (s *Server) serve(in incoming, request turnRequest) error {
 	}
 	name := request.model()
 	if !slices.Contains(round.Agents, name) {
-		return round.noAgent(name)
+		return round.unknownAgent(name)
 	}
-	c, err := callOf(in.r, ticket)
+	c, err := turnCallOf(in.r, ticket)
 	if err != nil {
 		return err
 	}
@@ -134,9 +134,9 @@ func (s *Server) serve(in incoming, request turnRequest) error {
 	return in.forward(name, c.anchor)
 }
 
-// callOf reads the request's headers that concern the call.
-func callOf(r *http.Request, t Ticket) (call, error) {
-	c := call{ticket: t, repeat: -1}
+// turnCallOf reads the request's headers that concern the call.
+func turnCallOf(r *http.Request, t Ticket) (turnCall, error) {
+	c := turnCall{ticket: t, repeat: -1}
 	if text := r.Header.Get(callHeader); text != "" {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
@@ -161,8 +161,8 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 }
 
-// object is a JSON object of a reply.
-type object = map[string]any
+// jsonObject is a JSON object of a reply.
+type jsonObject = map[string]any
 
 func writeJSON(w http.ResponseWriter, v any) error {
 	var b bytes.Buffer

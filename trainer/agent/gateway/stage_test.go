@@ -152,12 +152,12 @@ func (s *stage) send(path, key string, body any, headers ...string) *http.Respon
 	return resp
 }
 
-func said(role, text string) object { return object{"role": role, "content": text} }
+func said(role, text string) jsonObject { return jsonObject{"role": role, "content": text} }
 
 // chat sends a request to an agent and returns its message. It ends the test if the status is not 200.
-func (s *stage) chat(model string, t Ticket, messages []object, more object, headers ...string) object {
+func (s *stage) chat(model string, t Ticket, messages []jsonObject, more jsonObject, headers ...string) jsonObject {
 	s.t.Helper()
-	body := object{"model": model, "messages": messages}
+	body := jsonObject{"model": model, "messages": messages}
 	for k, v := range more {
 		body[k] = v
 	}
@@ -165,7 +165,7 @@ func (s *stage) chat(model string, t Ticket, messages []object, more object, hea
 	if status != 200 {
 		s.t.Fatalf("got status %d: %v", status, answer)
 	}
-	return answer["choices"].([]any)[0].(object)["message"].(object)
+	return answer["choices"].([]any)[0].(jsonObject)["message"].(jsonObject)
 }
 
 // received returns a function that returns the bytes of the requests that an attempt has received.

@@ -14,15 +14,15 @@ import (
 // stream sends a turn to a client while it is sampled. The parts already sent are always a prefix of the reply.
 type stream struct {
 	agent   *AgentServer
-	to      listener
+	to      replyWriter
 	stable  func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
 	stopIDs []int32                         // tokens that end a turn and have no text
 	plain   bool                            // special tokens have no text
 	sent    agent.Partial
 }
 
-// listener writes a reply's parts in the form of one endpoint.
-type listener interface {
+// replyWriter writes a reply's parts in the form of one endpoint.
+type replyWriter interface {
 	open(id string) // called before the first token
 	thinking(piece string)
 	text(piece string)
@@ -30,15 +30,15 @@ type listener interface {
 	fail(err *apiError) // called only after open
 }
 
-// begins is sent through the channel of tokens when sampling begins.
-const begins = int32(-1)
+// samplingStarted is sent through the channel of tokens when sampling begins.
+const samplingStarted = int32(-1)
 
-// run samples a turn and sends it. It returns errors that occur before sampling begins. The listener receives later
+// run samples a turn and sends it. It returns errors that occur before sampling begins. The replyWriter receives later
 // errors.
-func (s *stream) run(ctx context.Context, c call, sample func(context.Context, call) (*turn, error)) error {
+func (s *stream) run(ctx context.Context, c turnCall, sample func(context.Context, turnCall) (*turn, error)) error {
 	sampled := make(chan int32, s.agent.MaxTokens()+1)
 	var id string
-	c.onTurn, c.onToken = func(of string) { id = of; sampled <- begins }, func(token int32) { sampled <- token }
+	c.onTurn, c.onToken = func(of string) { id = of; sampled <- samplingStarted }, func(token int32) { sampled <- token }
 	var t *turn
 	var err error
 	go func() {
@@ -50,7 +50,7 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 	case err != nil && !opened:
 		return err
 	case err != nil:
-		s.to.fail(asAPI(err))
+		s.to.fail(toAPIError(err))
 	case !strings.HasPrefix(t.reply.thinking, s.sent.Thinking) || !strings.HasPrefix(t.reply.text, s.sent.Text):
 		s.to.fail(refuse(http.StatusInternalServerError, "server_error",
 			"the reply does not begin with the streamed text: repeat the request without stream, and report this bug"))
@@ -67,7 +67,7 @@ func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
 	decoder := s.agent.Tokenizer.NewStream(s.plain)
 	for token := range sampled {
 		switch {
-		case token == begins:
+		case token == samplingStarted:
 			opened = true
 			s.to.open(*id)
 		case !slices.Contains(s.stopIDs, token):
@@ -112,14 +112,14 @@ func cut(text string, stops []string) string {
 // sendTime is the time that a client has to read an event.
 const sendTime = time.Minute
 
-// events writes server-sent events.
-type events struct {
+// eventWriter writes server-sent events.
+type eventWriter struct {
 	w     http.ResponseWriter
 	begun bool
 }
 
 // send sends an event, whose name may be empty. If the client has gone, the request's context ends.
-func (e *events) send(name string, data []byte) {
+func (e *eventWriter) send(name string, data []byte) {
 	if !e.begun {
 		e.begun = true
 		e.w.Header().Set("Content-Type", "text/event-stream")

@@ -41,7 +41,7 @@ func newAlone(t *testing.T, name string) *alone {
 	return s
 }
 
-func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
+func (s *alone) post(path string, body jsonObject) *httptest.ResponseRecorder {
 	s.t.Helper()
 	body["model"] = "model"
 	text, err := json.Marshal(body)
@@ -103,7 +103,7 @@ type told struct {
 }
 
 // chat requests a whole reply.
-func (s *alone) chat(body object) told {
+func (s *alone) chat(body jsonObject) told {
 	body["stream"] = false
 	var answer struct {
 		Choices []struct {
@@ -120,7 +120,7 @@ func (s *alone) chat(body object) told {
 }
 
 // stream requests a streamed reply, and checks that the thinking comes before the text.
-func (s *alone) stream(body object) (out told, pieces int) {
+func (s *alone) stream(body jsonObject) (out told, pieces int) {
 	body["stream"] = true
 	for lines := bufio.NewScanner(s.post("chat/completions", body).Body); lines.Scan(); {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -162,8 +162,8 @@ func TestStreamsEqualReplies(t *testing.T) {
 		tok := tokenizertest.Golden(t, name)
 		for _, s.says = range corpus {
 			for n := 0; n <= len(tok.Encode(s.says)); n += step {
-				for _, more := range []object{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
-					more["messages"], more["max_tokens"] = []object{said("user", "?")}, n+1
+				for _, more := range []jsonObject{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
+					more["messages"], more["max_tokens"] = []jsonObject{said("user", "?")}, n+1
 					want := s.chat(more)
 					if got, _ := s.stream(more); !reflect.DeepEqual(got, want) {
 						t.Errorf("%s: %q, %d tokens, %v:\n%+v, want\n%+v", name, s.says, n+1, more, got, want)
@@ -183,7 +183,7 @@ func TestThinkingInReplies(t *testing.T) {
 	} {
 		s := newAlone(t, c.name)
 		s.says = c.says
-		got, _ := s.stream(object{"messages": []object{said("user", "?")}})
+		got, _ := s.stream(jsonObject{"messages": []jsonObject{said("user", "?")}})
 		if got.Reasoning != c.reasoning || got.Content != c.content {
 			t.Errorf("%q: got %+v", c.says, got)
 		}
@@ -195,7 +195,7 @@ func TestStreamsFlow(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "one two three four" })
 	release := make(chan struct{})
 	s.models["planner"].hold = release
-	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "messages": []object{said("user", "?")}})
+	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "stream": true, "messages": []jsonObject{said("user", "?")}})
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"role":"assistant"`) {
@@ -220,13 +220,13 @@ func TestMaxTokensBeyondContext(t *testing.T) {
 	s.says = "Hello."
 	for _, c := range []struct {
 		path, param string
-		body        object
+		body        jsonObject
 	}{
-		{"chat/completions", "max_tokens", object{"messages": []object{said("user", "Hi")}}},
-		{"chat/completions", "max_completion_tokens", object{"messages": []object{said("user", "Hi")}}},
-		{"chat/completions", "max_tokens", object{"messages": []object{said("user", "Hi")}, "stream": true}},
-		{"completions", "max_tokens", object{"prompt": "Hi"}},
-		{"responses", "max_output_tokens", object{"input": "Hi"}},
+		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}}},
+		{"chat/completions", "max_completion_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}}},
+		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}, "stream": true}},
+		{"completions", "max_tokens", jsonObject{"prompt": "Hi"}},
+		{"responses", "max_output_tokens", jsonObject{"input": "Hi"}},
 	} {
 		c.body["model"], c.body[c.param] = "model", 100_000
 		text, err := json.Marshal(c.body)

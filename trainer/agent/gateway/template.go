@@ -15,10 +15,10 @@ import (
 
 // dialect is the chat template with a list of functions and with a request's variables.
 type dialect struct {
-	template  *agent.Template
-	tools     string // the list and the variables, which identify the dialect
-	offers    bool   // there are functions
-	functions *agent.Callables
+	template     *agent.Template
+	key          string // the list and the variables, which identify the dialect
+	hasFunctions bool   // there are functions
+	functions    *agent.Callables
 
 	once sync.Once // creates it once, even if many requests need it at the same time
 	err  error
@@ -57,8 +57,8 @@ func (a *AgentServer) dialect(functions []json.RawMessage, kwargs *ordered.Objec
 		if len(a.templates) >= maxTemplates {
 			clear(a.templates)
 		}
-		d = &dialect{tools: key.String(), offers: len(functions) > 0}
-		a.templates[d.tools] = d
+		d = &dialect{key: key.String(), hasFunctions: len(functions) > 0}
+		a.templates[d.key] = d
 	}
 	a.mu.Unlock()
 	d.once.Do(func() { d.err = a.probe(d, functions, kwargs) })

@@ -13,7 +13,7 @@ import (
 
 // continueText samples the turn that a text request asks for. If the prompt begins with a whole stored conversation,
 // including its last turn, the new turn continues that conversation.
-func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c call) (*turn, error) {
+func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c turnCall) (*turn, error) {
 	for i, id := range r.Prompt.ids {
 		if id < 0 || int(id) >= a.Tokenizer.VocabSize() {
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
@@ -30,7 +30,7 @@ func (a *AgentServer) continueText(ctx context.Context, r *textRequest, c call) 
 }
 
 // placeText adds the turn that a prompt asks for. The caller must hold the lock.
-func (at *attempt) placeText(t *turn, p *prompt, tok *tokenizer.Tokenizer, c call) error {
+func (at *attempt) placeText(t *turn, p *prompt, tok *tokenizer.Tokenizer, c turnCall) error {
 	if before, rest := at.forest.prefixOf(p); before != nil {
 		t.parent, t.prompt = before, rest.complete(tok)
 		return before.root.add(t)
@@ -64,7 +64,7 @@ func (f *forest) prefixOf(p *prompt) (best *turn, rest prompt) {
 					after.ids = p.ids[len(tokens):]
 				}
 			} else {
-				after.text, found = strings.CutPrefix(p.text, t.whole())
+				after.text, found = strings.CutPrefix(p.text, t.fullText())
 				found = found && after.text != ""
 			}
 			if found && t.size() > size {
@@ -75,8 +75,8 @@ func (f *forest) prefixOf(p *prompt) (best *turn, rest prompt) {
 	return best, rest
 }
 
-// whole returns the text of all tokens up to the end of the turn.
-func (t *turn) whole() string {
+// fullText returns the text of all tokens up to the end of the turn.
+func (t *turn) fullText() string {
 	var b strings.Builder
 	for _, part := range t.path() {
 		b.WriteString(part.prompt.text)

@@ -16,8 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// call is a request for a turn, with callbacks for its client.
-type call struct {
+// turnCall is a request for a turn, with callbacks for its client.
+type turnCall struct {
 	ticket  Ticket
 	size    int             // bytes of the request
 	repeat  int             // the client's number of this call among equal calls; negative: the client gave none
@@ -33,7 +33,7 @@ type call struct {
 }
 
 // chat samples the turn that a chat request asks for, or returns the turn if an earlier request asked for it.
-func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
+func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c turnCall) (*turn, error) {
 	d, err := a.dialectOf(r)
 	if err != nil {
 		return nil, err
@@ -46,10 +46,10 @@ func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, 
 		return a.constraint(r, d, rules)
 	}
 	all, n := chains(r.Messages), len(r.Messages)-1
-	t := &turn{request: turnInput{turnID: turnID{all[n+1], d.tools}, messages: r.Messages}}
+	t := &turn{request: turnInput{turnID: turnID{all[n+1], d.key}, messages: r.Messages}}
 	opt.place = func(at *attempt) error { return at.placeChat(t, all, d, c) }
 	if r.continues() {
-		t = &turn{request: turnInput{turnID: turnID{all[n+1].then(message{Role: "continued"}), d.tools}, messages: r.Messages[:n],
+		t = &turn{request: turnInput{turnID: turnID{all[n+1].then(message{Role: "continued"}), d.key}, messages: r.Messages[:n],
 			prefill: r.Messages[n].Content}}
 		opt.place = func(at *attempt) error { return at.placeContinuation(t, r.Messages, all, d, c) }
 	}
@@ -79,7 +79,7 @@ type turnOptions struct {
 
 // answer samples the turn that a request asks for, unless an earlier request asked for it, and makes the reply. The new
 // turn has its history and its tools, which identify it.
-func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnOptions) (*turn, error) {
+func (a *AgentServer) answer(ctx context.Context, c turnCall, fresh *turn, opt turnOptions) (*turn, error) {
 	at, rules, endRequest, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (a *AgentServer) answer(ctx context.Context, c call, fresh *turn, opt turnO
 
 // find finds a request's turn, or adds a fresh one. It waits for a turn that an earlier request asked for. If that
 // request's client goes away before the turn is sampled, find looks again.
-func (at *attempt) find(ctx context.Context, name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
+func (at *attempt) find(ctx context.Context, name string, c turnCall, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	if err := at.store(c.size); err != nil {
 		return nil, false, err
 	}
@@ -161,7 +161,7 @@ func (at *attempt) store(size int) error {
 }
 
 // findNow finds a request's turn, or adds a fresh one. known is true if an earlier request asked for it.
-func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
+func (at *attempt) findNow(name string, c turnCall, fresh *turn, opt turnOptions) (t *turn, known bool, err error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	if t = at.forest.findExisting(fresh.request.turnID, c); t != nil {
@@ -174,7 +174,7 @@ func (at *attempt) findNow(name string, c call, fresh *turn, opt turnOptions) (t
 }
 
 // sample samples a turn with the policy.
-func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call) (out policy.Completion, err error) {
+func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c turnCall) (out policy.Completion, err error) {
 	s := c.sampling
 	at.mu.Lock()
 	before := t.parent.tokens()
@@ -257,7 +257,7 @@ func (a *AgentServer) fits(n, requested int) error {
 }
 
 // placeChat adds the turn that a chat's messages ask for. all has their chains. The caller must hold the lock.
-func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err error) {
+func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c turnCall) (err error) {
 	rewritten := at.forest.findRewrittenRoot(all)
 	if before := at.forest.findParent(all); before != nil {
 		fits, err := before.extend(t, d.template)
@@ -280,7 +280,7 @@ func (at *attempt) placeChat(t *turn, all []chain, d *dialect, c call) (err erro
 
 // begin adds a turn that begins a row. The row belongs to the root whose history the client or the template has
 // rewritten, or, if rewritten is nil, to a new root.
-func (at *attempt) begin(t *turn, rewritten *root, d *dialect, c call) error {
+func (at *attempt) begin(t *turn, rewritten *root, d *dialect, c turnCall) error {
 	if rewritten == nil {
 		return at.beginRoot(t, c)
 	}
@@ -289,7 +289,7 @@ func (at *attempt) begin(t *turn, rewritten *root, d *dialect, c call) error {
 }
 
 // beginRoot adds a turn that begins a new root.
-func (at *attempt) beginRoot(t *turn, c call) error {
+func (at *attempt) beginRoot(t *turn, c turnCall) error {
 	r, err := at.forest.addRoot(t, c)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func TestUpstream(t *testing.T) {
 		r := httptest.NewRequest("POST", "/v1/chat/completions", nil)
 		r.Header.Set("Authorization", "Bearer the client's")
 		r.Header.Set("Cookie", "session=1")
-		if err := (Upstream{URL: base, Model: "big", Key: key}).serve(incoming{w: httptest.NewRecorder(), r: r, body: []byte(`{"model": "solver", "n": 1}`)}); err != nil {
+		if err := (Upstream{URL: base, Model: "big", Key: key}).serve(clientRequest{w: httptest.NewRecorder(), r: r, body: []byte(`{"model": "solver", "n": 1}`)}); err != nil {
 			t.Fatal(err)
 		}
 		if sent := got.Header.Get("Authorization"); sent != strings.TrimSuffix("Bearer "+key, "Bearer ") || got.Header.Get("Cookie") != "" {

@@ -97,7 +97,7 @@ func (p *pairsTag) split(leaves []leaf) (texts, others []any, err error) {
 	mixed, guarded := false, false
 	for _, l := range leaves {
 		mixed = mixed || l.kind != "string"
-		guarded = guarded || l.kind != "string" && !l.free()
+		guarded = guarded || l.kind != "string" && !l.unconstrained()
 	}
 	for _, l := range leaves {
 		if l.kind == "string" {
@@ -157,7 +157,7 @@ func (p *pairsTag) textTags(l leaf, mixed, guarded bool) ([]any, error) {
 		whole, err := e.whole(pattern)
 		return []any{object{"type": "regex", "pattern": whole}}, err
 	case guarded:
-		return []any{sequence([]any{object{"type": "regex", "pattern": unlikeJSON}, p.anyText()})}, nil
+		return []any{sequence([]any{object{"type": "regex", "pattern": notJSONStart}, p.anyText()})}, nil
 	case !bounded:
 		return []any{p.anyText()}, nil
 	case most < 0:
@@ -166,8 +166,8 @@ func (p *pairsTag) textTags(l leaf, mixed, guarded bool) ([]any, error) {
 	return []any{object{"type": "regex", "pattern": e.between(least, most)}}, nil
 }
 
-// unlikeJSON matches first characters of texts that are neither JSON nor a Python literal.
-const unlikeJSON = "[a-eg-mo-su-zA-EG-MO-SU-Z_]"
+// notJSONStart matches first characters of texts that are neither JSON nor a Python literal.
+const notJSONStart = "[a-eg-mo-su-zA-EG-MO-SU-Z_]"
 
 // constantText returns the part for a string that is read as itself, or nil if it would be read as another value.
 func (p *pairsTag) constantText(text string, guarded bool) []any {

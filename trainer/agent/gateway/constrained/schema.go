@@ -74,12 +74,12 @@ func checkNode(path string, v any, depth int) error {
 	if err := checkKeywords(path, n); err != nil {
 		return err
 	}
-	_, err := withParts(path, n, func(at string, part any) (any, error) { return part, checkNode(at, part, depth+1) })
+	_, err := mapSubschemas(path, n, func(at string, part any) (any, error) { return part, checkNode(at, part, depth+1) })
 	return err
 }
 
-// withParts returns a schema in which change has replaced the schemas directly within it. change receives the path of each.
-func withParts(path string, n node, change func(path string, part any) (any, error)) (node, error) {
+// mapSubschemas returns a schema in which change has replaced the schemas directly within it. change receives the path of each.
+func mapSubschemas(path string, n node, change func(path string, part any) (any, error)) (node, error) {
 	out := &ordered.Object{}
 	for _, key := range n.Keys() {
 		at := path + "." + key

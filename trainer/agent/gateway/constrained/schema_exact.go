@@ -20,7 +20,7 @@ func exactSchema(v any, end string) (any, error) {
 	if !ok {
 		return v, nil
 	}
-	out, err := withParts("", n, func(_ string, part any) (any, error) { return exactSchema(part, end) })
+	out, err := mapSubschemas("", n, func(_ string, part any) (any, error) { return exactSchema(part, end) })
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,8 @@ type leaf struct {
 	schema node
 }
 
-// free reports whether every value of the type satisfies the schema.
-func (l leaf) free() bool {
+// unconstrained reports whether every value of the type satisfies the schema.
+func (l leaf) unconstrained() bool {
 	for _, key := range l.schema.Keys() {
 		open := (key == "additionalProperties" || key == "items") && keyword(l.schema, key) == true
 		if key != "type" && !open && !slices.Contains(annotations, key) {
@@ -70,7 +70,7 @@ func (l *lister) leaves(schema any, depth int) ([]leaf, error) {
 	kinds, several := v.([]any)
 	switch {
 	case !typed:
-		return []leaf{{inferred(n), n}}, nil
+		return []leaf{{inferType(n), n}}, nil
 	case !several:
 		return []leaf{{fmt.Sprint(v), n}}, nil
 	}
@@ -99,8 +99,8 @@ func constantsOf(n node) (out []leaf) {
 	return out
 }
 
-// inferred returns the type of a schema without a type, inferred from its keywords.
-func inferred(n node) string {
+// inferType returns the type of a schema without a type, inferred from its keywords.
+func inferType(n node) string {
 	for _, key := range n.Keys() {
 		if slices.Contains([]string{"minLength", "maxLength", "pattern", "format"}, key) {
 			return "string"
