@@ -43,33 +43,33 @@ func WithCallPolicy(t Tool, a CallPolicy) Tool {
 	if a.Gate == nil {
 		a.Gate = NewGate(0, 0)
 	}
-	return &attempted{Tool: t, how: a, wait: retry.Sleep}
+	return &retryingTool{Tool: t, policy: a, wait: retry.Sleep}
 }
 
-type attempted struct {
+type retryingTool struct {
 	Tool
-	how  CallPolicy
-	wait func(context.Context, time.Duration) error
+	policy CallPolicy
+	wait   func(context.Context, time.Duration) error
 }
 
-func (t *attempted) Call(ctx context.Context, args json.RawMessage) (string, error) {
+func (t *retryingTool) Call(ctx context.Context, args json.RawMessage) (string, error) {
 	tries := 0
-	out, err := retry.Do(ctx, t.how.Retries, t.wait, func() (string, error) {
-		if tries++; tries > 1 && t.how.Retried != nil {
-			t.how.Retried()
+	out, err := retry.Do(ctx, t.policy.Retries, t.wait, func() (string, error) {
+		if tries++; tries > 1 && t.policy.Retried != nil {
+			t.policy.Retried()
 		}
 		return t.attempt(ctx, args)
 	})
 	if err != nil {
 		_, kind := kindOf(err)
-		return "", &callError{Redact(err.Error(), t.how.Secrets), kind}
+		return "", &callError{Redact(err.Error(), t.policy.Secrets), kind}
 	}
-	return Redact(out, t.how.Secrets), nil
+	return Redact(out, t.policy.Secrets), nil
 }
 
 // attempt makes one attempt once the gate allows it. A time-out is transient.
-func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out string, err error) {
-	gate := t.how.Gate
+func (t *retryingTool) attempt(ctx context.Context, args json.RawMessage) (out string, err error) {
+	gate := t.policy.Gate
 	if gate.slots != nil {
 		select {
 		case gate.slots <- struct{}{}:
@@ -81,9 +81,9 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 	if err := gate.turn(ctx, t.wait); err != nil {
 		return "", err
 	}
-	if t.how.Timeout > 0 {
+	if t.policy.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.how.Timeout, ErrTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, t.policy.Timeout, ErrTimeout)
 		defer cancel()
 	}
 	defer func() {
@@ -91,7 +91,7 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 			out, err = "", Failed(fmt.Errorf("%s crashed: %v", t.Name(), p))
 		}
 		if err != nil && errors.Is(context.Cause(ctx), ErrTimeout) {
-			out, err = "", &retry.Transient{Err: &callError{fmt.Sprintf("%s took longer than %v", t.Name(), t.how.Timeout), ErrTimeout}}
+			out, err = "", &retry.Transient{Err: &callError{fmt.Sprintf("%s took longer than %v", t.Name(), t.policy.Timeout), ErrTimeout}}
 		}
 	}()
 	return t.Tool.Call(ctx, args)

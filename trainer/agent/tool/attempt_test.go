@@ -60,9 +60,9 @@ func TestAttemptedPanicIsAnError(t *testing.T) {
 }
 
 // patient returns a tool with attempts whose waits take no time, and the list of its waits.
-func patient(t Tool, how CallPolicy) (*attempted, *[]time.Duration) {
+func patient(t Tool, how CallPolicy) (*retryingTool, *[]time.Duration) {
 	var waits []time.Duration
-	w := WithCallPolicy(t, how).(*attempted)
+	w := WithCallPolicy(t, how).(*retryingTool)
 	w.wait = func(ctx context.Context, d time.Duration) error {
 		waits = append(waits, d)
 		return ctx.Err()
@@ -119,7 +119,7 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 		t.Errorf("got %q, want at last", got)
 	}
 	calls.Store(-10)
-	w.how.Retries = 1
+	w.policy.Retries = 1
 	if _, err := w.Call(t.Context(), tooltest.Arg(t, "x", "")); !errors.Is(err, ErrTimeout) || err.Error() != "after 2 attempts: slow took longer than 20ms" {
 		t.Errorf("got error %v, want a time-out after 2 attempts", err)
 	}
@@ -139,7 +139,7 @@ func TestAttemptedParallel(t *testing.T) {
 		begun <- struct{}{}
 		<-end
 		return "", nil
-	}), CallPolicy{Gate: NewGate(3, 0)}).(*attempted)
+	}), CallPolicy{Gate: NewGate(3, 0)}).(*retryingTool)
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() { tooltest.CallText(t, busy, "x", "") })
@@ -147,7 +147,7 @@ func TestAttemptedParallel(t *testing.T) {
 	for range 3 {
 		<-begun
 	}
-	if taken := len(busy.how.Gate.slots); taken != 3 {
+	if taken := len(busy.policy.Gate.slots); taken != 3 {
 		t.Errorf("three attempts have taken %d slots, want 3", taken)
 	}
 	hasty, cancel := context.WithCancel(t.Context())

@@ -20,7 +20,7 @@ const maxKept = 8 << 20
 // refusals are not stored. Errors are stored, too, because the model reads them, except errors of a cancelled
 // conversation.
 func Cached(t Tool, c *recorded.Cache, service string, check func(args json.RawMessage) error) Tool {
-	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+	return withCall(t, func(ctx context.Context, args json.RawMessage) (string, error) {
 		if check != nil {
 			if err := check(args); err != nil {
 				return "", err

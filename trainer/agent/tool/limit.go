@@ -49,7 +49,7 @@ func (e *callError) Unwrap() error { return e.err }
 
 // Limited wraps a tool. It refuses calls of a conversation beyond the limit, and truncates outputs and errors.
 func Limited(t Tool, l Limits) Tool {
-	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+	return withCall(t, func(ctx context.Context, args json.RawMessage) (string, error) {
 		if o, ok := OriginOf(ctx); ok && l.Calls > 0 && o.Call >= l.Calls {
 			return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), l.Calls),
 				errRefused}

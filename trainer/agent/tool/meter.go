@@ -30,7 +30,7 @@ type Meter struct {
 
 // Counted wraps t, which must already have all its other wrappers, and counts its calls.
 func (m *Meter) Counted(t Tool) Tool {
-	return wrapped(t, func(ctx context.Context, args json.RawMessage) (string, error) {
+	return withCall(t, func(ctx context.Context, args json.RawMessage) (string, error) {
 		since := time.Now()
 		out, err := t.Call(ctx, args)
 		verdict := err

@@ -47,13 +47,15 @@ func Func(name, description, argument, meaning string, call func(ctx context.Con
 type function struct {
 	name, description string
 	schema            json.RawMessage
-	call              caller
+	call              callFunc
 }
 
-type caller = func(ctx context.Context, args json.RawMessage) (string, error)
+type callFunc = func(ctx context.Context, args json.RawMessage) (string, error)
 
-// wrapped returns t with another Call.
-func wrapped(t Tool, call caller) Tool { return function{t.Name(), t.Description(), t.Schema(), call} }
+// withCall returns t with another Call.
+func withCall(t Tool, call callFunc) Tool {
+	return function{t.Name(), t.Description(), t.Schema(), call}
+}
 
 func (f function) Name() string            { return f.name }
 func (f function) Description() string     { return f.description }

@@ -60,7 +60,7 @@ func newClient(cfg Options) *Client {
 func Connect(ctx context.Context, cfg Options) (*Client, error) {
 	m := newClient(cfg)
 	if cfg.Cache.Replays() {
-		if err := m.recall(ctx); err != nil {
+		if err := m.readCachedTools(ctx); err != nil {
 			return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, err)
 		}
 		return m, nil
@@ -72,7 +72,7 @@ func Connect(ctx context.Context, cfg Options) (*Client, error) {
 	m.session = session
 	if err = m.list(ctx); err != nil {
 		err = session.explain(errors.Join(err, m.Close()), cfg)
-	} else if err = m.keep(ctx); err != nil {
+	} else if err = m.cacheTools(ctx); err != nil {
 		err = errors.Join(err, m.Close())
 	}
 	if err != nil {
@@ -83,23 +83,23 @@ func Connect(ctx context.Context, cfg Options) (*Client, error) {
 
 // call makes a call. If the connection is lost, it reconnects and repeats the call once.
 func (m *Client) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
-	session, err := m.reach(ctx, nil, nil)
+	session, err := m.openSession(ctx, nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	result, err := session.CallTool(ctx, params)
-	if ctx.Err() != nil || !lost(err) {
+	if ctx.Err() != nil || !sessionEnded(err) {
 		return result, err
 	}
-	if session, err = m.reach(ctx, session, err); err != nil {
+	if session, err = m.openSession(ctx, session, err); err != nil {
 		return nil, err
 	}
 	return session.CallTool(ctx, params)
 }
 
-// reach returns the session. It starts a new session if the current one is gone or does not exist. If ctx ends first, the start
+// openSession returns the session. It starts a new session if the current one is gone or does not exist. If ctx ends first, the start
 // continues for later calls.
-func (m *Client) reach(ctx context.Context, gone *connection, cause error) (*connection, error) {
+func (m *Client) openSession(ctx context.Context, gone *connection, cause error) (*connection, error) {
 	select {
 	case <-m.turn:
 	case <-ctx.Done():
@@ -121,7 +121,7 @@ func (m *Client) reach(ctx context.Context, gone *connection, cause error) (*con
 	})
 	select {
 	case <-started:
-		return m.reach(ctx, nil, nil)
+		return m.openSession(ctx, nil, nil)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

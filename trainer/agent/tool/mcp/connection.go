@@ -94,8 +94,8 @@ func (s *connection) explain(err error, c Options) error {
 	return fmt.Errorf("%w; its last output on stderr:\n%s", err, text)
 }
 
-// lost reports whether an error means that the session has ended.
-func lost(err error) bool {
+// sessionEnded reports whether an error means that the session has ended.
+func sessionEnded(err error) bool {
 	for _, end := range []error{mcp.ErrConnectionClosed, mcp.ErrSessionMissing, io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE} {
 		if errors.Is(err, end) {
 			return true

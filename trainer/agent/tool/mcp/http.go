@@ -40,9 +40,9 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Body = &boundedBody{response.Body, maxMCPResponse}
 	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
 	case "text/event-stream":
-		response.Body = &exactEvents{Closer: response.Body, in: bufio.NewReader(response.Body)}
+		response.Body = &losslessEvents{Closer: response.Body, in: bufio.NewReader(response.Body)}
 	case "application/json":
-		response.Body = exactBody(response.Body)
+		response.Body = losslessBody(response.Body)
 	}
 	response.ContentLength = -1 // the body may be longer now
 	return response, nil
@@ -50,14 +50,14 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type boundedBody struct {
 	io.ReadCloser
-	left int
+	remaining int
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
+	if b.remaining <= 0 {
 		return 0, fmt.Errorf("the server's response has more than %d bytes", maxMCPResponse)
 	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.remaining)])
+	b.remaining -= n
 	return n, err
 }

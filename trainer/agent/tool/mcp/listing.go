@@ -24,7 +24,7 @@ func (m *Client) list(ctx context.Context) error {
 		if seen = append(seen, t.Name); len(seen) > maxMCPTools {
 			return fmt.Errorf("more than %d tools", maxMCPTools)
 		}
-		if !m.cfg.takes(t.Name) {
+		if !m.cfg.selects(t.Name) {
 			continue
 		}
 		schema, err := json.Marshal(t.InputSchema)
@@ -36,8 +36,8 @@ func (m *Client) list(ctx context.Context) error {
 	return m.cfg.missing(seen)
 }
 
-// takes reports whether a tool of the server should be offered.
-func (c Options) takes(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
+// selects reports whether a tool of the server should be offered.
+func (c Options) selects(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
 
 // missing returns an error that names the first configured tool that the server does not have.
 func (c Options) missing(have []string) error {
@@ -49,18 +49,18 @@ func (c Options) missing(have []string) error {
 	return nil
 }
 
-// listed is a tool in the cache's list.
-type listed struct {
+// cachedTool is a tool in the cache's list.
+type cachedTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"schema"`
 }
 
-// keep stores the list of the tools in the cache. A list that is already stored must be the same.
-func (m *Client) keep(ctx context.Context) error {
-	var list []listed
+// cacheTools stores the list of the tools in the cache. A list that is already stored must be the same.
+func (m *Client) cacheTools(ctx context.Context) error {
+	var list []cachedTool
 	for _, t := range m.tools {
-		list = append(list, listed{t.(remoteTool).name, t.Description(), t.Schema()})
+		list = append(list, cachedTool{t.(remoteTool).name, t.Description(), t.Schema()})
 	}
 	text, _ := json.Marshal(list) // texts, and schemas that json.Marshal wrote
 	stored, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), func(context.Context) (recorded.Answer, error) { return recorded.Answer{Text: string(text)}, nil })
@@ -70,13 +70,13 @@ func (m *Client) keep(ctx context.Context) error {
 	return err
 }
 
-// recall reads the list of the tools from the cache.
-func (m *Client) recall(ctx context.Context) error {
+// readCachedTools reads the list of the tools from the cache.
+func (m *Client) readCachedTools(ctx context.Context) error {
 	stored, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), nil)
 	if err != nil {
 		return err
 	}
-	var list []listed
+	var list []cachedTool
 	if err := json.Unmarshal([]byte(stored.Text), &list); err != nil {
 		return fmt.Errorf("the list in the cache: %w", err)
 	}

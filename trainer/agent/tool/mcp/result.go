@@ -19,11 +19,11 @@ import (
 // structuredKey is the field of a tool's result that may hold any JSON value.
 const structuredKey = "structuredContent"
 
-// exactResult returns a JSON-RPC message with a tool's result in a form that the SDK reads without loss. The structured content is replaced
-// by its own JSON text, as a string, because the SDK would decode its numbers as float64, which changes integers beyond 2^53. Without
-// structured content, or if it is null, there is none. Parts whose bytes or size are written unusually get the usual form, because the
-// SDK would refuse the whole result. It returns other messages as they are.
-func exactResult(message []byte) []byte {
+// losslessResult returns a JSON-RPC message with a tool's result in a form that the SDK reads without loss. The structured content is
+// replaced by its own JSON text, as a string, because the SDK would decode its numbers as float64, which changes integers beyond 2^53.
+// Without structured content, or if it is null, there is none. Parts whose bytes or size are written unusually get the canonical form,
+// because the SDK would refuse the whole result. It returns other messages as they are.
+func losslessResult(message []byte) []byte {
 	if !slices.ContainsFunc([]string{structuredKey, "data", "blob", "size"}, func(key string) bool { return bytes.Contains(message, []byte(`"`+key+`"`)) }) {
 		return message
 	}
@@ -35,7 +35,7 @@ func exactResult(message []byte) []byte {
 	changed := false
 	if json.Unmarshal(result["content"], &parts) == nil {
 		for _, part := range parts {
-			changed = usualPart(part) || changed
+			changed = canonicalPart(part) || changed
 		}
 	}
 	if changed {
@@ -57,11 +57,11 @@ func exactResult(message []byte) []byte {
 	return encoded(fields)
 }
 
-// usualPart gives the bytes and the size of a part of a result their usual form, and reports whether it changed the part.
-func usualPart(part map[string]json.RawMessage) (changed bool) {
+// canonicalPart gives the bytes and the size of a part of a result their canonical form, and reports whether it changed the part.
+func canonicalPart(part map[string]json.RawMessage) (changed bool) {
 	var resource map[string]json.RawMessage
 	if json.Unmarshal(part["resource"], &resource) == nil {
-		if changed = usualBytes(resource, "blob"); changed {
+		if changed = canonicalBytes(resource, "blob"); changed {
 			part["resource"] = encoded(resource)
 		}
 	}
@@ -70,14 +70,14 @@ func usualPart(part map[string]json.RawMessage) (changed bool) {
 		changed = changed || !bytes.Equal(whole, part["size"])
 		part["size"] = whole
 	}
-	return usualBytes(part, "data") || changed
+	return canonicalBytes(part, "data") || changed
 }
 
 var dataURL = regexp.MustCompile(`^\s*data:[^,]*;base64,`)
 
-// usualBytes rewrites the bytes of a key in standard base64 if they are a data URL, lack padding, contain spaces or use the URL-safe
+// canonicalBytes rewrites the bytes of a key in standard base64 if they are a data URL, lack padding, contain spaces or use the URL-safe
 // alphabet. It reports whether it changed the key.
-func usualBytes(part map[string]json.RawMessage, key string) bool {
+func canonicalBytes(part map[string]json.RawMessage, key string) bool {
 	var text string
 	if json.Unmarshal(part[key], &text) != nil {
 		return false
@@ -104,38 +104,38 @@ func encoded(v any) json.RawMessage {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// exactEvents is a stream of server-sent events with exactResult applied to each line of data.
-type exactEvents struct {
+// losslessEvents is a stream of server-sent events with losslessResult applied to each line of data.
+type losslessEvents struct {
 	io.Closer
-	in   *bufio.Reader
-	left []byte
+	in     *bufio.Reader
+	unread []byte
 }
 
-func (e *exactEvents) Read(p []byte) (int, error) {
-	if len(e.left) == 0 {
+func (e *losslessEvents) Read(p []byte) (int, error) {
+	if len(e.unread) == 0 {
 		line, err := e.in.ReadBytes('\n')
 		if len(line) == 0 {
 			return 0, err
 		}
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			if exact := exactResult(data); len(exact) > 0 && exact[len(exact)-1] != '\n' {
+			if exact := losslessResult(data); len(exact) > 0 && exact[len(exact)-1] != '\n' {
 				line = append([]byte("data: "), append(exact, '\n')...)
 			}
 		}
-		e.left = line
+		e.unread = line
 	}
-	n := copy(p, e.left)
-	e.left = e.left[n:]
+	n := copy(p, e.unread)
+	e.unread = e.unread[n:]
 	return n, nil
 }
 
-// exactBody returns a body with one whole message, with exactResult applied to it.
-func exactBody(body io.ReadCloser) io.ReadCloser {
+// losslessBody returns a body with one whole message, with losslessResult applied to it.
+func losslessBody(body io.ReadCloser) io.ReadCloser {
 	message, _ := io.ReadAll(body) // reading on returns its error again
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(exactResult(message)), body), body}
+	}{io.MultiReader(bytes.NewReader(losslessResult(message)), body), body}
 }
 
 // contentText returns the text of a result for the model. It uses structured content only if no part of the content has
@@ -203,7 +203,7 @@ func linkText(l *mcp.ResourceLink) string {
 	return fmt.Sprintf("[resource %s: %s]", l.Name, about)
 }
 
-// structuredText returns the JSON of structured content. That is the text left by exactResult, or the value decoded
+// structuredText returns the JSON of structured content. That is the text left by losslessResult, or the value decoded
 // by the SDK if none of its numbers may have been changed.
 func structuredText(v any) (string, error) {
 	if text, ok := v.(string); ok {

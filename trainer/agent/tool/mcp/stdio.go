@@ -77,14 +77,14 @@ const (
 // messageLines passes on those lines that are JSON-RPC messages.
 type messageLines struct {
 	in     *bufio.Reader
-	left   []byte // rest of the line that is being passed on
+	unread []byte // rest of the line that is being passed on
 	note   func(string)
 	skips  int
 	failed error
 }
 
 func (m *messageLines) Read(p []byte) (int, error) {
-	for len(m.left) == 0 {
+	for len(m.unread) == 0 {
 		if m.failed != nil {
 			return 0, m.failed
 		}
@@ -92,10 +92,10 @@ func (m *messageLines) Read(p []byte) (int, error) {
 		if line, m.failed = m.line(); m.failed != nil && m.failed != io.EOF {
 			return 0, m.failed
 		}
-		m.left = m.message(line)
+		m.unread = m.message(line)
 	}
-	n := copy(p, m.left)
-	m.left = m.left[n:]
+	n := copy(p, m.unread)
+	m.unread = m.unread[n:]
 	return n, nil
 }
 
@@ -123,7 +123,7 @@ func (m *messageLines) message(line []byte) []byte {
 		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
 	}
 	if isMessage(text) {
-		return append(exactResult(matchable(text[:len(text):len(text)])), '\n')
+		return append(losslessResult(matchable(text[:len(text):len(text)])), '\n')
 	}
 	if answer := unversioned(text); answer != nil {
 		return append(answer, '\n')
@@ -131,7 +131,7 @@ func (m *messageLines) message(line []byte) []byte {
 	at := bytes.Index(text, []byte(`{"jsonrpc"`))
 	if at > 0 && isMessage(text[at:]) {
 		m.skip(text[:at])
-		return append(exactResult(matchable(text[at:len(text):len(text)])), '\n')
+		return append(losslessResult(matchable(text[at:len(text):len(text)])), '\n')
 	}
 	m.skip(text)
 	return nil

@@ -44,7 +44,7 @@ type Python struct {
 // states the reason.
 func NewPython(ctx context.Context, cfg PythonOptions) (*Python, error) {
 	p := &Python{cfg: cfg}
-	version, err := p.look(ctx)
+	version, err := p.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +63,8 @@ func NewPython(ctx context.Context, cfg PythonOptions) (*Python, error) {
 	return p, nil
 }
 
-// look runs the interpreter to find its version and the folders of its modules.
-func (p *Python) look(ctx context.Context) (version string, err error) {
+// inspect runs the interpreter to find its version and the folders of its modules.
+func (p *Python) inspect(ctx context.Context) (version string, err error) {
 	var seen struct {
 		Version, Executable string
 		Prefixes, Path      []string
@@ -124,12 +124,12 @@ func (p *Python) run(ctx context.Context, program string) (string, error) {
 	return p.box.run(ctx, unfenced(program), p.cfg.Output)
 }
 
-// fence matches a program in a code block of Markdown.
-var fence = regexp.MustCompile("(?s)^\\s*```[^\\n`]*\\n(.*?)\\n?[ \\t]*```\\s*$")
+// codeBlock matches a program in a code block of Markdown.
+var codeBlock = regexp.MustCompile("(?s)^\\s*```[^\\n`]*\\n(.*?)\\n?[ \\t]*```\\s*$")
 
-// unfenced returns a program without a fence around it. A fence is not Python.
+// unfenced returns a program without the marks of a code block around it, which are not Python.
 func unfenced(program string) string {
-	if m := fence.FindStringSubmatch(program); m != nil {
+	if m := codeBlock.FindStringSubmatch(program); m != nil {
 		return m[1]
 	}
 	return program

@@ -71,7 +71,7 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 	if err != nil {
 		return "", err
 	}
-	out, errs := &printed{cmd: cmd, max: output}, &printed{cmd: cmd, max: 8 << 10}
+	out, errs := &boundedOutput{cmd: cmd, max: output}, &boundedOutput{cmd: cmd, max: 8 << 10}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(program), out, errs
 	// The kernel kills the process when the thread that started it ends.
 	runtime.LockOSThread()
@@ -147,8 +147,8 @@ func (b pythonBox) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// printed stores the first bytes that a process writes, and kills the process if it writes more.
-type printed struct {
+// boundedOutput stores the first bytes that a process writes, and kills the process if it writes more.
+type boundedOutput struct {
 	text bytes.Buffer
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -156,7 +156,7 @@ type printed struct {
 	full bool
 }
 
-func (p *printed) Write(text []byte) (int, error) {
+func (p *boundedOutput) Write(text []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keep := min(len(text), p.max-p.text.Len())
@@ -233,7 +233,7 @@ func (b pythonBox) mountFiles() error {
 		return err
 	}
 	for _, s := range b.Mounted {
-		if err := bind(old+s.Real, s.At); err != nil {
+		if err := bindMount(old+s.Real, s.At); err != nil {
 			return err
 		}
 		readOnly := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
@@ -242,7 +242,7 @@ func (b pythonBox) mountFiles() error {
 		}
 	}
 	for _, device := range []string{"/dev/null", "/dev/urandom"} {
-		if err := bind(old+device, device); err != nil {
+		if err := bindMount(old+device, device); err != nil {
 			return err
 		}
 	}
@@ -268,8 +268,8 @@ func mountMemory(at string, size int64) error {
 	return nil
 }
 
-// bind makes the file or folder from visible at another path, which it creates.
-func bind(from, at string) error {
+// bindMount makes the file or folder from visible at another path, which it creates.
+func bindMount(from, at string) error {
 	info, err := os.Stat(from)
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ func (w *words) Analyze(text []byte) analysis.TokenStream {
 				wordTerms(fold(string(token.Term)), add)
 			}
 		case !w.loose:
-			grams(fold(run), add)
+			addBigrams(fold(run), add)
 		}
 	}
 	for _, part := range compoundParts(plain) {
@@ -143,8 +143,8 @@ func runs(text string) func(yield func(run string, spaced bool) bool) {
 	}
 }
 
-// grams adds the letters of a run and all pairs of neighbours.
-func grams(run string, add func(string)) {
+// addBigrams adds the letters of a run and all pairs of neighbours.
+func addBigrams(run string, add func(string)) {
 	letters := []rune(run)
 	for i := range letters {
 		add(string(letters[i]))

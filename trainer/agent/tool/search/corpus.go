@@ -55,7 +55,7 @@ func NewCorpus(ctx context.Context, cfg CorpusOptions) (*Corpus, error) {
 	var index bleve.Index
 	var err error
 	if cfg.Index != "" {
-		index, err = keptIndex{cfg.Corpus, cfg.Index, cfg.Note}.open(ctx)
+		index, err = indexOnDisk{cfg.Corpus, cfg.Index, cfg.Note}.open(ctx)
 	} else {
 		index, err = indexInMemory(ctx, cfg.Corpus)
 	}

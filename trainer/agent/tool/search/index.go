@@ -26,16 +26,16 @@ const (
 	maxIndexFiles = 100
 )
 
-// keptIndex is an index in its own folder below dir, named after the corpus. The first process builds it once. Any
+// indexOnDisk is an index in its own folder below dir, named after the corpus. The first process builds it once. Any
 // number of processes then read it.
-type keptIndex struct {
+type indexOnDisk struct {
 	corpus string
 	dir    string
 	note   func(text string) // receives messages about long operations
 }
 
 // open opens the index. It builds the index first if it does not exist.
-func (k keptIndex) open(ctx context.Context) (bleve.Index, error) {
+func (k indexOnDisk) open(ctx context.Context) (bleve.Index, error) {
 	if err := durable.MkdirAll(durable.OS{}, k.dir); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func corpusDigest(ctx context.Context, corpus string) (string, error) {
 }
 
 // lock waits for the lock of an index that does not exist yet.
-func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err error) {
+func (k indexOnDisk) lock(ctx context.Context, path string) (unlock func(), err error) {
 	const pause = 50 * time.Millisecond
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
@@ -113,7 +113,7 @@ func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err er
 }
 
 // build writes the index into a temporary folder and renames it once everything is on the disk.
-func (k keptIndex) build(ctx context.Context, folder string) error {
+func (k indexOnDisk) build(ctx context.Context, folder string) error {
 	_, err := durable.WriteFolder(durable.OS{}, folder, func(f *durable.Folder) error {
 		scratch := filepath.Join(f.Path(), "scratch")
 		if err := os.Mkdir(scratch, 0o777); err != nil {
@@ -125,13 +125,13 @@ func (k keptIndex) build(ctx context.Context, folder string) error {
 		if err := os.RemoveAll(scratch); err != nil {
 			return err
 		}
-		return seal(f.Path())
+		return writeManifest(f.Path())
 	})
 	return err
 }
 
 // fill writes bleve's files. bleve's builder keeps a batch of passages in memory and merges the batches on the disk.
-func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
+func (k indexOnDisk) fill(ctx context.Context, folder, scratch string) error {
 	builder, err := bleve.NewBuilder(folder, passageMapping(), map[string]any{"batchSize": indexBatch, "buildPathPrefix": scratch})
 	if err != nil {
 		return err
@@ -160,8 +160,8 @@ func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
 	return builder.Close()
 }
 
-// seal syncs the files of an index and writes the list of them.
-func seal(folder string) error {
+// writeManifest syncs the files of an index and writes the list of them.
+func writeManifest(folder string) error {
 	var files []durable.File
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -198,15 +198,15 @@ func openIndex(folder string) (bleve.Index, error) {
 	if _, err := os.Stat(folder); err != nil {
 		return nil, err
 	}
-	if err := intact(folder); err != nil {
+	if err := verifyFiles(folder); err != nil {
 		// The error must not wrap fs.ErrNotExist, because the index exists.
 		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and the index will be built again", folder, err)
 	}
 	return bleve.OpenUsing(folder, map[string]any{"read_only": true})
 }
 
-// intact compares the files of an index with its list of them.
-func intact(folder string) error {
+// verifyFiles compares the files of an index with its list of them.
+func verifyFiles(folder string) error {
 	text, err := durable.ReadSmall(filepath.Join(folder, indexManifest), maxManifest)
 	if err != nil {
 		return err

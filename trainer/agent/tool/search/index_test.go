@@ -147,7 +147,7 @@ func TestIndexMemory(t *testing.T) {
 				}
 			}
 		}()
-		index, err := keptIndex{corpus, t.TempDir(), func(string) {}}.open(t.Context())
+		index, err := indexOnDisk{corpus, t.TempDir(), func(string) {}}.open(t.Context())
 		close(stop)
 		highest := <-most
 		if err != nil {
@@ -256,7 +256,7 @@ func TestIndexWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keptIndex{corpus, dir, func(string) {}}
+	k := indexOnDisk{corpus, dir, func(string) {}}
 	unlock, err := k.lock(t.Context(), filepath.Join(dir, digest+".lock"))
 	if err != nil {
 		t.Fatal(err)

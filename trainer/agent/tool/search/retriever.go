@@ -129,7 +129,7 @@ func (r *Retriever) retrieve(ctx context.Context, query string) (string, error) 
 	case err != nil:
 		return "", r.fault("%v", err)
 	case response.StatusCode != http.StatusOK:
-		return "", retry.Refusal(response, r.fault("HTTP %s: %s", response.Status, beginning(body)))
+		return "", retry.Refusal(response, r.fault("HTTP %s: %s", response.Status, quoteBeginning(body)))
 	}
 	return r.read(body)
 }
@@ -155,7 +155,7 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 	} else if !json.Valid(text.Bytes()) {
 		return nil, fmt.Errorf("request: the template turns the query %[2]q into %[1]s: it must make JSON (write the query as {{json .Query}}), or a "+
 			"query string that begins with ?",
-			beginning(text.Bytes()), query)
+			quoteBeginning(text.Bytes()), query)
 	}
 	request, err := http.NewRequest(method, address, &text)
 	if err != nil {
@@ -176,11 +176,11 @@ func (r *Retriever) read(body []byte) (string, error) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&answer); err != nil {
-		return "", r.fault("its answer is not JSON: %v: %s", err, beginning(body))
+		return "", r.fault("its answer is not JSON: %v: %s", err, quoteBeginning(body))
 	}
-	text := &boundedText{left: maxDocuments}
+	text := &boundedText{remaining: maxDocuments}
 	if err := r.response.Execute(text, answer); err != nil {
-		return "", r.fault("the template of responses does not fit its answer: %v: %s", err, beginning(body))
+		return "", r.fault("the template of responses does not fit its answer: %v: %s", err, quoteBeginning(body))
 	}
 	if out := strings.TrimSpace(text.String()); out != "" {
 		return out, nil
@@ -194,8 +194,8 @@ func (r *Retriever) fault(format string, args ...any) error {
 	return tool.Failed(fmt.Errorf("%s: "+format, append([]any{address}, args...)...))
 }
 
-// beginning quotes the first bytes of a text from outside.
-func beginning(b []byte) string {
+// quoteBeginning quotes the first bytes of a text from outside.
+func quoteBeginning(b []byte) string {
 	const maxQuoted = 200
 	return fmt.Sprintf("%q", tool.Truncate(strings.ToValidUTF8(string(b), "\uFFFD"), maxQuoted))
 }
@@ -203,11 +203,11 @@ func beginning(b []byte) string {
 // boundedText collects text up to a limit.
 type boundedText struct {
 	strings.Builder
-	left int
+	remaining int
 }
 
 func (t *boundedText) Write(p []byte) (int, error) {
-	if t.left -= len(p); t.left < 0 {
+	if t.remaining -= len(p); t.remaining < 0 {
 		return 0, fmt.Errorf("more than %d bytes", maxDocuments)
 	}
 	return t.Builder.Write(p)

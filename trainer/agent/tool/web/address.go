@@ -48,9 +48,9 @@ func (e *addressError) Error() string {
 	return fmt.Sprintf("%s is not a public address, and it is not in an allowed network", e.address)
 }
 
-// guard returns the Control function of a net.Dialer that connects only to public addresses and to addresses of the
+// dialControl returns the Control function of a net.Dialer that connects only to public addresses and to addresses of the
 // allowed networks. It checks the actual address of each connection, regardless of earlier name lookups and redirects.
-func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
+func dialControl(allowed []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -72,7 +72,7 @@ func guardedTransport(allowed []netip.Prefix, names *net.Resolver) *http.Transpo
 		maxHeaders = 64 << 10
 		maxIdle    = 4
 	)
-	dialer := &net.Dialer{Timeout: connecting, Resolver: names, Control: guard(allowed)}
+	dialer := &net.Dialer{Timeout: connecting, Resolver: names, Control: dialControl(allowed)}
 	return &http.Transport{
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: connecting, MaxResponseHeaderBytes: maxHeaders,
 		MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,

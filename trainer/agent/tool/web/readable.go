@@ -57,9 +57,9 @@ func mainPart(root *html.Node) *html.Node {
 }
 
 // find returns the first element, in the page's order, for which is returns true, or nil.
-func find(root *html.Node, is func(*html.Node) bool) *html.Node {
+func find(root *html.Node, matches func(*html.Node) bool) *html.Node {
 	for n := range root.Descendants() {
-		if n.Type == html.ElementNode && is(n) {
+		if n.Type == html.ElementNode && matches(n) {
 			return n
 		}
 	}
@@ -82,7 +82,7 @@ func attributeOf(n *html.Node, key string) (string, bool) {
 }
 
 var (
-	unread = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
+	skippedElements = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
 		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head, atom.Rp}
 	blocks = []atom.Atom{atom.P, atom.Div, atom.Section, atom.Article, atom.Main, atom.Header, atom.Blockquote, atom.Ul, atom.Ol, atom.Dl,
 		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.Address, atom.Center, atom.Dir, atom.Hgroup, atom.Legend, atom.Menu,
@@ -108,9 +108,9 @@ type renderer struct {
 	cell  bool // inside a cell of a table, which is written on one line
 	broke bool // a line end before the next word was suppressed because it is inside a cell
 
-	last    rune               // last character written
-	spans   []reach            // cells of earlier rows of the table that reach into the next
-	counted map[*html.Node]int // number of the last item of each ordered list
+	last          rune               // last character written
+	spanningCells []spanningCell     // cells of earlier rows of the table that reach into the next
+	counted       map[*html.Node]int // number of the last item of each ordered list
 }
 
 // inner returns the text of an element's children, on one line.
@@ -134,12 +134,12 @@ func (r *renderer) render(n *html.Node) {
 	case formula(n) != "":
 		r.text(formula(n))
 		return
-	case slices.Contains(unread, n.DataAtom) || hidden(n):
+	case slices.Contains(skippedElements, n.DataAtom) || isHidden(n):
 		return
-	case raised(n):
+	case isSuperscript(n):
 		r.shift(n, "^")
 		return
-	case lowered(n):
+	case isSubscript(n):
 		r.shift(n, "_")
 		return
 	case n.DataAtom == atom.Rt:
@@ -154,13 +154,13 @@ func (r *renderer) render(n *html.Node) {
 		r.strike(n)
 		return
 	}
-	exact, cell, spans := r.exact, r.cell, r.spans
+	exact, cell, spans := r.exact, r.cell, r.spanningCells
 	ends := lineEnds(n)
 	switch n.DataAtom {
 	case atom.Table:
-		r.cell, r.spans = false, nil
+		r.cell, r.spanningCells = false, nil
 	case atom.Thead, atom.Tbody, atom.Tfoot:
-		r.spans = nil
+		r.spanningCells = nil
 	}
 	r.line(ends)
 	r.begin(n)
@@ -177,7 +177,7 @@ func (r *renderer) render(n *html.Node) {
 	}
 	r.exact, r.cell = exact, cell
 	if n.DataAtom == atom.Table {
-		r.spans = spans
+		r.spanningCells = spans
 	}
 	r.line(ends)
 }
@@ -187,7 +187,7 @@ func lineEnds(n *html.Node) int {
 	switch {
 	case slices.Contains(blocks, n.DataAtom):
 		return 2
-	case slices.Contains(lines, n.DataAtom), slices.ContainsFunc(ownLines, func(d string) bool { return styled(n, d) }):
+	case slices.Contains(lines, n.DataAtom), slices.ContainsFunc(ownLines, func(d string) bool { return hasStyle(n, d) }):
 		return 1
 	}
 	return 0
@@ -222,15 +222,15 @@ func (r *renderer) begin(n *html.Node) {
 	}
 }
 
-// hidden reports whether a page hides an element from its readers.
-func hidden(n *html.Node) bool {
+// isHidden reports whether a page hides an element from its readers.
+func isHidden(n *html.Node) bool {
 	return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool {
 		return a.Key == "hidden" || a.Key == "aria-hidden" && a.Val == "true" || a.Key == "role" && a.Val == "navigation"
-	}) || styled(n, "display:none") && find(n, func(n *html.Node) bool { return formula(n) != "" }) == nil || styled(n, "visibility:hidden")
+	}) || hasStyle(n, "display:none") && find(n, func(n *html.Node) bool { return formula(n) != "" }) == nil || hasStyle(n, "visibility:hidden")
 }
 
-// styled reports whether an element's own style contains a declaration.
-func styled(n *html.Node, declaration string) bool {
+// hasStyle reports whether an element's own style contains a declaration.
+func hasStyle(n *html.Node, declaration string) bool {
 	style := attribute(n, "style")
 	return style != "" && strings.Contains(strings.ReplaceAll(strings.ToLower(style), " ", ""), declaration)
 }

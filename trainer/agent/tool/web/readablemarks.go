@@ -12,19 +12,19 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-func raised(n *html.Node) bool {
-	return n.Namespace == "" && n.DataAtom == atom.Sup || shifted(n, raisedBy, movedUp) || classed(n, "sup", "superscript", "exponent")
+func isSuperscript(n *html.Node) bool {
+	return n.Namespace == "" && n.DataAtom == atom.Sup || shifted(n, superscriptStyle, movedUp) || hasClass(n, "sup", "superscript", "exponent")
 }
 
-func lowered(n *html.Node) bool {
-	return n.Namespace == "" && n.DataAtom == atom.Sub || shifted(n, loweredBy, movedDown) || classed(n, "sub", "subscript")
+func isSubscript(n *html.Node) bool {
+	return n.Namespace == "" && n.DataAtom == atom.Sub || shifted(n, subscriptStyle, movedDown) || hasClass(n, "sub", "subscript")
 }
 
 var (
-	raisedBy  = regexp.MustCompile(`vertical-align:(?:super|\+?[0.]*[1-9])`)
-	loweredBy = regexp.MustCompile(`vertical-align:(?:sub|-[0.]*[1-9])`)
-	movedUp   = regexp.MustCompile(`(?:^|;)(?:top:-|bottom:)[0.]*[1-9]`)
-	movedDown = regexp.MustCompile(`(?:^|;)(?:bottom:-|top:)[0.]*[1-9]`)
+	superscriptStyle = regexp.MustCompile(`vertical-align:(?:super|\+?[0.]*[1-9])`)
+	subscriptStyle   = regexp.MustCompile(`vertical-align:(?:sub|-[0.]*[1-9])`)
+	movedUp          = regexp.MustCompile(`(?:^|;)(?:top:-|bottom:)[0.]*[1-9]`)
+	movedDown        = regexp.MustCompile(`(?:^|;)(?:bottom:-|top:)[0.]*[1-9]`)
 )
 
 // shifted reports whether an element's own style raises or lowers it on its line.
@@ -37,14 +37,14 @@ func shifted(n *html.Node, aligned, moved *regexp.Regexp) bool {
 	return aligned.MatchString(style) || strings.Contains(style, "position:relative") && moved.MatchString(style)
 }
 
-// classed reports whether an inline element has one of some classes.
-func classed(n *html.Node, names ...string) bool {
+// hasClass reports whether an inline element has one of some classes.
+func hasClass(n *html.Node, names ...string) bool {
 	return n.DataAtom == atom.Span && slices.ContainsFunc(strings.Fields(strings.ToLower(attribute(n, "class"))),
 		func(c string) bool { return slices.Contains(names, c) })
 }
 
-// note reports whether raised text is the number of a note: all of it is a link within the page.
-func note(n *html.Node) bool {
+// isNote reports whether raised text is the number of a note: all of it is a link within the page.
+func isNote(n *html.Node) bool {
 	first := n.FirstChild
 	return first != nil && first == n.LastChild && first.DataAtom == atom.A && strings.HasPrefix(attribute(first, "href"), "#")
 }
@@ -65,17 +65,17 @@ func (r *renderer) shift(n *html.Node, mark string) {
 	switch {
 	case text == "":
 		return
-	case mark == "^" && note(n) && digits.MatchString(text):
+	case mark == "^" && isNote(n) && digits.MatchString(text):
 		text = "[" + text + "]"
-	case fraction(n):
+	case isFractionPart(n):
 		r.space = r.space || mark == "^" && unicode.IsDigit(r.last) // a mixed fraction
 	case mark == "^" && wordless.MatchString(text), r.last == 0, r.wants > 0, r.space && mark == "_":
-	case mark == "_" && digits.MatchString(text) && chemistry.MatchString(r.tail()) && !unicode.IsDigit(next(n)):
+	case mark == "_" && digits.MatchString(text) && chemistry.MatchString(r.tail()) && !unicode.IsDigit(followingRune(n)):
 	default:
-		if !simple.MatchString(text) || unicode.IsDigit(next(n)) {
+		if !simple.MatchString(text) || unicode.IsDigit(followingRune(n)) {
 			text = "(" + text + ")"
 		}
-		r.space = r.space && beginsWord(r.last, next(n))
+		r.space = r.space && beginsWord(r.last, followingRune(n))
 		text = mark + text
 	}
 	r.word(text)
@@ -91,15 +91,15 @@ func beginsWord(before, after rune) bool {
 	return !unicode.IsLetter(before) || unicode.IsLetter(after)
 }
 
-// struck lists the elements whose text is no longer valid.
-var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
+// struckElements lists the elements whose text is no longer valid.
+var struckElements = []atom.Atom{atom.Del, atom.S, atom.Strike}
 
 var lineThrough = regexp.MustCompile(`(?:^|;)text-decoration(?:-line)?:[^;]*line-through`)
 
 // isStruck reports whether an element's text is struck, by the element or by its own style.
 func isStruck(n *html.Node) bool {
 	style := attribute(n, "style")
-	return slices.Contains(struck, n.DataAtom) ||
+	return slices.Contains(struckElements, n.DataAtom) ||
 		style != "" && n.DataAtom != atom.Pre && lineThrough.MatchString(strings.ReplaceAll(strings.ToLower(style), " ", ""))
 }
 
@@ -135,8 +135,8 @@ func (r *renderer) tail() string {
 	return text[strings.LastIndexAny(text, " \n")+1:]
 }
 
-// next returns the first character of the text that directly follows an element, or 0.
-func next(n *html.Node) rune {
+// followingRune returns the first character of the text that directly follows an element, or 0.
+func followingRune(n *html.Node) rune {
 	if n.NextSibling == nil {
 		return 0
 	}
@@ -150,15 +150,15 @@ func next(n *html.Node) rune {
 	return 0
 }
 
-// fraction reports whether raised or lowered text is the numerator or denominator of a fraction with a slash.
-func fraction(n *html.Node) bool {
+// isFractionPart reports whether raised or lowered text is the numerator or denominator of a fraction with a slash.
+func isFractionPart(n *html.Node) bool {
 	slash := func(n *html.Node) bool {
 		return n != nil && n.Type == html.TextNode && (n.Data == "/" || n.Data == "⁄")
 	}
-	if raised(n) {
-		return slash(n.NextSibling) && n.NextSibling.NextSibling != nil && lowered(n.NextSibling.NextSibling)
+	if isSuperscript(n) {
+		return slash(n.NextSibling) && n.NextSibling.NextSibling != nil && isSubscript(n.NextSibling.NextSibling)
 	}
-	return slash(n.PrevSibling) && n.PrevSibling.PrevSibling != nil && raised(n.PrevSibling.PrevSibling)
+	return slash(n.PrevSibling) && n.PrevSibling.PrevSibling != nil && isSuperscript(n.PrevSibling.PrevSibling)
 }
 
 // marker returns the mark before an item of a list: a dash, or the item's number.

@@ -17,7 +17,7 @@ func formula(n *html.Node) string {
 		if n.FirstChild != nil {
 			return strings.TrimSpace(n.FirstChild.Data)
 		}
-	case n.DataAtom == atom.Img && !hidden(n) && formulaImage(n) && !pictured(n):
+	case n.DataAtom == atom.Img && !isHidden(n) && formulaImage(n) && !repeatsFormula(n):
 		return withoutStyle(attribute(n, "alt"))
 	case n.DataAtom == atom.Math || n.Namespace == "math" && n.Data == "math":
 		if text := withoutStyle(attribute(n, "alttext")); text != "" {
@@ -42,8 +42,8 @@ func formulaImage(n *html.Node) bool {
 // nearNodes is the number of nodes next to an image, in each direction, that are searched for its formula.
 const nearNodes = 100
 
-// pictured reports whether an image repeats the formula next to it for browsers without MathML.
-func pictured(n *html.Node) bool {
+// repeatsFormula reports whether an image repeats the formula next to it for browsers without MathML.
+func repeatsFormula(n *html.Node) bool {
 	if !strings.Contains(attribute(n, "class"), "fallback") {
 		return false
 	}
@@ -62,12 +62,12 @@ func pictured(n *html.Node) bool {
 }
 
 // hasMath reports whether an element is or contains MathML. It visits at most `left` nodes.
-func hasMath(n *html.Node, left *int) bool {
-	if *left--; n.Data == "math" {
+func hasMath(n *html.Node, budget *int) bool {
+	if *budget--; n.Data == "math" {
 		return true
 	}
-	for c := n.FirstChild; c != nil && *left > 0; c = c.NextSibling {
-		if hasMath(c, left) {
+	for c := n.FirstChild; c != nil && *budget > 0; c = c.NextSibling {
+		if hasMath(c, budget) {
 			return true
 		}
 	}

@@ -14,8 +14,8 @@ const (
 	maxRepeated = 64 << 10 // largest number of bytes that the repetitions of one cell may add to a row
 )
 
-// reach is a cell that spans further rows.
-type reach struct {
+// spanningCell is a cell that spans further rows.
+type spanningCell struct {
 	column, columns int
 	rows            int // number of further rows; negative: to the end of the row group
 	text            string
@@ -25,8 +25,8 @@ type reach struct {
 // value is below its heading. A cell that is the only one in its row is written once.
 func (r *renderer) row(n *html.Node) {
 	var cells []string
-	var reaching []reach
-	above := r.spans
+	var reaching []spanningCell
+	above := r.spanningCells
 	take := func() { // adds the cells from above that come next
 		for len(above) > 0 && above[0].column <= len(cells) {
 			s := above[0]
@@ -45,21 +45,21 @@ func (r *renderer) row(n *html.Node) {
 		take()
 		text := strings.ReplaceAll(r.inner(c, r.links), "|", `\|`) // and no further cell
 		switch {
-		case hidden(c):
+		case isHidden(c):
 			text = ""
 		case text != "" && (isStruck(n) || isStruck(c)) && inline(c):
 			text = "~~" + text + "~~"
 		}
 		columns := min(max(spanOf(c, "colspan"), 1), maxColumns-len(cells))
 		if rows := spanOf(c, "rowspan"); rows != 1 {
-			reaching = append(reaching, reach{column: len(cells), columns: columns, rows: rows - 1, text: text})
+			reaching = append(reaching, spanningCell{column: len(cells), columns: columns, rows: rows - 1, text: text})
 		}
 		own, wide = own+1, columns
 		cells = append(cells, repeat(text, columns)...)
 	}
 	take()
-	slices.SortStableFunc(reaching, func(a, b reach) int { return a.column - b.column })
-	r.spans = reaching
+	slices.SortStableFunc(reaching, func(a, b spanningCell) int { return a.column - b.column })
+	r.spanningCells = reaching
 	if own == 1 && len(cells) == wide {
 		cells = cells[:1]
 	}

@@ -104,7 +104,7 @@ func (v *Visit) visit(ctx context.Context, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := v.welcome(ctx, page); err != nil {
+	if err := v.checkRobots(ctx, page); err != nil {
 		return "", err
 	}
 	response, err := v.get(ctx, page)
@@ -118,7 +118,7 @@ func (v *Visit) visit(ctx context.Context, address string) (string, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, v.cfg.Bytes+1))
 	switch {
 	case err != nil:
-		return "", v.broken(ctx, page, err)
+		return "", v.requestError(ctx, page, err)
 	case int64(len(body)) > v.cfg.Bytes:
 		return "", fmt.Errorf("%s: the page has more than %d bytes", page, v.cfg.Bytes)
 	}
@@ -199,10 +199,10 @@ func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 		return &refusal{err}
 	}
 	to.Header.Del("Referer")
-	if to.Context().Value(forRules{}) != nil {
+	if to.Context().Value(robotsKey{}) != nil {
 		return nil
 	}
-	if err := v.welcome(to.Context(), to.URL); err != nil {
+	if err := v.checkRobots(to.Context(), to.URL); err != nil {
 		return &refusal{err}
 	}
 	return nil
@@ -213,8 +213,8 @@ type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// welcome returns an error unless robots.txt allows a page to be fetched.
-func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
+// checkRobots returns an error unless robots.txt allows a page to be fetched.
+func (v *Visit) checkRobots(ctx context.Context, page *url.URL) error {
 	rules, err := v.robots(ctx, page)
 	if err != nil {
 		return err
@@ -232,8 +232,8 @@ func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
 	return nil
 }
 
-// forRules is the key of a context in which robots.txt is fetched for its rules instead of as the page of a call.
-type forRules struct{}
+// robotsKey is the key of a context in which robots.txt is fetched for its rules instead of as the page of a call.
+type robotsKey struct{}
 
 // robots returns the rules of a page's host. A host without robots.txt has no rules. If the rules cannot be fetched,
 // the host is not visited.
@@ -249,7 +249,7 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	if time.Now().Before(host.until) {
 		return host.rules, nil
 	}
-	response, err := v.get(context.WithValue(ctx, forRules{}, true), at)
+	response, err := v.get(context.WithValue(ctx, robotsKey{}, true), at)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	case code < 300:
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxRobots))
 		if err != nil {
-			return nil, v.broken(ctx, at, err)
+			return nil, v.requestError(ctx, at, err)
 		}
 		product, _, _ := strings.Cut(v.cfg.Agent, "/")
 		product, _, _ = strings.Cut(product, " ")
@@ -294,14 +294,14 @@ func (v *Visit) get(ctx context.Context, page *url.URL) (*http.Response, error) 
 	request.Header.Set("Accept", "text/html, text/plain;q=0.9, application/json;q=0.8, */*;q=0.1")
 	response, err := v.client.Do(request)
 	if err != nil {
-		return nil, v.broken(ctx, page, err)
+		return nil, v.requestError(ctx, page, err)
 	}
 	return response, nil
 }
 
-// broken returns the error of a request without a complete reply. Network failures are transient. A refusal by this
+// requestError returns the error of a request without a complete reply. Network failures are transient. A refusal by this
 // package, a certificate of another host, and a host name that does not exist are not transient.
-func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
+func (v *Visit) requestError(ctx context.Context, page *url.URL, err error) error {
 	var outer *url.Error
 	if errors.As(err, &outer) {
 		err = outer.Err

@@ -254,11 +254,11 @@ func TestPublic(t *testing.T) {
 		"fe80::1%eth0": false,
 	} {
 		at := netip.AddrPortFrom(netip.MustParseAddr(address), 80).String()
-		if err := guard(nil)("tcp", at, nil); (err == nil) != want {
+		if err := dialControl(nil)("tcp", at, nil); (err == nil) != want {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
-	if err := guard([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})("tcp", "[::ffff:10.0.0.1]:80", nil); err != nil {
+	if err := dialControl([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})("tcp", "[::ffff:10.0.0.1]:80", nil); err != nil {
 		t.Error(err)
 	}
 }
