@@ -14,26 +14,26 @@ import (
 // layouts are the forms in which benchmarks publish their questions. Each function converts a row into a row with
 // DefaultFields.
 var layouts = map[string]func(object) (object, error){
-	"hotpotqa":    renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}, "level": {"level"}}),
-	"2wiki":       renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}}),
-	"musique":     renamed(map[string][]string{"id": {"id"}}, musique),
-	"frames":      renamed(map[string][]string{"id": {"Unnamed: 0", "", "id"}, "question": {"Prompt"}, "answer": {"Answer"}, "kind": {"reasoning_types"}}),
-	"fanoutqa":    renamed(map[string][]string{"id": {"id"}}, fanOutQA),
-	"webwalkerqa": renamed(map[string][]string{"id": {"id"}}, webWalkerQA),
-	"gaia":        renamed(map[string][]string{"id": {"task_id"}, "question": {"Question"}, "answer": {"Final answer"}, "level": {"Level"}}, gaia),
-	"browsecomp": renamed(map[string][]string{"id": {"id"}, "question": {"problem"}, "answer": {"answer"}, "kind": {"problem_topic"}},
+	"hotpotqa":    renameFields(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}, "level": {"level"}}),
+	"2wiki":       renameFields(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}}),
+	"musique":     renameFields(map[string][]string{"id": {"id"}}, musique),
+	"frames":      renameFields(map[string][]string{"id": {"Unnamed: 0", "", "id"}, "question": {"Prompt"}, "answer": {"Answer"}, "kind": {"reasoning_types"}}),
+	"fanoutqa":    renameFields(map[string][]string{"id": {"id"}}, fanOutQA),
+	"webwalkerqa": renameFields(map[string][]string{"id": {"id"}}, webWalkerQA),
+	"gaia":        renameFields(map[string][]string{"id": {"task_id"}, "question": {"Question"}, "answer": {"Final answer"}, "level": {"Level"}}, gaia),
+	"browsecomp": renameFields(map[string][]string{"id": {"id"}, "question": {"problem"}, "answer": {"answer"}, "kind": {"problem_topic"}},
 		browseComp),
-	"verl":     renamed(map[string][]string{"id": {"id"}, "question": {"prompt"}, "answer": {verlTruth}, "kind": {"data_source"}}, verl),
+	"verl":     renameFields(map[string][]string{"id": {"id"}, "question": {"prompt"}, "answer": {verlTruth}, "kind": {"data_source"}}, verl),
 	"sharegpt": shareGPT,
 }
 
 // Layouts returns the names of the known layouts, sorted.
 func Layouts() []string { return slices.Sorted(maps.Keys(layouts)) }
 
-// renamed returns a layout whose rows have their fields under other names, which may be paths. For each field, the
+// renameFields returns a layout whose rows have their fields under other names, which may be paths. For each field, the
 // first name that exists is used. Question and answer keep their names if names does not contain them. The changes then
 // complete the new row.
-func renamed(names map[string][]string, changes ...func(row, out object) error) func(object) (object, error) {
+func renameFields(names map[string][]string, changes ...func(row, out object) error) func(object) (object, error) {
 	return func(row object) (object, error) {
 		out := object{}
 		for _, key := range []string{"id", "question", "answer", "kind", "level"} {
@@ -95,7 +95,7 @@ func gaia(row, out object) error {
 	}
 	if raw, ok := row["file_name"]; ok {
 		if err := scalarOrNull(raw, &file); err != nil {
-			return wrapped("file_name", err)
+			return withField("file_name", err)
 		}
 	}
 	if file != "" {
@@ -149,7 +149,7 @@ func browseComp(row, out object) error {
 	}
 	var canary string
 	if err := scalar(raw, &canary); err != nil {
-		return wrapped("canary", err)
+		return withField("canary", err)
 	}
 	for _, key := range []string{"question", "answer"} {
 		var text string

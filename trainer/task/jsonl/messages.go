@@ -104,7 +104,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, fmt.Errorf("it has no %q", role)
 	}
 	if err := json.Unmarshal(o[role], &value); err != nil {
-		return m, wrapped(role, err)
+		return m, withField(role, err)
 	}
 	m.role = Role(value)
 	m.call = value == "function_call" || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
@@ -215,7 +215,7 @@ func shareGPT(row object) (object, error) {
 	}
 	messages, err := parseMessages(raw)
 	if err != nil {
-		return nil, wrapped(name, err)
+		return nil, withField(name, err)
 	}
 	if system := row["system"]; hasValue(system) {
 		var first message
@@ -223,13 +223,13 @@ func shareGPT(row object) (object, error) {
 			return nil, fmt.Errorf("two system messages: the field %q, and the first of %s; keep one", "system", name)
 		}
 		if err := scalar(system, &first.text); err != nil {
-			return nil, wrapped("system", err)
+			return nil, withField("system", err)
 		}
 		messages = slices.Insert(messages, 0, first)
 	}
 	question, answer, err := conversationOf(messages)
 	if err != nil {
-		return nil, wrapped(name, err)
+		return nil, withField(name, err)
 	}
 	out := object{"question": quoted(question), "answer": quoted(answer)}
 	if id := row["id"]; id != nil {

@@ -227,14 +227,14 @@ func (a *assembler) leaf(t parquet.Type, v parquet.Value) error {
 		a.text(time.Unix(int64(v.Int32())*24*60*60, 0).UTC().Format(time.DateOnly))
 		return nil
 	case *format.TimestampType:
-		a.text(moment(v.Int64(), l.Unit, timestampForm, l.IsAdjustedToUTC))
+		a.text(formatTime(v.Int64(), l.Unit, timestampForm, l.IsAdjustedToUTC))
 		return nil
 	case *format.TimeType:
 		n := v.Int64()
 		if v.Kind() == parquet.Int32 {
 			n = int64(v.Int32())
 		}
-		a.text(moment(n, l.Unit, timeForm, false))
+		a.text(formatTime(n, l.Unit, timeForm, false))
 		return nil
 	case *format.IntType:
 		if !l.IsSigned {
@@ -339,8 +339,8 @@ const (
 	timeForm      = "15:04:05.999999999"
 )
 
-// moment writes a number of units since the epoch or since midnight.
-func moment(n int64, unit format.TimeUnit, form string, utc bool) string {
+// formatTime writes a number of units since the epoch or since midnight.
+func formatTime(n int64, unit format.TimeUnit, form string, utc bool) string {
 	var at time.Time
 	switch unit.Value.(type) {
 	case *format.NanoSeconds:

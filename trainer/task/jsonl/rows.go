@@ -173,7 +173,7 @@ func (r *Row) readOptional(object object, fields Fields) error {
 	} {
 		raw, err := optional(object, f.name)
 		if err == nil && raw != nil {
-			err = wrapped(f.name, f.read(raw))
+			err = withField(f.name, f.read(raw))
 		}
 		if err != nil {
 			return err

@@ -17,9 +17,9 @@ type Stage struct {
 }
 
 // stage is a Stage with its rows, in lists that take turns: one list, or one for each kind.
-type stage []turn
+type stage []rowCycle
 
-type turn struct {
+type rowCycle struct {
 	rows  []int // indices into Task.train
 	order *task.RowOrder
 }
@@ -46,7 +46,7 @@ func (s Stage) open(seed uint64, train []Row) (stage, error) {
 	}
 	var all stage
 	for _, kind := range slices.Sorted(maps.Keys(rows)) {
-		all = append(all, turn{rows[kind], task.NewRowOrder(seed, len(rows[kind]))})
+		all = append(all, rowCycle{rows[kind], task.NewRowOrder(seed, len(rows[kind]))})
 	}
 	return all, nil
 }

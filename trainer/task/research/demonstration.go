@@ -60,14 +60,14 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 // single plays both roles in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
-	left := e.limits().singleSearches
+	searches := e.limits().singleSearches
 	answer := e.plan(func(entity, relation string) (string, bool) {
-		if left == 0 {
+		if searches == 0 {
 			return "", false
 		}
 		search := e.search(t)
-		finding := e.research(entity, relation, min(left, e.limits().searches), func(words []string) []Fact {
-			left--
+		finding := e.research(entity, relation, min(searches, e.limits().searches), func(words []string) []Fact {
+			searches--
 			return search(words)
 		})
 		t.say("note", finding...)

@@ -125,7 +125,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := set(vocabulary)
+	words := wordSet(vocabulary)
 	for _, role := range []Role{Planner, Researcher, Single} {
 		for d := range r.Demonstrations(agentRole(role), 500) {
 			g := newGrammar(role, false)

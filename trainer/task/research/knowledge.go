@@ -188,7 +188,7 @@ func (kb *KB) Answer() string {
 // fraction of parts whose position in the answer has the right name. Additional words count as wrong parts.
 func (kb *KB) Score(answer string) float64 {
 	if !kb.FanOut {
-		return score(strings.TrimSpace(answer) == kb.Answer())
+		return boolScore(strings.TrimSpace(answer) == kb.Answer())
 	}
 	words, right := strings.Fields(answer), 0
 	for i, v := range kb.Values[:min(len(words), len(kb.Values))] {

@@ -116,7 +116,7 @@ func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float
 	if len(question) != 2 {
 		return 0, fmt.Errorf("research: sub-task %q is not a name and a relation", a.Subtask)
 	}
-	return score(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
+	return boolScore(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
 }
 
 // queryArgument is the only argument of the search tool.
@@ -161,7 +161,7 @@ func knowledge(q task.Query) (*KB, error) {
 	return kb, nil
 }
 
-func score(right bool) float64 {
+func boolScore(right bool) float64 {
 	if right {
 		return 1
 	}

@@ -36,7 +36,7 @@ func TestVocabulary(t *testing.T) {
 	if len(v) != 113 || v[0] != "<pad>" || v[1] != "?" || v[20] != "</note>" || v[21] != "boss" || v[28] != "neighbour" || v[29] != "Ada" || v[112] != "Zeno" {
 		t.Errorf("%d words, %v", len(v), v)
 	}
-	if len(set(v)) != len(v) {
+	if len(wordSet(v)) != len(v) {
 		t.Error("a word occurs twice")
 	}
 	if len(relations) != 8 || len(names) != 84 {

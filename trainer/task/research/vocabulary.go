@@ -27,11 +27,11 @@ var (
 	// vocabulary holds the words in the order of their ids; id 0 is padding.
 	vocabulary = slices.Concat(strings.Fields(specials), relations, names)
 
-	isRelation = set(relations)
-	isName     = set(names)
+	isRelation = wordSet(relations)
+	isName     = wordSet(names)
 )
 
-func set(words []string) map[string]bool {
+func wordSet(words []string) map[string]bool {
 	m := make(map[string]bool, len(words))
 	for _, w := range words {
 		m[w] = true

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// few is the number of queries of a split, and of demonstrated queries of a role, that are checked.
-const few = 32
+// maxChecked is the number of queries of a split, and of demonstrated queries of a role, that are checked.
+const maxChecked = 32
 
 // Check tests some queries of a task, and what the task offers to the agents of these roles. It reports every fault to t. It checks that
 // a query is a pure function of its index, that Lookup rebuilds it from its id, and that an empty id is an error. The sizes of the
@@ -20,7 +20,7 @@ const few = 32
 func Check(t testing.TB, k task.Task, roles ...task.AgentRole) {
 	t.Helper()
 	queries := checkSets(t, k)
-	for i := range int64(few) {
+	for i := range int64(maxChecked) {
 		queries = append(queries, k.Train(i))
 		if again := k.Train(i); !reflect.DeepEqual(again, queries[len(queries)-1]) {
 			t.Errorf("training query %d is %+v, and the second time %+v", i, queries[len(queries)-1], again)
@@ -61,7 +61,7 @@ func checkSets(t testing.TB, k task.Task) []task.Query {
 	first := 0
 	names, ids := map[string]bool{}, map[string]bool{}
 	for _, n := range sizes {
-		for i := range min(n, few) {
+		for i := range min(n, maxChecked) {
 			q := k.Eval(first + i)
 			if again := k.Eval(first + i); !reflect.DeepEqual(again, q) {
 				t.Errorf("held-out query %d is %+v, and the second time %+v", first+i, q, again)
@@ -105,11 +105,11 @@ func describe(tools []tool.Tool) (texts []string) {
 // checkDemonstrations checks that an agent's demonstrations are equal the second time, and that their queries exist.
 func checkDemonstrations(t testing.TB, k task.Task, w task.WithDemonstrations, role task.AgentRole) {
 	t.Helper()
-	shown := slices.Collect(w.Demonstrations(role, few))
-	if again := slices.Collect(w.Demonstrations(role, few)); !reflect.DeepEqual(again, shown) {
+	demonstrations := slices.Collect(w.Demonstrations(role, maxChecked))
+	if again := slices.Collect(w.Demonstrations(role, maxChecked)); !reflect.DeepEqual(again, demonstrations) {
 		t.Errorf("the demonstrations for %s differ the second time", role.Agent)
 	}
-	for _, d := range shown {
+	for _, d := range demonstrations {
 		if _, err := k.Lookup(d.Query); err != nil {
 			t.Errorf("a demonstration for %s is of query %q: %v", role.Agent, d.Query, err)
 		}

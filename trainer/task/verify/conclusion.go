@@ -52,7 +52,7 @@ func tagged(answer string) (text, otherwise string) {
 		value = answer[at[4]:at[5]]
 	}
 	later := afterObject(answer, at[0])
-	if _, ok := marked(later); ok || announced.MatchString(later) {
+	if _, ok := boxedOrHash(later); ok || announced.MatchString(later) {
 		return later, value
 	}
 	return value, ""
@@ -83,7 +83,7 @@ func conclusions(answer string) []string {
 // "answer:" after the box. Without a mark it is the text after the last "answer is" or "answer:". Without these, the text after "the best
 // option is" and similar words comes first, and then the text before "is the answer" or the whole text.
 func stating(answer string) []string {
-	if mark, ok := marked(answer); ok {
+	if mark, ok := boxedOrHash(answer); ok {
 		if inside, ok := afterAnnounced(mark); ok {
 			mark = inside
 		}
@@ -119,8 +119,8 @@ func afterAnnounced(text string) (string, bool) {
 	return text[at[len(at)-1][1]:], true
 }
 
-// marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
-func marked(s string) (string, bool) {
+// boxedOrHash returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
+func boxedOrHash(s string) (string, bool) {
 	boxed, hashes := strings.LastIndex(s, `\boxed{`), lastHashes(s)
 	switch {
 	case boxed < 0 && hashes < 0:

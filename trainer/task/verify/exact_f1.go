@@ -55,14 +55,14 @@ func wordF1(answer, reference string) float64 {
 		return 0
 	}
 	got, want := strings.Fields(answer), strings.Fields(reference)
-	left := map[string]int{}
+	unmatched := map[string]int{}
 	for _, w := range want {
-		left[w]++
+		unmatched[w]++
 	}
 	common := 0
 	for _, w := range got {
-		if left[w] > 0 {
-			left[w]--
+		if unmatched[w] > 0 {
+			unmatched[w]--
 			common++
 		}
 	}

@@ -53,7 +53,7 @@ func isTerm(before, after string) bool {
 	return ofFormula.MatchString(after) || addend.MatchString(before)
 }
 
-// isBoxed reports whether marked returns the content of \boxed{}.
+// isBoxed reports whether boxedOrHash returns the content of \boxed{}.
 func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > lastHashes(s) }
 
 var (
@@ -69,8 +69,8 @@ var (
 // rightSide returns the text after the last "=" of an equation, or after an \approx without a number before it. Other texts, such as two
 // equations, stay as they are.
 func rightSide(s string) string {
-	outer := blanked(s, roundGroups)
-	top := blanked(outer, braceGroups)
+	outer := blankOut(s, roundGroups)
+	top := blankOut(outer, braceGroups)
 	all := relation.FindAllStringIndex(top, -1)
 	if len(all) == 0 {
 		return s
@@ -87,8 +87,8 @@ func rightSide(s string) string {
 	return s
 }
 
-// blanked replaces the groups that a pattern matches, and the groups around them, with spaces.
-func blanked(s string, groups *regexp.Regexp) string {
+// blankOut replaces the groups that a pattern matches, and the groups around them, with spaces.
+func blankOut(s string, groups *regexp.Regexp) string {
 	for range 4 {
 		s = groups.ReplaceAllStringFunc(s, func(m string) string { return strings.Repeat(" ", len(m)) })
 	}

@@ -83,12 +83,12 @@ func readScore(reply string, scale float64) (float64, error) {
 	if quotedKey.MatchString(rest) && slices.ContainsFunc(all, func(s statedScore) bool { return s.err != nil || s.score != all[0].score }) {
 		return 0, errors.New("its JSON cannot be read and contains several scores")
 	}
-	all = only(all, func(s statedScore) bool { return s.of != supposition })
+	all = filter(all, func(s statedScore) bool { return s.of != supposition })
 	if len(all) == 0 {
 		return 0, errNoScore
 	}
 	// Scores of other things count only if the reply has no score of the answer. They must then be equal.
-	ofAnswer := only(all, func(s statedScore) bool { return s.of == "" })
+	ofAnswer := filter(all, func(s statedScore) bool { return s.of == "" })
 	if len(ofAnswer) == 0 {
 		for _, s := range all {
 			if s.err == nil && s.score != all[0].score {
@@ -109,8 +109,8 @@ func readScore(reply string, scale float64) (float64, error) {
 	return last.score / scale, last.err
 }
 
-// only returns the statements for which keep returns true.
-func only(all []statedScore, keep func(statedScore) bool) (kept []statedScore) {
+// filter returns the statements for which keep returns true.
+func filter(all []statedScore, keep func(statedScore) bool) (kept []statedScore) {
 	for _, s := range all {
 		if keep(s) {
 			kept = append(kept, s)
@@ -122,8 +122,8 @@ func only(all []statedScore, keep func(statedScore) bool) (kept []statedScore) {
 // withoutLegend removes scores with words after them if several of them differ: they explain what each score means, or are scores
 // of parts. Such a score within a line, after a different score alone on its line, is an error.
 func withoutLegend(all []statedScore) ([]statedScore, error) {
-	plain := only(all, func(s statedScore) bool { return !s.words || s.final })
-	worded := only(all, func(s statedScore) bool { return s.words && !s.final && s.err == nil })
+	plain := filter(all, func(s statedScore) bool { return !s.words || s.final })
+	worded := filter(all, func(s statedScore) bool { return s.words && !s.final && s.err == nil })
 	if slices.ContainsFunc(worded, func(s statedScore) bool { return s.score != worded[0].score }) {
 		if len(plain) == 0 {
 			return nil, fmt.Errorf(`several scores with words behind them, such as %v and %v, and no "Score: N" alone on its line`, worded[0].score,

@@ -84,7 +84,7 @@ func ParseNumber(s string) (Number, bool) {
 	if otherwise != "" && !strings.ContainsFunc(s, unicode.IsDigit) {
 		s = otherwise
 	}
-	content, isMarked := marked(s)
+	content, isMarked := boxedOrHash(s)
 	if isMarked {
 		content = rightSide(content)
 	} else {

@@ -11,14 +11,14 @@ import (
 
 // Parts returns a verifier that compares a sub-agent's answer, using v, with the part of the question that its sub-task
 // asks for (see Asked). A sub-task that asks for no part scores 0. A query without parts has no score.
-func Parts(v Verifier, overlap float64) Verifier { return ofParts{v, overlap} }
+func Parts(v Verifier, overlap float64) Verifier { return partsVerifier{v, overlap} }
 
-type ofParts struct {
+type partsVerifier struct {
 	verifier Verifier
 	overlap  float64
 }
 
-func (v ofParts) Score(ctx context.Context, c Case) (float64, error) {
+func (v partsVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	parts := c.Query.Parts
 	if len(parts) == 0 {
 		return 0, fmt.Errorf("verifier: parts: the question has no parts")
@@ -32,7 +32,7 @@ func (v ofParts) Score(ctx context.Context, c Case) (float64, error) {
 }
 
 // Close closes the verifier of the parts.
-func (v ofParts) Close() error { return Close(v.verifier) }
+func (v partsVerifier) Close() error { return Close(v.verifier) }
 
 // Asked returns the index of the part that a sub-task asks for. It compares texts as sets of words, normalised like the
 // verifier normalized, without filler words. A sub-task asks for a part if it has

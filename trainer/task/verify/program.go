@@ -83,14 +83,14 @@ type programVerifier struct {
 // programCase is a case in flight.
 type programCase struct {
 	line   []byte
-	sent   time.Time   // when it was sent to the running process; zero: it was not
-	passed time.Time   // when that process first answered a later case; zero: it did not
-	deaths int         // number of processes that crashed before they answered the case
-	done   chan scored // has room for one result
+	sent   time.Time        // when it was sent to the running process; zero: it was not
+	passed time.Time        // when that process first answered a later case; zero: it did not
+	deaths int              // number of processes that crashed before they answered the case
+	done   chan scoreResult // has room for one result
 }
 
-// scored is the result of a case.
-type scored struct {
+// scoreResult is the result of a case.
+type scoreResult struct {
 	score float64
 	err   error
 }
@@ -159,7 +159,7 @@ func (v *programVerifier) checkTime(id int64) time.Duration {
 		go v.process.end() // a child in another process group may keep its output open
 		return limit
 	case passed >= limit:
-		v.settle(id, scored{err: fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())})
+		v.settle(id, scoreResult{err: fmt.Errorf("%w%s", v.errSlow(), v.process.errorOutput())})
 		v.proceed()
 	}
 	return limit - max(silent, passed)
@@ -186,13 +186,13 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	if len(line) > maxProgramRequest {
 		return 0, nil, fmt.Errorf("the case has %d bytes, but the limit is %d", len(line), maxProgramRequest)
 	}
-	asked := &programCase{line: append(line, '\n'), done: make(chan scored, 1)}
+	asked := &programCase{line: append(line, '\n'), done: make(chan scoreResult, 1)}
 	v.waiting[v.next] = asked
 	if v.process != nil {
 		v.sendWaiting()
 	} else if !v.running {
 		v.running = true
-		v.kept.Go(v.keep)
+		v.kept.Go(v.run)
 	}
 	return v.next, asked, nil
 }
@@ -235,8 +235,8 @@ func (v *programVerifier) abandon(id int64) string {
 	return v.process.errorOutput()
 }
 
-// keep runs the program while cases are open.
-func (v *programVerifier) keep() {
+// run runs the program while cases are open.
+func (v *programVerifier) run() {
 	for v.runOnce() {
 		select {
 		case <-time.After(v.restart):
@@ -285,7 +285,7 @@ func (v *programVerifier) ended(err error) (again bool) {
 			asked.deaths++
 		}
 		if asked.deaths >= programSends || v.hangs >= programDeaths {
-			v.settle(id, scored{err: err})
+			v.settle(id, scoreResult{err: err})
 		}
 	}
 	switch {
@@ -305,13 +305,13 @@ func (v *programVerifier) ended(err error) (again bool) {
 func (v *programVerifier) fail(err error) bool {
 	v.broken, v.running = err, false
 	for id := range v.waiting {
-		v.settle(id, scored{err: err})
+		v.settle(id, scoreResult{err: err})
 	}
 	return false
 }
 
 // settle gives a case its result. The caller must hold v.mu.
-func (v *programVerifier) settle(id int64, r scored) {
+func (v *programVerifier) settle(id int64, r scoreResult) {
 	v.waiting[id].done <- r
 	delete(v.waiting, id)
 }
@@ -341,11 +341,11 @@ func (v *programVerifier) answer(line []byte) error {
 	}
 	switch {
 	case r.Error != "":
-		v.settle(*r.ID, scored{err: fmt.Errorf("it reports: %s", quoted(r.Error))})
+		v.settle(*r.ID, scoreResult{err: fmt.Errorf("it reports: %s", quoted(r.Error))})
 	case !(*r.Score >= 0 && *r.Score <= 1):
-		v.settle(*r.ID, scored{err: fmt.Errorf("the score %g is outside 0 to 1", *r.Score)})
+		v.settle(*r.ID, scoreResult{err: fmt.Errorf("the score %g is outside 0 to 1", *r.Score)})
 	default:
-		v.settle(*r.ID, scored{score: *r.Score})
+		v.settle(*r.ID, scoreResult{score: *r.Score})
 	}
 	v.proceed()
 	return nil

@@ -56,7 +56,7 @@ type moduleCopy struct {
 
 type moduleCase struct {
 	tokens []int32
-	done   chan scored // has room for one result
+	done   chan scoreResult // has room for one result
 }
 
 func newTorchScript(s TorchScriptOptions) (Verifier, error) {
@@ -122,15 +122,15 @@ func (v *moduleVerifier) Close() error {
 }
 
 // ask waits for the score of an answer.
-func (m *moduleCopy) ask(ctx context.Context, tokens []int32) scored {
-	mine := &moduleCase{tokens: tokens, done: make(chan scored, 1)}
+func (m *moduleCopy) ask(ctx context.Context, tokens []int32) scoreResult {
+	mine := &moduleCase{tokens: tokens, done: make(chan scoreResult, 1)}
 	select {
 	case m.asked <- mine:
 		return <-mine.done
 	case <-ctx.Done():
-		return scored{err: ctx.Err()}
+		return scoreResult{err: ctx.Err()}
 	case <-m.ctx.Done():
-		return scored{err: errClosed}
+		return scoreResult{err: errClosed}
 	}
 }
 
@@ -178,9 +178,9 @@ func (m *moduleCopy) distribute(batch []*moduleCase, score func([][]int32) ([]fl
 	}
 	for i, c := range batch {
 		if err != nil {
-			c.done <- scored{err: err}
+			c.done <- scoreResult{err: err}
 		} else {
-			c.done <- scored{score: float64(scores[i])}
+			c.done <- scoreResult{score: float64(scores[i])}
 		}
 	}
 }
