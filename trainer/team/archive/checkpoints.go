@@ -248,7 +248,7 @@ func (c Checkpoints) Listing() (string, error) {
 // steps returns the steps that have a folder or a link to a folder, ascending. If c.Dir does not exist, the list is empty. A link
 // whose folder cannot be reached is an error, since its step is not lost: its disk may be mounted later.
 func (c Checkpoints) steps() ([]int64, error) {
-	if err := reachable(c.Dir); err != nil {
+	if err := checkLink(c.Dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(c.Dir)
@@ -262,7 +262,7 @@ func (c Checkpoints) steps() ([]int64, error) {
 			continue
 		}
 		if e.Type() == fs.ModeSymlink {
-			if err := reachable(c.StepDir(step)); err != nil {
+			if err := checkLink(c.StepDir(step)); err != nil {
 				return nil, err
 			}
 		} else if !e.IsDir() {
@@ -274,8 +274,8 @@ func (c Checkpoints) steps() ([]int64, error) {
 	return steps, nil
 }
 
-// reachable returns an error for a link that does not lead to a folder.
-func reachable(path string) error {
+// checkLink returns an error for a link that does not lead to a folder.
+func checkLink(path string) error {
 	if link, err := os.Lstat(path); err != nil || link.Mode().Type() != fs.ModeSymlink {
 		return nil
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Skipped is a step whose checkpoint or results cannot be used, and the reason.
-type Skipped struct {
+// SkippedStep is a step whose checkpoint or results cannot be used, and the reason.
+type SkippedStep struct {
 	Step   int64
 	Reason error
 }
 
 // Unfinished reports whether the step has no manifest: it is being written, or a crash interrupted the writing.
-func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
+func (s SkippedStep) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
 
 // ErrNoCheckpoint is returned by Latest if no step can be verified.
 var ErrNoCheckpoint = errors.New("no complete checkpoint: mgrpo train writes one every run.checkpoint_every steps and when it ends")
@@ -27,17 +27,17 @@ var ErrNoCheckpoint = errors.New("no complete checkpoint: mgrpo train writes one
 // agents can continue, the newest first, and the steps that fail verification. If offers of two workers have equal steps
 // and digests, they are the same checkpoint. An evaluated step is offered twice: first with its results and the digest of
 // results.json, and then without results, because another worker may have been killed before it wrote them.
-func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
+func (c Checkpoints) Offers() ([]Manifest, []SkippedStep, error) {
 	steps, err := c.steps()
 	if err != nil {
 		return nil, nil, err
 	}
 	var offers []Manifest
-	var skipped []Skipped
+	var skipped []SkippedStep
 	for _, step := range slices.Backward(steps) {
 		m, err := c.Verify(step)
 		if err != nil {
-			skipped = append(skipped, Skipped{step, err})
+			skipped = append(skipped, SkippedStep{step, err})
 			continue
 		}
 		m.Agreed = c.At(step).agreed()
@@ -47,7 +47,7 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 			with.Results, with.Digest = evaluated.Results, evaluated.Digest
 			offers = append(offers, with)
 		case !errors.Is(err, fs.ErrNotExist):
-			skipped = append(skipped, Skipped{step, fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)})
+			skipped = append(skipped, SkippedStep{step, fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)})
 		}
 		offers = append(offers, m)
 	}

@@ -55,7 +55,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	if kept < keep {
 		return doomed, nil
 	}
-	aside, err := asideIn(c.Dir)
+	aside, err := setAsideNames(c.Dir)
 	for _, name := range slices.Backward(aside) {
 		if step, _, _ := parseStep(name); step < oldest {
 			doomed = append(doomed, name)
@@ -64,8 +64,8 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	return doomed, err
 }
 
-// asideIn returns the names of the checkpoints in a folder that GoBack renamed.
-func asideIn(dir string) ([]string, error) {
+// setAsideNames returns the names of the checkpoints in a folder that GoBack renamed.
+func setAsideNames(dir string) ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(durable.GlobQuote(dir), "step-*."+asideSuffix+"-*"))
 	var names []string
 	for _, path := range paths {

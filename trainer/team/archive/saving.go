@@ -15,21 +15,21 @@ import (
 // Saving runs the jobs that write checkpoints while the steps continue, one job after the other. After a failed job no
 // other job runs.
 type Saving struct {
-	last *job // nil: there was no job
+	last *saveJob // nil: there was no job
 
 	mu     sync.Mutex
 	took   float64 // seconds from copy to completion, for the checkpoints completed since the last record
 	waited float64 // seconds that steps waited for checkpoints since the last record
 }
 
-type job struct {
+type saveJob struct {
 	done chan struct{}
 	err  error // valid once done is closed
 }
 
 // begin starts a job, which runs when the previous job has ended.
 func (s *Saving) begin(f func() error) {
-	before, j := s.last, &job{done: make(chan struct{})}
+	before, j := s.last, &saveJob{done: make(chan struct{})}
 	s.last = j
 	go func() {
 		defer close(j.done)
