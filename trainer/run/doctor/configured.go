@@ -144,7 +144,7 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, mlflowTimeout)
 	defer cancel()
-	if err := track.Ask(ctx, cfg); err != nil {
+	if err := track.CheckServer(ctx, cfg); err != nil {
 		return []Finding{{Warn, "tracking", "MLflow: " + oneLine(err),
 			"start the server, or correct the address; else the run continues without it, and mgrpo track forwards the records later"}}
 	}

@@ -39,7 +39,7 @@ func trackers(cfg *config.Config) (all []Tracker) {
 func Check(ctx context.Context, cfg *config.Config) error {
 	for _, t := range trackers(cfg) {
 		if t.Package == "mlflow" {
-			if _, _, err := server(t.To); err != nil {
+			if _, _, err := parseServer(t.To); err != nil {
 				return fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
 			}
 		}
@@ -57,9 +57,9 @@ func Check(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// server separates URI/EXPERIMENT, or returns the URI of MLFLOW_TRACKING_URI. It returns an error if there is no
+// parseServer separates URI/EXPERIMENT, or returns the URI of MLFLOW_TRACKING_URI. It returns an error if there is no
 // address of a server: the client would write files.
-func server(text string) (uri, experiment string, err error) {
+func parseServer(text string) (uri, experiment string, err error) {
 	const wanted = "MLFLOW_TRACKING_URI, such as http://127.0.0.1:5000"
 	uri, experiment = os.Getenv("MLFLOW_TRACKING_URI"), text
 	if i := strings.LastIndex(text, "/"); i >= 0 && strings.Contains(text, "://") {
@@ -75,13 +75,13 @@ func server(text string) (uri, experiment string, err error) {
 	return strings.TrimRight(uri, "/"), experiment, nil
 }
 
-// Ask asks the MLflow server of a configuration once for the experiment. It returns an error if
+// CheckServer asks the MLflow server of a configuration once for the experiment. It returns an error if
 // the server does not answer, or refuses the user.
-func Ask(ctx context.Context, cfg *config.Config) error {
+func CheckServer(ctx context.Context, cfg *config.Config) error {
 	if cfg.Tracking.MLflow == "" {
 		return nil
 	}
-	uri, experiment, err := server(cfg.Tracking.MLflow)
+	uri, experiment, err := parseServer(cfg.Tracking.MLflow)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func Follow(ctx context.Context, cfg *config.Config, say func(format string, arg
 
 // follow forwards records until until ends. If several workers share a folder, one of them forwards the records.
 func (t Tracker) follow(ctx, until context.Context, dir string) error {
-	began, err := begins(until, dir)
+	began, err := awaitFirstRecord(until, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

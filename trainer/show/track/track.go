@@ -28,8 +28,8 @@ import (
 //go:embed forward.py
 var script string
 
-// pause is the time between two looks for the first record.
-const pause = time.Second
+// pollInterval is the time between two looks for the first record.
+const pollInterval = time.Second
 
 // Tracker is an experiment tracker. Its client has environment variables for everything else, such as WANDB_API_KEY and
 // MLFLOW_TRACKING_TOKEN.
@@ -54,7 +54,7 @@ func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, err
 	if !follow {
 		cancel()
 	}
-	began, err := begins(until, dir)
+	began, err := awaitFirstRecord(until, dir)
 	switch {
 	case began:
 		return to.forward(ctx, until, dir, false)
@@ -68,9 +68,9 @@ func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, err
 	return Sum{}, err
 }
 
-// begins waits for the first record of a run. The run has then written its configuration. begins returns false if there is
+// awaitFirstRecord waits for the first record of a run. The run has then written its configuration. begins returns false if there is
 // no record when until ends.
-func begins(until context.Context, dir string) (bool, error) {
+func awaitFirstRecord(until context.Context, dir string) (bool, error) {
 	for {
 		last := until.Err() != nil // records that were written before are still read
 		log, err := metrics.Read(dir)
@@ -79,7 +79,7 @@ func begins(until context.Context, dir string) (bool, error) {
 		}
 		select {
 		case <-until.Done():
-		case <-time.After(pause):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (t Tracker) describe(dir string, more bool) (line []byte, env []string, err
 	env = os.Environ()
 	if t.Package == "mlflow" {
 		var uri string
-		if uri, t.To, err = server(t.To); err != nil {
+		if uri, t.To, err = parseServer(t.To); err != nil {
 			return nil, nil, err
 		}
 		env = append(env, "MLFLOW_TRACKING_URI="+uri)

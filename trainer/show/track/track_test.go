@@ -246,7 +246,7 @@ func TestBegins(t *testing.T) {
 			until, end := context.WithCancel(t.Context())
 			ended := make(chan bool, 1)
 			go func() {
-				began, err := begins(until, dir)
+				began, err := awaitFirstRecord(until, dir)
 				if err != nil && !errors.Is(err, fs.ErrNotExist) {
 					t.Error(err)
 				}
@@ -254,7 +254,7 @@ func TestBegins(t *testing.T) {
 			}()
 			for _, text := range []string{"", `{"kind":"step","step":1,"agent":"planner",`} {
 				write(t, dir, text)
-				time.Sleep(2 * pause)
+				time.Sleep(2 * pollInterval)
 				if synctest.Wait(); len(ended) > 0 {
 					t.Fatalf("the wait ended with the text %q", text)
 				}
