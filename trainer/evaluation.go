@@ -155,13 +155,13 @@ func (e Evaluation) String() string {
 		if !ok {
 			mean, ok = r.Values[metrics.ExpertMean]
 		}
-		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values[metrics.Trajectories], figure(mean, ok, 3))
+		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values[metrics.Trajectories], formatFigure(mean, ok, 3))
 		for _, c := range []struct {
 			name   string
 			digits int
 		}{{metrics.FormatValid, 3}, {metrics.CallsMean, 2}, {metrics.TurnsMean, 1}, {metrics.TokensMean, 1}, {metrics.MalformedMean, 2}} {
 			v, ok := r.Values[c.name]
-			fmt.Fprint(t, "\t", figure(v, ok, c.digits))
+			fmt.Fprint(t, "\t", formatFigure(v, ok, c.digits))
 		}
 		fmt.Fprintln(t)
 	}
@@ -184,14 +184,14 @@ func scoreTable(scores []metrics.Score) string {
 			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(console.Printable(s.Of), "-"))
 		}
 		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f-%.3f\t%.4f\t%.4f\t%.2f\t%s\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
-			s.Pass[s.Samples], s.Best[s.Samples], s.Calls, figure(s.Tokens, s.Tokens > 0, 0))
+			s.Pass[s.Samples], s.Best[s.Samples], s.Calls, formatFigure(s.Tokens, s.Tokens > 0, 0))
 	}
 	t.Flush()
 	return b.String()
 }
 
-// figure formats a number with some decimals; "-" if it is unknown.
-func figure(v float64, known bool, decimals int) string {
+// formatFigure formats a number with some decimals; "-" if it is unknown.
+func formatFigure(v float64, known bool, decimals int) string {
 	if !known {
 		return "-"
 	}

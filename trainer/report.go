@@ -35,7 +35,7 @@ func TrainAndReport(ctx context.Context, cfg *config.Config, opt TrainOptions, o
 	}
 	var before metrics.Log
 	if opt.Resume {
-		before = recall(terminal, cfg.RunDir())
+		before = showEarlierRecords(terminal, cfg.RunDir())
 	}
 	lines := metrics.NewJSONL(cfg.RunDir())
 	observers := metrics.Observers{terminal, lines, observed(opt.Observer)}
@@ -88,8 +88,8 @@ func newDashboard(cfg *config.Config, before metrics.Log, notes metrics.Observer
 		Warn: notes.Note}), nil
 }
 
-// recall gives the console the records that a resumed run wrote before.
-func recall(terminal *console.Console, dir string) metrics.Log {
+// showEarlierRecords gives the console the records that a resumed run wrote before.
+func showEarlierRecords(terminal *console.Console, dir string) metrics.Log {
 	before, err := metrics.Read(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
 		terminal.Note(metrics.Warnf("", metrics.TopicFiles, "the summary covers the steps from here on only: %v", err))

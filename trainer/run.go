@@ -34,11 +34,11 @@ type TrainOptions struct {
 }
 
 // agentsOf returns the names of the agents to run in this process: the given ones, or all.
-func agentsOf(cfg *config.Config, given []string) []string {
-	if given == nil {
+func agentsOf(cfg *config.Config, names []string) []string {
+	if names == nil {
 		return cfg.AgentNames()
 	}
-	return given
+	return names
 }
 
 // roundState holds the data of Train that a round needs in addition to the options.

@@ -180,7 +180,7 @@ func keepSavedSettings(cfg *config.Config, dir string, files map[string]string) 
 	}
 	if len(keys) > 0 {
 		return nil, fmt.Errorf("resuming: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
-			path, strings.Join(keys, ", "), whyFixed)
+			path, strings.Join(keys, ", "), fixedReason)
 	}
 	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {
 		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run continues with other settings: %s; the optimizers keep their moments",
@@ -227,6 +227,6 @@ func afterDecay(cfg, old *config.Config, a *config.Agent) string {
 		o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps, key, cfg.Run.Steps, key, key)
 }
 
-// whyFixed explains why most keys of a run cannot change.
-const whyFixed = "They determine which questions were seen and held out, and the meaning of the weights, rewards and log-probs of past steps. " +
+// fixedReason explains why most keys of a run cannot change.
+const fixedReason = "They determine which questions were seen and held out, and the meaning of the weights, rewards and log-probs of past steps. " +
 	"A new run can begin with a checkpoint of this one: set agents.NAME.model to the agent's folder in the checkpoint"

@@ -140,8 +140,8 @@ func (g *workerGroup) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	if given := g.options.Config.Run.Date; given != "" && given != g.start.Date {
-		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given,
+	if date := g.options.Config.Run.Date; date != "" && date != g.start.Date {
+		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", date,
 			g.start.Date)
 	}
 	g.options.Config.Run.Date = g.start.Date

@@ -45,7 +45,7 @@ func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	// In the conversation Ctrl-C interrupts the answer. The context from main would end at the first Ctrl-C.
 	interrupts := make(chan os.Signal, 1)
 	defer signal.Stop(interrupts)
-	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
+	terminal := chat.Terminal{In: os.Stdin, Interrupts: interrupts, Prompt: prompt(), Out: plainWriter{os.Stdout}, Notes: plainWriter{os.Stderr}}
 	if c.Model == "" {
 		return c.withTeam(ctx, terminal, interrupts)
 	}

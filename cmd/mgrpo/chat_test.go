@@ -103,7 +103,7 @@ func TestGenerateInterrupted(t *testing.T) {
 func TestPlain(t *testing.T) {
 	var shown strings.Builder
 	const said = "a\tb\n\x1b]52;c;aGk=\a\u009b2Jé🙂"
-	if n, err := (plain{&shown}).Write([]byte(said)); err != nil || n != len(said) || shown.String() != "a\tb\n?]52;c;aGk=??2Jé🙂" {
+	if n, err := (plainWriter{&shown}).Write([]byte(said)); err != nil || n != len(said) || shown.String() != "a\tb\n?]52;c;aGk=??2Jé🙂" {
 		t.Errorf("%q, %d, %v", shown.String(), n, err)
 	}
 }

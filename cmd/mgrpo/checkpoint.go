@@ -45,12 +45,12 @@ func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err 
 		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, which contains a folder %s",
 			dir, filepath.Base(checkpoints.Dir))
 	}
-	checkpoints, err = hereAlone(checkpoints)
+	checkpoints, err = localAgents(checkpoints)
 	return checkpoints, keep, err
 }
 
-// hereAlone leaves out agents without files in any checkpoint: their files are on their own servers.
-func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
+// localAgents leaves out agents without files in any checkpoint: their files are on their own servers.
+func localAgents(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	all, err := checkpoints.Summaries()
 	if err != nil || checkpoints.Agents != nil {
 		return checkpoints, err
@@ -75,8 +75,8 @@ func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	return checkpoints, nil
 }
 
-// best returns the version that the newest checkpoint names as the best; ok is false if it names none.
-func best(all []archive.Summary) (version int64, ok bool) {
+// bestVersion returns the version that the newest checkpoint names as the best; ok is false if it names none.
+func bestVersion(all []archive.Summary) (version int64, ok bool) {
 	for _, s := range slices.Backward(all) {
 		if s.Fault == nil {
 			if b := archive.EvaluationsOf(s.Manifest).Best; b != nil {
@@ -99,7 +99,7 @@ func (c *checkpointListCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	bestVersion, hasBest := best(all)
+	bestVersion, hasBest := bestVersion(all)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "checkpoint\tsize\tdigest\tagents here\t")
 	for _, s := range all {
@@ -172,7 +172,7 @@ func (c *checkpointPruneCmd) Run() error {
 		return fmt.Errorf("%s: %w", checkpoints.Dir, archive.ErrNoCheckpoint)
 	}
 	var also []int64
-	if version, ok := best(all); ok {
+	if version, ok := bestVersion(all); ok {
 		also = append(also, version)
 	}
 	doomed, err := checkpoints.Prunable(keep, also...)

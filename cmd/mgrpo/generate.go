@@ -45,10 +45,10 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	shown := startProgress(os.Stderr, "sampled")
-	defer shown.stop()
+	progressLine := startProgress(os.Stderr, "sampled")
+	defer progressLine.stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: shown.add}
+		opt := standalone.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progressLine.add}
 		tally, err := checkpoint.Generate(ctx, engine, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})

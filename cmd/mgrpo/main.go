@@ -94,7 +94,7 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
-		out := plain{os.Stderr} // it may contain text from other programs
+		out := plainWriter{os.Stderr} // it may contain text from other programs
 		if trainer.Resumable(err) {
 			fmt.Fprintf(out, "mgrpo: %v\n", err)
 			os.Exit(exitStopped)

@@ -34,10 +34,10 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, checkpoint.Close(context.WithoutCancel(ctx))) }()
-	shown := startProgress(os.Stderr, "scored")
-	defer shown.stop()
+	progressLine := startProgress(os.Stderr, "scored")
+	defer progressLine.stop()
 	return c.convert(func(r io.Reader, w io.Writer) error {
-		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: shown.add}
+		opt := standalone.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progressLine.add}
 		tally, err := checkpoint.Score(ctx, opt, r, w)
 		return errors.Join(err, tally.Err())
 	})

@@ -38,7 +38,7 @@ func (c *statusCmd) Run(ctx context.Context) error {
 		return err
 	}
 	if cfg.Store.URL == "" {
-		return embedded(cfg)
+		return embeddedStoreError(cfg)
 	}
 	options, err := assemble.StoreOptions(cfg)
 	if err != nil {
@@ -59,8 +59,8 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	return printStatus(os.Stdout, s)
 }
 
-// embedded returns the error for a run whose store only its own process can reach: it names other sources.
-func embedded(cfg *config.Config) error {
+// embeddedStoreError returns the error for a run whose store only its own process can reach: it names other sources.
+func embeddedStoreError(cfg *config.Config) error {
 	page := "the page that mgrpo train shows with --listen 127.0.0.1:9464"
 	if _, port, _ := net.SplitHostPort(cfg.Health.Address); port != "" && port != "0" {
 		page = fmt.Sprintf("http://%s%s", health.Local(cfg.Health.Address), dashboard.Path)

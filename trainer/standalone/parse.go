@@ -67,23 +67,23 @@ func tokens(c *Checkpoint, row *ordered.Object, chat bool) (ids []int32, text bo
 	if chat {
 		keys = append(keys, "messages")
 	}
-	var given []string
+	var fields []string
 	for _, key := range keys {
 		if v, _ := row.Get(key); v != nil {
-			given = append(given, key)
+			fields = append(fields, key)
 		}
 	}
-	if len(given) != 1 {
-		return nil, false, fmt.Errorf("the line must have exactly one of %q, but has %q", keys, given)
+	if len(fields) != 1 {
+		return nil, false, fmt.Errorf("the line must have exactly one of %q, but has %q", keys, fields)
 	}
-	if given[0] == "ids" {
+	if fields[0] == "ids" {
 		ids, err = readIDs(row)
 		return ids, false, err
 	}
 	if c.Tokenizer == nil {
 		return nil, true, c.NoTokenizerError()
 	}
-	if given[0] == "messages" {
+	if fields[0] == "messages" {
 		if _, ok := row.Get("add_generation_prompt"); !ok {
 			row.Set("add_generation_prompt", true)
 		}

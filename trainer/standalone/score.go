@@ -62,8 +62,8 @@ func (c *Checkpoint) Score(ctx context.Context, opt ScoreOptions, r io.Reader, w
 	return out.tally, <-ended
 }
 
-// scored is one line being scored.
-type scored struct {
+// scoredLine is one line being scored.
+type scoredLine struct {
 	parsedLine
 	number int
 	reply  score
@@ -76,8 +76,8 @@ type scorer struct {
 }
 
 // gather makes a batch of first and of the lines that have already arrived, up to opt.BatchTokens.
-func (s *scorer) gather(first input, lines <-chan input) []*scored {
-	batch := []*scored{s.parse(first)}
+func (s *scorer) gather(first input, lines <-chan input) []*scoredLine {
+	batch := []*scoredLine{s.parse(first)}
 	tokens := len(batch[0].ids)
 	for tokens < s.opt.BatchTokens {
 		select {
@@ -95,8 +95,8 @@ func (s *scorer) gather(first input, lines <-chan input) []*scored {
 	return batch
 }
 
-func (s *scorer) parse(in input) *scored {
-	l := &scored{number: in.number}
+func (s *scorer) parse(in input) *scoredLine {
+	l := &scoredLine{number: in.number}
 	l.parsedLine, l.err = parseLine(s.checkpoint, in, false)
 	if limit := s.checkpoint.model.MaxPosition(); l.err == nil && len(l.ids) > limit {
 		l.err = fmt.Errorf("%d tokens are more than the context of %d", len(l.ids), limit)
@@ -108,8 +108,8 @@ func (s *scorer) parse(in input) *scored {
 }
 
 // score computes the replies of a batch, in order, in forward passes of at most opt.BatchTokens.
-func (s *scorer) score(ctx context.Context, batch []*scored) error {
-	var packed []*scored
+func (s *scorer) score(ctx context.Context, batch []*scoredLine) error {
+	var packed []*scoredLine
 	tokens := 0
 	flush := func() error {
 		defer func() { packed, tokens = nil, 0 }()
@@ -131,7 +131,7 @@ func (s *scorer) score(ctx context.Context, batch []*scored) error {
 }
 
 // pass scores lines in one forward pass.
-func (s *scorer) pass(ctx context.Context, packed []*scored) error {
+func (s *scorer) pass(ctx context.Context, packed []*scoredLine) error {
 	var ids, pos, target, row []int32
 	cu := []int32{0}
 	for _, l := range packed {

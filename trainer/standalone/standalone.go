@@ -77,11 +77,11 @@ func Open(ctx context.Context, path string, opt Options) (c *Checkpoint, err err
 		threads = cgroup.UsableCores().N
 	}
 	device := cmp.Or(opt.Device, "cpu")
-	left, err := selftest.CheckDevice(ctx, device)
+	leftOut, err := selftest.CheckDevice(ctx, device)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range left {
+	for _, r := range leftOut {
 		c.Notes = append(c.Notes, r.LeftOut())
 	}
 	if c.device, err = torch.Open(device, threads); err != nil {

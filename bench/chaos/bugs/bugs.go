@@ -113,7 +113,7 @@ redis.call('ZADD', phases, step, phase)
 	}, {
 		Name: "an agent trains on a rollout although another agent lacks a trajectory of it",
 		File: "trainer/run/worker/step.go",
-		Old:  "		if o.Failed == \"\" && allHeld(o, s.cfg.Main().Name, known) {\n", New: "		if o.Failed == \"\" {\n",
+		Old:  "		if o.Failed == \"\" && heldByAll(o, s.cfg.Main().Name, known) {\n", New: "		if o.Failed == \"\" {\n",
 		Suite: suite{Package: "trainer/run/worker", Tests: "TestForeignHolding"},
 	}, {
 		Name: "a checkpoint is written from weights that training changes meanwhile",

@@ -42,7 +42,7 @@ func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
 		return LossResult{}, err
 	}
 	out := LossResult{Coef: coef, DLogProb: make([]float64, len(b.Mask)), DEntropy: make([]float64, len(b.Mask))}
-	meter := newMeter(o)
+	meter := newStatsCollector(o)
 	for j, c := range coef {
 		if c == 0 {
 			continue
@@ -95,7 +95,7 @@ func (o objective) coefficients(b Batch) ([]float64, error) {
 }
 
 // trajectory adds trajectory j to the loss, its gradient and the statistics.
-func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *meter) error {
+func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *statsCollector) error {
 	advantage := b.Advantage[j]
 	sequence, err := o.sequenceRatio(b, j)
 	if err != nil {
@@ -134,7 +134,7 @@ func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 }
 
 // regularise adds the KL and entropy terms of one token.
-func (o objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *meter) error {
+func (o objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *statsCollector) error {
 	if o.KL != mgrpo.KLNone && b.Ref != nil {
 		x, inside := o.clamp(b.New[t] - b.Ref[t])
 		if o.KL == mgrpo.KL3 && -x > maxExponent {

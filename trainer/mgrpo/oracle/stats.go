@@ -28,18 +28,18 @@ func (a *average) flag(weight float64, on bool) {
 
 func (a *average) mean() float64 { return a.sum / a.weight }
 
-// meter collects the statistics of a batch while its loss is computed.
-type meter struct {
+// statsCollector collects the statistics of a batch while its loss is computed.
+type statsCollector struct {
 	o                                          objective
 	clipLow, clipHigh, dual, rho, k1, k3       average
 	clamped, entropy, refKL, tisV, tisCut, gap average
 	tokens                                     int64
 }
 
-func newMeter(o objective) *meter { return &meter{o: o} }
+func newStatsCollector(o objective) *statsCollector { return &statsCollector{o: o} }
 
 // token records one trained token; r is its ratio.
-func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
+func (m *statsCollector) token(b Batch, j, t int, advantage float64, r *ratio) {
 	w := b.Weight[j]
 	m.tokens++
 	delta, _ := m.o.clamp(b.New[t] - b.Old[t])
@@ -66,7 +66,7 @@ func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
 }
 
 // tis returns the truncated importance weight v of one token, or 1 if tis_cap is off.
-func (m *meter) tis(b Batch, j, t int) float64 {
+func (m *statsCollector) tis(b Batch, j, t int) float64 {
 	if m.o.TISCap == nil {
 		return 1
 	}
@@ -79,7 +79,7 @@ func (m *meter) tis(b Batch, j, t int) float64 {
 
 // report writes all statistics except the loss and its parts to s; read is positive for the trajectories that the loss
 // reads.
-func (m *meter) report(b Batch, read []float64, s *mgrpo.LossStats) {
+func (m *statsCollector) report(b Batch, read []float64, s *mgrpo.LossStats) {
 	s.Tokens, s.WeightedTokens = m.tokens, m.rho.weight
 	s.ClipFracLow, s.ClipFracHigh, s.DualClipFrac = m.clipLow.mean(), m.clipHigh.mean(), m.dual.mean()
 	s.RatioMean, s.RatioMin, s.RatioMax = m.rho.mean(), m.rho.low, m.rho.high

@@ -71,7 +71,7 @@ func InputFiles(cfg *config.Config) (map[string]string, error) {
 // HeldOutDigest returns a digest of the held-out questions that decide which version is best, and of the settings of evaluations.
 func HeldOutDigest(cfg *config.Config) (string, error) {
 	questions := ""
-	if inFiles(cfg) {
+	if questionsInFiles(cfg) {
 		var err error
 		if questions, err = fileDigest(cfg, "task.eval", cfg.Task.Eval); err != nil {
 			return "", err
@@ -84,7 +84,7 @@ func HeldOutDigest(cfg *config.Config) (string, error) {
 
 // taskPaths returns the paths of the task's files of questions, by key.
 func taskPaths(cfg *config.Config) map[string]config.Path {
-	if !inFiles(cfg) {
+	if !questionsInFiles(cfg) {
 		return nil
 	}
 	paths := map[string]config.Path{"task.train": cfg.Task.Train, "task.eval": cfg.Task.Eval}
@@ -94,8 +94,10 @@ func taskPaths(cfg *config.Config) map[string]config.Path {
 	return paths
 }
 
-// inFiles reports whether the task's questions are in files.
-func inFiles(cfg *config.Config) bool { return cfg.Task.Kind == "jsonl" || cfg.Task.Kind == "gsm8k" }
+// questionsInFiles reports whether the task's questions are in files.
+func questionsInFiles(cfg *config.Config) bool {
+	return cfg.Task.Kind == "jsonl" || cfg.Task.Kind == "gsm8k"
+}
 
 // agentFiles returns the paths of the files that an agent reads in addition to its model, by key: its prompt, the corpora of its tools,
 // and the demonstrations of its cold start. A path that is not configured may be "".
@@ -180,7 +182,7 @@ func sampleDigest(path string) (string, error) {
 		}
 		found = true
 		fmt.Fprintln(h, filepath.Base(name), info.Size())
-		if err := sample(h, name, info.Size()); err != nil {
+		if err := writeSample(h, name, info.Size()); err != nil {
 			return "", err
 		}
 	}
@@ -190,8 +192,8 @@ func sampleDigest(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:digestLength], nil
 }
 
-// sample writes blocks of a file at equal distances, from the first to the last.
-func sample(w io.Writer, name string, size int64) error {
+// writeSample writes blocks of a file at equal distances, from the first to the last.
+func writeSample(w io.Writer, name string, size int64) error {
 	const blocks, length = 256, 4096
 	f, err := os.Open(name)
 	if err != nil {

@@ -136,7 +136,7 @@ func (p *AgentParts) load(ctx context.Context, opt AgentOptions, a *config.Agent
 	if a.Adapts() || a.Quantised() {
 		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
 	}
-	o, err := openOrigin(opt.Config, a, opt.Task, folder)
+	o, err := openModelSource(opt.Config, a, opt.Task, folder)
 	if err != nil {
 		return err
 	}
@@ -243,11 +243,11 @@ func (p *AgentParts) loadReference(ctx context.Context, cfg *config.Config, a *c
 	if err != nil {
 		return err
 	}
-	return p.setReference(ctx, cfg, a, origin{arch: src.Config(), source: src})
+	return p.setReference(ctx, cfg, a, modelSource{arch: src.Config(), source: src})
 }
 
 // setReference loads the weights of the KL term and closes their source.
-func (p *AgentParts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
+func (p *AgentParts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o modelSource) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
 	opt := p.divided
 	opt.Frozen, opt.MaxPosition = true, positions([]*config.Agent{a})

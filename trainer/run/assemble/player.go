@@ -31,7 +31,7 @@ func OpenPlayer(ctx context.Context, cfg *config.Config, a *config.Agent, t task
 func openPlayerSettings(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Options, err error) {
 	s = play.Options{
 		Role: task.AgentRole{Agent: a.Name, Main: a.IsMain(), Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
-		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
+		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absentAgents(cfg),
 	}
 	if s.Role.System, err = systemPrompt(cfg, a); err != nil {
 		return s, err
@@ -62,8 +62,8 @@ func openPlayerSettings(ctx context.Context, cfg *config.Config, a *config.Agent
 	return s, err
 }
 
-// absent returns the agents of the configuration that its arm leaves out.
-func absent(cfg *config.Config) []string {
+// absentAgents returns the agents of the configuration that its arm leaves out.
+func absentAgents(cfg *config.Config) []string {
 	var names []string
 	for _, a := range cfg.Agents {
 		if !slices.Contains(cfg.AgentNames(), a.Name) {

@@ -128,8 +128,8 @@ func (p *AgentParts) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
-func (p *AgentParts) Lost() error { return p.group.Err() }
+// FollowerError returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
+func (p *AgentParts) FollowerError() error { return p.group.Err() }
 
 // join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
 func (p *AgentParts) join(ctx context.Context, opt AgentOptions, g launch.Rendezvous) error {

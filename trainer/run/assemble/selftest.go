@@ -22,11 +22,11 @@ func SelfTest(ctx context.Context, cfg *config.Config, a *config.Agent, note fun
 	if err != nil {
 		return cfg.Fault("agents."+a.Name+".device", err)
 	}
-	left, err := selftest.CheckDevice(ctx, a.Device)
+	leftOut, err := selftest.CheckDevice(ctx, a.Device)
 	if err != nil {
 		return fmt.Errorf("agents.%s.device: %w", a.Name, err)
 	}
-	for _, r := range left {
+	for _, r := range leftOut {
 		note(r.LeftOut())
 	}
 	return nil

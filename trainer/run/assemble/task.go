@@ -23,7 +23,7 @@ func OpenTask(cfg *config.Config, agentsHere int) (task.Task, error) {
 	case "research":
 		return researchTask(cfg)
 	}
-	return rows(cfg, agentsHere)
+	return openRowTask(cfg, agentsHere)
 }
 
 func researchTask(cfg *config.Config) (task.Task, error) {
@@ -38,8 +38,8 @@ func researchTask(cfg *config.Config) (task.Task, error) {
 	})
 }
 
-// rows makes a task of questions and answers in files.
-func rows(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
+// openRowTask makes a task of questions and answers in files.
+func openRowTask(cfg *config.Config, agentsHere int) (_ task.Task, err error) {
 	t := cfg.Task
 	train, heldOut := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
 	for _, file := range []struct{ key, path string }{{"task.train", train}, {"task.eval", heldOut}} {

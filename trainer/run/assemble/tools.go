@@ -65,8 +65,10 @@ type openedTool struct {
 	check   func(json.RawMessage) error // refuses invalid arguments before a call; may be nil
 }
 
-// one returns the only tool of an entry, under the entry's name.
-func one(c config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Base().Name)} }
+// singleTool returns the only tool of an entry, under the entry's name.
+func singleTool(c config.Tool, t tool.Tool) []tool.Tool {
+	return []tool.Tool{tool.Named(t, c.Base().Name)}
+}
 
 // add adds the tools to a toolbox, with the limits of a conversation.
 func (o openedTool) add(c *config.ToolBase, kept *recorded.Cache, b *play.Toolbox) {
@@ -103,14 +105,14 @@ func (o openedTool) wrapped(c *config.ToolBase, kept *recorded.Cache, retried fu
 func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {
 	switch c := c.(type) {
 	case *config.Calculator:
-		o.tools = one(c, tool.Calculator())
+		o.tools = singleTool(c, tool.Calculator())
 	case *config.Python:
 		set := sandbox.PythonOptions{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
 		python, err := sandbox.NewPython(ctx, set)
 		if err != nil {
 			return o, err
 		}
-		o.tools, o.most = one(c, python), cgroup.UsableCores().N
+		o.tools, o.most = singleTool(c, python), cgroup.UsableCores().N
 	case *config.Search:
 		set := search.CorpusOptions{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
@@ -120,13 +122,13 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		if err != nil {
 			return o, err
 		}
-		o.tools, o.close = one(c, s), s.Close
+		o.tools, o.close = singleTool(c, s), s.Close
 	case *config.Visit:
 		v, err := newVisit(c)
 		if err != nil {
 			return o, err
 		}
-		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
+		o = openedTool{tools: singleTool(c, v), close: v.Close, service: v.Service(), check: v.Check}
 	case *config.Retriever:
 		set := search.RetrieverOptions{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
 		if kept.Replays() { // the service is never called
@@ -136,7 +138,7 @@ func openTool(ctx context.Context, cfg *config.Config, c config.Tool, kept *reco
 		if err != nil {
 			return o, err
 		}
-		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
+		o = openedTool{tools: singleTool(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case *config.MCP:
 		set := mcp.Options{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix,
 			Only: c.Only, Cache: kept, Lost: lost, Note: note}

@@ -24,10 +24,10 @@ import (
 // device has too little memory, with the table of the needs, or if the disk is too small for the checkpoints.
 func Preflight(cfg *config.Config, agents []string, t task.Task) (plan string, err error) {
 	needs, err := assemble.MemoryNeeds(cfg, agents, t)
-	if plan, err = fits(needs, err); err != nil {
+	if plan, err = memoryPlan(needs, err); err != nil {
 		return plan, err
 	}
-	f := room(cfg, needs)
+	f := checkpointSpace(cfg, needs)
 	if f.Status == Fail {
 		return "", fmt.Errorf("%s: %s", f.Found, f.Advice)
 	}
@@ -37,10 +37,10 @@ func Preflight(cfg *config.Config, agents []string, t task.Task) (plan string, e
 
 // PreflightMachine returns the same text for a further machine of an agent, without the disk space.
 func PreflightMachine(cfg *config.Config, agent string, machine int) (plan string, err error) {
-	return fits(assemble.MachineNeeds(cfg, agent, machine))
+	return memoryPlan(assemble.MachineNeeds(cfg, agent, machine))
 }
 
-func fits(needs []memory.Need, err error) (plan string, _ error) {
+func memoryPlan(needs []memory.Need, err error) (plan string, _ error) {
 	if err != nil {
 		return "", err
 	}
@@ -50,8 +50,8 @@ func fits(needs []memory.Need, err error) (plan string, _ error) {
 	return table.String(), memory.Fits(needs, free)
 }
 
-// configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
-func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
+// checkConfiguration checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
+func checkConfiguration(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
 	out = tracking(ctx, cfg)
 	if text := assemble.KLWarning(cfg); text != "" {
 		fault, cure, _ := strings.Cut(text, ": ")
@@ -66,7 +66,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	}
 	needs, err := assemble.MemoryNeeds(cfg, agents, nil)
 	if err == nil {
-		return append(out, fitting(cfg, needs)...)
+		return append(out, checkMemoryAndDisk(cfg, needs)...)
 	}
 	if noTask != nil && err.Error() != noTask.Error() { // with a task, each agent's finding contains it
 		out = append(out, Finding{Fail, "models", oneLine(err), ""})
@@ -98,7 +98,7 @@ func checkParts(ctx context.Context, cfg *config.Config, t task.Task, agents []s
 		if err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}
-		out = append(out, unused(name, found, len(checked))...)
+		out = append(out, unusable(name, found, len(checked))...)
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
 		if a := cfg.Agent(name); a.Machines.Count > 1 {
 			if _, err := cfg.MachinesKey(a); err != nil {
@@ -109,15 +109,15 @@ func checkParts(ctx context.Context, cfg *config.Config, t task.Task, agents []s
 	return out
 }
 
-// unused warns of prompts and demonstrations that the agent cannot use.
-func unused(name string, found assemble.DryRunResult, queries int) (out []Finding) {
+// unusable warns of prompts and demonstrations that the agent cannot use.
+func unusable(name string, found assemble.DryRunResult, queries int) (out []Finding) {
 	if n := len(found.TooLong); n > 0 {
 		out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", n, queries,
 			found.TooLong[0].ID),
 			fmt.Sprintf("raise agents.%s.limits.max_tokens, or remove the rows: nothing is sampled for them", name)})
 	}
-	if shown := found.Demonstrations; shown.TooLong+shown.Beyond > 0 {
-		out = append(out, Finding{Warn, name, shown.String(),
+	if demonstrations := found.Demonstrations; demonstrations.TooLong+demonstrations.Beyond > 0 {
+		out = append(out, Finding{Warn, name, demonstrations.String(),
 			fmt.Sprintf("raise agents.%s.limits.max_tokens for long ones, and cold_start.queries to use more", name)})
 	}
 	return out
@@ -156,7 +156,7 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	const serverTimeout = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	if err := writable(cfg.Resolve(a.Engine.Weights.Path)); a.Engine.Remote() && err != nil {
+	if err := checkWritable(cfg.Resolve(a.Engine.Weights.Path)); a.Engine.Remote() && err != nil {
 		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %v", a.Name, err),
 			fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
@@ -216,8 +216,8 @@ func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	return assemble.CheckVerifiers(ctx, cfg, t, agents)
 }
 
-// fitting compares the needs of the agents with the memory and the disk of this machine.
-func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
+// checkMemoryAndDisk compares the needs of the agents with the memory and the disk of this machine.
+func checkMemoryAndDisk(cfg *config.Config, needs []memory.Need) (out []Finding) {
 	free := available()
 	for _, n := range needs {
 		out = append(out, Finding{OK, "needs", n.String(), ""})
@@ -226,14 +226,14 @@ func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 		out = append(out, Finding{OK, "in all", s.String(), ""})
 	}
 	if err := memory.Fits(needs, free); err != nil {
-		out = append(out, together(cfg, needs, free, err))
+		out = append(out, checkShared(cfg, needs, free, err))
 	}
-	return append(out, room(cfg, needs))
+	return append(out, checkpointSpace(cfg, needs))
 }
 
-// together returns the finding for agents that do not fit on this machine together. It is a warning if the store is on a
+// checkShared returns the finding for agents that do not fit on this machine together. It is a warning if the store is on a
 // server: the workers can then run on different machines, and each of them fits here alone.
-func together(cfg *config.Config, needs []memory.Need, free map[string]int64, err error) Finding {
+func checkShared(cfg *config.Config, needs []memory.Need, free map[string]int64, err error) Finding {
 	names := map[string]bool{}
 	for _, n := range needs {
 		names[n.Agent] = true
@@ -251,9 +251,9 @@ func together(cfg *config.Config, needs []memory.Need, free map[string]int64, er
 		"run their workers on several machines, and mgrpo doctor --agent NAME on each"}
 }
 
-// room compares the free space of the run's disk with the space that the run's checkpoints need in addition to existing
+// checkpointSpace compares the free space of the run's disk with the space that the run's checkpoints need in addition to existing
 // ones.
-func room(cfg *config.Config, needs []memory.Need) Finding {
+func checkpointSpace(cfg *config.Config, needs []memory.Need) Finding {
 	one, most := checkpointBytes(cfg, needs)
 	return runDisk(cfg, most-sizeOf(archive.CheckpointsDir(cfg.RunDir())), one)
 }
@@ -263,7 +263,7 @@ func room(cfg *config.Config, needs []memory.Need) Finding {
 func runDisk(cfg *config.Config, needed, one int64) Finding {
 	checkpoints := archive.CheckpointsDir(cfg.RunDir())
 	for _, dir := range []string{cfg.RunDir(), checkpoints} {
-		if err := writable(dir); err != nil {
+		if err := checkWritable(dir); err != nil {
 			return Finding{Fail, "disk", "run.dir: " + err.Error(), "choose another run.dir, or change who may write there"}
 		}
 	}
@@ -346,7 +346,7 @@ func available() map[string]int64 {
 	if m, err := cgroup.HostMemory(); err == nil {
 		out["cpu"] = m.Available
 	}
-	for index, free := range seeGPUs().free {
+	for index, free := range listGPUs().free {
 		out[fmt.Sprintf("cuda:%d", index)] = free
 	}
 	return out

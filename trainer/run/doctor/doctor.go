@@ -41,14 +41,14 @@ type Options struct {
 // Examine runs all checks. It does not load a model. It may build a tool's index, start MCP servers, and send a request to a
 // hosted model, a judge or a verifier, whose answer the cache records.
 func Examine(ctx context.Context, o Options) []Finding {
-	gpus := seeGPUs()
+	gpus := listGPUs()
 	findings := []Finding{libTorch(), processor(), hostMemory()}
 	findings = append(findings, gpus.findings(o)...)
 	findings = append(findings, redis(ctx, o.Config))
 	if o.Config == nil {
 		return append(findings, disk(".", 0))
 	}
-	return append(findings, configured(ctx, o.Config, o.agents())...)
+	return append(findings, checkConfiguration(ctx, o.Config, o.agents())...)
 }
 
 // agents returns the names of the agents that are examined.

@@ -506,7 +506,7 @@ func TestOneAgentsMachine(t *testing.T) {
 	}{{"", sum - 1, Fail}, {"redis://store:6379", sum - 1, Warn}, {"redis://store:6379", 1, Fail}} {
 		cfg.Store.URL = c.url
 		free := map[string]int64{"cuda:0": c.free}
-		if f := together(cfg, needs, free, memory.Fits(needs, free)); f.Status != c.want {
+		if f := checkShared(cfg, needs, free, memory.Fits(needs, free)); f.Status != c.want {
 			t.Errorf("store %q, %d free: %v", c.url, c.free, f)
 		}
 	}

@@ -17,7 +17,7 @@ type gpus struct {
 	err     error
 }
 
-func seeGPUs() (g gpus) {
+func listGPUs() (g gpus) {
 	g.free = map[int]int64{}
 	if g.devices, g.err = cuda.Devices(); g.err != nil {
 		return g

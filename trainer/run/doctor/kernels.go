@@ -47,7 +47,7 @@ func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 			return all, err
 		}
 	}
-	gpus := seeGPUs()
+	gpus := listGPUs()
 	if gpus.err != nil {
 		return all, gpus.err
 	}
@@ -119,7 +119,7 @@ func writeResults(w io.Writer, results []selftest.Result) {
 	t.Flush()
 	for _, r := range results {
 		if r.Failed() {
-			fmt.Fprintf(w, "\n%v\n-> %s\n", r, selftest.Report)
+			fmt.Fprintf(w, "\n%v\n-> %s\n", r, selftest.ReportAdvice)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestWrongKernelsAreNamed(t *testing.T) {
 
 // TestRequiredGPU: with MGRPO_REQUIRE_GPU, both examinations fail on a machine without a GPU.
 func TestRequiredGPU(t *testing.T) {
-	if gpus := seeGPUs(); len(gpus.devices) > 0 {
+	if gpus := listGPUs(); len(gpus.devices) > 0 {
 		t.Skip("there is a GPU")
 	}
 	t.Setenv("MGRPO_REQUIRE_GPU", "1")
@@ -48,7 +48,7 @@ func TestRequiredGPU(t *testing.T) {
 		t.Errorf("kernels: failed %v, %v", failed, err)
 	}
 	for _, o := range []Options{{}, {CPUOnly: "this is the program for CPUs"}} {
-		if found := seeGPUs().findings(o); len(found) != 1 || found[0].Status != Fail || found[0].What != "GPU" {
+		if found := listGPUs().findings(o); len(found) != 1 || found[0].Status != Fail || found[0].What != "GPU" {
 			t.Errorf("%+v: %+v", o, found)
 		}
 	}

@@ -86,7 +86,7 @@ func hostMemory() Finding {
 // disk compares the free space of the disk of dir, which may not exist yet, with the needed bytes.
 func disk(dir string, needed int64) Finding {
 	var stat syscall.Statfs_t
-	if at, err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
+	if at, err := nearestParent(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
 		return Finding{Fail, "disk", fmt.Sprintf("the free space of %s is unknown: %s: %v", dir, at, err), "choose another run.dir"}
 	}
 	free := int64(stat.Bavail) * stat.Bsize
@@ -101,10 +101,10 @@ func disk(dir string, needed int64) Finding {
 	return f
 }
 
-// writable returns an error if files cannot be written in a folder, which may not exist yet.
-func writable(dir string) error {
+// checkWritable returns an error if files cannot be written in a folder, which may not exist yet.
+func checkWritable(dir string) error {
 	const write = 2 | 1 // W_OK | X_OK
-	at, err := nearest(dir, func(at string) error {
+	at, err := nearestParent(dir, func(at string) error {
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
 			return syscall.ENOTDIR
@@ -120,9 +120,9 @@ func writable(dir string) error {
 	return nil
 }
 
-// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for one parent after another until one exists. It
+// nearestParent calls ask for a folder. If the folder does not exist yet, it calls ask for one parent after another until one exists. It
 // returns the last folder for which it called ask. A link to a folder that does not exist is an error.
-func nearest(dir string, ask func(at string) error) (at string, err error) {
+func nearestParent(dir string, ask func(at string) error) (at string, err error) {
 	for at, err = dir, ask(dir); errors.Is(err, syscall.ENOENT) && filepath.Dir(at) != at; err = ask(at) {
 		if _, link := os.Lstat(at); link == nil {
 			return at, errors.New("it is a link to a folder that does not exist")

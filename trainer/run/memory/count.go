@@ -62,8 +62,8 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 			n.add(KVCache, cache)
 		}
 		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)
-		if given := a.Engine.CacheTokens; given > 0 {
-			n.lever(prefix+"cache_tokens", given, KVCache)
+		if cacheTokens := a.Engine.CacheTokens; cacheTokens > 0 {
+			n.lever(prefix+"cache_tokens", cacheTokens, KVCache)
 		} else {
 			n.lever(prefix+"slots", slots, KVCache)
 		}

@@ -102,12 +102,14 @@ func mlpValues(c arch.Config) int64 {
 
 // The following functions return the largest width over the layers: of keys, of queries, of queries, keys and values together, and
 // of the MLP.
-func kvWidth(c arch.Config) int64    { return widest(c, arch.LayerConfig.KVWidth) }
-func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, arch.LayerConfig.HeadDim) }
-func qkvWidth(c arch.Config) int64   { return queryWidth(c) + 2*kvWidth(c) }
-func ffnWidth(c arch.Config) int64   { return widest(c, arch.LayerConfig.FFN) }
+func kvWidth(c arch.Config) int64 { return widestLayer(c, arch.LayerConfig.KVWidth) }
+func queryWidth(c arch.Config) int64 {
+	return int64(c.Heads) * widestLayer(c, arch.LayerConfig.HeadDim)
+}
+func qkvWidth(c arch.Config) int64 { return queryWidth(c) + 2*kvWidth(c) }
+func ffnWidth(c arch.Config) int64 { return widestLayer(c, arch.LayerConfig.FFN) }
 
-func widest(c arch.Config, of func(arch.LayerConfig) int) (most int64) {
+func widestLayer(c arch.Config, of func(arch.LayerConfig) int) (most int64) {
 	for i := range c.Layers {
 		most = max(most, int64(of(c.Layer(i))))
 	}

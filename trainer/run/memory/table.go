@@ -21,7 +21,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	row := func(first string, cell func(kind Kind, name string) string, last string) {
 		fmt.Fprint(table, first, "\t")
 		for _, c := range columns {
-			if all(needs, c.kind) > 0 {
+			if sumOfKind(needs, c.kind) > 0 {
 				fmt.Fprint(table, cell(c.kind, c.name), "\t")
 			}
 		}
@@ -29,7 +29,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	}
 	row("memory", func(_ Kind, name string) string { return name }, "total")
 	for _, p := range needs {
-		row(p.shortName(), func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
+		row(p.shortName(), func(kind Kind, _ string) string { return shortSize(p.Of(kind)) }, shortSize(p.sum(func(Part) bool { return true })))
 	}
 	table.Flush()
 	for _, p := range needs {
@@ -42,7 +42,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	}
 }
 
-func all(needs []Need, kind Kind) (bytes int64) {
+func sumOfKind(needs []Need, kind Kind) (bytes int64) {
 	for _, p := range needs {
 		bytes += p.Of(kind)
 	}
@@ -106,8 +106,8 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// short formats a size in four or five characters: 12.3M, 512M.
-func short(bytes int64) string {
+// shortSize formats a size in four or five characters: 12.3M, 512M.
+func shortSize(bytes int64) string {
 	if bytes == 0 {
 		return "-"
 	}

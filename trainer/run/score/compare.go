@@ -37,7 +37,7 @@ type Difference struct {
 // question. It returns an error if the questions or their texts differ, if a question occurs twice, or if it has no answer.
 // seed is for the resampling of the interval.
 func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
-	earlier, err := pair(before, after)
+	earlier, err := earlierMeans(before, after)
 	if err != nil {
 		return d, err
 	}
@@ -51,9 +51,9 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	return Difference{len(after), mean(earlier), mean(later), mean(differences), Interval(differences, seed, "difference")}, nil
 }
 
-// pair returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
+// earlierMeans returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
 // answers yet. It returns an error if the earlier evaluation asked other questions.
-func pair(before, questions []Answers) ([]float64, error) {
+func earlierMeans(before, questions []Answers) ([]float64, error) {
 	if len(before) == 0 || len(before) != len(questions) {
 		return nil, fmt.Errorf("evaluations of %d and %d questions cannot be compared", len(before), len(questions))
 	}
@@ -132,7 +132,7 @@ func SameQuestions(earlier []Answers, t task.Task, n int) error {
 	for _, q := range task.HeldOut(t, n) {
 		questions = append(questions, AnswersTo(q, nil))
 	}
-	_, err := pair(earlier, questions)
+	_, err := earlierMeans(earlier, questions)
 	return err
 }
 

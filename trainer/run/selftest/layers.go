@@ -23,7 +23,7 @@ func layer(name string, shapes func(rows int64) [][]int64, f func(t *trial, in [
 		}
 		want := f(t, same)
 		for i := range got {
-			t.made += got[i].Numel()
+			t.values += got[i].Numel()
 			t.compareTensors(got[i], want[i])
 		}
 		t.backward(f, in, want)
@@ -66,7 +66,7 @@ func (t *trial) tensor(stream uint32, shape ...int64) *torch.Tensor {
 func (t *trial) ints(v ...int32) *torch.Tensor { return t.s.FromInt32(v, int64(len(v))) }
 
 func (t *trial) compareTensors(got, want *torch.Tensor) {
-	compare(t, values(got), wide(values(want)))
+	compare(t, values(got), toFloat64(values(want)))
 }
 
 // values returns a tensor in float32. The rounding does not matter: errors of a wrong kernel are larger.
@@ -80,8 +80,8 @@ func one(x *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x} }
 
 const normEps = 1e-5
 
-// layers returns the operations of a decoder.
-func layers() []kernel {
+// layerKernels returns the operations of a decoder.
+func layerKernels() []kernel {
 	return append([]kernel{
 		layer("linear", shaped([]int64{0, 67}, []int64{45, 67}, []int64{45}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.Linear(in[0], in[1], in[2]))
@@ -133,7 +133,7 @@ func layers() []kernel {
 		{"linear_bf16 with run.matmul bf16", floatBound, linearBF16Rounded},
 		{"linear with run.matmul bf16", floatBound, linearRounded},
 		{"moe_bf16", amxBound, expertsBF16},
-	}, products()...)
+	}, quantisedProducts()...)
 }
 
 // shaped returns the shapes of a layer's inputs, given the number of rows. It takes the place of 0 in shapes.
@@ -149,8 +149,8 @@ func shaped(shapes ...[]int64) func(rows int64) [][]int64 {
 	}
 }
 
-// products returns the products with quantised matrices.
-func products() (ks []kernel) {
+// quantisedProducts returns the products with quantised matrices.
+func quantisedProducts() (ks []kernel) {
 	for _, q := range []struct {
 		name weights.DType
 		kind torch.QuantType
@@ -195,7 +195,7 @@ func mixture(t *trial, in []*torch.Tensor) []*torch.Tensor {
 
 // cachedAttention attends to the keys and values of a product, in scattered blocks of a cache.
 func cachedAttention(t *trial) error {
-	how := newCached(t)
+	how := newCachedTrial(t)
 	var got *torch.Tensor
 	err := t.work(how.values(), func() error { got, _ = how.attend(t.real, t.real); return nil })
 	want, _ := how.attend(torch.Float64, torch.Float64)
@@ -208,7 +208,7 @@ func cachedAttentionBF16(t *trial) error {
 	if t.s.Device().IsCUDA() {
 		return cachedAttention(t)
 	}
-	how := newCached(t)
+	how := newCachedTrial(t)
 	var got *torch.Tensor
 	var caches [2]*torch.Tensor
 	err := t.work(how.values(), func() error { got, caches = how.attend(t.real, torch.BFloat16); return nil })
@@ -229,7 +229,7 @@ type cachedTrial struct {
 
 const cachedTokens, cachedHD, cachedBlock = 41, 27, 8
 
-func newCached(t *trial) cachedTrial {
+func newCachedTrial(t *trial) cachedTrial {
 	c := cachedTrial{trial: t, table: t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)}
 	for i := range int32(cachedTokens) {
 		c.sequence, c.pos, c.length = append(c.sequence, i%2), append(c.pos, i/2), append(c.length, i/2+1)
@@ -286,11 +286,11 @@ func cachedConvolution(t *trial) error {
 
 // ruleOf has one head of keys of size 9, and two of values of size 21.
 func ruleOf(aLog, dtBias *torch.Tensor) torch.DeltaRule {
-	wide := wideOf(aLog.DType())
+	wide := accumulateType(aLog.DType())
 	return torch.DeltaRule{KeyHeads: 1, ValueHeads: 2, KeyDim: 9, ValueDim: 21, ALog: aLog.To(wide), DtBias: dtBias.To(wide)}
 }
 
-func wideOf(real torch.DType) torch.DType {
+func accumulateType(real torch.DType) torch.DType {
 	if real == torch.Float64 {
 		return real
 	}
@@ -311,7 +311,7 @@ func recurrence(t *trial) error {
 	recur := func(real torch.DType) []*torch.Tensor {
 		conv, rule := torch.ShortConv{Weight: t.tensor(1, channels, 3).To(real), SiLU: true}, ruleOf(t.tensor(3, 2).To(real), t.tensor(4, 2).To(real))
 		u, ba := t.tensor(0, tokens, channels).To(real), t.tensor(2, tokens, 4).To(real)
-		inputs, states := t.s.Zeros(real, 3, 2, channels), t.s.Zeros(wideOf(real), 3, 2, 9, 21)
+		inputs, states := t.s.Zeros(real, 3, 2, channels), t.s.Zeros(accumulateType(real), 3, 2, 9, 21)
 		x, y := t.s.Empty(real, tokens, channels), t.s.Empty(real, tokens, 2*21)
 		for from, to := int64(0), int64(15); from < tokens; from, to = to, tokens {
 			rows := func(of *torch.Tensor) *torch.Tensor { return of.Narrow(0, from, to-from) }
@@ -338,7 +338,7 @@ func loraAdd(t *trial) error {
 		adapters = append(adapters, torch.LoRA{Values: t.s.FromFloat32(uniform(2+i, r*(k+n)), r*(k+n)), Parts: part})
 	}
 	which := index(5, t.rows, 3) // 2 stands for no adapter
-	want := wide(values(y))
+	want := toFloat64(values(y))
 	for row, a := range which {
 		if a == 2 {
 			which[row] = -1
@@ -450,7 +450,7 @@ func (t *trial) quantisedProduct(name weights.DType, kind torch.QuantType) error
 	name.Decode(exact, data)
 	part := torch.QuantPart{Type: kind, Blocks: t.s.FromBytes(data, torch.Uint8, n, size)}
 	w, want := torch.NewQuantised(k, t.real, part), t.s.FromFloat32(exact, n, k).To(torch.Float64)
-	compare(t, values(torch.Embedding(w, t.ints(index(3, n, n)...))), wide(values(torch.Embedding(want, t.ints(index(3, n, n)...)))))
+	compare(t, values(torch.Embedding(w, t.ints(index(3, n, n)...))), toFloat64(values(torch.Embedding(want, t.ints(index(3, n, n)...)))))
 	x := t.tensor(0, t.rows, k)
 	same := x.To(torch.Float64)
 	var y *torch.Tensor

@@ -16,13 +16,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// all returns all kernels that are tried.
-func all() []kernel {
-	return append(append(layers(), kernel{"moe_route", floatBound, route}, kernel{"linear_policy_loss", floatBound, fromHidden}), losses()...)
+// allKernels returns all kernels that are tried.
+func allKernels() []kernel {
+	return append(append(layerKernels(), kernel{"moe_route", floatBound, route}, kernel{"linear_policy_loss", floatBound, fromHidden}), lossKernels()...)
 }
 
-// losses returns the kernels of the RL part, which do not need tensors.
-func losses() []kernel {
+// lossKernels returns the kernels of the RL part, which do not need tensors.
+func lossKernels() []kernel {
 	return []kernel{
 		{"group_advantage", 1e-12, func(t *trial) error { return advantage[float64](t, kernels.Float64) }},
 		{"group_advantage_f32", floatBound, func(t *trial) error { return advantage[float32](t, kernels.Float32) }},
@@ -248,7 +248,7 @@ func policyLoss(t *trial) error {
 	for i := range logp {
 		logp[i], entropy[i] = logp[i]-2, entropy[i]+1
 	}
-	b, err := t.trajectories(wide(logp), wide(entropy))
+	b, err := t.trajectories(toFloat64(logp), toFloat64(entropy))
 	if err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func fromLogits(t *trial) error {
 func fromHidden(t *trial) error {
 	const width, words = 37, 301
 	h, w := t.tensor(1, t.rows, width), t.tensor(2, words, width)
-	x, rows := wide(values(h)), wide(values(w))
+	x, rows := toFloat64(values(h)), toFloat64(values(w))
 	targets := index(2, t.rows, words)
 	z := make([]float64, t.rows*words)
 	for at := range z {

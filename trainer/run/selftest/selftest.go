@@ -46,13 +46,13 @@ type kernel struct {
 
 // trial is one try of a kernel: its place and its results.
 type trial struct {
-	s     *torch.Scope
-	on    kernels.Backend
-	real  torch.DType // type of the layers' tensors: float32, on a GPU also bfloat16
-	rows  int64       // size of the inputs
-	worst float64
-	took  time.Duration // time of the measured calls
-	made  int64         // number of values in their results
+	s      *torch.Scope
+	on     kernels.Backend
+	real   torch.DType // type of the layers' tensors: float32, on a GPU also bfloat16
+	rows   int64       // size of the inputs
+	worst  float64
+	took   time.Duration // time of the measured calls
+	values int64         // number of values in their results
 }
 
 // Sizes of the inputs: rows of logits, hidden states and so on. Both are odd, so that loops have remainders.
@@ -64,7 +64,7 @@ const (
 // CheckKernels checks every kernel on a device. On the CPU it uses the current instruction set. On a GPU for which this build has no
 // kernels it checks none.
 func CheckKernels(ctx context.Context, d *torch.Device, rows int64) ([]Result, error) {
-	return try(ctx, d, rows, all())
+	return try(ctx, d, rows, allKernels())
 }
 
 func try(ctx context.Context, d *torch.Device, rows int64, all []kernel) (out []Result, err error) {
@@ -95,7 +95,7 @@ func try(ctx context.Context, d *torch.Device, rows int64, all []kernel) (out []
 				return out, ctx.Err()
 			}
 			if r.Error = t.worst; t.took > 0 {
-				r.Rate = float64(t.made) / t.took.Seconds()
+				r.Rate = float64(t.values) / t.took.Seconds()
 			}
 			out = append(out, r)
 		}
@@ -116,7 +116,7 @@ const (
 func (t *trial) work(values int64, f func() error) error {
 	start := time.Now()
 	err := f()
-	t.took, t.made = t.took+time.Since(start), t.made+values
+	t.took, t.values = t.took+time.Since(start), t.values+values
 	return err
 }
 
@@ -158,7 +158,7 @@ func index(stream uint32, n int64, below int32) []int32 {
 	return out
 }
 
-func wide(v []float32) []float64 {
+func toFloat64(v []float32) []float64 {
 	out := make([]float64, len(v))
 	for i, x := range v {
 		out[i] = float64(x)

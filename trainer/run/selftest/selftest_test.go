@@ -68,9 +68,9 @@ func TestEveryKernelIsRight(t *testing.T) {
 func TestEmulatedGPUIsRight(t *testing.T) {
 	on := kernels.OfTable("emulated", emulated.Table(t))
 	for real, bound := range map[torch.DType]float64{torch.Float32: gpuBound, torch.BFloat16: halfBound} {
-		for _, k := range losses() {
+		for _, k := range lossKernels() {
 			tried := &trial{on: on, real: real, rows: Quick}
-			if err := k.try(tried); err != nil || !(tried.worst <= bound) || tried.made == 0 {
+			if err := k.try(tried); err != nil || !(tried.worst <= bound) || tried.values == 0 {
 				t.Errorf("%s, %v: %v from float64, %v", k.name, real, tried.worst, err)
 			}
 		}

@@ -72,7 +72,7 @@ func (cs *coldStart) train(ctx context.Context, c *archive.ColdStart) error {
 		return fmt.Errorf("cold start: %w", err)
 	}
 	schedule := assemble.Schedule(set.Optimizer, set.Steps)
-	order := newDealer(len(demos), cs.cfg.Run.Seed, cs.name)
+	order := newIndexSampler(len(demos), cs.cfg.Run.Seed, cs.name)
 	for range c.Updates * int64(set.Batch) {
 		order.next()
 	}
@@ -177,34 +177,34 @@ func (cs *coldStart) watchOthers(ctx context.Context, endWait context.CancelCaus
 
 // demonstrations returns the conversations to train on.
 func (cs *coldStart) demonstrations() ([]*learner.Sequence, error) {
-	shown, err := assemble.Demonstrations(cs.cfg, cs.parts.Player, cs.contextTokens)
-	if err == nil && shown.All() > len(shown.Trajectories) {
-		cs.observer.Note(metrics.Infof(cs.name, metrics.TopicTask, "cold start: %v", shown))
+	demonstrations, err := assemble.Demonstrations(cs.cfg, cs.parts.Player, cs.contextTokens)
+	if err == nil && demonstrations.All() > len(demonstrations.Trajectories) {
+		cs.observer.Note(metrics.Infof(cs.name, metrics.TopicTask, "cold start: %v", demonstrations))
 	}
-	out := make([]*learner.Sequence, len(shown.Trajectories))
-	for i, t := range shown.Trajectories {
+	out := make([]*learner.Sequence, len(demonstrations.Trajectories))
+	for i, t := range demonstrations.Trajectories {
 		out[i] = &learner.Sequence{ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled}
 	}
 	return out, err
 }
 
-// dealer draws indices without replacement and reshuffles them for every pass. The order depends on the seed, the agent's
+// indexSampler draws indices without replacement and reshuffles them for every pass. The order depends on the seed, the agent's
 // name and the number of indices only.
-type dealer struct {
+type indexSampler struct {
 	rng  *rand.Rand
 	perm []int
 	at   int
 }
 
-func newDealer(n int, seed uint64, name string) *dealer {
-	d := &dealer{rng: rand.New(rand.NewPCG(seed, task.Hash(name))), perm: make([]int, n), at: n}
+func newIndexSampler(n int, seed uint64, name string) *indexSampler {
+	d := &indexSampler{rng: rand.New(rand.NewPCG(seed, task.Hash(name))), perm: make([]int, n), at: n}
 	for i := range d.perm {
 		d.perm[i] = i
 	}
 	return d
 }
 
-func (d *dealer) next() int {
+func (d *indexSampler) next() int {
 	if d.at == len(d.perm) {
 		d.rng.Shuffle(len(d.perm), func(i, j int) { d.perm[i], d.perm[j] = d.perm[j], d.perm[i] })
 		d.at = 0

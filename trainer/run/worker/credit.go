@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// withoutCalls holds the main agent's conversation without each of its calls, for grpo.credit: removal.
-type withoutCalls struct {
+// callRemovals holds the main agent's conversation without each of its calls, for grpo.credit: removal.
+type callRemovals struct {
 	conversations map[string][]agent.Trajectory // by sub-agent and index of the call
 	tokens        int                           // that these conversations read and wrote after the parts that they share with the original
 }
@@ -21,7 +21,7 @@ type withoutCalls struct {
 // removeCalls plays the end of the main agent's conversation t without each call of the sub-agents that learn. It does nothing in
 // an evaluation, without grpo.credit: removal, and if the conversation has no answer in a valid format. The conversations
 // follow each other, so a rollout remains one conversation of the engine.
-func (ro *rollouts) removeCalls(ctx context.Context, p store.Phase, c play.Conversation, t *agent.Trajectory) (r withoutCalls, err error) {
+func (ro *rollouts) removeCalls(ctx context.Context, p store.Phase, c play.Conversation, t *agent.Trajectory) (r callRemovals, err error) {
 	if p.Evaluates() || ro.cfg.GRPO.Credit != mgrpo.RemovalCredit || !t.FormatValid {
 		return r, nil
 	}
@@ -54,7 +54,7 @@ func newTokens(t, original *agent.Trajectory) int {
 
 // scoreWithoutCalls verifies the answers without each call. A conversation without an answer in a valid format is worth 0: the
 // main agent needed the call.
-func (qs queries) scoreWithoutCalls(ctx context.Context, q task.Query, r withoutCalls, o *store.Outcome) error {
+func (qs queries) scoreWithoutCalls(ctx context.Context, q task.Query, r callRemovals, o *store.Outcome) error {
 	byAgent := map[string][]float64{}
 	for name, conversations := range r.conversations {
 		scores := make([]float64, len(conversations))

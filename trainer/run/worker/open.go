@@ -95,14 +95,14 @@ func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
 	if deterministic, err := assemble.Deterministic(o.Config); err != nil || deterministic && !p.Policy.Deterministic() {
 		return cmp.Or(err, fmt.Errorf("the configuration makes the run deterministic, but the policy of %s is not: please report this fault", w.name))
 	}
-	chosen := queries{o.Config, p.Player.Task, originOf(o.From), p.Rules.Rewards}
+	chosen := queries{o.Config, p.Player.Task, trainingPositionOf(o.From), p.Rules.Rewards}
 	heldOut, err := assemble.HeldOutDigest(o.Config)
 	if err != nil {
 		return err
 	}
 	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, parameters{w})
 	n := normaliser{device: p.Device, rules: p.Rules}
-	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
+	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.FollowerError,
 		queries: chosen, programs: programs{common: w.common, policy: p.Policy, queries: chosen, gateway: p.Gateway}}
 	w.reports = &reports{common: w.common, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive, heldOutDigest: heldOut}
 	w.steps = &steps{common: w.common, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}

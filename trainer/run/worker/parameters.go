@@ -38,7 +38,7 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 	}
 	p.w.learner.Rank0.State.SetSteps(c.Updates)
 	p.w.learner.Rank0.State.Earlier = c.Earlier
-	p.w.steps.refusedSteps = streak(c.Refused)
+	p.w.steps.refusedSteps = failureStreak(c.Refused)
 	return nil
 }
 

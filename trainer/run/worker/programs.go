@@ -50,7 +50,7 @@ func (pr *programs) attempt(ctx context.Context, p store.Phase, q task.Query, k 
 	if played.Failed != nil {
 		t.conversation.Finish, t.conversation.FormatValid = agent.FinishProgram, false
 	}
-	var withoutScore unscored
+	var withoutScore unscoredCalls
 	var counts tokenCounts
 	counts.add(sizeOf(t.conversation))
 	if err := pr.endCalls(ctx, p, &t, played, &withoutScore, &counts); err != nil {
@@ -95,7 +95,8 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 
 // endCalls ends a program's calls at the sub-agents. It adds the number of calls of each sub-agent to t.conversation.Calls, the
 // reasons for missing scores to withoutScore, and the tokens to counts.
-func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, withoutScore *unscored, counts *tokenCounts) error {
+func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome,
+	withoutScore *unscoredCalls, counts *tokenCounts) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	for _, sub := range pr.cfg.Subs() {

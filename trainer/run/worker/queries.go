@@ -13,22 +13,22 @@ import (
 type queries struct {
 	cfg     *config.Config
 	task    task.Task
-	from    origin
+	from    trainingPosition
 	rewards mgrpo.RewardWeights
 }
 
-// origin is the place in the training order at which a resumed run continues. The steps before it may have drawn other
+// trainingPosition is the place in the training order at which a resumed run continues. The steps before it may have drawn other
 // numbers of queries than task.queries_per_step is now.
-type origin struct {
+type trainingPosition struct {
 	step  int64
 	drawn int64 // number of queries already taken from this stage; 0: derive it from task.queries_per_step
 }
 
-func originOf(from *archive.Manifest) origin {
+func trainingPositionOf(from *archive.Manifest) trainingPosition {
 	if from == nil {
-		return origin{}
+		return trainingPosition{}
 	}
-	return origin{from.Step, from.Drawn}
+	return trainingPosition{from.Step, from.Drawn}
 }
 
 // forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.

@@ -32,14 +32,14 @@ func whyRemoved(o store.Outcome, complete bool) string {
 	return "one of its trajectories is missing"
 }
 
-// unscored collects the reasons why calls of a rollout have no score. The calls of a turn run concurrently, so the first
+// unscoredCalls collects the reasons why calls of a rollout have no score. The calls of a turn run concurrently, so the first
 // reason by name is reported, not by time: a rollout that is played again has the same reason.
-type unscored struct {
+type unscoredCalls struct {
 	mu      sync.Mutex
 	reasons map[string]string // by name of the call
 }
 
-func (u *unscored) add(v store.Invocation, failed string) {
+func (u *unscoredCalls) add(v store.Invocation, failed string) {
 	if failed == "" {
 		return
 	}
@@ -51,7 +51,7 @@ func (u *unscored) add(v store.Invocation, failed string) {
 	u.reasons[v.ID()] = v.Agent + ": " + failed
 }
 
-func (u *unscored) first() string {
+func (u *unscoredCalls) first() string {
 	for _, id := range slices.Sorted(maps.Keys(u.reasons)) {
 		return u.reasons[id]
 	}

@@ -124,7 +124,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 		}
 		return ro.conclude(ctx, c, &t, o, func(o *store.Outcome) error { return ro.programs.score(ctx, q, &t, correct, o) })
 	}
-	var withoutScore unscored
+	var withoutScore unscoredCalls
 	var counts tokenCounts
 	conversation := play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
@@ -141,7 +141,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 	if err != nil && failed == nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	var replayed withoutCalls
+	var replayed callRemovals
 	if failed == nil && withoutScore.first() == "" {
 		if replayed, err = ro.removeCalls(ctx, c.phase, conversation, &t); err != nil {
 			return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)

@@ -51,7 +51,7 @@ func TestCurriculum(t *testing.T) {
 // TestQueriesOfAResumedRun: a run that continues with another task.queries_per_step draws the next queries of the order, or of the order
 // of the stage in which it stopped. A checkpoint holds their number, so the run can change it again.
 func TestQueriesOfAResumedRun(t *testing.T) {
-	first := func(perStep int, curriculum []config.Stage, from origin, step int64) string {
+	first := func(perStep int, curriculum []config.Stage, from trainingPosition, step int64) string {
 		cfg := load(t, t.TempDir(), fmt.Sprintf("task.queries_per_step=%d", perStep))
 		cfg.Task.Curriculum = curriculum
 		chosen, _ := queries{cfg: cfg, task: stagedTask{}, from: from}.forPhase(store.TrainPhase(step))
@@ -61,25 +61,25 @@ func TestQueriesOfAResumedRun(t *testing.T) {
 	for _, c := range []struct {
 		perStep    int
 		curriculum []config.Stage
-		from       origin
+		from       trainingPosition
 		step       int64
 		want       string
 	}{
-		{8, nil, origin{100, 1600}, 100, "all 1600"},
-		{8, nil, origin{100, 1600}, 102, "all 1616"},
-		{8, nil, origin{100, 1600}, 99, "all 792"}, // no resumed run asks for it
-		{8, nil, origin{100, 0}, 101, "all 808"},   // a checkpoint without the number
-		{2, stages, origin{1, 10}, 3, "0 14"},
-		{2, stages, origin{1, 10}, 5, "1 2"},
-		{2, stages, origin{4, 0}, 4, "1 0"},
-		{2, stages, origin{1, 10}, 6, "all 12"},
+		{8, nil, trainingPosition{100, 1600}, 100, "all 1600"},
+		{8, nil, trainingPosition{100, 1600}, 102, "all 1616"},
+		{8, nil, trainingPosition{100, 1600}, 99, "all 792"}, // no resumed run asks for it
+		{8, nil, trainingPosition{100, 0}, 101, "all 808"},   // a checkpoint without the number
+		{2, stages, trainingPosition{1, 10}, 3, "0 14"},
+		{2, stages, trainingPosition{1, 10}, 5, "1 2"},
+		{2, stages, trainingPosition{4, 0}, 4, "1 0"},
+		{2, stages, trainingPosition{1, 10}, 6, "all 12"},
 	} {
 		if got := first(c.perStep, c.curriculum, c.from, c.step); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
 	cfg := load(t, t.TempDir(), "task.queries_per_step=3")
-	again := queries{cfg: cfg, task: stagedTask{}, from: originOf(&archive.Manifest{Step: 7, Drawn: queries{cfg: cfg, from: origin{5, 100}}.drawn(7)})}
+	again := queries{cfg: cfg, task: stagedTask{}, from: trainingPositionOf(&archive.Manifest{Step: 7, Drawn: queries{cfg: cfg, from: trainingPosition{5, 100}}.drawn(7)})}
 	if got := again.drawn(9); got != 112 {
 		t.Errorf("%d queries before step 9, want 112", got)
 	}

@@ -24,19 +24,19 @@ type steps struct {
 	normaliser    normaliser
 	archive       *archive.Archive
 	reports       *reports
-	refusedSteps  streak // steps with a refused update
-	unscoredSteps streak // steps with too many rollouts without a score
+	refusedSteps  failureStreak // steps with a refused update
+	unscoredSteps failureStreak // steps with too many rollouts without a score
 }
 
-// streak is the number of consecutive latest steps with a failure of one kind.
-type streak int
+// failureStreak is the number of consecutive latest steps with a failure of one kind.
+type failureStreak int
 
 // maxStreak is the length of a streak that ends the run. A single failure may be caused by the step's batch or a
 // short outage; several in a row have another cause.
 const maxStreak = 3
 
 // add counts a step and reports whether the run must end.
-func (s *streak) add(failed bool) bool {
+func (s *failureStreak) add(failed bool) bool {
 	if !failed {
 		*s = 0
 		return false
@@ -139,9 +139,9 @@ type experience struct {
 	plan         store.Plan
 	replaced     []store.Outcome // outcomes of replaced queries, which are not trained on
 	trajectories map[string]*trajectory
-	unscored     unscored   // calls of this agent whose answers have no score: their trajectories are not held
-	stale        int        // number of trajectories dropped because of their age
-	clock        *stopwatch // runs during the rollouts of the phase and during its step
+	unscored     unscoredCalls // calls of this agent whose answers have no score: their trajectories are not held
+	stale        int           // number of trajectories dropped because of their age
+	clock        *stopwatch    // runs during the rollouts of the phase and during its step
 }
 
 // trajectory is one conversation with the data for its reward.
@@ -153,7 +153,7 @@ type trajectory struct {
 	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
 	unjudged bool     // a held-out question has no reference for a sub-agent's answer
 
-	removalTokens int // tokens of the main agent's further answers, each without a call; see withoutCalls
+	removalTokens int // tokens of the main agent's further answers, each without a call; see callRemovals
 }
 
 // agree returns the outcomes of the complete rollouts, by query: rollouts that were verified and whose trajectories are all
@@ -172,15 +172,15 @@ func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outco
 	}
 	complete := map[string][]store.Outcome{}
 	for _, o := range outcomes {
-		if o.Failed == "" && allHeld(o, s.cfg.Main().Name, known) {
+		if o.Failed == "" && heldByAll(o, s.cfg.Main().Name, known) {
 			complete[o.Query] = append(complete[o.Query], o)
 		}
 	}
 	return complete, nil
 }
 
-// allHeld reports whether each trajectory of a rollout is held by its own agent. known holds the ids that each agent holds.
-func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
+// heldByAll reports whether each trajectory of a rollout is held by its own agent. known holds the ids that each agent holds.
+func heldByAll(o store.Outcome, main string, known map[string]map[string]bool) bool {
 	if !known[main][agent.TrajectoryID(policy.Key{Query: o.Query, Rollout: o.Rollout}, true)] {
 		return false
 	}

@@ -18,16 +18,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// origin is the opened source of an agent's initial weights: everything except the weights themselves.
-type origin struct {
+// modelSource is the opened source of an agent's initial weights: everything except the weights themselves.
+type modelSource struct {
 	arch      arch.Config
 	tokenizer *tokenizer.Tokenizer
 	source    *weights.Source // nil: random weights
 }
 
-// openOrigin opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil, the configured task
+// openModelSource opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil, the configured task
 // is used.
-func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o origin, err error) {
+func openModelSource(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o modelSource, err error) {
 	if folder == "" && a.Model.Shape != nil {
 		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
 			o.arch, err = shapeConfig(a.Model.Shape, o.tokenizer)
@@ -76,7 +76,7 @@ func modulePath(cfg *config.Config, a *config.Agent) string {
 	return cfg.Resolve(a.Model.Module.TorchScript)
 }
 
-func (o origin) close() error {
+func (o modelSource) close() error {
 	if o.source == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (o origin) close() error {
 }
 
 // model loads the model of the agent, or makes one with random weights, which depend on the seed only.
-func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
+func (o modelSource) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
 	if opt.Compute = computeType(a); opt.Frozen && cfg.HoldsBF16(a) {
 		opt.Compute = torch.BFloat16
 	}
@@ -115,7 +115,7 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 // architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It reads
 // headers and the tokenizer, but no weights. If t is nil, the configured task is used.
 func architecture(cfg *config.Config, a *config.Agent, t task.Task) (_ arch.Config, quantised int64, err error) {
-	o, err := openOrigin(cfg, a, t, "")
+	o, err := openModelSource(cfg, a, t, "")
 	if err != nil {
 		return arch.Config{}, 0, err
 	}
@@ -127,7 +127,7 @@ func architecture(cfg *config.Config, a *config.Agent, t task.Task) (_ arch.Conf
 
 // hasRows returns an error if a conversation can contain a token that has no row in the model's embedding.
 func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows int) error {
-	id, text, beyond := t.Beyond(rows)
+	id, text, beyond := t.TokenBeyond(rows)
 	if !beyond {
 		return nil
 	}
@@ -153,7 +153,7 @@ func DryRun(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 		}
 		return found, errors.Join(player.Close(), m.Close(ctx))
 	}
-	o, err := openOrigin(cfg, a, t, "")
+	o, err := openModelSource(cfg, a, t, "")
 	if err != nil {
 		return found, err
 	}
@@ -222,25 +222,25 @@ func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Qu
 }
 
 // openReference opens the weights of the KL term, without a tokenizer: the configured weights, or the weights from which
-// the run starts. t is the same as in openOrigin.
-func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
+// the run starts. t is the same as in openModelSource.
+func openReference(cfg *config.Config, a *config.Agent, t task.Task) (modelSource, error) {
 	key, find := ".reference", func() (string, error) { return cfg.Find(a.Reference) }
 	if a.Reference == "" {
 		if a.Model.Shape != nil {
-			return openOrigin(cfg, a, t, "")
+			return openModelSource(cfg, a, t, "")
 		}
 		key, find = ".model", func() (string, error) { return weightsOf(cfg, a) }
 	}
 	path, err := find()
 	if err != nil {
-		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+		return modelSource{}, cfg.Fault("agents."+a.Name+key, err)
 	}
 	src, err := weights.Open(path)
 	if err != nil {
-		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+		return modelSource{}, cfg.Fault("agents."+a.Name+key, err)
 	}
 	if err := model.CheckModuleNamed(src.Config(), modulePath(cfg, a)); err != nil {
-		return origin{}, errors.Join(cfg.Fault("agents."+a.Name+key, err), src.Close())
+		return modelSource{}, errors.Join(cfg.Fault("agents."+a.Name+key, err), src.Close())
 	}
-	return origin{arch: src.Config(), source: src}, nil
+	return modelSource{arch: src.Config(), source: src}, nil
 }
