@@ -116,12 +116,12 @@ func (c *Console) Progress(p metrics.Progress) {
 }
 
 func (c *Console) showProgress(now time.Time) {
-	line := clock(now.Sub(c.start)) + "  " + strings.Join(inOrder(c.opt.Agents, c.progress), "  ")
+	line := formatDuration(now.Sub(c.start)) + "  " + strings.Join(inOrder(c.opt.Agents, c.progress), "  ")
 	if !c.opt.Terminal {
 		fmt.Fprintln(c.out, line)
 		return
 	}
-	fmt.Fprintf(c.out, "\r\x1b[K%s", c.paint(dim, fit(line, c.opt.Width-1)))
+	fmt.Fprintf(c.out, "\r\x1b[K%s", c.paint(dim, truncate(line, c.opt.Width-1)))
 	c.status = true
 }
 
@@ -213,9 +213,9 @@ func (c *Console) Summary(err error) {
 		c.print("")
 		return
 	}
-	summary := fmt.Sprintf("%s in %s", metrics.Steps(int64(len(steps))), clock(c.opt.Now().Sub(c.start)))
+	summary := fmt.Sprintf("%s in %s", metrics.Steps(int64(len(steps))), formatDuration(c.opt.Now().Sub(c.start)))
 	if c.resumed {
-		summary = fmt.Sprintf("%s (%d since the resume, in %s)", metrics.Steps(int64(len(steps))), c.made, clock(c.opt.Now().Sub(c.start)))
+		summary = fmt.Sprintf("%s (%d since the resume, in %s)", metrics.Steps(int64(len(steps))), c.made, formatDuration(c.opt.Now().Sub(c.start)))
 	}
 	if n := len(heldOut); slices.ContainsFunc(heldOut, func(l metrics.Line) bool { return l.Unknown != "" }) {
 		summary += "; held-out accuracy unknown, see above"
@@ -230,7 +230,7 @@ func (c *Console) Summary(err error) {
 		}
 	}
 	c.print(summary + "\n")
-	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(sampled), count(trained)))
+	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", formatCount(sampled), formatCount(trained)))
 }
 
 // print replaces the progress line by finished lines.
@@ -272,16 +272,16 @@ func Printable(s string) string {
 	}, s)
 }
 
-// fit shortens text to a number of columns.
-func fit(s string, columns int) string {
+// truncate shortens text to a number of columns.
+func truncate(s string, columns int) string {
 	if utf8.RuneCountInString(s) <= columns {
 		return s
 	}
 	return string([]rune(s)[:max(columns-1, 0)]) + "…"
 }
 
-// clock formats a duration as m:ss or h:mm:ss.
-func clock(d time.Duration) string {
+// formatDuration formats a duration as m:ss or h:mm:ss.
+func formatDuration(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {
 		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
@@ -289,8 +289,8 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// count formats a number in at most five columns: 7, 940, 12.3k, 4.5M.
-func count(v float64) string {
+// formatCount formats a number in at most five columns: 7, 940, 12.3k, 4.5M.
+func formatCount(v float64) string {
 	for _, unit := range []string{"", "k", "M", "G"} {
 		switch {
 		case v < 1000 && unit == "":

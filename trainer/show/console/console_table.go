@@ -27,10 +27,10 @@ var columns = []column{
 	{"entr", 7, []string{metrics.EntropyMean}, fixed(3)},
 	{"clip-", 6, []string{metrics.ClipFracLow}, fixed(3)},
 	{"clip+", 6, []string{metrics.ClipFracHigh}, fixed(3)},
-	{"|grad|", 7, []string{metrics.GradNorm}, short},
-	{"gap", 7, []string{metrics.GapMean}, short},
-	{"roll/s", 7, []string{metrics.RolloutTokensPerSecond}, count},
-	{"lrn/s", 7, []string{metrics.LearnTokensPerSecond}, count},
+	{"|grad|", 7, []string{metrics.GradNorm}, formatNumber},
+	{"gap", 7, []string{metrics.GapMean}, formatNumber},
+	{"roll/s", 7, []string{metrics.RolloutTokensPerSecond}, formatCount},
+	{"lrn/s", 7, []string{metrics.LearnTokensPerSecond}, formatCount},
 }
 
 const nameWidth = 10
@@ -39,9 +39,9 @@ func fixed(digits int) func(float64) string {
 	return func(v float64) string { return fmt.Sprintf("%.*f", digits, v) }
 }
 
-// short formats a number in at most six columns. It has three significant digits or, below 0.01 and from 1000 on, a single
+// formatNumber formats a number in at most six columns. It has three significant digits or, below 0.01 and from 1000 on, a single
 // digit and an exponent.
-func short(v float64) string {
+func formatNumber(v float64) string {
 	switch size := math.Abs(v); {
 	case v == 0:
 		return "0"
@@ -61,7 +61,7 @@ func (c *Console) stepTable(t *table) string {
 	}
 	b.WriteString(c.paint(dim, head) + "\n")
 	for _, r := range inOrder(c.opt.Agents, t.records) {
-		fmt.Fprintf(&b, "%-*s", nameWidth, fit(r.Agent, nameWidth))
+		fmt.Fprintf(&b, "%-*s", nameWidth, truncate(r.Agent, nameWidth))
 		for _, col := range columns {
 			fmt.Fprintf(&b, "%*s", col.width, cell(r.Values, col))
 		}
@@ -95,7 +95,7 @@ func (c *Console) stepTitle(t *table) string {
 		skipped += r.Values[metrics.UpdatesSkipped]
 		refused += r.Values[metrics.UpdatesFailed]
 	}
-	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s trained", seconds, count(sampled), count(trained))
+	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s trained", seconds, formatCount(sampled), formatCount(trained))
 	for _, odd := range []struct {
 		n    float64
 		what string
@@ -104,9 +104,9 @@ func (c *Console) stepTitle(t *table) string {
 			title += fmt.Sprintf(", %.0f %s", odd.n, odd.what)
 		}
 	}
-	clock := clock(c.opt.Now().Sub(c.start))
+	clock := formatDuration(c.opt.Now().Sub(c.start))
 	room := 79 - len(clock) - 1
-	return fmt.Sprintf("%-*s %s", room, fit(title, room), clock)
+	return fmt.Sprintf("%-*s %s", room, truncate(title, room), clock)
 }
 
 // inOrder returns the values of a map by agent, in the order of the agents; agents that are not configured come last.
@@ -163,5 +163,5 @@ func passAt(values map[string]float64) string {
 func (c *Console) coldStart(r metrics.Record) string {
 	v := r.Values
 	return fmt.Sprintf("cold start of %s: loss %.3f after %.0f updates, %s tokens in %.1fs\n",
-		r.Agent, v[metrics.Loss], v[metrics.Updates], count(v[metrics.TrainedTokens]), v[metrics.LearnSeconds])
+		r.Agent, v[metrics.Loss], v[metrics.Updates], formatCount(v[metrics.TrainedTokens]), v[metrics.LearnSeconds])
 }

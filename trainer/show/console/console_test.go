@@ -190,12 +190,12 @@ func TestPlainProgress(t *testing.T) {
 
 func TestCount(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 7: "7", 999: "999", 1000: "1.0k", 12345: "12.3k", 99960: "100k", 999499: "999k", 1234567: "1.2M", 5e9: "5.0G", 4e12: "4T"} {
-		if got := count(v); got != want {
+		if got := formatCount(v); got != want {
 			t.Errorf("count(%v) = %s, want %s", v, got, want)
 		}
 	}
 	for v, want := range map[float64]string{0: "0", 0.05: "0.0500", 1.26: "1.26", 123.456: "123", 0.00399: "4e-3", 0.00001234: "1e-5", 12345: "1e4", -0.5: "-0.500"} {
-		if got := short(v); got != want {
+		if got := formatNumber(v); got != want {
 			t.Errorf("short(%v) = %s, want %s", v, got, want)
 		}
 	}

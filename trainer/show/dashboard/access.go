@@ -33,7 +33,7 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 			"Cross-Origin-Resource-Policy": "same-origin"} {
 			w.Header().Set(name, value)
 		}
-		given := r.URL.Query().Get("token")
+		token := r.URL.Query().Get("token")
 		switch {
 		case r.Method != http.MethodGet:
 			w.Header().Set("Allow", http.MethodGet)
@@ -41,7 +41,7 @@ func (a access) guard(next http.HandlerFunc) http.Handler {
 		case a.token == "" && !localhost.Named(r.Host):
 			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env",
 				http.StatusForbidden)
-		case a.token != "" && secret.Equal(given, a.token):
+		case a.token != "" && secret.Equal(token, a.token):
 			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: a.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 			http.Redirect(w, r, Path, http.StatusSeeOther) // removes the token from the browser's address bar
 		case a.token != "" && !a.recognises(r):

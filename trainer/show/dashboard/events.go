@@ -31,12 +31,12 @@ func newSection(name, content string) section {
 	return section{name, hex.EncodeToString(sum[:8]), string(data)}
 }
 
-// seen holds the digests of the sections that a viewer's screen shows, by name. In text form it is the id of an event. A
+// sectionDigests holds the digests of the sections that a viewer's screen shows, by name. In text form it is the id of an event. A
 // browser that reconnects, to any worker, sends it as Last-Event-ID, so that unchanged sections are not sent again.
-type seen map[string]string
+type sectionDigests map[string]string
 
-func parseSeen(id string) seen {
-	out := seen{}
+func parseSectionDigests(id string) sectionDigests {
+	out := sectionDigests{}
 	for _, part := range strings.Split(id, ",") {
 		if name, digest, ok := strings.Cut(part, "="); ok {
 			out[name] = digest
@@ -46,7 +46,7 @@ func parseSeen(id string) seen {
 }
 
 // id encodes the digests of the page's own sections only, even if the viewer sent other names.
-func (s seen) id(of []section) string {
+func (s sectionDigests) id(of []section) string {
 	var parts []string
 	for _, x := range of {
 		if s[x.name] == x.digest {
@@ -69,17 +69,17 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	if send("retry: 2000\n\n") != nil {
 		return
 	}
-	has := parseSeen(r.Header.Get("Last-Event-ID"))
+	has := parseSectionDigests(r.Header.Get("Last-Event-ID"))
 	pulse := time.NewTicker(heartbeat)
 	defer pulse.Stop()
 	for {
-		shown, changed := p.current()
-		for _, s := range shown {
+		sections, changed := p.current()
+		for _, s := range sections {
 			if has[s.name] == s.digest {
 				continue
 			}
 			has[s.name] = s.digest
-			if send(fmt.Sprintf("event: %s\nid: %s\ndata: %s\n\n", s.name, has.id(shown), s.data)) != nil {
+			if send(fmt.Sprintf("event: %s\nid: %s\ndata: %s\n\n", s.name, has.id(sections), s.data)) != nil {
 				return
 			}
 		}
@@ -107,11 +107,11 @@ func sender(w http.ResponseWriter) func(text string) error {
 	}
 }
 
-// current returns the shown sections, and a channel that is closed when they change.
+// current returns the latest sections, and a channel that is closed when they change.
 func (p *Page) current() ([]section, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.shown, p.changed
+	return p.latest, p.changed
 }
 
 // addViewer counts a viewer; while there are viewers the page reads the store.
@@ -122,7 +122,7 @@ func (p *Page) addViewer() bool {
 		return false
 	}
 	p.viewers++
-	p.soon()
+	p.requestRead()
 	return true
 }
 

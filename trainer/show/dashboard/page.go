@@ -31,9 +31,9 @@ import (
 // Path is the path of the page. Its events are at Path + "/events".
 const Path = "/live"
 
-// every is the time between two reads of the store, and requestTimeout bounds the time of a request to it.
+// readInterval is the time between two reads of the store, and requestTimeout bounds the time of a request to it.
 const (
-	every          = time.Second
+	readInterval   = time.Second
 	requestTimeout = 5 * time.Second
 )
 
@@ -65,8 +65,8 @@ type Page struct {
 	unread  []metrics.Line // reported here, and not yet read back from the store
 	warned  map[string]bool
 	viewers int
-	shown   []section
-	changed chan struct{} // closed when shown is replaced
+	latest  []section
+	changed chan struct{} // closed when latest is replaced
 }
 
 // New starts a page, which Close ends.
@@ -97,7 +97,7 @@ func (p *Page) Close() {
 
 // keepShowing reads the store every second while the page has viewers.
 func (p *Page) keepShowing() {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(readInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -115,8 +115,8 @@ func (p *Page) keepShowing() {
 	}
 }
 
-// soon asks for a read of the store within the current second.
-func (p *Page) soon() {
+// requestRead asks for a read of the store within the current second.
+func (p *Page) requestRead() {
 	select {
 	case p.wake <- struct{}{}:
 	default: // already requested
@@ -127,8 +127,8 @@ func (p *Page) soon() {
 func (p *Page) show(sections []section) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.Equal(sections, p.shown) {
-		p.shown = sections
+	if !slices.Equal(sections, p.latest) {
+		p.latest = sections
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}
@@ -179,8 +179,8 @@ func (r *runState) section(name string, data any) section {
 	return newSection(name, out.String())
 }
 
-// all returns the records of the run so far.
-func (r *runState) all(unread []metrics.Line) []metrics.Line {
+// allRecords returns the records of the run so far.
+func (r *runState) allRecords(unread []metrics.Line) []metrics.Line {
 	if len(unread) == 0 {
 		return r.records.Lines()
 	}

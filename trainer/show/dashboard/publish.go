@@ -56,7 +56,7 @@ func (p *Page) Joined(agent string, probe Probe, place *store.Member) {
 
 // keepPublishing publishes an agent's activity, at most once a second.
 func (p *Page) keepPublishing(agent string, w worker) {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(readInterval)
 	defer tick.Stop()
 	published := ""
 	for {
@@ -138,7 +138,7 @@ func (p *Page) Report(r metrics.Record) {
 			return w.Display.PublishRecord(ctx, text)
 		})
 	}
-	p.soon()
+	p.requestRead()
 }
 
 // Note does nothing: notes are shown on the terminal and in the run's folder.

@@ -22,20 +22,20 @@ type teamView struct {
 	Waits             []string // reasons for waiting, the most important first
 }
 
-// named is an agent with its colour.
-type named struct{ Name, Class string }
+// agentLabel is an agent with its colour.
+type agentLabel struct{ Name, Class string }
 
 type agentView struct {
-	named
+	agentLabel
 	Role, Doing string
-	For         []named // the awaited agents, if it waits
-	Since       int64   // milliseconds of Unix time; 0: unknown
+	For         []agentLabel // the awaited agents, if it waits
+	Since       int64        // milliseconds of Unix time; 0: unknown
 	Done, Total int
-	Facts       []fact
+	Statistics  []statistic
 }
 
-// fact is a number of an agent. Exact is the unrounded number, if it is in the record of its newest step.
-type fact struct{ Name, Label, Value, Exact string }
+// statistic is a number of an agent. Exact is the unrounded number, if it is in the record of its newest step.
+type statistic struct{ Name, Label, Value, Exact string }
 
 // class returns the CSS class of an agent's colour, as in the report.
 func (r *runState) class(agent string) string {
@@ -47,7 +47,7 @@ func (r *runState) class(agent string) string {
 
 func (r *runState) team(unread []metrics.Line) teamView {
 	v := teamView{Problem: r.problem, Damaged: r.damaged, Subtitle: fmt.Sprintf("%d steps", r.opt.Steps)}
-	newest := newestSteps(r.all(unread))
+	newest := newestSteps(r.allRecords(unread))
 	if r.status != nil {
 		v.Subtitle = fmt.Sprintf("round %d", r.status.Round)
 		if step := r.step(); step >= 0 {
@@ -59,12 +59,12 @@ func (r *runState) team(unread []metrics.Line) teamView {
 		}
 	}
 	for i, agent := range r.opt.Agents {
-		a := agentView{named: named{agent, r.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
+		a := agentView{agentLabel: agentLabel{agent, r.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
 		if i == 0 {
 			a.Role = "main agent"
 		}
 		r.describe(&a)
-		a.Facts = append(a.Facts, facts(newest[agent])...)
+		a.Statistics = append(a.Statistics, statistics(newest[agent])...)
 		v.Agents = append(v.Agents, a)
 	}
 	return v
@@ -98,7 +98,7 @@ func (r *runState) describe(a *agentView) {
 	if s.Version != nil {
 		version = strconv.FormatInt(*s.Version, 10)
 	}
-	a.Facts = append(a.Facts, fact{"version", "version", version, ""})
+	a.Statistics = append(a.Statistics, statistic{"version", "version", version, ""})
 	switch {
 	case !s.Alive && s.Finished:
 		a.Doing = "has finished"
@@ -111,15 +111,15 @@ func (r *runState) describe(a *agentView) {
 	a.Doing, a.Done, a.Total, a.Since = clip(act.Phase), max(act.Done, 0), max(act.Total, 0), max(act.Since.UnixMilli(), 0)
 	for _, other := range r.opt.Agents {
 		if slices.Contains(act.For, other) {
-			a.Doing, a.For = "waits for", append(a.For, named{other, r.class(other)})
+			a.Doing, a.For = "waits for", append(a.For, agentLabel{other, r.class(other)})
 		}
 	}
 	if a.Doing == "" {
 		a.Doing, a.Since = "is about to begin", 0
 	}
-	a.Facts = append(a.Facts, fact{"rollouts", "rollouts in flight", strconv.Itoa(act.Rollouts), ""})
+	a.Statistics = append(a.Statistics, statistic{"rollouts", "rollouts in flight", strconv.Itoa(act.Rollouts), ""})
 	if s.ClaimedCount > 0 {
-		a.Facts = append(a.Facts, fact{"claimed", "claimed calls", strconv.FormatInt(s.ClaimedCount, 10), ""})
+		a.Statistics = append(a.Statistics, statistic{"claimed", "claimed calls", strconv.FormatInt(s.ClaimedCount, 10), ""})
 	}
 }
 
@@ -134,9 +134,9 @@ func newestSteps(records []metrics.Line) map[string]map[string]float64 {
 	return out
 }
 
-// facts returns the throughput and the memory of an agent in a step.
-func facts(values map[string]float64) []fact {
-	var out []fact
+// statistics returns the throughput and the memory of an agent in a step.
+func statistics(values map[string]float64) []statistic {
+	var out []statistic
 	for _, f := range []struct {
 		name, label string
 		scale       float64
@@ -148,7 +148,7 @@ func facts(values map[string]float64) []fact {
 		{metrics.GPUMemoryUsedBytes, "GPU memory, MiB", 1 << 20},
 	} {
 		if v, ok := values[f.name]; ok {
-			out = append(out, fact{f.name, f.label, fmt.Sprintf("%.0f", v/f.scale), strconv.FormatFloat(v, 'f', -1, 64)})
+			out = append(out, statistic{f.name, f.label, fmt.Sprintf("%.0f", v/f.scale), strconv.FormatFloat(v, 'f', -1, 64)})
 		}
 	}
 	return out
@@ -233,7 +233,7 @@ func chips(o store.Outcome) []chip {
 
 // reportOf draws the sections of the report if there are new records.
 func (r *runState) reportOf(unread []metrics.Line) string {
-	all, state := r.all(unread), ""
+	all, state := r.allRecords(unread), ""
 	if n := len(all); n > 0 {
 		state = fmt.Sprint(n, all[n-1].Agent, all[n-1].Kind, all[n-1].Step, all[n-1].Time.UnixNano())
 	}

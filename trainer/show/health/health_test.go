@@ -247,7 +247,7 @@ func (d *deadlines) SetWriteDeadline(t time.Time) error { d.write = t; return ni
 func TestHandlersTakeTheirTime(t *testing.T) {
 	began := time.Now()
 	w := &deadlines{httptest.NewRecorder(), began, began}
-	unhurried(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	withoutTimeLimits(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		if !w.read.IsZero() || !w.write.IsZero() {
 			t.Errorf("a handler at work has deadlines: %v, %v", w.read, w.write)
 		}

@@ -21,9 +21,9 @@ var (
 	version    = desc("version", "Training steps of the agent's weights.", "agent")
 	epoch      = desc("epoch", "Fencing number of the agent's place, which rises with each new worker and with each new round.", "agent")
 	rollouts   = desc("rollouts_in_flight", "Conversations that the agent has in flight.", "agent")
-	at         = desc("phase_info", "1 for the current phase of the agent.", "agent", "phase")
-	done       = desc("phase_done", "Completed units of the phase.", "agent")
-	total      = desc("phase_total", "All units of the phase; absent if the number is not known.", "agent")
+	phaseInfo  = desc("phase_info", "1 for the current phase of the agent.", "agent", "phase")
+	phaseDone  = desc("phase_done", "Completed units of the phase.", "agent")
+	phaseTotal = desc("phase_total", "All units of the phase; absent if the number is not known.", "agent")
 	storeUp    = desc("store_up", "1 when the store answers.")
 	roundTrip  = desc("store_round_trip_seconds", "Round trip of a request to the store, measured for this answer.")
 	savedStep  = desc("checkpoint_step", "Training steps of the newest complete checkpoint.")
@@ -43,10 +43,10 @@ func (s *processState) Collect(out chan<- prometheus.Metric) {
 	phases := maps.Clone(s.phases)
 	s.mu.Unlock()
 	for agent, p := range phases {
-		gauge(at, 1, agent, string(p.Activity))
-		gauge(done, float64(p.Done), agent)
+		gauge(phaseInfo, 1, agent, string(p.Activity))
+		gauge(phaseDone, float64(p.Done), agent)
 		if p.Total > 0 {
-			gauge(total, float64(p.Total), agent)
+			gauge(phaseTotal, float64(p.Total), agent)
 		}
 	}
 	s.collectRecords(gauge)

@@ -105,12 +105,12 @@ func (s *Server) Handle(pattern string, h http.Handler) {
 	if s == nil {
 		return
 	}
-	s.routes.Handle(pattern, unhurried(h))
+	s.routes.Handle(pattern, withoutTimeLimits(h))
 }
 
-// unhurried removes the time limits while a handler runs, since a read limit would also cancel the handler's context. The
+// withoutTimeLimits removes the time limits while a handler runs, since a read limit would also cancel the handler's context. The
 // limits apply again to the rest of the request's body and of the answer.
-func unhurried(h http.Handler) http.Handler {
+func withoutTimeLimits(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
 		until := func(read, written time.Time) { _ = errors.Join(c.SetReadDeadline(read), c.SetWriteDeadline(written)) }
@@ -175,8 +175,8 @@ func (s *Server) Close() error {
 // handler answers requests for the three paths. If there is a token, requests must have it.
 func (s *Server) handler(token string) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+AlivePath, check(s.alive))
-	mux.HandleFunc("GET "+ReadyPath, check(s.ready))
+	mux.HandleFunc("GET "+AlivePath, checkHandler(s.alive))
+	mux.HandleFunc("GET "+ReadyPath, checkHandler(s.ready))
 	all := prometheus.NewRegistry() // of the run, the Go runtime and the process
 	all.MustRegister(&s.processState, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux.Handle("GET "+MetricsPath, promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
@@ -186,8 +186,8 @@ func (s *Server) handler(token string) http.Handler {
 	return guard(token, mux)
 }
 
-// check answers with the faults that wrong lists, one per line, or with ok.
-func check(wrong func(context.Context) []string) http.HandlerFunc {
+// checkHandler answers with the faults that wrong lists, one per line, or with ok.
+func checkHandler(wrong func(context.Context) []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")

@@ -82,7 +82,7 @@ func (c chart) svg(from, to float64) template.HTML {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %g %g" role="img" aria-label="%s" tabindex="0" `+
 		`data-x="%g %g %g %g" data-y="%g %g %g %g" data-curves="%s">`,
-		chartWidth, chartHeight, html.EscapeString(c.spoken()), from, to, chartLeft, chartWidth-chartRight, low, high, base, chartTop, c.data())
+		chartWidth, chartHeight, html.EscapeString(c.description()), from, to, chartLeft, chartWidth-chartRight, low, high, base, chartTop, c.data())
 	for _, t := range ticks {
 		fmt.Fprintf(&b, `<path class="grid" d="M%g %.1fH%g"/><text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`,
 			chartLeft, y(t), chartWidth-chartRight, chartLeft-6, y(t)+3.5, number(t))
@@ -166,8 +166,8 @@ func (c chart) data() string {
 	return html.EscapeString(string(text))
 }
 
-// spoken describes the chart in words, for screen readers.
-func (c chart) spoken() string {
+// description describes the chart in words, for screen readers.
+func (c chart) description() string {
 	parts := []string{c.Title}
 	for _, v := range c.drawn() {
 		first, last := v.points[0], v.points[len(v.points)-1]
@@ -231,8 +231,8 @@ func niceTicks(lo, hi float64) []float64 {
 	}
 }
 
-// brief formats a number with three significant digits.
-func brief(v float64) string {
+// formatShort formats a number with three significant digits.
+func formatShort(v float64) string {
 	if size := math.Abs(v); size >= 1e-3 && size < 1e3 {
 		return strconv.FormatFloat(v, 'g', 3, 64)
 	}

@@ -102,7 +102,7 @@ func cardsOver(lastStep int64, charts []chart) []card {
 		}
 		x := card{Title: c.Title, Note: c.Note, SVG: c.svg(from, to)}
 		for _, v := range drawn {
-			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, brief(v.points[len(v.points)-1].y)})
+			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, formatShort(v.points[len(v.points)-1].y)})
 		}
 		out = append(out, x)
 	}
@@ -149,7 +149,7 @@ func (c charts) batches() []card {
 		}
 		if len(total) > 0 {
 			out = append(out, card{Title: "Decode batches of " + name, Note: "forward passes by the number of conversations in them",
-				SVG: bars(total, c.run.class(name), name), Explained: explainBatches(total)})
+				SVG: histogram(total, c.run.class(name), name), Explained: explainBatches(total)})
 		}
 	}
 	return out

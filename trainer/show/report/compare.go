@@ -40,22 +40,22 @@ type comparison struct {
 	Numbers    table
 	Settings   table
 	NoSettings string // reason why Settings has no rows
-	Agents     []comparedAgent
+	Agents     []agentComparison
 }
 
-type comparedAgent struct {
+type agentComparison struct {
 	Name  string
 	Cards []card
 }
 
-// compared holds runs with distinct names.
-type compared struct {
+// namedRuns holds runs with distinct names.
+type namedRuns struct {
 	runs  []*run
 	names []string
 }
 
 func writeComparison(w io.Writer, runs []*run) error {
-	c := compared{runs, distinctNames(runs)}
+	c := namedRuns{runs, distinctNames(runs)}
 	smoothed := slices.ContainsFunc(runs, (*run).smoothed)
 	f, err := newFrame(strings.Join(c.names, " · "), struct{}{}, smoothed)
 	if err != nil {
@@ -72,7 +72,7 @@ func writeComparison(w io.Writer, runs []*run) error {
 		}
 	}
 	for _, name := range c.agents() {
-		p.Agents = append(p.Agents, comparedAgent{name, c.cards(name)})
+		p.Agents = append(p.Agents, agentComparison{name, c.cards(name)})
 	}
 	return comparisonTemplate.Execute(w, p)
 }
@@ -100,10 +100,10 @@ func distinctNames(runs []*run) []string {
 }
 
 // class returns the CSS class of a run's colour.
-func (compared) class(i int) string { return fmt.Sprintf("c%d", i%8) }
+func (namedRuns) class(i int) string { return fmt.Sprintf("c%d", i%8) }
 
 // agents returns the agents of all runs, in the order of the first run that contains them.
-func (c compared) agents() []string {
+func (c namedRuns) agents() []string {
 	var out []string
 	for _, r := range c.runs {
 		for _, name := range r.agents {
@@ -116,7 +116,7 @@ func (c compared) agents() []string {
 }
 
 // cards returns an agent's charts, with a curve for each run.
-func (c compared) cards(agent string) []card {
+func (c namedRuns) cards(agent string) []card {
 	last := int64(0)
 	for _, r := range c.runs {
 		last = max(last, r.lastStep())
@@ -166,7 +166,7 @@ func (c compared) cards(agent string) []card {
 }
 
 // settings returns a table with a row for each configuration key that differs between runs.
-func (c compared) settings() table {
+func (c namedRuns) settings() table {
 	t := table{Head: append([]string{"key"}, c.names...)}
 	keys := map[string]bool{}
 	for _, r := range c.runs {

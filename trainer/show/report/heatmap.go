@@ -60,13 +60,13 @@ func (h heatmap) svg() template.HTML {
 			if share == 0 {
 				continue
 			}
-			is := "="
+			sign := "="
 			if k == maxRows-1 {
-				is = "≥"
+				sign = "≥"
 			}
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" opacity="%.3f"><title>step %g: d %s %d in %.1f %% of rollouts</title></rect>`,
 				chartLeft+float64(i)*width, base-float64(k+1)*height, max(width-1, 0.5), max(height-1, 0.5), 0.06+0.94*math.Sqrt(share), c.step,
-				is, k, 100*share)
+				sign, k, 100*share)
 		}
 	}
 	h.drawAxes(&b, columns, rows, width, height)

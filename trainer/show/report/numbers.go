@@ -29,7 +29,7 @@ func decimals(n int) func(float64) string {
 }
 
 // numbers returns the table that compares the runs' results: rows are numbers, columns are runs.
-func (c compared) numbers() table {
+func (c namedRuns) numbers() table {
 	t := table{Head: append([]string{""}, c.names...)}
 	rows := teamRows
 	for _, agent := range c.agents() {
@@ -128,13 +128,13 @@ func agentRows(agent string) []numberRow {
 		{"entropy", metrics.EntropyMean, decimals(3)},
 		{"seconds to roll out a step", metrics.RolloutSeconds, decimals(2)},
 	} {
-		out = append(out, numberRow{agent + ": " + v.label, v.format, func(r *run) figure { return lately(r.series(metrics.KindStep, agent, v.value)) }})
+		out = append(out, numberRow{agent + ": " + v.label, v.format, func(r *run) figure { return recentMean(r.series(metrics.KindStep, agent, v.value)) }})
 	}
 	return out
 }
 
-// lately returns the mean of the last tenth of the points.
-func lately(points []point) figure {
+// recentMean returns the mean of the last tenth of the points.
+func recentMean(points []point) figure {
 	n := len(points)
 	if n == 0 {
 		return figure{}

@@ -111,7 +111,7 @@ type note struct {
 	Warning           bool
 }
 
-func write(w io.Writer, r *run, read reading) error {
+func write(w io.Writer, r *run, read trajectorySample) error {
 	f, err := newFrame(r.name, read, r.smoothed())
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func (r *run) lastNotes() (out []note, warnings int) {
 	return out, warnings
 }
 
-func (d reading) describe() string {
+func (d trajectorySample) describe() string {
 	if len(d.Rollouts) == 0 {
 		return ""
 	}

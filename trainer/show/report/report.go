@@ -34,17 +34,17 @@ func Open(dirs []string) (*Report, error) {
 	if len(dirs) == 0 {
 		return nil, errors.New("report: give at least one folder of a run, such as runs/NAME")
 	}
-	var parts []*part
+	var folders []*runFolder
 	for _, dir := range dirs {
-		p, err := readPart(dir)
+		p, err := readRunFolder(dir)
 		if err != nil {
 			return nil, fmt.Errorf("report: %w", err)
 		}
-		parts = append(parts, p)
+		folders = append(folders, p)
 	}
 	r := &Report{}
-	for _, parts := range runsOf(parts) {
-		run, err := newRun(parts)
+	for _, folders := range runsOf(folders) {
+		run, err := newRun(folders)
 		if err != nil {
 			return nil, fmt.Errorf("report: %w", err)
 		}

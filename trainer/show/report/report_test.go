@@ -45,7 +45,7 @@ func copyRun(t *testing.T) string {
 	return dir
 }
 
-func embedded(t *testing.T, page string) reading {
+func embedded(t *testing.T, page string) trajectorySample {
 	t.Helper()
 	match := regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`).FindStringSubmatch(page)
 	if match == nil {
@@ -69,7 +69,7 @@ func embedded(t *testing.T, page string) reading {
 	if err := json.Unmarshal([]byte(match[1]), &raw); err != nil {
 		t.Fatal(err)
 	}
-	out := reading{Agents: raw.Agents, Phases: raw.Phases}
+	out := trajectorySample{Agents: raw.Agents, Phases: raw.Phases}
 	for _, r := range raw.Rollouts {
 		x := rollout{Phase: r.Phase, K: r.K, Query: r.Query, Subs: make([]trajectory, len(r.Subs))}
 		if r.Main != nil {

@@ -25,13 +25,13 @@ type run struct {
 	missing  []string // sentences about missing data
 }
 
-// newRun joins the parts of a run.
-func newRun(parts []*part) (*run, error) {
-	r := &run{name: filepath.Base(filepath.Clean(parts[0].dir))}
-	if abs, err := filepath.Abs(parts[0].dir); err == nil {
+// newRun joins the folders of a run.
+func newRun(folders []*runFolder) (*run, error) {
+	r := &run{name: filepath.Base(filepath.Clean(folders[0].dir))}
+	if abs, err := filepath.Abs(folders[0].dir); err == nil {
 		r.name = filepath.Base(abs)
 	}
-	for _, p := range parts {
+	for _, p := range folders {
 		r.dirs = append(r.dirs, p.dir)
 		if !p.measured {
 			r.lacks("%s does not contain %s: there are no curves for its agents.", filepath.Base(p.dir), metrics.FileName)
@@ -44,11 +44,11 @@ func newRun(parts []*part) (*run, error) {
 	for _, lines := range [][]metrics.Line{r.records, r.notes} {
 		slices.SortStableFunc(lines, func(a, b metrics.Line) int { return a.Time.Compare(b.Time) })
 	}
-	r.configure(parts)
+	r.configure(folders)
 	if err := r.nameAgents(); err != nil {
 		return nil, err
 	}
-	if len(r.agents) == 0 && parts[0].measured {
+	if len(r.agents) == 0 && folders[0].measured {
 		return nil, fmt.Errorf("%s does not contain a finished step or evaluation yet: there is nothing to report", r.dirs[0])
 	}
 	if len(r.agents) == 0 {
@@ -63,14 +63,14 @@ func (r *run) lacks(format string, args ...any) {
 }
 
 // configure uses the first part that has a configuration.
-func (r *run) configure(parts []*part) {
-	i := slices.IndexFunc(parts, func(p *part) bool { return p.text != "" })
+func (r *run) configure(folders []*runFolder) {
+	i := slices.IndexFunc(folders, func(p *runFolder) bool { return p.text != "" })
 	if i < 0 {
 		r.lacks("There is no config.yaml: the configured number of steps is unknown.")
 		return
 	}
-	r.config = credentials.ReplaceAllString(parts[i].text, "://…@")
-	cfg := parts[i].config
+	r.config = credentials.ReplaceAllString(folders[i].text, "://…@")
+	cfg := folders[i].config
 	if cfg == nil {
 		r.lacks("This version cannot read config.yaml: the number of steps and the main agent are guesses.")
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// reading holds the report's trajectories in the form that its script reads.
-type reading struct {
+// trajectorySample holds the report's trajectories in the form that its script reads.
+type trajectorySample struct {
 	Agents   []string  `json:"agents"`
 	Phases   []string  `json:"phases"` // labels
 	Rollouts []rollout `json:"rollouts"`
@@ -68,12 +68,12 @@ func (t token) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{t.text, json.Number(fmt.Sprintf("%.3f", t.logProb))})
 }
 
-// sample chooses trajectories of opt.Steps steps (see spread), and of the first and the last evaluation.
+// sample chooses trajectories of opt.Steps steps (see evenlySpaced), and of the first and the last evaluation.
 // It takes a few queries of each, evenly spread, with all their rollouts, until opt.Bytes are used. Each phase has an equal
 // share of the bytes, plus the bytes that earlier phases did not use. The choice does not depend on the content of
 // trajectories, so it is a fair sample of the run.
-func (r *run) sample(opt Options) (reading, error) {
-	out := reading{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
+func (r *run) sample(opt Options) (trajectorySample, error) {
+	out := trajectorySample{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
 	files, err := r.trajectoryFiles()
 	if err != nil {
 		return out, err
@@ -86,10 +86,10 @@ func (r *run) sample(opt Options) (reading, error) {
 	for _, f := range files {
 		byPhase[f.phase] = append(byPhase[f.phase], f)
 	}
-	left, tokenizers := opt.Bytes, &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
+	budget, tokenizers := opt.Bytes, &tokenizers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
 	phases := choosePhases(byPhase, opt.Steps)
 	for i, p := range phases {
-		share := left / (len(phases) - i)
+		share := budget / (len(phases) - i)
 		rollouts, queries, all, err := r.rolloutsOf(byPhase[p], opt.Queries, tokenizers)
 		if err != nil {
 			return out, err
@@ -108,7 +108,7 @@ func (r *run) sample(opt Options) (reading, error) {
 			if size > share {
 				break
 			}
-			share, left = share-size, left-size
+			share, budget = share-size, budget-size
 			out.queries++
 			for _, x := range rollouts[q] {
 				x.Phase = len(out.Phases)
@@ -127,7 +127,7 @@ func (r *run) sample(opt Options) (reading, error) {
 
 // choosePhases returns n evenly spread training steps and the first and the last evaluation, in the order of the run.
 func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
-	inOrder := func(a, b phase) int { return cmp.Compare(a.order(), b.order()) }
+	inOrder := func(a, b phase) int { return cmp.Compare(a.sortKey(), b.sortKey()) }
 	var steps, evals []phase
 	for _, p := range slices.SortedFunc(maps.Keys(byPhase), inOrder) {
 		if p.eval {
@@ -136,13 +136,13 @@ func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 			steps = append(steps, p)
 		}
 	}
-	out := append(spread(steps, n), spread(evals, 2)...)
+	out := append(evenlySpaced(steps, n), evenlySpaced(evals, 2)...)
 	slices.SortFunc(out, inOrder)
 	return out
 }
 
-// spread returns n evenly spaced elements of a list, including the first and the last. If n is 1, it returns the last.
-func spread[T any](list []T, n int) []T {
+// evenlySpaced returns n evenly spaced elements of a list, including the first and the last. If n is 1, it returns the last.
+func evenlySpaced[T any](list []T, n int) []T {
 	if len(list) <= n {
 		return list
 	}
@@ -168,7 +168,7 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) 
 		maps.Copy(found, own)
 	}
 	all = len(found)
-	queries = spread(slices.Sorted(maps.Keys(found)), n)
+	queries = evenlySpaced(slices.Sorted(maps.Keys(found)), n)
 	attempts := map[string]*rollout{}
 	at := func(l line) *rollout {
 		id := fmt.Sprintf("%s/%d", l.Query, l.Rollout)
@@ -186,11 +186,11 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) 
 			r.lacks("%s: %d damaged trajectories of %s were skipped.", f.phase.label(), damaged, f.agent)
 		}
 		for _, l := range lines {
-			shown := tokenizers.show(l, slices.Index(r.agents, l.Agent))
+			shownLine := tokenizers.show(l, slices.Index(r.agents, l.Agent))
 			if l.isMain() {
-				at(l).Main = &shown
+				at(l).Main = &shownLine
 			} else {
-				at(l).Subs = append(at(l).Subs, shown)
+				at(l).Subs = append(at(l).Subs, shownLine)
 			}
 		}
 	}

@@ -91,14 +91,14 @@ func evaluations(r *run) table {
 		if _, ok := l.Values[metrics.Accuracy]; l.Kind != metrics.KindEval || !ok && l.Unknown == "" {
 			continue
 		}
-		accuracy := known(l.Values, metrics.Accuracy, 3)
+		accuracy := formatKnown(l.Values, metrics.Accuracy, 3)
 		if l.Unknown != "" {
 			accuracy = l.Unknown
 		}
-		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, metrics.AccuracyStd, 3), passAt(l.Values),
-			known(l.Values, metrics.CallsMean, 2), known(l.Values, metrics.FormatValid, 3)}
+		row := []string{fmt.Sprint(l.Step), accuracy, formatKnown(l.Values, metrics.AccuracyStd, 3), passAt(l.Values),
+			formatKnown(l.Values, metrics.CallsMean, 2), formatKnown(l.Values, metrics.FormatValid, 3)}
 		for _, name := range subs {
-			row = append(row, known(bySub[name][l.Step], metrics.ExpertMean, 3))
+			row = append(row, formatKnown(bySub[name][l.Step], metrics.ExpertMean, 3))
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -132,7 +132,7 @@ func scores(r *run) table {
 	return t
 }
 
-func known(values map[string]float64, name string, digits int) string {
+func formatKnown(values map[string]float64, name string, digits int) string {
 	if v, ok := values[name]; ok {
 		return fmt.Sprintf("%.*f", digits, v)
 	}
@@ -219,8 +219,8 @@ func explainBatches(total map[int64]int64) string {
 	return text
 }
 
-// bars draws counts of integers, in at most maxColumns ranges of equal width.
-func bars(counts map[int64]int64, class, name string) template.HTML {
+// histogram draws counts of integers, in at most maxColumns ranges of equal width.
+func histogram(counts map[int64]int64, class, name string) template.HTML {
 	largest, most := slices.Max(slices.Collect(maps.Keys(counts))), int64(0)
 	width := max(1, (largest+maxColumns-1)/maxColumns)
 	sums := make([]int64, (largest+width-1)/width)

@@ -72,14 +72,14 @@ func showTurn(tok *tokenizer.Tokenizer, row *agent.Row, t agent.Turn) turn {
 	unknown := func(id int32) bool { return id < 0 || int(id) >= tok.VocabSize() } // an older checkpoint may contain another model
 	if t.Sampled && tok != nil && !slices.ContainsFunc(row.Tokens[t.From:t.To], unknown) {
 		to := min(t.To, t.From+maxTurnTokens)
-		return turn{Role: t.Role, Tokens: tellApart(tok, row.Tokens[t.From:to], row.LogProbs[t.From:to]), Cut: t.To - to}
+		return turn{Role: t.Role, Tokens: tokenTexts(tok, row.Tokens[t.From:to], row.LogProbs[t.From:to]), Cut: t.To - to}
 	}
 	text := clip(t.Text)
 	return turn{Role: t.Role, Text: text, Cut: utf8.RuneCountInString(t.Text) - utf8.RuneCountInString(text)}
 }
 
-// tellApart returns the text of each token. A character whose bytes span several tokens appears with the last of them.
-func tellApart(tok *tokenizer.Tokenizer, ids []int32, logProbs []float32) []token {
+// tokenTexts returns the text of each token. A character whose bytes span several tokens appears with the last of them.
+func tokenTexts(tok *tokenizer.Tokenizer, ids []int32, logProbs []float32) []token {
 	out := make([]token, len(ids))
 	stream := tok.NewStream(false)
 	for i, id := range ids {

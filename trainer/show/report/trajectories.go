@@ -42,8 +42,8 @@ type phase struct {
 	n    int64
 }
 
-// order sorts phases as a run has them: the evaluation of version n comes before the step that trains version n.
-func (p phase) order() int64 {
+// sortKey sorts phases as a run has them: the evaluation of version n comes before the step that trains version n.
+func (p phase) sortKey() int64 {
 	if p.eval {
 		return 2 * p.n
 	}
@@ -146,11 +146,11 @@ func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int
 		out = append(out, l)
 		return nil
 	})
-	return whole(out), damaged, err
+	return joinRows(out), damaged, err
 }
 
-// whole adds further rows to the trajectories to which they belong. It omits rows whose trajectory is not in lines.
-func whole(lines []line) (out []line) {
+// joinRows adds further rows to the trajectories to which they belong. It omits rows whose trajectory is not in lines.
+func joinRows(lines []line) (out []line) {
 	rows := map[string][]agent.Row{}
 	for _, l := range lines {
 		if l.RowOf != "" {

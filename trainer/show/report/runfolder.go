@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// part is one folder: a whole run, or the files of the agents that ran on one server.
-type part struct {
+// runFolder is one folder: a whole run, or the files of the agents that ran on one server.
+type runFolder struct {
 	dir      string
 	log      metrics.Log
 	measured bool           // the folder has a metrics.jsonl
@@ -27,7 +27,7 @@ const maxConfigBytes = 256 << 10
 // credentials matches credentials in a URL. They are removed, because reports are shared.
 var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
 
-func readPart(dir string) (*part, error) {
+func readRunFolder(dir string) (*runFolder, error) {
 	info, err := os.Stat(dir)
 	const wanted = "give the folder of a run (run.dir in its configuration), which contains metrics.jsonl and trajectories/"
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +39,7 @@ func readPart(dir string) (*part, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("%s is not a folder: %s", dir, wanted)
 	}
-	p := &part{dir: dir}
+	p := &runFolder{dir: dir}
 	switch p.log, err = metrics.Read(dir); {
 	case err == nil:
 		p.measured = true
@@ -59,15 +59,15 @@ func readPart(dir string) (*part, error) {
 // ofOneRun reports whether two folders are parts of the same run. Their names and fixed
 // settings must be equal, as far as they are known. All agents must belong to the same team. No
 // agent may have started in both folders, since two starts of an agent are two runs.
-func (p *part) ofOneRun(q *part) bool {
+func (p *runFolder) ofOneRun(q *runFolder) bool {
 	if a, b := p.config, q.config; a != nil && b != nil && (a.Run.Name != b.Run.Name || a.Digest() != b.Digest()) {
 		return false
 	}
 	if !p.hasTeamOf(q) || !q.hasTeamOf(p) {
 		return false
 	}
-	began := q.beginnings()
-	for agent, where := range p.beginnings() {
+	began := q.firstRecords()
+	for agent, where := range p.firstRecords() {
 		if there, both := began[agent]; both && there == where {
 			return false
 		}
@@ -76,11 +76,11 @@ func (p *part) ofOneRun(q *part) bool {
 }
 
 // hasTeamOf reports whether the agents that reported in q belong to p's team. It returns true if p's team is unknown.
-func (p *part) hasTeamOf(q *part) bool {
+func (p *runFolder) hasTeamOf(q *runFolder) bool {
 	if p.config == nil {
 		return true
 	}
-	for agent := range q.beginnings() {
+	for agent := range q.firstRecords() {
 		if agent != "" && p.config.Agent(agent) == nil {
 			return false
 		}
@@ -88,27 +88,27 @@ func (p *part) hasTeamOf(q *part) bool {
 	return true
 }
 
-// beginning is the first record of an agent.
-type beginning struct {
+// firstRecord is the first record of an agent.
+type firstRecord struct {
 	kind string
 	step int64
 }
 
-func (p *part) beginnings() map[string]beginning {
-	out := map[string]beginning{}
+func (p *runFolder) firstRecords() map[string]firstRecord {
+	out := map[string]firstRecord{}
 	for _, l := range p.log.Records {
 		if _, known := out[l.Agent]; !known {
-			out[l.Agent] = beginning{l.Kind, l.Step}
+			out[l.Agent] = firstRecord{l.Kind, l.Step}
 		}
 	}
 	return out
 }
 
-// runsOf groups the parts by run, in the given order.
-func runsOf(parts []*part) [][]*part {
-	var runs [][]*part
+// runsOf groups the folders by run, in the given order.
+func runsOf(folders []*runFolder) [][]*runFolder {
+	var runs [][]*runFolder
 next:
-	for _, p := range parts {
+	for _, p := range folders {
 	run:
 		for i, run := range runs {
 			for _, q := range run {
@@ -119,7 +119,7 @@ next:
 			runs[i] = append(run, p)
 			continue next
 		}
-		runs = append(runs, []*part{p})
+		runs = append(runs, []*runFolder{p})
 	}
 	return runs
 }
