@@ -87,16 +87,16 @@ func (c *chaos) run(ctx context.Context) error {
 	}
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	for !c.over() || !c.enough() {
+	for !c.runFinished() || !c.enough() {
 		var err error
-		if c.over() {
-			err = c.grow()
+		if c.runFinished() {
+			err = c.addSteps()
 		}
 		select {
 		case e := <-c.exits:
 			err = errors.Join(err, c.ended(e))
 		case <-ticks.C:
-			err = errors.Join(err, c.due(), c.watch())
+			err = errors.Join(err, c.runDue(), c.watch())
 		case <-ctx.Done():
 			err = fmt.Errorf("at step %d of %d, after %d kills: %w", c.watchdog.progress, c.team.steps, len(c.kills), context.Cause(ctx))
 		}
@@ -120,13 +120,13 @@ func (c *chaos) startAll() error {
 // exitResumable is the exit status of a stopped worker that --resume can continue.
 const exitResumable = 75
 
-// over reports whether every agent has made its last step, no process runs or is suspended, and Redis is up.
-func (c *chaos) over() bool {
+// runFinished reports whether every agent has made its last step, no process runs or is suspended, and Redis is up.
+func (c *chaos) runFinished() bool {
 	return len(c.finished) == len(c.team.names) && len(c.live) == 0 && len(c.later) == 0
 }
 
-// grow gives the team more steps, and starts all workers again.
-func (c *chaos) grow() error {
+// addSteps gives the team more steps, and starts all workers again.
+func (c *chaos) addSteps() error {
 	logf("%d kills by step %d: %d steps more", len(c.kills), c.team.steps, moreSteps)
 	c.team.steps += moreSteps
 	clear(c.finished)
@@ -169,14 +169,14 @@ func (c *chaos) startSoon(agent string) {
 		return
 	}
 	c.starting[agent] = true
-	c.in(c.upTo(400*time.Millisecond), func() error {
+	c.after(c.randomDuration(400*time.Millisecond), func() error {
 		c.starting[agent] = false
 		return c.start(agent)
 	})
 }
 
-// rival starts a second worker of an agent.
-func (c *chaos) rival(p *process) error {
+// startRival starts a second worker of an agent.
+func (c *chaos) startRival(p *process) error {
 	err := c.start(p.agent)
 	p.rival, c.newestProcess(p.agent).rival = true, true
 	return err
@@ -244,13 +244,13 @@ func (c *chaos) newestProcess(agent string) *process {
 	return nil
 }
 
-// in calls a function after d.
-func (c *chaos) in(d time.Duration, do func() error) {
+// after calls a function after d.
+func (c *chaos) after(d time.Duration, do func() error) {
 	c.later = append(c.later, action{time.Now().Add(d), do})
 }
 
-// due calls the functions that are due.
-func (c *chaos) due() error {
+// runDue calls the functions that are due.
+func (c *chaos) runDue() error {
 	now, waiting := time.Now(), c.later
 	c.later = nil
 	var errs []error
@@ -264,8 +264,8 @@ func (c *chaos) due() error {
 	return errors.Join(errs...)
 }
 
-// upTo returns a random duration from 0 to d.
-func (c *chaos) upTo(d time.Duration) time.Duration {
+// randomDuration returns a random duration from 0 to d.
+func (c *chaos) randomDuration(d time.Duration) time.Duration {
 	return time.Duration(c.rng.Int64N(int64(d) + 1))
 }
 

@@ -109,7 +109,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 	limited, cancel := context.WithTimeout(ctx, 2*time.Hour)
 	defer cancel()
 	if err := c.run(limited); err != nil {
-		return exitStuck, errors.Join(c.tails(), err) // the reason comes last, where readers look first
+		return exitStuck, errors.Join(c.logTails(), err) // the reason comes last, where readers look first
 	}
 	report := c.report(time.Since(started))
 	if t.steps > o.steps { // the uninterrupted run must have as many steps

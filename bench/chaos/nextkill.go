@@ -27,20 +27,20 @@ type nextKill struct {
 	calm   bool      // only once all agents have started
 }
 
-// debt returns the number of kills that are due after `progress` steps. It spreads the kills over the run.
-func (c *chaos) debt(progress int) int {
+// killsDue returns the number of kills that are due after `progress` steps. It spreads the kills over the run.
+func (c *chaos) killsDue(progress int) int {
 	const spare = 10 // steps at the end of the run without further kills
 	return min(c.team.options.kills, c.team.options.kills*(progress+1)/max(c.team.steps-spare, 1))
 }
 
-// behind returns the number of overdue kills.
-func (c *chaos) behind() int { return c.debt(c.watchdog.progress) - len(c.kills) }
+// overdueKills returns the number of overdue kills.
+func (c *chaos) overdueKills() int { return c.killsDue(c.watchdog.progress) - len(c.kills) }
 
 // hurry and urgent report that many kills are overdue. Then the time between two kills becomes shorter (hurry) or zero (urgent), so that
 // all kills are made before the run ends.
-func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
-func (c *chaos) urgent() bool { return c.behind() > c.most() }
-func (c *chaos) most() int    { return max(4, min(10, c.team.options.kills/30)) }
+func (c *chaos) hurry() bool       { return 2*c.overdueKills() > c.overdueLimit() }
+func (c *chaos) urgent() bool      { return c.overdueKills() > c.overdueLimit() }
+func (c *chaos) overdueLimit() int { return max(4, min(10, c.team.options.kills/30)) }
 
 // enough reports whether all kills are made and cover as many phases of every target as the check requires. The phases do not matter if
 // all kills are at one failpoint.
@@ -56,7 +56,7 @@ func (c *chaos) killWhenDue() error {
 	}
 	a := &c.next
 	if a.target == "" {
-		due := len(c.kills) < c.debt(c.watchdog.progress) || len(c.kills) >= c.team.options.kills // more kills, to cover phases
+		due := len(c.kills) < c.killsDue(c.watchdog.progress) || len(c.kills) >= c.team.options.kills // more kills, to cover phases
 		if due && len(c.live) > 0 {
 			c.schedule()
 		}
@@ -73,7 +73,7 @@ func (c *chaos) killWhenDue() error {
 		case c.hurry():
 			within = c.step / 2
 		}
-		a.calm, a.from = false, time.Now().Add(c.upTo(within))
+		a.calm, a.from = false, time.Now().Add(c.randomDuration(within))
 	}
 	if time.Since(a.from) < 0 || !c.inPhase(a) {
 		return nil
@@ -86,7 +86,7 @@ func (c *chaos) killWhenDue() error {
 func (c *chaos) inPhase(a *nextKill) bool {
 	now := c.phaseNow(a.target)
 	if c.kills.uncovered(a.target) {
-		return slices.Contains(c.kills.unhit(a.target), now)
+		return slices.Contains(c.kills.missedPhases(a.target), now)
 	}
 	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
@@ -105,7 +105,7 @@ func (c *chaos) schedule() {
 	case a.target == redis || c.rng.IntN(3) == 0:
 		a.phase = slices.MinFunc(check.Phases, func(x, y string) int { return cmp.Compare(c.kills.times(a.target, x), c.kills.times(a.target, y)) })
 	case !c.urgent() && !c.kills.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
-		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
+		a.calm, a.from = false, time.Now().Add(c.randomDuration(2*lease))
 	}
 	c.next = a
 }
@@ -131,11 +131,11 @@ func (all kills) times(target, phase string) (n int) {
 
 // uncovered reports whether a target was killed in fewer phases than bench/chaos/check requires.
 func (all kills) uncovered(target string) bool {
-	return len(check.Phases)-len(all.unhit(target)) < check.MinimumPhases
+	return len(check.Phases)-len(all.missedPhases(target)) < check.MinimumPhases
 }
 
-// unhit returns the phases in which a target was never killed.
-func (all kills) unhit(target string) []string {
+// missedPhases returns the phases in which a target was never killed.
+func (all kills) missedPhases(target string) []string {
 	return slices.DeleteFunc(slices.Clone(check.Phases), func(phase string) bool { return all.times(target, phase) > 0 })
 }
 
@@ -246,7 +246,7 @@ func (c *chaos) killRedis() error {
 	point := c.newestPoint()
 	c.redis.stop()
 	c.paused = true
-	c.in(c.upTo(3*lease/2), func() error {
+	c.after(c.randomDuration(3*lease/2), func() error {
 		c.paused = false
 		return c.redis.start()
 	})
@@ -270,14 +270,14 @@ func (c *chaos) pause(target string) error {
 	}
 	replaced := target != redis && c.rng.IntN(2) == 0
 	c.next, c.paused = nextKill{}, !replaced
-	c.in(5*lease/4+c.upTo(2*lease), func() error {
+	c.after(5*lease/4+c.randomDuration(2*lease), func() error {
 		if !replaced {
 			c.paused = false
 		}
 		return alive(process.Signal(syscall.SIGCONT))
 	})
 	if replaced {
-		return c.rival(p)
+		return c.startRival(p)
 	}
 	return nil
 }
@@ -291,8 +291,8 @@ func (c *chaos) replaceSleepers() error {
 		}
 		p.sleep = false
 		c.pauses++
-		c.in(3*lease+c.upTo(2*lease), func() error { return alive(p.cmd.Process.Signal(syscall.SIGCONT)) })
-		return c.rival(p)
+		c.after(3*lease+c.randomDuration(2*lease), func() error { return alive(p.cmd.Process.Signal(syscall.SIGCONT)) })
+		return c.startRival(p)
 	}
 	return nil
 }
@@ -315,7 +315,7 @@ func (c *chaos) arm(agent string) (at string, sleep bool) {
 		return fmt.Sprintf("%s:%d", c.team.options.point, 1+c.rng.IntN(5)), false
 	}
 	const ahead = 8 // steps within which the worker will have killed itself
-	if len(c.kills)+c.armed() >= c.debt(c.watchdog.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
+	if len(c.kills)+c.armed() >= c.killsDue(c.watchdog.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
 		return "", false
 	}
 	died := map[string]int{}
@@ -326,7 +326,7 @@ func (c *chaos) arm(agent string) (at string, sleep bool) {
 	}
 	points := slices.Sorted(maps.Keys(c.counts[agent]))
 	if c.kills.uncovered(agent) {
-		unhit := c.kills.unhit(agent)
+		unhit := c.kills.missedPhases(agent)
 		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !slices.Contains(unhit, phaseOf(p)) }); len(some) > 0 {
 			points = some
 		}

@@ -70,8 +70,8 @@ func (r report) write(path string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tails returns the last lines of all logs as an error.
-func (c *chaos) tails() error {
+// logTails returns the last lines of all logs as an error.
+func (c *chaos) logTails() error {
 	const lines = 12
 	var out strings.Builder
 	for _, name := range append(c.team.names, "redis") {

@@ -78,7 +78,7 @@ func newTeam(o options) *team {
 			model = t.names[1]
 			t.set = append(t.set, "agents."+name+".lora="+targets)
 		}
-		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", model))
+		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.coldStartDir(), "checkpoints", "step-000000", model))
 	}
 	return t
 }
@@ -87,11 +87,11 @@ func (t *team) path(parts ...string) string {
 	return filepath.Join(append([]string{t.options.work}, parts...)...)
 }
 
-func (t *team) config() string  { return t.path("team.yaml") }
-func (t *team) taught() string  { return t.path("taught") } // the run that only makes the cold start
-func (t *team) whole() string   { return t.path("whole") }  // the uninterrupted run
-func (t *team) points() string  { return t.path("points") } // logs of failpoints
-func (t *team) program() string { return t.path("..", "mgrpo") }
+func (t *team) config() string           { return t.path("team.yaml") }
+func (t *team) coldStartDir() string     { return t.path("taught") } // the run that only makes the cold start
+func (t *team) uninterruptedDir() string { return t.path("whole") }  // the uninterrupted run
+func (t *team) points() string           { return t.path("points") } // logs of failpoints
+func (t *team) program() string          { return t.path("..", "mgrpo") }
 
 // dir returns an agent's folder in the killed run.
 func (t *team) dir(agent string) string {
@@ -128,7 +128,7 @@ func (t *team) build(ctx context.Context) error {
 
 // coldStart makes the initial weights of both runs.
 func (t *team) coldStart(ctx context.Context) error {
-	args := []string{"train", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
+	args := []string{"train", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.coldStartDir()}
 	for i, name := range t.names {
 		if t.options.hybrid {
 			args = append(args, "--set", "agents."+name+".model="+hybrid(i == 0))
@@ -143,10 +143,10 @@ func (t *team) coldStart(ctx context.Context) error {
 // trainUninterrupted trains the team without interruption, in one process on an embedded store. It returns the duration of a
 // step.
 func (t *team) trainUninterrupted(ctx context.Context) (time.Duration, error) {
-	if err := os.RemoveAll(t.whole()); err != nil {
+	if err := os.RemoveAll(t.uninterruptedDir()); err != nil {
 		return 0, err
 	}
-	args := []string{"train", t.config(), "--set", "run.dir=" + t.whole()}
+	args := []string{"train", t.config(), "--set", "run.dir=" + t.uninterruptedDir()}
 	for _, s := range t.settings() {
 		args = append(args, "--set", s)
 	}
@@ -196,7 +196,7 @@ func (t *team) check(ctx context.Context, r *server) check.Findings {
 	for _, name := range t.names {
 		dirs[name] = t.dir(name)
 	}
-	return check.Run(ctx, check.Settings{Run: runName, Steps: int64(t.steps), Whole: t.whole(), Dirs: dirs, Agents: t.names, Store: r.url(true),
+	return check.Run(ctx, check.Settings{Run: runName, Steps: int64(t.steps), Whole: t.uninterruptedDir(), Dirs: dirs, Agents: t.names, Store: r.url(true),
 		CA: r.cert, Kills: t.path("kills.jsonl"), Minimum: t.options.kills})
 }
 
@@ -204,7 +204,7 @@ func (t *team) check(ctx context.Context, r *server) check.Findings {
 func (t *team) sameMetrics() (bool, error) {
 	same, compared := true, 0
 	for _, name := range t.names {
-		want, err := numbers(t.whole(), name)
+		want, err := numbers(t.uninterruptedDir(), name)
 		if err != nil {
 			return false, err
 		}

@@ -46,7 +46,7 @@ func examine(ctx context.Context, library, tools string) (compiler string, all [
 		}
 		compiler, all = of, append(all, found...)
 	}
-	return compiler, all, named(ctx, dir, all)
+	return compiler, all, demangle(ctx, dir, all)
 }
 
 func output(ctx context.Context, dir string, stdin []byte, program string, args ...string) ([]byte, error) {
@@ -81,7 +81,7 @@ func examineCubin(ctx context.Context, tools, cubin string) (compiler string, al
 	if err != nil {
 		return "", nil, err
 	}
-	compiler, functions, err := disassembled(code)
+	compiler, functions, err := parseDisassembly(code)
 	if err != nil {
 		return "", nil, err
 	}
@@ -167,8 +167,8 @@ type instruction struct {
 	Operands  string `json:"operands"`
 }
 
-// disassembled returns the compiler and the functions in nvdisasm's JSON.
-func disassembled(text []byte) (compiler string, functions []function, err error) {
+// parseDisassembly returns the compiler and the functions in nvdisasm's JSON.
+func parseDisassembly(text []byte) (compiler string, functions []function, err error) {
 	var head struct {
 		Note struct {
 			Version string `json:"tki_toolVersion"`
@@ -194,8 +194,8 @@ func disassembled(text []byte) (compiler string, functions []function, err error
 // source matches the part of a mangled name that nvcc adds to the anonymous namespace of a file.
 var source = regexp.MustCompile(`_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+`)
 
-// named replaces mangled names by file:name<types>.
-func named(ctx context.Context, dir string, all []kernel) error {
+// demangle replaces mangled names by file:name<types>.
+func demangle(ctx context.Context, dir string, all []kernel) error {
 	var mangled strings.Builder
 	for _, k := range all {
 		fmt.Fprintln(&mangled, k.name)

@@ -41,8 +41,8 @@ func (f function) target(at int) int {
 	return (int(offset) - f.Start) / bytes
 }
 
-// falls reports whether execution may continue with the next instruction.
-func (f function) falls(at int) bool {
+// fallsThrough reports whether execution may continue with the next instruction.
+func (f function) fallsThrough(at int) bool {
 	i := f.Code[at]
 	conditional := i.Predicate != "" || strings.Contains(i.Operands, ",")
 	switch op, _, _ := strings.Cut(i.Opcode, "."); op {
@@ -120,9 +120,9 @@ func (f function) innerLoop() (best loop) {
 	inner := f.innermost()
 	for _, head := range slices.Sorted(maps.Keys(inner)) {
 		end := inner[head]
-		p := f.way(head, end, aligned)
+		p := f.longestPath(head, end, aligned)
 		if p.wide == 0 {
-			p = f.way(head, end, unaligned)
+			p = f.longestPath(head, end, unaligned)
 		}
 		if p.loads > 0 && cmp.Or(cmp.Compare(p.wide, most.wide), cmp.Compare(p.loaded, most.loaded), cmp.Compare(p.instructions, most.instructions)) > 0 {
 			most = p
@@ -158,8 +158,8 @@ func (f function) innermost() map[int]int {
 	return inner
 }
 
-// way returns the greatest path from a loop's head back to it that only moves forward between them.
-func (f function) way(head, end int, compare func(a, b path) int) (best path) {
+// longestPath returns the greatest path from a loop's head back to it that only moves forward between them.
+func (f function) longestPath(head, end int, compare func(a, b path) int) (best path) {
 	reached := map[int]path{head: {}}
 	for at := head; at <= end; at++ {
 		p, here := reached[at]
@@ -180,7 +180,7 @@ func (f function) way(head, end int, compare func(a, b path) int) (best path) {
 		case to > at && to <= end:
 			step(to)
 		}
-		if f.falls(at) && at < end {
+		if f.fallsThrough(at) && at < end {
 			step(at + 1)
 		}
 	}

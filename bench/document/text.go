@@ -22,7 +22,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"seconds": measure.Seconds, "bytes": measure.Bytes, "families": arch.Families, "costHead": func() []string { return store.CostHead },
 	"loadHead": func() []string { return store.LoadHead }, "next": func(i int) int { return i + 1 }, "over": func(a, b float64) float64 { return a / b },
 	"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] }, "tls": overTLS, "peers": peersOf, "unfinished": unfinished,
-	"warm": warm, "fast": fast, "failed": failed,
+	"warm": maybeWarm, "fast": fast, "failed": failed,
 }).ParseFS(files, "*.tmpl"))
 
 // text fills in a template.
@@ -230,11 +230,11 @@ func failed(r *measure.Results) (all []string) {
 func beatsFloor(row measure.Row, m measure.Machine) bool {
 	const noise = 115 // percent
 	ours := row.Of(measure.Ours)
-	return ours != nil && ours.PercentOfFloor > noise && !warm(row, m)
+	return ours != nil && ours.PercentOfFloor > noise && !maybeWarm(row, m)
 }
 
-// warm reports whether a row's cold calls may have found inputs in the cache.
-func warm(row measure.Row, m measure.Machine) bool { return row.Cache == measure.Cold && m.Hot() }
+// maybeWarm reports whether a row's cold calls may have found inputs in the cache.
+func maybeWarm(row measure.Row, m measure.Machine) bool { return row.Cache == measure.Cold && m.Hot() }
 
 // peersOf returns the names of a suite's peers in the order of their appearance.
 func peersOf(r *measure.Results) (names []string) {

@@ -68,7 +68,7 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.engine, err = local.OpenTenant(ctx, s.model, local.Options{Slots: r.Conversations}, tenantOpt); err != nil {
 		return nil, err
 	}
-	s.agent = gateway.NewAgentServer(gateway.AgentOptions{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer,
+	s.agent = gateway.NewAgentServer(gateway.AgentOptions{Name: name, Main: true, Seed: 1, Policy: endedPolicy{s.engine}, Tokenizer: s.tokenizer,
 		Limits: s.limits()})
 	endpoint := gateway.NewServer()
 	endpoint.BeginRound(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})
@@ -85,10 +85,10 @@ func (s *stage) close(ctx context.Context) error {
 
 func (s *stage) limits() agent.Limits { return agent.Limits{TurnTokens: s.results.TurnTokens} }
 
-// whole reports turns that reached their token limit as ended, because a model with random weights does not end a turn.
-type whole struct{ policy.Policy }
+// endedPolicy reports turns that reached their token limit as ended, because a model with random weights does not end a turn.
+type endedPolicy struct{ policy.Policy }
 
-func (w whole) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+func (w endedPolicy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	out, err := w.Policy.Generate(ctx, r)
 	if out.Finish == policy.FinishLength {
 		out.Finish = policy.FinishStop
@@ -96,16 +96,16 @@ func (w whole) Generate(ctx context.Context, r policy.Request) (policy.Completio
 	return out, err
 }
 
-// played is the result of one run.
-type played struct {
+// playResult is the result of one run.
+type playResult struct {
 	took   time.Duration
 	tokens int // sampled
 }
 
-func (p played) speed() float64 { return float64(p.tokens) / p.took.Seconds() }
+func (p playResult) speed() float64 { return float64(p.tokens) / p.took.Seconds() }
 
 // pair plays the conversations of a step in both ways and compares their tokens. The order of the two alternates between steps.
-func (s *stage) pair(ctx context.Context, step int64) (own, through played, err error) {
+func (s *stage) pair(ctx context.Context, step int64) (own, through playResult, err error) {
 	var tokens [2][][]int32
 	ways := []func() error{
 		func() (err error) { own, tokens[0], err = s.play(ctx, step, s.own); return err },
@@ -128,7 +128,7 @@ func (s *stage) pair(ctx context.Context, step int64) (own, through played, err 
 }
 
 // play holds all conversations at once, with an engine that has cached none of them, and returns the tokens of each.
-func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.Context, step int64, i int) (agent.Trajectory, error)) (p played,
+func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.Context, step int64, i int) (agent.Trajectory, error)) (p playResult,
 	tokens [][]int32, err error) {
 	s.version++
 	if err := s.engine.UpdateWeights(ctx, s.version); err != nil { // clears its cache
@@ -162,32 +162,33 @@ func query(i int) string { return fmt.Sprintf("query-%d", i) }
 // task returns the first message of conversation i. Each is different, so no two share a prefix.
 func task(i int) string { return fmt.Sprintf("Tell me about number %d, and nothing else.", i) }
 
-// going is a chat that continues after each turn except the last.
-type going struct {
+// longChat is a chat that continues after each turn except the last.
+type longChat struct {
 	*agent.Chat
-	left int
+	turnsLeft int
 }
 
-func (g *going) Parse(turn []int32) dialect.Action {
-	if g.left--; g.left == 0 {
+func (g *longChat) Parse(turn []int32) dialect.Action {
+	if g.turnsLeft--; g.turnsLeft == 0 {
 		return g.Chat.Parse(turn)
 	}
 	return dialect.Action{Calls: []dialect.Call{{Name: "next"}}}
 }
 
-// onward is a tool whose result asks for the next turn.
-type onward struct{}
+// nextTool is a tool whose result asks for the next turn.
+type nextTool struct{}
 
-func (onward) Name() string                                          { return "next" }
-func (onward) Description() string                                   { return "" }
-func (onward) Schema() json.RawMessage                               { return nil }
-func (onward) Call(context.Context, json.RawMessage) (string, error) { return next, nil }
+func (nextTool) Name() string                                          { return "next" }
+func (nextTool) Description() string                                   { return "" }
+func (nextTool) Schema() json.RawMessage                               { return nil }
+func (nextTool) Call(context.Context, json.RawMessage) (string, error) { return next, nil }
 
 // own holds a conversation with agent.Run, as a run does.
 func (s *stage) own(ctx context.Context, step int64, i int) (agent.Trajectory, error) {
 	return agent.Run(ctx, agent.Spec{Key: policy.Key{RunSeed: 1, Step: step, Query: query(i), Agent: name}, Main: true, Task: task(i),
-		Dialect:  &going{s.chat, s.results.Turns},
-		Sampling: policy.Sampling{Temperature: 1}, Limits: s.limits()}, agent.Env{Policy: whole{s.engine}, Tools: map[string]tool.Tool{"next": onward{}}})
+		Dialect:  &longChat{s.chat, s.results.Turns},
+		Sampling: policy.Sampling{Temperature: 1}, Limits: s.limits()},
+		agent.Env{Policy: endedPolicy{s.engine}, Tools: map[string]tool.Tool{"next": nextTool{}}})
 }
 
 // message is a message of a chat.

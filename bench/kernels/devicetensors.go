@@ -113,8 +113,8 @@ func bytesOf(v []float64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 8*len(v))
 }
 
-// between returns the error of a whole output. want is float64.
-func between(s *torch.Scope, got, want *torch.Tensor) (worst float64) {
+// maxError returns the error of a whole output. want is float64.
+func maxError(s *torch.Scope, got, want *torch.Tensor) (worst float64) {
 	s.Scoped(func() {
 		var e measure.MaxError
 		g, w := float64s(got.To(torch.Float64)), float64s(want)

@@ -16,7 +16,7 @@ type layer struct {
 	f      func(leaves []*torch.Tensor) []*torch.Tensor
 }
 
-func one(t *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{t} }
+func single(t *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{t} }
 
 func (l layer) native(d *deviceTensors) *measure.Native {
 	for _, x := range l.leaves {
@@ -56,11 +56,11 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	}
 	outs, want := l.run(s, l.leaves, l.douts), l.run(s, wide, wideDouts)
 	for i := range outs {
-		worst = max(worst, between(s, outs[i].Detach(), want[i].Detach()))
+		worst = max(worst, maxError(s, outs[i].Detach(), want[i].Detach()))
 	}
 	if l.douts != nil {
 		for i, x := range l.leaves {
-			worst = max(worst, between(s, x.Grad(), wide[i].Grad()))
+			worst = max(worst, maxError(s, x.Grad(), wide[i].Grad()))
 		}
 	}
 	return worst
@@ -81,7 +81,7 @@ func rmsNorm(d *deviceTensors, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, width)}, douts: d.gradients(n, 1, 3, rows, width),
-		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.RMSNorm(x[0], x[1], 0, 1e-5)) },
+		f: func(x []*torch.Tensor) []*torch.Tensor { return single(torch.RMSNorm(x[0], x[1], 0, 1e-5)) },
 	}.native(d)
 }
 
@@ -101,7 +101,7 @@ func swiglu(d *deviceTensors, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, 2*width)}, douts: d.gradients(n, 1, 3, rows, width),
-		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(x[0])) },
+		f: func(x []*torch.Tensor) []*torch.Tensor { return single(torch.SwiGLU(x[0])) },
 	}.native(d)
 }
 
@@ -152,7 +152,7 @@ func attention(d *deviceTensors, n dims) *measure.Native {
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, hd), d.uniform(3, 1, rows, kv, hd)},
 		douts:  d.gradients(n, 1, 4, rows, heads, hd),
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)), 0, nil))
+			return single(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)), 0, nil))
 		},
 	}.native(d)
 }
@@ -172,7 +172,7 @@ func decodeAttention(d *deviceTensors, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows*width, kv, block, hd), d.uniform(3, 1, rows*width, kv, block, hd)},
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionCached(x[0], x[1], x[2], table, sequence, length, 1/math.Sqrt(float64(hd)), 0, nil))
+			return single(torch.AttentionCached(x[0], x[1], x[2], table, sequence, length, 1/math.Sqrt(float64(hd)), 0, nil))
 		},
 	}.native(d)
 }
@@ -194,7 +194,7 @@ func (d *deviceTensors) deltaRule(n dims, sequences, length int64) layer {
 	return layer{
 		leaves: d.ruleInputs(n, rows), douts: d.gradients(n, 1, 5, rows, n["value_heads"]*n["head_dim"]),
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(ruleOf(n, x).Packed(x[0], x[1], torch.PiecesOf(ends, nil)))
+			return single(ruleOf(n, x).Packed(x[0], x[1], torch.PiecesOf(ends, nil)))
 		},
 	}
 }
@@ -236,7 +236,7 @@ func deltaStep(d *deviceTensors, n dims) *measure.Native {
 					}
 					a, b := row(i)
 					got := ruleOf(n, x).Advance(a, b, fresh, slots, d.s.FromInt32(at, sequences))
-					worst = max(worst, between(d.s, got, want.Narrow(1, i, 1).Contiguous().View(sequences, -1)))
+					worst = max(worst, maxError(d.s, got, want.Narrow(1, i, 1).Contiguous().View(sequences, -1)))
 				}
 			})
 			return worst, nil
@@ -259,7 +259,7 @@ func ruleOf(n dims, inputs []*torch.Tensor) torch.DeltaRule {
 func linear(d *deviceTensors, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.floats(uniform(1, n["rows"]*n["in"]), n["rows"], n["in"]), d.uniform(2, 1, n["out"], n["in"])},
-		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
+		f:      func(x []*torch.Tensor) []*torch.Tensor { return single(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
 }
 
@@ -281,8 +281,8 @@ func trainedLinear(d *deviceTensors, n dims) *measure.Native {
 	rows, in, out := n["rows"], n["in"], n["out"]
 	p := layer{
 		leaves: []*torch.Tensor{d.floats(uniform(1, rows*in), rows, in), d.floats(uniform(2, out*in), out, in)},
-		douts:  one(d.floats(uniform(3, rows*out), rows, out)),
-		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
+		douts:  single(d.floats(uniform(3, rows*out), rows, out)),
+		f:      func(x []*torch.Tensor) []*torch.Tensor { return single(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
 	d.roundFactors()
 	work, worst := p.Work, p.Error

@@ -275,12 +275,12 @@ func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, l
 			z := float64s(logits)
 			want += sum(count, func(i int64) float64 { return t.rowGradient(from+i, z[i*vocab:(i+1)*vocab]) })
 			logits.SetBytes(bytesOf(z), torch.Float64)
-			worst = max(worst, between(s, gotDH.Narrow(0, from, count), logits.MatMul(wide)))
+			worst = max(worst, maxError(s, gotDH.Narrow(0, from, count), logits.MatMul(wide)))
 			dw.AddScaled_(logits.Transpose(0, 1).MatMul(x), 1)
 		})
 	}
 	l.Add(loss, want)
-	return max(worst, l.Value(), between(s, gotDW, dw))
+	return max(worst, l.Value(), maxError(s, gotDW, dw))
 }
 
 // rowGradient overwrites row i of the logits by the loss's gradient and returns the row's share of the loss.

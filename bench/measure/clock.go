@@ -58,14 +58,14 @@ func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 	if cache == Hot { // reading the process's memory would evict hot data
 		timed()
 	} else {
-		t.grown = growth(timed)
+		t.grown = peakGrowth(timed)
 	}
 	return t, err
 }
 
-// growth runs work and returns the peak growth of the process's resident memory in bytes. It returns 0 if Linux does not allow the
+// peakGrowth runs work and returns the peak growth of the process's resident memory in bytes. It returns 0 if Linux does not allow the
 // process to reset its peak.
-func growth(work func()) int64 {
+func peakGrowth(work func()) int64 {
 	// 5 resets VmHWM: see proc_pid_clear_refs(5).
 	if os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) != nil {
 		work()

@@ -136,10 +136,10 @@ func (q *peer) ask(request map[string]any, answer any) error {
 		return err
 	}
 	if _, err = q.in.Write(append(line, '\n')); err != nil {
-		return q.gone(err)
+		return q.exitError(err)
 	}
 	if line, err = q.out.ReadBytes('\n'); err != nil {
-		return q.gone(err)
+		return q.exitError(err)
 	}
 	var failed struct {
 		Why string `json:"why"`
@@ -153,8 +153,8 @@ func (q *peer) ask(request map[string]any, answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// gone returns the error of a process that does not reply, with the last line of its standard error.
-func (q *process) gone(err error) error {
+// exitError returns the error of a process that does not reply, with the last line of its standard error.
+func (q *process) exitError(err error) error {
 	q.in.Close()
 	waited := q.command.Wait()
 	lines := strings.Split(strings.TrimSpace(q.log.String()), "\n")

@@ -14,17 +14,17 @@ type Quantiles struct {
 
 func quantiles(samples []float64) Quantiles {
 	s := slices.Sorted(slices.Values(samples))
-	return Quantiles{Median: ofSorted(s, 0.5), P20: ofSorted(s, 0.2), P80: ofSorted(s, 0.8)}
+	return Quantiles{Median: quantileOfSorted(s, 0.5), P20: quantileOfSorted(s, 0.2), P80: quantileOfSorted(s, 0.8)}
 }
 
 // Quantile returns the q-quantile of samples, with linear interpolation between order statistics, as numpy does by default. It returns 0
 // for an empty slice.
 func Quantile(samples []float64, q float64) float64 {
-	return ofSorted(slices.Sorted(slices.Values(samples)), q)
+	return quantileOfSorted(slices.Sorted(slices.Values(samples)), q)
 }
 
-// ofSorted returns the q-quantile of samples that are sorted.
-func ofSorted(s []float64, q float64) float64 {
+// quantileOfSorted returns the q-quantile of samples that are sorted.
+func quantileOfSorted(s []float64, q float64) float64 {
 	if len(s) == 0 {
 		return 0
 	}

@@ -131,7 +131,7 @@ func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, 
 
 // sample opens the providers [begin, end) and samples them in turns.
 func (s Schedule) sample(ctx context.Context, row *Row, openers []Opener, begin, end int) error {
-	var live []*contestant
+	var live []*measuredProvider
 	defer func() {
 		for _, c := range live {
 			c.Close()
@@ -175,19 +175,19 @@ func (r *Row) refuse(ctx context.Context, of *Result, err error) error {
 	return nil
 }
 
-// contestant is a provider while its row is measured.
-type contestant struct {
+// measuredProvider is a provider while its row is measured.
+type measuredProvider struct {
 	Provider
 	result  *Result
 	repeat  int // samples in a turn; 0: all are taken
 	seconds []float64
 }
 
-// settle is approximately the time for which the previous provider's idle OpenMP threads spin.
-const settle = 2 * time.Millisecond
+// spinTime is approximately the time for which the previous provider's idle OpenMP threads spin.
+const spinTime = 2 * time.Millisecond
 
 // admit opens a provider, checks it, and runs it once to measure its duration.
-func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
+func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (*measuredProvider, error) {
 	provider, setup, err := o.Open(ctx)
 	if err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (
 		provider.Close()
 		return nil, err
 	}
-	c := &contestant{Provider: provider, result: r, repeat: 1}
+	c := &measuredProvider{Provider: provider, result: r, repeat: 1}
 	switch took := first.Seconds[0]; {
 	case took <= s.Long.Seconds():
 		c.repeat = (s.Samples + s.Rounds - 1) / s.Rounds
@@ -215,11 +215,11 @@ func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (
 	return c, nil
 }
 
-func (c *contestant) turn(ctx context.Context, cache Cache) error {
+func (c *measuredProvider) turn(ctx context.Context, cache Cache) error {
 	if c.repeat == 0 {
 		return nil
 	}
-	time.Sleep(settle)
+	time.Sleep(spinTime)
 	s, err := c.Run(ctx, c.repeat, cache)
 	c.seconds = append(c.seconds, s.Seconds...)
 	c.result.PeakExtraBytes = max(c.result.PeakExtraBytes, s.PeakExtraBytes)

@@ -32,7 +32,7 @@ func agentsOf(quick bool) agents {
 }
 
 func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err error) {
-	d, err := openDuo(ctx, r.bench, o)
+	d, err := openAgentPair(ctx, r.bench, o)
 	if err != nil {
 		return row, err
 	}
@@ -46,7 +46,7 @@ func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err er
 }
 
 // opener returns a provider that runs work with the agents of d.
-func (d *duo) opener(name string, work func(context.Context) error) measure.Opener {
+func (d *agentPair) opener(name string, work func(context.Context) error) measure.Opener {
 	return measure.Opener{Name: name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
 		weights := 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())
 		native := &measure.Native{
@@ -61,16 +61,16 @@ func (d *duo) opener(name string, work func(context.Context) error) measure.Open
 	}}
 }
 
-// duo holds two agents of one engine.
-type duo struct {
+// agentPair holds two agents of one engine.
+type agentPair struct {
 	base     *actor
 	engine   *local.Engine
 	agents   []*actor
 	workload *workload // of each agent
 }
 
-func openDuo(ctx context.Context, b bench, o Options) (d *duo, err error) {
-	d = &duo{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: b.shape.newTokens}}
+func openAgentPair(ctx context.Context, b bench, o Options) (d *agentPair, err error) {
+	d = &agentPair{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: b.shape.newTokens}}
 	defer closeOnError(ctx, &err, d.close)
 	if d.base.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return d, err
@@ -78,7 +78,7 @@ func openDuo(ctx context.Context, b bench, o Options) (d *duo, err error) {
 	if err = d.base.makeWeights(ctx, b, o.Root); err != nil {
 		return d, err
 	}
-	d.workload.Prompts = b.shape.makePrompts(0, b.spoken(d.base.model.Config.VocabSize))
+	d.workload.Prompts = b.shape.makePrompts(0, b.promptVocabulary(d.base.model.Config.VocabSize))
 	if d.engine, err = local.Open(ctx, d.base.model, local.Options{Slots: 2 * b.shape.prompts}); err != nil {
 		return d, err
 	}
@@ -91,7 +91,7 @@ func openDuo(ctx context.Context, b bench, o Options) (d *duo, err error) {
 }
 
 // join adds an agent, whose adapters are small random numbers.
-func (d *duo) join(ctx context.Context, rank int, seed uint64) error {
+func (d *agentPair) join(ctx context.Context, rank int, seed uint64) error {
 	a := &actor{device: d.base.device, model: d.base.model}
 	if err := a.adapt(ctx, rank); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (d *duo) join(ctx context.Context, rank int, seed uint64) error {
 	return nil
 }
 
-func (d *duo) together(ctx context.Context) error {
+func (d *agentPair) together(ctx context.Context) error {
 	both, ctx := errgroup.WithContext(ctx)
 	for _, a := range d.agents {
 		both.Go(func() error { return rollOut(ctx, a, d.workload) })
@@ -123,7 +123,7 @@ func (d *duo) together(ctx context.Context) error {
 	return both.Wait()
 }
 
-func (d *duo) inTurns(ctx context.Context) error {
+func (d *agentPair) inTurns(ctx context.Context) error {
 	for _, a := range d.agents {
 		if err := rollOut(ctx, a, d.workload); err != nil {
 			return err
@@ -132,14 +132,14 @@ func (d *duo) inTurns(ctx context.Context) error {
 	return nil
 }
 
-func (d *duo) forget() {
+func (d *agentPair) forget() {
 	for _, a := range d.agents {
 		a.forget()
 	}
 }
 
 // sampledError returns the larger error of the two agents.
-func (d *duo) sampledError(ctx context.Context) (worst float64, err error) {
+func (d *agentPair) sampledError(ctx context.Context) (worst float64, err error) {
 	for _, a := range d.agents {
 		e, err := a.sampledError(ctx, d.workload)
 		if err != nil {
@@ -150,7 +150,7 @@ func (d *duo) sampledError(ctx context.Context) (worst float64, err error) {
 	return worst, nil
 }
 
-func (d *duo) close(ctx context.Context) error {
+func (d *agentPair) close(ctx context.Context) error {
 	var all []error
 	if d.engine != nil {
 		all = append(all, d.engine.Close(ctx))

@@ -141,7 +141,7 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 	schedule.Alone = b.weights.large
 	row, err := schedule.Measure(ctx, row, append(providers, peers...))
 	if err == nil {
-		b.tell(row, o)
+		b.logRow(row, o)
 	}
 	return row, err
 }

@@ -110,7 +110,7 @@ func (w *sweep) measure(ctx context.Context, rows, length int, o Options) (measu
 
 func (w *sweep) row(rows, length int) measure.Row {
 	weight, passes := w.precision.weight(), float64(w.newTokens-1)
-	read := float64(w.config.Parameters()) - unread(w.config, rows)
+	read := float64(w.config.Parameters()) - unreadWeights(w.config, rows)
 	cached := float64(rows*2*w.config.Layers*w.config.KVHeads*w.config.HeadDim) * (float64(length) + passes/2)
 	return measure.Row{Suite: "rollout", Name: "decode", Shape: fmt.Sprintf("%s, %d rows, %d + %d tokens", w.network.name, rows, length, w.newTokens-1),
 		DType: w.precision.ours(), Cache: measure.Cold, ReadOnly: true,

@@ -41,14 +41,14 @@ func matrices(c arch.Config) (layers, head float64) {
 	return layers, float64(d * c.VocabSize)
 }
 
-// unread returns the number of experts' weights that a pass of this many rows does not read, if all experts are equally likely.
-func unread(c arch.Config, rows int) float64 {
+// unreadWeights returns the number of experts' weights that a pass of this many rows does not read, if all experts are equally likely.
+func unreadWeights(c arch.Config, rows int) float64 {
 	m := c.Mixture
 	if m == nil {
 		return 0
 	}
-	left := math.Pow(1-float64(m.PerToken)/float64(m.Experts), float64(rows))
-	return left * float64(c.Layers*m.Experts*3*c.Hidden*m.FFN)
+	unread := math.Pow(1-float64(m.PerToken)/float64(m.Experts), float64(rows))
+	return unread * float64(c.Layers*m.Experts*3*c.Hidden*m.FFN)
 }
 
 // pairs returns the number of (query, key) pairs of attention.
@@ -113,7 +113,7 @@ func stepFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
 
 func decodeBytes(c arch.Config, s shape, weight float64, _ int64) measure.Amount {
 	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights, of experts those that a row chose", weight),
-		Value: weight * (float64(c.Parameters()) - unread(c, s.sequences())) * float64(s.newTokens)}
+		Value: weight * (float64(c.Parameters()) - unreadWeights(c, s.sequences())) * float64(s.newTokens)}
 }
 
 // decodeFLOPs returns the operations of the passes after cached prompts, one a token except the first.

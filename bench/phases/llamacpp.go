@@ -203,10 +203,10 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if d.half {
 		settings["cache"] = "bf16"
 	}
-	return owned{p}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+	return closingProvider{p}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
 }
 
-// owned is a provider that closes its actor.
-type owned struct{ *cached }
+// closingProvider is a provider that closes its actor.
+type closingProvider struct{ *cached }
 
-func (p owned) Close() error { return p.actor.close(context.Background()) }
+func (p closingProvider) Close() error { return p.actor.close(context.Background()) }

@@ -6,11 +6,11 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// meter calls run and returns a provider's memory in bytes, as measure.Native.Memory does.
-type meter func(ctx context.Context, run func() error) (int64, error)
+// memoryMeter calls run and returns a provider's memory in bytes, as measure.Native.Memory does.
+type memoryMeter func(ctx context.Context, run func() error) (int64, error)
 
 // processMemory measures the memory of the whole process, including weights and moments, as the peers do. On a GPU it measures the tensors.
-func processMemory(d *torch.Device) meter {
+func processMemory(d *torch.Device) memoryMeter {
 	return func(ctx context.Context, run func() error) (int64, error) {
 		if d.IsCUDA() {
 			return tensorPeak(ctx, d, run)
@@ -25,7 +25,7 @@ func processMemory(d *torch.Device) meter {
 
 // ownMemory returns the bytes of a provider's own tensors, and measures their peak. The process has tensors of another provider, too.
 // before is the memory when the provider was opened.
-func ownMemory(ctx context.Context, d *torch.Device, before int64) (held int64, measure meter, err error) {
+func ownMemory(ctx context.Context, d *torch.Device, before int64) (held int64, measure memoryMeter, err error) {
 	m, err := d.Memory(ctx)
 	held = m.Allocated - before
 	return held, func(ctx context.Context, run func() error) (int64, error) {

@@ -28,8 +28,8 @@ agents:
 	return bytes, nil
 }
 
-// tell logs a GPU row's tokens a second, and for an update the peak of its memory next to the plan.
-func (b bench) tell(row measure.Row, o Options) {
+// logRow logs a GPU row's tokens a second, and for an update the peak of its memory next to the plan.
+func (b bench) logRow(row measure.Row, o Options) {
 	tokens := b.shape.sequences() * (b.shape.promptTokens + b.shape.newTokens)
 	if b.suite == "rollout" {
 		tokens = b.shape.sequences() * b.shape.newTokens

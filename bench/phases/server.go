@@ -53,7 +53,7 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	}
 	defer closeOnError(ctx, &err, a.close)
 	version := ""
-	engine, err := remote.New(ctx, lent{a}, remote.Options{
+	engine, err := remote.New(ctx, actorWeights{a}, remote.Options{
 		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1,
 		Vocabulary: w.config.VocabSize,
 		InFlight:   len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { version = text },
@@ -67,15 +67,15 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	}
 	return &measure.Native{
 		Reset:  a.forget,
-		Work:   func() error { return w.complete(rollOut(ctx, a, w), a) },
+		Work:   func() error { return w.checkComplete(rollOut(ctx, a, w), a) },
 		Error:  func() (float64, error) { return a.newestError(ctx, w) },
 		Done:   func() error { return a.close(context.WithoutCancel(ctx)) },
 		Memory: func(_ context.Context, run func() error) (int64, error) { return 0, run() }, // the server's memory is unknown
 	}, measure.Setup{Version: version}, nil
 }
 
-// complete returns err, or an error if a rollout has fewer tokens than requested.
-func (w *workload) complete(err error, a *actor) error {
+// checkComplete returns err, or an error if a rollout has fewer tokens than requested.
+func (w *workload) checkComplete(err error, a *actor) error {
 	for i := 0; i < len(a.sampled) && err == nil; i++ {
 		if n := len(a.sampled[i].Tokens); n != w.NewTokens {
 			err = fmt.Errorf("it sampled %d tokens of %d: its context is too short", n, w.NewTokens)
@@ -84,21 +84,24 @@ func (w *workload) complete(err error, a *actor) error {
 	return err
 }
 
-// lent supplies an actor's weights to a server. The server loads them again before each sample, which drops its cached prefixes.
-type lent struct{ of *actor }
+// actorWeights supplies an actor's weights to a server. The server loads them again before each sample, which drops its cached prefixes.
+type actorWeights struct{ of *actor }
 
-func (l lent) Write(ctx context.Context, dir string) error { return l.of.export(ctx, dir, false) }
+func (l actorWeights) Write(ctx context.Context, dir string) error {
+	return l.of.export(ctx, dir, false)
+}
 
-func (l lent) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+func (l actorWeights) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
 	return l.of.model.Logits(ctx, ids, ends)
 }
 
-func (lent) Frozen() bool { return false }
+func (actorWeights) Frozen() bool { return false }
 
-var _ remote.Weights = lent{}
+var _ remote.Weights = actorWeights{}
 
-// spoken returns the number of ids that prompts may contain. Servers refuse ids without a text, which are at the vocabulary's end.
-func (b bench) spoken(vocabulary int) int {
+// promptVocabulary returns the number of ids that prompts may contain. Servers refuse ids without a text, which the vocabulary has at
+// its end.
+func (b bench) promptVocabulary(vocabulary int) int {
 	if filepath.IsAbs(b.weights.file) {
 		return vocabulary / 2
 	}

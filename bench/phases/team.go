@@ -38,14 +38,14 @@ func (t team) measure(ctx context.Context, o Options) (row measure.Row, err erro
 			providers = append(providers, o.Peer(comlrl, w))
 		}
 		row = t.rowOfTwo()
-		row.Bytes, row.FLOPs = twice(stepBytes(w.config, t.shape, 4, 0)), twice(stepFLOPs(w.config, t.shape, 0))
+		row.Bytes, row.FLOPs = double(stepBytes(w.config, t.shape, 4, 0)), double(stepFLOPs(w.config, t.shape, 0))
 		row, err = o.Schedule().Measure(ctx, row, providers)
 		return err
 	})
 	return row, err
 }
 
-func twice(a measure.Amount) measure.Amount {
+func double(a measure.Amount) measure.Amount {
 	return measure.Amount{Formula: "2·(" + a.Formula + ")", Value: 2 * a.Value}
 }
 

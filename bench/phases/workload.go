@@ -63,7 +63,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 			return nil, err
 		}
 	}
-	w.Prompts = b.shape.makePrompts(0, b.spoken(w.config.VocabSize))
+	w.Prompts = b.shape.makePrompts(0, b.promptVocabulary(w.config.VocabSize))
 	if err := a.equip(ctx, actorOptions{engine: true}, w); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 	if kernels.Suite != "kernels" || kernels.Machine.GPU != "" {
 		return d, fmt.Errorf("these are results of %s on %s%s: run mgrpo bench kernels on a CPU", kernels.Suite, kernels.Machine.CPU, kernels.Machine.GPU)
 	}
-	m := measured{results: kernels}
+	m := kernelTimes{results: kernels}
 	const giga = 1e9
 	d = Device{
 		Name: kernels.Machine.CPU, Read: giga * now.Read.Median, Copy: giga * now.Copy.Median, FP32: giga * now.GEMM.Median, BF16: giga * now.GEMMBF16.Median,
@@ -42,18 +42,18 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 	return d, m.err
 }
 
-// measured looks up the time of a kernel's cold call.
-type measured struct {
+// kernelTimes looks up the time of a kernel's cold call.
+type kernelTimes struct {
 	results *measure.Results
 	err     error
 }
 
 // has reports whether there is a row with this name, and a shape that begins so.
-func (m *measured) has(name, shape string) bool {
+func (m *kernelTimes) has(name, shape string) bool {
 	return slices.ContainsFunc(m.results.Rows, func(r measure.Row) bool { return r.Name == name && strings.HasPrefix(r.Shape, shape) })
 }
 
-func (m *measured) row(name, shape string) (row measure.Row, seconds float64) {
+func (m *kernelTimes) row(name, shape string) (row measure.Row, seconds float64) {
 	for _, r := range m.results.Rows {
 		if r.Name != name || !strings.HasPrefix(r.Shape, shape) || r.Cache != measure.Cold {
 			continue
@@ -66,17 +66,17 @@ func (m *measured) row(name, shape string) (row measure.Row, seconds float64) {
 	return row, math.NaN()
 }
 
-func (m *measured) seconds(name, shape string) float64 {
+func (m *kernelTimes) seconds(name, shape string) float64 {
 	_, seconds := m.row(name, shape)
 	return seconds
 }
 
-func (m *measured) flops(name, shape string) float64 {
+func (m *kernelTimes) flops(name, shape string) float64 {
 	row, seconds := m.row(name, shape)
 	return row.FLOPs.Value / seconds
 }
 
-func (m *measured) bytes(name, shape string) float64 {
+func (m *kernelTimes) bytes(name, shape string) float64 {
 	row, seconds := m.row(name, shape)
 	return row.Bytes.Value / seconds
 }

@@ -64,7 +64,7 @@ func (r rows) pieces() (n float64) {
 // pairs returns the number of (query, key) pairs of a layer whose queries attend to `window` keys; 0: to all keys before them.
 func (r rows) pairs(window int) (sum float64) {
 	for _, s := range r.spans {
-		sum += s.times * (seen(s.to, window) - seen(s.from, window))
+		sum += s.times * (attendedKeys(s.to, window) - attendedKeys(s.from, window))
 	}
 	return sum
 }
@@ -84,8 +84,8 @@ func (r rows) keys(window int) (sum float64) {
 	return sum
 }
 
-// seen returns the number of keys that each of the first n positions attends to, summed.
-func seen(n, window int) float64 {
+// attendedKeys returns the number of keys that each of the first n positions attends to, summed.
+func attendedKeys(n, window int) float64 {
 	full := n
 	if window > 0 {
 		full = min(n, window)

@@ -47,7 +47,7 @@ func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := together(members, ready); err != nil {
+	if err := forEachMember(members, startRound); err != nil {
 		return err
 	}
 	var r report
@@ -77,16 +77,16 @@ func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error)
 	return members, nil
 }
 
-// ready waits until all agents have joined, and starts the round.
-func ready(m *shared.Member) error {
+// startRound waits until all agents have joined, and starts the round.
+func startRound(m *shared.Member) error {
 	if _, err := m.Round.Start(m.Context()); err != nil {
 		return err
 	}
 	return m.Round.Barrier(m.Context(), shared.Ready, func([]string) {})
 }
 
-// together calls do for all members at once.
-func together(members []*shared.Member, do func(m *shared.Member) error) error {
+// forEachMember calls do for all members at once.
+func forEachMember(members []*shared.Member, do func(m *shared.Member) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(members))
 	for i, m := range members {
@@ -99,7 +99,7 @@ func together(members []*shared.Member, do func(m *shared.Member) error) error {
 // answer plays the sub-agents: it answers every claimed invocation at once, phase after phase, until the main agent stops the run.
 func answer(members []*shared.Member, j job) error {
 	text := strings.Repeat("a", j.Load.AnswerBytes)
-	return together(members, func(m *shared.Member) error {
+	return forEachMember(members, func(m *shared.Member) error {
 		for n := int64(0); ; {
 			vs, err := m.Invocations.Claim(m.Context(), shared.TrainPhase(n), 1)
 			if err == nil {

@@ -55,10 +55,10 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 		}
 		members[i] = one[0]
 	}
-	if err := together(members[:], ready); err != nil {
+	if err := forEachMember(members[:], startRound); err != nil {
 		return nil, err
 	}
-	p := &play{times: map[string][]float64{}}
+	p := &stepPlayer{times: map[string][]float64{}}
 	before := m.read()
 	var inRollouts tally
 	for n := range int64(steps) {
@@ -82,13 +82,13 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 	return out, nil
 }
 
-// play plays the two agents' parts of a step, and records how long each call took.
-type play struct {
+// stepPlayer plays the two agents' parts of a step, and records how long each call took.
+type stepPlayer struct {
 	mu    sync.Mutex
 	times map[string][]float64
 }
 
-func (p *play) time(what string, do func() error) error {
+func (p *stepPlayer) time(what string, do func() error) error {
 	began := time.Now()
 	err := do()
 	took := time.Since(began).Seconds()
@@ -98,7 +98,7 @@ func (p *play) time(what string, do func() error) error {
 	return err
 }
 
-func (p *play) main(m *shared.Member, phase shared.Phase, meter *meter, inRollouts *tally) error {
+func (p *stepPlayer) main(m *shared.Member, phase shared.Phase, meter *meter, inRollouts *tally) error {
 	ctx := m.Context()
 	plan := shared.Plan{Rollouts: rollouts}
 	for i := range queries {
@@ -122,7 +122,7 @@ func (p *play) main(m *shared.Member, phase shared.Phase, meter *meter, inRollou
 	return p.agree(m, phase)
 }
 
-func (p *play) rollout(m *shared.Member, phase shared.Phase, query string, k int) error {
+func (p *stepPlayer) rollout(m *shared.Member, phase shared.Phase, query string, k int) error {
 	ctx := m.Context()
 	for i := range calls {
 		v := shared.Invocation{Phase: phase, Query: query, Rollout: k, Agent: "sub", Index: i, Task: strings.Repeat("t", taskBytes)}
@@ -135,7 +135,7 @@ func (p *play) rollout(m *shared.Member, phase shared.Phase, query string, k int
 	return p.time("PublishOutcome", func() error { return m.Phases.PublishOutcome(ctx, phase, o) })
 }
 
-func (p *play) sub(m *shared.Member, phase shared.Phase) error {
+func (p *stepPlayer) sub(m *shared.Member, phase shared.Phase) error {
 	ctx := m.Context()
 	if _, err := m.Phases.Plan(ctx, phase); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 }
 
 // agree plays the end of a step, which is the same for all agents.
-func (p *play) agree(m *shared.Member, phase shared.Phase) error {
+func (p *stepPlayer) agree(m *shared.Member, phase shared.Phase) error {
 	ctx := m.Context()
 	outcomes, err := m.Phases.Outcomes(ctx, phase, queries*rollouts)
 	if err != nil {

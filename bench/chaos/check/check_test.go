@@ -28,7 +28,7 @@ func newMade() *made {
 		ledger := `{"step":0,"rollouts":[{"id":"q0/0","trained":[1]},{"id":"q0/1","removed":"why"}],"updates":1}` + "\n" +
 			`{"step":1,"rollouts":[{"id":"q1/0","trained":[2]},{"id":"q1/1","trained":[1]}],"updates":2}` + "\n"
 		m.whole["ledger/"+agent+".jsonl"] = ledger
-		part := agentPart{Name: agent, Ledger: ledgered{int64(len(ledger)), sum(ledger)}}
+		part := agentPart{Name: agent, Ledger: ledgerMark{int64(len(ledger)), sum(ledger)}}
 		for _, name := range []string{"model.safetensors", "optimizer.state"} {
 			text := agent + name
 			m.whole["checkpoints/step-000002/"+agent+"/"+name] = text

@@ -18,9 +18,9 @@ type manifest struct {
 }
 
 type agentPart struct {
-	Name   string   `json:"name"`
-	Files  []file   `json:"files"`
-	Ledger ledgered `json:"ledger"`
+	Name   string     `json:"name"`
+	Files  []file     `json:"files"`
+	Ledger ledgerMark `json:"ledger"`
 }
 
 type file struct {
@@ -29,7 +29,7 @@ type file struct {
 	SHA256 string `json:"sha256"`
 }
 
-type ledgered struct {
+type ledgerMark struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }

@@ -94,7 +94,7 @@ func (h *history) start(e entry) {
 		h.f.broken("record %s: %s starts twice in round %d", e.id, e.agent, h.round)
 	}
 	h.version[e.agent] = max(e.version, 0)
-	h.seen(e, false)
+	h.setEpoch(e, false)
 }
 
 func (h *history) commit(e entry) {
@@ -104,11 +104,11 @@ func (h *history) commit(e entry) {
 	}
 	h.version[e.agent] = e.version
 	h.commits[e.agent]++
-	h.seen(e, true)
+	h.setEpoch(e, true)
 }
 
-// seen stores the agent's epoch. A higher epoch in the middle of a round means that another worker took the place over.
-func (h *history) seen(e entry, inRound bool) {
+// setEpoch stores the agent's epoch. A higher epoch in the middle of a round means that another worker took the place over.
+func (h *history) setEpoch(e entry, inRound bool) {
 	was := h.epoch[e.agent]
 	if e.epoch < was {
 		h.f.broken("record %s: %s writes with epoch %d after %d", e.id, e.agent, e.epoch, was)

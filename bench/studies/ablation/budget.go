@@ -50,7 +50,7 @@ func (b *budget) Report(r metrics.Record) {
 		b.steps = max(b.steps, r.Step)
 		b.after[r.Step] = b.tokens
 		b.ages = append(b.ages, r.Values[metrics.LagMean])
-		if owed := float64(b.owed()) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
+		if owed := float64(b.untrained()) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
 			b.asked = true
 			close(b.stop)
 		}
@@ -60,8 +60,8 @@ func (b *budget) Report(r metrics.Record) {
 	}
 }
 
-// owed returns the number of steps that are rolled out and not trained on yet. None of them is after an evaluation.
-func (b *budget) owed() int64 {
+// untrained returns the number of steps that are rolled out and not trained on yet. None of them is after an evaluation.
+func (b *budget) untrained() int64 {
 	if b.every == 0 {
 		return b.ahead
 	}

@@ -74,7 +74,7 @@ func TestLate(t *testing.T) {
 			r.Runs = append(r.Runs, x)
 		}
 	}
-	got := late(r, arms)
+	got := declineTable(r, arms)
 	for _, want := range []string{
 		"| co-train, duplicate/drop, d = 4 | 2 | 0.800 | 0.700 | -0.100 [-0.100, -0.100] | 0.800 | 0.600 | +0.200 [+0.200, +0.200] |",
 		"| co-train, sub reward without main answer | 2 | 0.800 | 0.800 | +0.000 [+0.000, +0.000] | 0.800 | 0.800 | +0.000 [+0.000, +0.000] |",
@@ -84,7 +84,7 @@ func TestLate(t *testing.T) {
 		}
 	}
 	r.Runs[0].Curve = r.Runs[0].Curve[8:]
-	if got := late(r, arms); got != "" {
+	if got := declineTable(r, arms); got != "" {
 		t.Errorf("a run with five evaluations: %s", got)
 	}
 }

@@ -137,7 +137,7 @@ func read(o options) (r Result, err error) {
 	if r.Greedy, err = r.compare("greedy_", o.greedyBefore, o.greedyAfter); err != nil {
 		return r, err
 	}
-	if err := r.follow(o.run); err != nil {
+	if err := r.readRecords(o.run); err != nil {
 		return r, err
 	}
 	ledgers, err := filepath.Glob(filepath.Join(o.run, "ledger", "*.jsonl"))
@@ -220,8 +220,8 @@ func evaluation(f *score.File) Evaluation {
 	return e
 }
 
-// follow reads the run's records and fills in the curve, tokens and seconds.
-func (r *Result) follow(dir string) error {
+// readRecords reads the run's records and fills in the curve, tokens and seconds.
+func (r *Result) readRecords(dir string) error {
 	log, err := metrics.Read(dir)
 	if err != nil {
 		return err
